@@ -1,0 +1,45 @@
+# The verbs of development; CI uses the same ones. `make setup` is quick when there is nothing to do.
+PY := .venv/bin/python
+PODWIRE := .venv/bin/podwire
+NODES ?= 3
+
+.PHONY: help setup fmt lint test unit kernel uml e2e bench up down cni
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+
+setup: ## install what is missing: packages, virtual environment, CNI program
+	@scripts/setup
+
+fmt: setup ## format the sources
+	@.venv/bin/ruff format -q src tests bench scripts
+	@.venv/bin/ruff check -q --fix --select I src tests bench
+
+lint: setup ## style, types, layers
+	@.venv/bin/ruff check src tests bench
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-cache
+
+test: setup ## the whole suite: unit, kernel, uml, e2e
+	@scripts/suite unit kernel uml e2e
+
+unit: setup ## pure tests, no root
+	@scripts/suite unit
+
+kernel: setup ## real packets in namespaces
+	@scripts/suite kernel
+
+uml: setup ## what this kernel lacks, in user-mode Linux
+	@scripts/suite uml
+
+e2e: setup ## a cluster and kubectl
+	@scripts/suite e2e
+
+bench: setup ## every benchmark; writes docs/benchmarks.md
+	@$(PY) -m bench
+
+up: setup ## a local cluster with the example application
+	@$(PODWIRE) up --nodes $(NODES) -f examples/shop --probe
+
+down: setup ## take the local cluster away
+	@$(PODWIRE) down

@@ -1,0 +1,1 @@
+"""podwire: the network of a Kubernetes cluster."""

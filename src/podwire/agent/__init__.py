@@ -1,0 +1,1 @@
+"""The node daemon: a composition root and nothing else."""

@@ -1,0 +1,1 @@
+"""Embedded Kubernetes API: store, HTTP, watch, patch, validation, discovery, tables."""

@@ -1,0 +1,1 @@
+"""CNI plugin: protocol, server, address management."""

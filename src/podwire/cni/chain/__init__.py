@@ -1,0 +1,1 @@
+"""What a CNI chain adds to a pod's wiring."""

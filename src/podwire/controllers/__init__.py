@@ -1,0 +1,1 @@
+"""Controllers of the cluster: node CIDRs, EndpointSlices, Services."""

@@ -1,0 +1,1 @@
+"""Ingress and Gateway API."""

@@ -1,0 +1,1 @@
+"""The only Kubernetes API client: list, watch, informer, write, lease."""

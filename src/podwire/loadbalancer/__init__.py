@@ -1,0 +1,1 @@
+"""Load-balancer addresses and their announcement."""

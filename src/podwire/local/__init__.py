@@ -1,0 +1,1 @@
+"""Local clusters: fabric, processes, scheduler, workloads, kubelet."""

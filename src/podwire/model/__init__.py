@@ -1,0 +1,1 @@
+"""Cluster facts as frozen values; the only reader of Kubernetes field names."""

@@ -1,0 +1,93 @@
+"""What all Kubernetes objects share: metadata, references, conditions.
+
+Every struct here and in the sibling modules is frozen, without garbage-collector tracking (objects are
+trees), with tuples for lists; unknown fields are ignored on reading. ``null`` lists and maps, which the API
+may send, are not accepted: writers leave such fields out.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+
+class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel", kw_only=True):
+    """The settings that every struct of the model shares."""
+
+
+T = TypeVar("T", bound=Fact)
+
+
+class OwnerReference(Fact):
+    """Who owns an object; ``controller`` marks the managing one."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Fact):
+    """Standard object metadata; times are RFC 3339 strings as the API sends them."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+
+class Object(Fact):
+    """Any object of which only the metadata matters."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class ObjectReference(Fact):
+    """A reference to an object, as in Events and endpoints."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class Condition(Fact):
+    """One status condition; ``status`` is True, False or Unknown."""
+
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    last_heartbeat_time: str | None = None
+    last_probe_time: str | None = None
+    last_update_time: str | None = None
+    observed_generation: int = 0
+
+
+def key_of(meta: ObjectMeta) -> str:
+    """``namespace/name``, or ``name`` for a cluster-scoped object."""
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+def controller_of(meta: ObjectMeta) -> OwnerReference | None:
+    """The owner reference with ``controller`` set, or None."""
+    for owner in meta.owner_references:
+        if owner.controller:
+            return owner
+    return None

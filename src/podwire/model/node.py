@@ -1,0 +1,92 @@
+"""Node and Lease (``v1``, ``coordination.k8s.io/v1``)."""
+
+import msgspec
+
+from podwire.model.meta import Condition, Fact, ObjectMeta
+
+
+class Taint(Fact):
+    """Keeps pods off a node; effect is NoSchedule, PreferNoSchedule or NoExecute."""
+
+    key: str
+    effect: str
+    value: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Fact):
+    """What is decided for a node."""
+
+    pod_cidr: str = msgspec.field(default="", name="podCIDR")
+    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
+    provider_id: str = msgspec.field(default="", name="providerID")
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeAddress(Fact):
+    """One address; type is InternalIP, ExternalIP or Hostname."""
+
+    type: str
+    address: str
+
+
+class DaemonEndpoint(Fact):
+    """A port number, spelled as the API spells it."""
+
+    port: int = msgspec.field(default=0, name="Port")
+
+
+class DaemonEndpoints(Fact):
+    """Where the kubelet listens."""
+
+    kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
+
+
+class NodeStatus(Fact):
+    """What is observed of a node."""
+
+    addresses: tuple[NodeAddress, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+    daemon_endpoints: DaemonEndpoints = DaemonEndpoints()
+
+
+class Node(Fact):
+    """``v1`` Node."""
+
+    api_version: str = "v1"
+    kind: str = "Node"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def internal_ips(self) -> tuple[str, ...]:
+        """The node's own addresses in the order given, one or two families."""
+        return tuple(a.address for a in self.status.addresses if a.type == "InternalIP")
+
+    @property
+    def ready(self) -> bool:
+        """Whether the Ready condition is True."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+
+class LeaseSpec(Fact):
+    """Who holds a lease and until when; times are RFC 3339 with microseconds."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Fact):
+    """``coordination.k8s.io/v1`` Lease."""
+
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LeaseSpec = LeaseSpec()

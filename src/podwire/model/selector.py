@@ -1,0 +1,142 @@
+"""Label selectors: the object form, the query-string form, and matching.
+
+Sources: Kubernetes API conventions, "Label selectors"; ``k8s.io/apimachinery/pkg/labels``. The object form
+(`matchLabels`, `matchExpressions`) and the string form (``a=b,c!=d,e in (f,g),h,!i``) parse to the same
+:class:`Selector`. Matching costs one dictionary look-up per requirement.
+"""
+
+import re
+
+from podwire.errors import ConfigError
+from podwire.model.meta import Fact
+
+
+class Requirement(Fact):
+    """One term; operator is In, NotIn, Exists, DoesNotExist, Gt or Lt (the last two: node affinity only)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: dict[str, str]) -> bool:
+        """Whether a label set satisfies the term; NotIn is satisfied by an absent key."""
+        have = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return have is not None and have in self.values
+            case "NotIn":
+                return have is None or have not in self.values
+            case "Exists":
+                return have is not None
+            case "DoesNotExist":
+                return have is None
+            case "Gt" | "Lt":
+                return _compare(have, self.operator, self.values)
+            case _:
+                return False
+
+    def __str__(self) -> str:
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case "NotIn" if len(self.values) == 1:
+                return f"{self.key}!={self.values[0]}"
+            case _:
+                return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
+
+
+def _compare(have: str | None, operator: str, values: tuple[str, ...]) -> bool:
+    try:
+        left, right = int(have or ""), int(values[0])
+    except (ValueError, IndexError):
+        return False
+    return left > right if operator == "Gt" else left < right
+
+
+class LabelSelector(Fact):
+    """A selector in the object form; empty selects everything, None (absent) selects nothing."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+    def requirements(self) -> "Selector":
+        """The same selector as a flat list of terms, labels first in key order."""
+        terms = [Requirement(key=k, operator="In", values=(v,)) for k, v in sorted(self.match_labels.items())]
+        return Selector(requirements=tuple(terms) + self.match_expressions)
+
+    def matches(self, labels: dict[str, str]) -> bool:
+        """Whether a label set satisfies every term."""
+        have = labels.get
+        for key, value in self.match_labels.items():
+            if have(key) != value:
+                return False
+        return all(term.matches(labels) for term in self.match_expressions)
+
+
+class Selector(Fact):
+    """A conjunction of terms; no term selects everything. ``str()`` is the query-string form."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: dict[str, str]) -> bool:
+        """Whether a label set satisfies every term."""
+        return all(term.matches(labels) for term in self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(str(term) for term in self.requirements)
+
+
+_KEY = r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?"
+_SET_TERM = re.compile(rf"^(?P<key>{_KEY})\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)$")
+_EQUAL_TERM = re.compile(rf"^(?P<key>{_KEY})\s*(?P<op>==|!=|=)\s*(?P<value>[-A-Za-z0-9_.]*)$")
+_EXISTS_TERM = re.compile(rf"^(?P<not>!?)\s*(?P<key>{_KEY})$")
+
+
+def parse_selector(text: str) -> Selector:
+    """The selector of a ``labelSelector`` query parameter.
+
+    Raises: ConfigError with the term that does not parse.
+    """
+    terms = [piece.strip() for piece in re.split(r",(?![^(]*\))", text)]
+    return Selector(requirements=tuple(_parse_term(term, text) for term in terms if term))
+
+
+def _parse_term(term: str, text: str) -> Requirement:
+    if found := _SET_TERM.match(term):
+        values = tuple(sorted(value.strip() for value in found["values"].split(",")))
+        return Requirement(key=found["key"], operator="In" if found["op"] == "in" else "NotIn", values=values)
+    if found := _EQUAL_TERM.match(term):
+        operator = "NotIn" if found["op"] == "!=" else "In"
+        return Requirement(key=found["key"], operator=operator, values=(found["value"],))
+    if found := _EXISTS_TERM.match(term):
+        return Requirement(key=found["key"], operator="DoesNotExist" if found["not"] else "Exists")
+    raise ConfigError("labelSelector", "", f"cannot parse {term!r} in {text!r}: expected key, !key, key=value, "
+                      "key!=value, key in (a,b) or key notin (a,b)")
+
+
+def from_mapping(labels: dict[str, str]) -> Selector:
+    """The selector of a plain map, as in ``Service.spec.selector``."""
+    return LabelSelector(match_labels=labels).requirements()
+
+
+def field_terms(text: str) -> tuple[tuple[str, str, bool], ...]:
+    """The terms of a ``fieldSelector`` as (path, value, negated).
+
+    Raises: ConfigError with the term that does not parse.
+    """
+    terms: list[tuple[str, str, bool]] = []
+    for piece in filter(None, (part.strip() for part in text.split(","))):
+        for mark in ("!=", "==", "="):
+            path, found, value = piece.partition(mark)
+            if found:
+                terms.append((path.strip(), value.strip(), mark == "!="))
+                break
+        else:
+            raise ConfigError("fieldSelector", "", f"cannot parse {piece!r}: expected path=value or path!=value")
+    return tuple(terms)
+
+

@@ -1,0 +1,168 @@
+"""Service, EndpointSlice and Endpoints (``v1``, ``discovery.k8s.io/v1``)."""
+
+import msgspec
+
+from podwire.model.meta import Condition, Fact, ObjectMeta, ObjectReference
+
+
+class ServicePort(Fact):
+    """One port; ``target_port`` is a number or the name of a container port, None means ``port``."""
+
+    name: str = ""
+    protocol: str = "TCP"
+    port: int = 0
+    target_port: int | str | None = None
+    node_port: int = 0
+    app_protocol: str | None = None
+
+
+class ClientIPConfig(Fact):
+    """How long, in seconds, one client keeps its endpoint."""
+
+    timeout_seconds: int = 10800
+
+
+class SessionAffinityConfig(Fact):
+    """Settings of session affinity."""
+
+    client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
+
+
+class ServiceSpec(Fact):
+    """What a Service asks for; ``cluster_ips`` holds ``None`` as text for a headless Service."""
+
+    type: str = "ClusterIP"
+    selector: dict[str, str] = {}
+    ports: tuple[ServicePort, ...] = ()
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    cluster_ips: tuple[str, ...] = msgspec.field(default=(), name="clusterIPs")
+    ip_families: tuple[str, ...] = msgspec.field(default=(), name="ipFamilies")
+    ip_family_policy: str | None = None
+    external_ips: tuple[str, ...] = msgspec.field(default=(), name="externalIPs")
+    external_name: str = ""
+    external_traffic_policy: str = ""
+    internal_traffic_policy: str | None = None
+    traffic_distribution: str | None = None
+    session_affinity: str = "None"
+    session_affinity_config: SessionAffinityConfig | None = None
+    load_balancer_ip: str = msgspec.field(default="", name="loadBalancerIP")
+    load_balancer_source_ranges: tuple[str, ...] = ()
+    load_balancer_class: str | None = None
+    allocate_load_balancer_node_ports: bool | None = None
+    health_check_node_port: int = 0
+    publish_not_ready_addresses: bool = False
+
+
+class LoadBalancerIngress(Fact):
+    """One address that a load balancer answers on; ``ip_mode`` is VIP or Proxy."""
+
+    ip: str = ""
+    hostname: str = ""
+    ip_mode: str | None = msgspec.field(default=None, name="ipMode")
+
+
+class LoadBalancerStatus(Fact):
+    """Addresses given by a load balancer."""
+
+    ingress: tuple[LoadBalancerIngress, ...] = ()
+
+
+class ServiceStatus(Fact):
+    """What controllers report of a Service."""
+
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
+    conditions: tuple[Condition, ...] = ()
+
+
+class Service(Fact):
+    """``v1`` Service."""
+
+    api_version: str = "v1"
+    kind: str = "Service"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
+
+    @property
+    def headless(self) -> bool:
+        """Whether the Service has no virtual address on purpose."""
+        return self.spec.cluster_ip == "None"
+
+
+class EndpointConditions(Fact):
+    """None means: ready and serving are true, terminating is false."""
+
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class HintTarget(Fact):
+    """A zone or node that an endpoint is meant for."""
+
+    name: str
+
+
+class EndpointHints(Fact):
+    """Who should use an endpoint."""
+
+    for_zones: tuple[HintTarget, ...] = ()
+    for_nodes: tuple[HintTarget, ...] = ()
+
+
+class Endpoint(Fact):
+    """One endpoint; all its addresses mean the same pod, consumers use the first."""
+
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+    hostname: str | None = None
+    node_name: str | None = None
+    zone: str | None = None
+    hints: EndpointHints | None = None
+    target_ref: ObjectReference | None = None
+
+
+class EndpointPort(Fact):
+    """One port of a slice; None as number means all ports."""
+
+    name: str | None = None
+    protocol: str = "TCP"
+    port: int | None = None
+    app_protocol: str | None = None
+
+
+class EndpointSlice(Fact):
+    """``discovery.k8s.io/v1`` EndpointSlice; ``address_type`` is IPv4, IPv6 or FQDN."""
+
+    api_version: str = "discovery.k8s.io/v1"
+    kind: str = "EndpointSlice"
+    metadata: ObjectMeta = ObjectMeta()
+    address_type: str = "IPv4"
+    endpoints: tuple[Endpoint, ...] | None = ()
+    ports: tuple[EndpointPort, ...] | None = ()
+
+
+class EndpointAddress(Fact):
+    """One address of an Endpoints subset."""
+
+    ip: str
+    hostname: str = ""
+    node_name: str | None = None
+    target_ref: ObjectReference | None = None
+
+
+class EndpointSubset(Fact):
+    """Addresses times ports."""
+
+    addresses: tuple[EndpointAddress, ...] = ()
+    not_ready_addresses: tuple[EndpointAddress, ...] = ()
+    ports: tuple[EndpointPort, ...] = ()
+
+
+class Endpoints(Fact):
+    """``v1`` Endpoints (the older form of EndpointSlice)."""
+
+    api_version: str = "v1"
+    kind: str = "Endpoints"
+    metadata: ObjectMeta = ObjectMeta()
+    subsets: tuple[EndpointSubset, ...] = ()

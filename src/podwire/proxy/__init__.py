@@ -1,0 +1,1 @@
+"""Services: from Service and EndpointSlice objects to what the kernel holds."""

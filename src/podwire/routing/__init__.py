@@ -1,0 +1,1 @@
+"""Pod to pod between nodes."""

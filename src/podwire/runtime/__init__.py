@@ -1,0 +1,1 @@
+"""Clock, task supervision, backoff, work queue, fork server and child processes."""

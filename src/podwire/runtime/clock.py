@@ -1,0 +1,60 @@
+"""The clock that everything else is given.
+
+Code that waits or reads the time takes a :class:`Clock`; tests give it a fake one (``testing.clock``). Calls to
+``asyncio.sleep`` and reads of the wall clock live here and nowhere else.
+"""
+
+import asyncio
+import datetime
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time as seconds (monotonic) and as UTC instants (wall)."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow, from an arbitrary start."""
+        ...
+
+    def now(self) -> datetime.datetime:
+        """The current instant, aware, in UTC."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns after ``seconds``; at once, but yielding, for zero or less."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start."""
+        return time.monotonic()
+
+    def now(self) -> datetime.datetime:
+        """The current instant in UTC."""
+        return datetime.datetime.now(datetime.UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns after ``seconds``."""
+        await asyncio.sleep(max(0.0, seconds))
+
+
+def rfc3339(instant: datetime.datetime) -> str:
+    """``2026-01-02T03:04:05Z``, the form of ``metav1.Time``."""
+    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(instant: datetime.datetime) -> str:
+    """``2026-01-02T03:04:05.000006Z``, the form of ``metav1.MicroTime``."""
+    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> datetime.datetime:
+    """The instant of either form.
+
+    Raises: ValueError when the text is neither.
+    """
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))

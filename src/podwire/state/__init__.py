@@ -1,0 +1,1 @@
+"""What one kernel should hold, as values with a text form."""

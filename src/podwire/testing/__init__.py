@@ -1,0 +1,1 @@
+"""Shipped fakes that keep the real rules, and the pytest plugin."""

@@ -1,0 +1,1 @@
+"""Follows one packet through state values and says which rule decided."""

@@ -1,0 +1,1 @@
+"""Upgrades while traffic flows."""
