@@ -17,7 +17,7 @@ class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="ca
 T = TypeVar("T", bound=Fact)
 
 
-class OwnerReference(Fact):
+class OwnerReference(Fact, frozen=True):
     """Who owns an object; ``controller`` marks the managing one."""
 
     api_version: str = ""
@@ -28,7 +28,7 @@ class OwnerReference(Fact):
     block_owner_deletion: bool = False
 
 
-class ObjectMeta(Fact):
+class ObjectMeta(Fact, frozen=True):
     """Standard object metadata; times are RFC 3339 strings as the API sends them."""
 
     name: str = ""
@@ -46,7 +46,7 @@ class ObjectMeta(Fact):
     finalizers: tuple[str, ...] = ()
 
 
-class Object(Fact):
+class Object(Fact, frozen=True):
     """Any object of which only the metadata matters."""
 
     api_version: str = ""
@@ -54,7 +54,7 @@ class Object(Fact):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class ObjectReference(Fact):
+class ObjectReference(Fact, frozen=True):
     """A reference to an object, as in Events and endpoints."""
 
     api_version: str = ""
@@ -66,7 +66,7 @@ class ObjectReference(Fact):
     field_path: str = ""
 
 
-class Condition(Fact):
+class Condition(Fact, frozen=True):
     """One status condition; ``status`` is True, False or Unknown."""
 
     type: str

@@ -5,7 +5,7 @@ import msgspec
 from podwire.model.meta import Condition, Fact, ObjectMeta
 
 
-class Taint(Fact):
+class Taint(Fact, frozen=True):
     """Keeps pods off a node; effect is NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str
@@ -14,7 +14,7 @@ class Taint(Fact):
     time_added: str | None = None
 
 
-class NodeSpec(Fact):
+class NodeSpec(Fact, frozen=True):
     """What is decided for a node."""
 
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
@@ -24,26 +24,26 @@ class NodeSpec(Fact):
     taints: tuple[Taint, ...] = ()
 
 
-class NodeAddress(Fact):
+class NodeAddress(Fact, frozen=True):
     """One address; type is InternalIP, ExternalIP or Hostname."""
 
     type: str
     address: str
 
 
-class DaemonEndpoint(Fact):
+class DaemonEndpoint(Fact, frozen=True):
     """A port number, spelled as the API spells it."""
 
     port: int = msgspec.field(default=0, name="Port")
 
 
-class DaemonEndpoints(Fact):
+class DaemonEndpoints(Fact, frozen=True):
     """Where the kubelet listens."""
 
     kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
 
 
-class NodeStatus(Fact):
+class NodeStatus(Fact, frozen=True):
     """What is observed of a node."""
 
     addresses: tuple[NodeAddress, ...] = ()
@@ -53,7 +53,7 @@ class NodeStatus(Fact):
     daemon_endpoints: DaemonEndpoints = DaemonEndpoints()
 
 
-class Node(Fact):
+class Node(Fact, frozen=True):
     """``v1`` Node."""
 
     api_version: str = "v1"
@@ -73,7 +73,7 @@ class Node(Fact):
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
 
 
-class LeaseSpec(Fact):
+class LeaseSpec(Fact, frozen=True):
     """Who holds a lease and until when; times are RFC 3339 with microseconds."""
 
     holder_identity: str | None = None
@@ -83,7 +83,7 @@ class LeaseSpec(Fact):
     lease_transitions: int | None = None
 
 
-class Lease(Fact):
+class Lease(Fact, frozen=True):
     """``coordination.k8s.io/v1`` Lease."""
 
     api_version: str = "coordination.k8s.io/v1"

@@ -8,7 +8,7 @@ from podwire.model.meta import Condition, Fact, ObjectMeta
 from podwire.model.selector import LabelSelector, Requirement
 
 
-class ContainerPort(Fact):
+class ContainerPort(Fact, frozen=True):
     """A declared port."""
 
     container_port: int
@@ -18,14 +18,14 @@ class ContainerPort(Fact):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
-class HTTPHeader(Fact):
+class HTTPHeader(Fact, frozen=True):
     """One header of an HTTP probe."""
 
     name: str
     value: str = ""
 
 
-class HTTPGetAction(Fact):
+class HTTPGetAction(Fact, frozen=True):
     """An HTTP probe or hook; ``port`` is a number or a container port's name."""
 
     port: int | str
@@ -35,33 +35,33 @@ class HTTPGetAction(Fact):
     http_headers: tuple[HTTPHeader, ...] = ()
 
 
-class TCPSocketAction(Fact):
+class TCPSocketAction(Fact, frozen=True):
     """A TCP probe."""
 
     port: int | str
     host: str = ""
 
 
-class GRPCAction(Fact):
+class GRPCAction(Fact, frozen=True):
     """A gRPC health probe."""
 
     port: int
     service: str | None = None
 
 
-class ExecAction(Fact):
+class ExecAction(Fact, frozen=True):
     """A command run in the container."""
 
     command: tuple[str, ...] = ()
 
 
-class SleepAction(Fact):
+class SleepAction(Fact, frozen=True):
     """A hook that only waits."""
 
     seconds: int = 0
 
 
-class Probe(Fact):
+class Probe(Fact, frozen=True):
     """A probe; times in seconds."""
 
     exec: ExecAction | None = None
@@ -76,7 +76,7 @@ class Probe(Fact):
     termination_grace_period_seconds: int | None = None
 
 
-class LifecycleHandler(Fact):
+class LifecycleHandler(Fact, frozen=True):
     """A hook at start or stop."""
 
     exec: ExecAction | None = None
@@ -85,14 +85,14 @@ class LifecycleHandler(Fact):
     sleep: SleepAction | None = None
 
 
-class Lifecycle(Fact):
+class Lifecycle(Fact, frozen=True):
     """Hooks of one container."""
 
     post_start: LifecycleHandler | None = None
     pre_stop: LifecycleHandler | None = None
 
 
-class EnvVar(Fact):
+class EnvVar(Fact, frozen=True):
     """One variable; ``value_from`` stays in its API form."""
 
     name: str
@@ -100,7 +100,7 @@ class EnvVar(Fact):
     value_from: dict[str, Any] | None = None
 
 
-class VolumeMount(Fact):
+class VolumeMount(Fact, frozen=True):
     """Where a volume appears in a container."""
 
     name: str
@@ -110,14 +110,14 @@ class VolumeMount(Fact):
     read_only: bool = False
 
 
-class Resources(Fact):
+class Resources(Fact, frozen=True):
     """Requests and limits as quantities in text form."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
 
 
-class Container(Fact):
+class Container(Fact, frozen=True):
     """One container; ``restart_policy`` Always on an init container makes it a sidecar."""
 
     name: str
@@ -143,7 +143,7 @@ class Container(Fact):
     security_context: dict[str, Any] | None = None
 
 
-class Toleration(Fact):
+class Toleration(Fact, frozen=True):
     """Lets a pod onto tainted nodes; empty key with Exists tolerates everything."""
 
     key: str = ""
@@ -153,27 +153,27 @@ class Toleration(Fact):
     toleration_seconds: int | None = None
 
 
-class NodeSelectorTerm(Fact):
+class NodeSelectorTerm(Fact, frozen=True):
     """Terms on labels and on fields of a node."""
 
     match_expressions: tuple[Requirement, ...] = ()
     match_fields: tuple[Requirement, ...] = ()
 
 
-class NodeSelector(Fact):
+class NodeSelector(Fact, frozen=True):
     """One matching term is enough."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredNodeTerm(Fact):
+class PreferredNodeTerm(Fact, frozen=True):
     """A term with a weight from 1 to 100."""
 
     weight: int
     preference: NodeSelectorTerm
 
 
-class NodeAffinity(Fact):
+class NodeAffinity(Fact, frozen=True):
     """Affinity to nodes."""
 
     required: NodeSelector | None = msgspec.field(
@@ -184,7 +184,7 @@ class NodeAffinity(Fact):
     )
 
 
-class PodAffinityTerm(Fact):
+class PodAffinityTerm(Fact, frozen=True):
     """Other pods, in the same topology domain."""
 
     topology_key: str
@@ -193,14 +193,14 @@ class PodAffinityTerm(Fact):
     namespace_selector: LabelSelector | None = None
 
 
-class WeightedPodAffinityTerm(Fact):
+class WeightedPodAffinityTerm(Fact, frozen=True):
     """A term with a weight from 1 to 100."""
 
     weight: int
     pod_affinity_term: PodAffinityTerm
 
 
-class PodAffinity(Fact):
+class PodAffinity(Fact, frozen=True):
     """Affinity or anti-affinity to pods."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
@@ -211,7 +211,7 @@ class PodAffinity(Fact):
     )
 
 
-class Affinity(Fact):
+class Affinity(Fact, frozen=True):
     """Where a pod wants to run."""
 
     node_affinity: NodeAffinity | None = None
@@ -219,7 +219,7 @@ class Affinity(Fact):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class TopologySpreadConstraint(Fact):
+class TopologySpreadConstraint(Fact, frozen=True):
     """How evenly pods spread over domains; ``when_unsatisfiable`` is DoNotSchedule or ScheduleAnyway."""
 
     max_skew: int
@@ -228,14 +228,14 @@ class TopologySpreadConstraint(Fact):
     label_selector: LabelSelector | None = None
 
 
-class DNSConfigOption(Fact):
+class DNSConfigOption(Fact, frozen=True):
     """One resolver option."""
 
     name: str = ""
     value: str | None = None
 
 
-class PodDNSConfig(Fact):
+class PodDNSConfig(Fact, frozen=True):
     """Resolver settings of a pod."""
 
     nameservers: tuple[str, ...] = ()
@@ -243,14 +243,14 @@ class PodDNSConfig(Fact):
     options: tuple[DNSConfigOption, ...] = ()
 
 
-class HostAlias(Fact):
+class HostAlias(Fact, frozen=True):
     """One line of /etc/hosts."""
 
     ip: str
     hostnames: tuple[str, ...] = ()
 
 
-class PodSpec(Fact):
+class PodSpec(Fact, frozen=True):
     """What a pod asks for; ``volumes`` stay in their API form."""
 
     containers: tuple[Container, ...] = ()
@@ -282,13 +282,13 @@ class PodSpec(Fact):
     security_context: dict[str, Any] | None = None
 
 
-class PodIP(Fact):
+class PodIP(Fact, frozen=True):
     """One address of a pod."""
 
     ip: str = ""
 
 
-class ContainerStatus(Fact):
+class ContainerStatus(Fact, frozen=True):
     """Observed state of a container; ``state`` and ``last_state`` in their API form."""
 
     name: str
@@ -302,7 +302,7 @@ class ContainerStatus(Fact):
     last_state: dict[str, Any] = {}
 
 
-class PodStatus(Fact):
+class PodStatus(Fact, frozen=True):
     """What is observed of a pod."""
 
     phase: str = ""
@@ -319,7 +319,7 @@ class PodStatus(Fact):
     qos_class: str = ""
 
 
-class Pod(Fact):
+class Pod(Fact, frozen=True):
     """``v1`` Pod."""
 
     api_version: str = "v1"

@@ -11,7 +11,7 @@ from podwire.errors import ConfigError
 from podwire.model.meta import Fact
 
 
-class Requirement(Fact):
+class Requirement(Fact, frozen=True):
     """One term; operator is In, NotIn, Exists, DoesNotExist, Gt or Lt (the last two: node affinity only)."""
 
     key: str
@@ -57,7 +57,7 @@ def _compare(have: str | None, operator: str, values: tuple[str, ...]) -> bool:
     return left > right if operator == "Gt" else left < right
 
 
-class LabelSelector(Fact):
+class LabelSelector(Fact, frozen=True):
     """A selector in the object form; empty selects everything, None (absent) selects nothing."""
 
     match_labels: dict[str, str] = {}
@@ -77,7 +77,7 @@ class LabelSelector(Fact):
         return all(term.matches(labels) for term in self.match_expressions)
 
 
-class Selector(Fact):
+class Selector(Fact, frozen=True):
     """A conjunction of terms; no term selects everything. ``str()`` is the query-string form."""
 
     requirements: tuple[Requirement, ...] = ()
@@ -114,8 +114,12 @@ def _parse_term(term: str, text: str) -> Requirement:
         return Requirement(key=found["key"], operator=operator, values=(found["value"],))
     if found := _EXISTS_TERM.match(term):
         return Requirement(key=found["key"], operator="DoesNotExist" if found["not"] else "Exists")
-    raise ConfigError("labelSelector", "", f"cannot parse {term!r} in {text!r}: expected key, !key, key=value, "
-                      "key!=value, key in (a,b) or key notin (a,b)")
+    raise ConfigError(
+        "labelSelector",
+        "",
+        f"cannot parse {term!r} in {text!r}: expected key, !key, key=value, "
+        "key!=value, key in (a,b) or key notin (a,b)",
+    )
 
 
 def from_mapping(labels: dict[str, str]) -> Selector:
@@ -136,7 +140,7 @@ def field_terms(text: str) -> tuple[tuple[str, str, bool], ...]:
                 terms.append((path.strip(), value.strip(), mark == "!="))
                 break
         else:
-            raise ConfigError("fieldSelector", "", f"cannot parse {piece!r}: expected path=value or path!=value")
+            raise ConfigError(
+                "fieldSelector", "", f"cannot parse {piece!r}: expected path=value or path!=value"
+            )
     return tuple(terms)
-
-

@@ -5,7 +5,7 @@ import msgspec
 from podwire.model.meta import Condition, Fact, ObjectMeta, ObjectReference
 
 
-class ServicePort(Fact):
+class ServicePort(Fact, frozen=True):
     """One port; ``target_port`` is a number or the name of a container port, None means ``port``."""
 
     name: str = ""
@@ -16,19 +16,19 @@ class ServicePort(Fact):
     app_protocol: str | None = None
 
 
-class ClientIPConfig(Fact):
+class ClientIPConfig(Fact, frozen=True):
     """How long, in seconds, one client keeps its endpoint."""
 
     timeout_seconds: int = 10800
 
 
-class SessionAffinityConfig(Fact):
+class SessionAffinityConfig(Fact, frozen=True):
     """Settings of session affinity."""
 
     client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
 
 
-class ServiceSpec(Fact):
+class ServiceSpec(Fact, frozen=True):
     """What a Service asks for; ``cluster_ips`` holds ``None`` as text for a headless Service."""
 
     type: str = "ClusterIP"
@@ -53,7 +53,7 @@ class ServiceSpec(Fact):
     publish_not_ready_addresses: bool = False
 
 
-class LoadBalancerIngress(Fact):
+class LoadBalancerIngress(Fact, frozen=True):
     """One address that a load balancer answers on; ``ip_mode`` is VIP or Proxy."""
 
     ip: str = ""
@@ -61,20 +61,20 @@ class LoadBalancerIngress(Fact):
     ip_mode: str | None = msgspec.field(default=None, name="ipMode")
 
 
-class LoadBalancerStatus(Fact):
+class LoadBalancerStatus(Fact, frozen=True):
     """Addresses given by a load balancer."""
 
     ingress: tuple[LoadBalancerIngress, ...] = ()
 
 
-class ServiceStatus(Fact):
+class ServiceStatus(Fact, frozen=True):
     """What controllers report of a Service."""
 
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
     conditions: tuple[Condition, ...] = ()
 
 
-class Service(Fact):
+class Service(Fact, frozen=True):
     """``v1`` Service."""
 
     api_version: str = "v1"
@@ -89,7 +89,7 @@ class Service(Fact):
         return self.spec.cluster_ip == "None"
 
 
-class EndpointConditions(Fact):
+class EndpointConditions(Fact, frozen=True):
     """None means: ready and serving are true, terminating is false."""
 
     ready: bool | None = None
@@ -97,20 +97,20 @@ class EndpointConditions(Fact):
     terminating: bool | None = None
 
 
-class HintTarget(Fact):
+class HintTarget(Fact, frozen=True):
     """A zone or node that an endpoint is meant for."""
 
     name: str
 
 
-class EndpointHints(Fact):
+class EndpointHints(Fact, frozen=True):
     """Who should use an endpoint."""
 
     for_zones: tuple[HintTarget, ...] = ()
     for_nodes: tuple[HintTarget, ...] = ()
 
 
-class Endpoint(Fact):
+class Endpoint(Fact, frozen=True):
     """One endpoint; all its addresses mean the same pod, consumers use the first."""
 
     addresses: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class Endpoint(Fact):
     target_ref: ObjectReference | None = None
 
 
-class EndpointPort(Fact):
+class EndpointPort(Fact, frozen=True):
     """One port of a slice; None as number means all ports."""
 
     name: str | None = None
@@ -131,7 +131,7 @@ class EndpointPort(Fact):
     app_protocol: str | None = None
 
 
-class EndpointSlice(Fact):
+class EndpointSlice(Fact, frozen=True):
     """``discovery.k8s.io/v1`` EndpointSlice; ``address_type`` is IPv4, IPv6 or FQDN."""
 
     api_version: str = "discovery.k8s.io/v1"
@@ -142,7 +142,7 @@ class EndpointSlice(Fact):
     ports: tuple[EndpointPort, ...] | None = ()
 
 
-class EndpointAddress(Fact):
+class EndpointAddress(Fact, frozen=True):
     """One address of an Endpoints subset."""
 
     ip: str
@@ -151,7 +151,7 @@ class EndpointAddress(Fact):
     target_ref: ObjectReference | None = None
 
 
-class EndpointSubset(Fact):
+class EndpointSubset(Fact, frozen=True):
     """Addresses times ports."""
 
     addresses: tuple[EndpointAddress, ...] = ()
@@ -159,7 +159,7 @@ class EndpointSubset(Fact):
     ports: tuple[EndpointPort, ...] = ()
 
 
-class Endpoints(Fact):
+class Endpoints(Fact, frozen=True):
     """``v1`` Endpoints (the older form of EndpointSlice)."""
 
     api_version: str = "v1"

@@ -1,0 +1,129 @@
+"""Manifests as people write them: files, folders and standard input, YAML or JSON, several documents each.
+
+``kind: List`` is opened up. Documents keep the file and line they start at, so that errors can name them.
+Objects that others need come first: namespaces, definitions, accounts and configuration before workloads.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from podwire.errors import ConfigError
+
+_FIRST = (
+    "Namespace",
+    "CustomResourceDefinition",
+    "PriorityClass",
+    "IngressClass",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ConfigMap",
+    "Secret",
+    "NetworkPolicy",
+    "Service",
+)
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One object and where it was read."""
+
+    source: str
+    """``file:line`` of the document."""
+    body: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The object's kind."""
+        return str(self.body["kind"])
+
+    @property
+    def name(self) -> str:
+        """``kind namespace/name`` as messages print it."""
+        meta = self.body["metadata"]
+        place = f"{meta['namespace']}/" if meta.get("namespace") else ""
+        return f"{self.kind} {place}{meta.get('name') or meta.get('generateName', '')}"
+
+
+def read_manifests(paths: tuple[str, ...]) -> tuple[Manifest, ...]:
+    """Every object of the given files and folders (not recursive), in the order they should be created.
+
+    Raises: ConfigError naming file and line for anything that is not a Kubernetes object.
+    """
+    found: list[Manifest] = []
+    for path in paths:
+        for file in _files(path):
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as failure:
+                raise ConfigError(str(file), "", f"cannot be read: {failure}") from failure
+            found.extend(parse_manifests(text, str(file)))
+    return in_order(tuple(found))
+
+
+def _files(path: str) -> list[Path]:
+    place = Path(path)
+    if place.is_dir():
+        files = sorted(f for f in place.iterdir() if f.suffix in _SUFFIXES)
+        if not files:
+            raise ConfigError(path, "", f"no file here ends in {', '.join(_SUFFIXES)}")
+        return files
+    if not place.exists():
+        raise ConfigError(path, "", "no such file or folder")
+    return [place]
+
+
+def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
+    """The objects of one text, in the order written.
+
+    Raises: ConfigError.
+    """
+    found: list[Manifest] = []
+    loader = yaml.CSafeLoader(text)
+    try:
+        while loader.check_node():
+            if node := loader.get_node():
+                where = f"{source}:{node.start_mark.line + 1}"
+                found.extend(_open(loader.construct_document(node), where))
+    except yaml.YAMLError as failure:
+        mark = getattr(failure, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise ConfigError(where, "", f"not YAML: {getattr(failure, 'problem', None) or failure}") from failure
+    finally:
+        loader.dispose()
+    return tuple(found)
+
+
+def _open(document: object, where: str) -> list[Manifest]:
+    if document is None:
+        return []
+    if not isinstance(document, dict):
+        raise ConfigError(
+            where, "", f"expected an object with apiVersion and kind, found a {type(document).__name__}"
+        )
+    for field in ("apiVersion", "kind"):
+        if not isinstance(document.get(field), str) or not document[field]:
+            raise ConfigError(
+                where,
+                field,
+                "expected a text, found nothing"
+                if field not in document
+                else f"expected a text, found {document[field]!r}",
+            )
+    if str(document["kind"]).endswith("List") and isinstance(document.get("items"), list):
+        return [inner for item in document["items"] for inner in _open(item, where)]
+    meta = document.get("metadata")
+    if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
+        raise ConfigError(where, "metadata.name", "expected a name")
+    return [Manifest(source=where, body=document)]
+
+
+def in_order(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    """The same objects, those that others need first; otherwise as they came."""
+    rank = {kind: number for number, kind in enumerate(_FIRST)}
+    return tuple(sorted(manifests, key=lambda m: rank.get(m.kind, len(rank))))

@@ -1,0 +1,1 @@
+"""Connectivity with real packets: what to try, trying it, showing it."""

@@ -1,0 +1,312 @@
+"""What to probe: from words on the command line and cluster facts to a list of attempts; pure.
+
+Words name sources and targets:
+
+========================  ==========================================================================
+``all``                   every pod that runs (outside kube-system, unless nothing else runs)
+``host``                  the machine itself (source); its fabric address is not a target
+``shop/web-0``            a pod; without a namespace, in ``default``; a name that is no pod means the
+                          pods whose names start with it and a dash (those of a Deployment)
+``shop/app=web,tier!=x``  a label selector in a namespace; ``*/app=web`` in all
+``svc/shop/web``          a Service, asked by its DNS name; from the host, by its NodePorts
+========================  ==========================================================================
+
+Cost: sources x targets x ports attempts, a socket each.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from podwire.errors import ConfigError
+from podwire.model.pod import Pod
+from podwire.model.selector import parse_selector
+from podwire.model.service import Service
+
+HOST = "host"
+SYSTEM_NAMESPACE = "kube-system"
+PROTOCOLS = ("TCP", "UDP")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where packets leave from: the host (empty name of a node) or a pod."""
+
+    name: str
+    """``host`` or ``namespace/pod``."""
+    pod_uid: str = ""
+    node: str = ""
+    host_network: bool = False
+
+
+class Port(msgspec.Struct, frozen=True, order=True):
+    """A port to try; protocol is TCP or UDP."""
+
+    number: int
+    protocol: str = "TCP"
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.protocol}"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One connection to try."""
+
+    source: Place
+    target: str
+    """``namespace/pod``, ``svc/namespace/name`` or ``node:port of svc``."""
+    address: str
+    """An IP address, or the DNS name that the source must look up."""
+    port: Port
+    named: bool = False
+    """Whether ``address`` is a DNS name."""
+    expected: bool = True
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the plan reads of the cluster; ``node_addresses`` is (node, address) in node order."""
+
+    pods: tuple[Pod, ...]
+    services: tuple[Service, ...]
+    node_addresses: tuple[tuple[str, str], ...] = ()
+    domain: str = "cluster.local"
+    backed: frozenset[str] = frozenset()
+    """Keys of the Services that have a ready endpoint."""
+
+
+def parse_port(word: str) -> Port:
+    """``80/TCP`` or ``80`` (TCP).
+
+    Raises: ConfigError.
+    """
+    number, _, protocol = word.partition("/")
+    protocol = protocol.upper() or "TCP"
+    if not number.isdigit() or not 0 < int(number) < 65536 or protocol not in PROTOCOLS:
+        raise ConfigError(
+            "--port", "", f"{word!r}: expected a number from 1 to 65535, /TCP or /UDP behind it"
+        )
+    return Port(number=int(number), protocol=protocol)
+
+
+def plan(
+    facts: Facts, sources: tuple[str, ...], targets: tuple[str, ...], ports: tuple[Port, ...]
+) -> tuple[Attempt, ...]:
+    """The attempts for the given words, source by source, target by target; a pod is not tried from itself.
+
+    Raises: ConfigError for a word that names nothing.
+    """
+    places = [place for word in sources for place in source_places(facts, word)]
+    attempts: list[Attempt] = []
+    for place in dict.fromkeys(places):
+        for word in targets:
+            attempts.extend(_towards(facts, place, word, ports))
+    return tuple(dict.fromkeys(attempts))
+
+
+def source_places(facts: Facts, word: str) -> tuple[Place, ...]:
+    """The places a word names.
+
+    Raises: ConfigError.
+    """
+    if word == HOST:
+        return (Place(name=HOST),)
+    if word.startswith(("svc/", "service/")):
+        raise ConfigError(
+            "--from", "", f"{word!r}: packets leave from pods or from the host, not from a Service"
+        )
+    return tuple(place_of(pod) for pod in pods_named(facts, word, "--from"))
+
+
+def place_of(pod: Pod) -> Place:
+    """A pod as a source."""
+    return Place(
+        name=f"{pod.metadata.namespace}/{pod.metadata.name}",
+        pod_uid=pod.metadata.uid,
+        node=pod.spec.node_name,
+        host_network=pod.spec.host_network,
+    )
+
+
+def running(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """The pods that have an address and have not ended, by namespace and name."""
+    alive = [p for p in pods if p.addresses and not p.finished and not p.metadata.deletion_timestamp]
+    return tuple(sorted(alive, key=lambda p: (p.metadata.namespace, p.metadata.name)))
+
+
+def pods_named(facts: Facts, word: str, option: str) -> tuple[Pod, ...]:
+    """The running pods that a word names.
+
+    Raises: ConfigError when there is none.
+    """
+    pods = running(facts.pods)
+    if word == "all":
+        found = [p for p in pods if p.metadata.namespace != SYSTEM_NAMESPACE] or list(pods)
+    else:
+        namespace, name = word.split("/", 1) if "/" in word else ("default", word)
+        here = [p for p in pods if namespace in ("*", p.metadata.namespace)]
+        found = _by_selector(here, name) if any(c in name for c in "=!,") else _by_name(here, name)
+    if not found:
+        raise ConfigError(option, "", f"{word!r} names no running pod; `kubectl get pods -A` lists them")
+    return tuple(found)
+
+
+def _by_name(pods: list[Pod], name: str) -> list[Pod]:
+    exact = [p for p in pods if p.metadata.name == name]
+    return exact or [p for p in pods if p.metadata.name.startswith(f"{name}-")]
+
+
+def _by_selector(pods: list[Pod], text: str) -> list[Pod]:
+    selector = parse_selector(text)
+    return [p for p in pods if selector.matches(p.metadata.labels)]
+
+
+def _towards(facts: Facts, place: Place, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
+    if word.startswith(("svc/", "service/")):
+        return _to_service(facts, place, service_named(facts, word), ports)
+    if word == HOST:
+        raise ConfigError("--to", "", "'host' is a source; as targets take pods, Services or node ports")
+    return [
+        attempt
+        for pod in pods_named(facts, word, "--to")
+        if place.pod_uid != pod.metadata.uid
+        for attempt in to_pod(place, pod, ports)
+    ]
+
+
+def to_pod(place: Place, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
+    """The attempts from one place to one pod: the given ports, else all it declares.
+
+    The host has no route to pods, so from there only pods in the host network can be reached.
+    """
+    declared = tuple(dict.fromkeys(declared_ports(pod)))
+    target = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    reachable = place.name != HOST or pod.spec.host_network
+    return [
+        Attempt(
+            source=place,
+            target=target,
+            address=pod.addresses[0],
+            port=port,
+            expected=reachable and port in declared and pod.ready,
+        )
+        for port in (ports or declared)
+    ]
+
+
+def declared_ports(pod: Pod) -> list[Port]:
+    """The TCP and UDP ports that the pod's containers declare."""
+    sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
+    return [
+        Port(number=p.container_port, protocol=p.protocol)
+        for container in (*sidecars, *pod.spec.containers)
+        for p in container.ports
+        if p.protocol in PROTOCOLS
+    ]
+
+
+def service_named(facts: Facts, word: str) -> Service:
+    """The Service that ``svc/namespace/name`` names.
+
+    Raises: ConfigError.
+    """
+    parts = word.split("/")
+    namespace, name = (parts[1], parts[2]) if len(parts) == 3 else ("default", parts[-1])
+    for service in facts.services:
+        if (service.metadata.namespace, service.metadata.name) == (namespace, name):
+            return service
+    raise ConfigError("--to", "", f"{word!r}: there is no Service {name} in namespace {namespace}")
+
+
+def _to_service(facts: Facts, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
+    if place.name == HOST:
+        return node_port_attempts(facts, service, ports)
+    return named_attempts(facts, place, service, ports)
+
+
+def named_attempts(facts: Facts, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
+    """The attempts from a pod to a Service by its DNS name.
+
+    A headless Service is asked at its target ports when they are numbers.
+    """
+    meta = service.metadata
+    offered = tuple(_offered(service))
+    backed = f"{meta.namespace}/{meta.name}" in facts.backed
+    return [
+        Attempt(
+            source=place,
+            target=f"svc/{meta.namespace}/{meta.name}",
+            address=f"{meta.name}.{meta.namespace}.svc.{facts.domain}",
+            port=port,
+            named=True,
+            expected=backed and port in offered,
+        )
+        for port in (ports or offered)
+    ]
+
+
+def _offered(service: Service) -> Iterable[Port]:
+    for port in service.spec.ports:
+        if port.protocol not in PROTOCOLS:
+            continue
+        direct = port.target_port if service.headless and isinstance(port.target_port, int) else None
+        yield Port(number=direct or port.port, protocol=port.protocol)
+
+
+def node_port_attempts(facts: Facts, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
+    """The attempts from the host to each node's address at the Service's NodePorts."""
+    meta = service.metadata
+    backed = f"{meta.namespace}/{meta.name}" in facts.backed
+    local_only = service.spec.external_traffic_policy == "Local"
+    return [
+        Attempt(
+            source=Place(name=HOST),
+            target=f"{node}:{port.node_port} of svc/{meta.namespace}/{meta.name}",
+            address=address,
+            port=Port(number=port.node_port, protocol=port.protocol),
+            expected=backed and not local_only,
+        )
+        for node, address in facts.node_addresses
+        for port in service.spec.ports
+        if port.node_port
+        and port.protocol in PROTOCOLS
+        and (not ports or Port(number=port.port, protocol=port.protocol) in ports)
+    ]
+
+
+def overview(facts: Facts, most: int = 9) -> tuple[Attempt, ...]:
+    """The attempts behind the table of ``podwire up``.
+
+    At most ``most`` pods, chosen round-robin over nodes, each to each; from the first of them on each node,
+    every Service by name; from the host every NodePort on every node.
+    """
+    chosen = _spread(facts, most)
+    attempts = [
+        a
+        for source in chosen
+        for pod in chosen
+        if pod is not source
+        for a in to_pod(place_of(source), pod, ())
+    ]
+    fronts = {pod.spec.node_name: pod for pod in reversed(chosen)}
+    for _, pod in sorted(fronts.items()):
+        for service in facts.services:
+            if service.spec.type != "ExternalName" and service.spec.ports:
+                attempts.extend(named_attempts(facts, place_of(pod), service, ()))
+    for service in facts.services:
+        attempts.extend(node_port_attempts(facts, service, ()))
+    return tuple(attempts)
+
+
+def _spread(facts: Facts, most: int) -> list[Pod]:
+    pods = [p for p in running(facts.pods) if declared_ports(p) and not p.spec.host_network]
+    shown = [p for p in pods if p.metadata.namespace != SYSTEM_NAMESPACE] or pods
+    queues: dict[str, list[Pod]] = {}
+    for pod in shown:
+        queues.setdefault(pod.spec.node_name, []).append(pod)
+    chosen: list[Pod] = []
+    while queues and len(chosen) < most:
+        for node in sorted(queues):
+            if len(chosen) < most:
+                chosen.append(queues[node].pop(0))
+            if not queues[node]:
+                del queues[node]
+    return chosen
