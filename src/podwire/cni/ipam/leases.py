@@ -1,0 +1,116 @@
+"""The node's address management: pools in memory over the ledger on disk.
+
+A pod gets one address of each family that the node has a pod CIDR for; several CIDRs of a family are used in the
+order given. Either all addresses of a pod are held and durable, or none. A pod CIDR that the node no longer has
+hands out nothing more, while the pods that hold its addresses keep them.
+"""
+
+import datetime
+from collections.abc import Callable, Iterable
+
+from podwire.cni.ipam.ledger import Attachment, Ledger
+from podwire.cni.ipam.pool import COOLDOWN_S, Address, Network, Pool
+from podwire.cni.protocol import Key
+from podwire.cni.spec import TRY_LATER
+from podwire.errors import CniError
+
+
+class Leases:
+    """Who holds which address; ``now`` gives the wall-clock instant."""
+
+    def __init__(
+        self, ledger: Ledger, now: Callable[[], datetime.datetime], cooldown_s: float = COOLDOWN_S
+    ) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._cooldown_s = cooldown_s
+        self._pools: tuple[Pool, ...] = ()
+        self.held: dict[Key, Attachment] = ledger.attachments()
+        self.early = 0
+        """How many addresses were handed out before their cooldown had ended."""
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools in the order of the node's pod CIDRs."""
+        return self._pools
+
+    def serve(self, networks: Iterable[Network]) -> None:
+        """Sets the node's pod CIDRs; called again with the same ones it changes nothing."""
+        wanted = tuple(networks)
+        if wanted == tuple(pool.network for pool in self._pools):
+            return
+        addresses = {ip for one in self.held.values() for ip in one.ips}
+        released, cursors = self._ledger.released(), self._ledger.cursors()
+        self._pools = tuple(Pool(network, self._cooldown_s) for network in wanted)
+        for pool in self._pools:
+            pool.restore(addresses, released, cursors.get(pool.network.version))
+
+    def choose(self) -> tuple[Address, ...]:
+        """One address of each family, taken in memory only; ``hold`` or ``put_back`` must follow.
+
+        Raises: CniError 11 when a family has none left or the node has no pod CIDR; nothing is taken then.
+        """
+        if not self._pools:
+            raise CniError(TRY_LATER, "the node has no pod CIDR yet")
+        chosen: list[Address] = []
+        for family in sorted({pool.network.version for pool in self._pools}):
+            try:
+                chosen.append(self._choose_of(family))
+            except CniError:
+                self.put_back(chosen)
+                raise
+        return tuple(chosen)
+
+    def _choose_of(self, family: int) -> Address:
+        pools = [pool for pool in self._pools if pool.network.version == family]
+        now = self._now().timestamp()
+        for pool in pools:
+            if pool.free - pool.cooling(now) > 0:
+                return pool.allocate(now)[0]
+        for pool in pools:
+            if pool.free > 0:
+                self.early += 1
+                return pool.allocate(now)[0]
+        ranges = ", ".join(str(pool.network) for pool in pools)
+        raise CniError(TRY_LATER, f"no free address in {ranges}", f"{sum(p.size for p in pools)} are in use")
+
+    def put_back(self, addresses: Iterable[Address]) -> None:
+        """Gives back addresses that were chosen and not held."""
+        now = self._now().timestamp()
+        for address in addresses:
+            for pool in self._pools:
+                if address in pool.network:
+                    pool.release(address, now)
+
+    def hold(self, one: Attachment) -> None:
+        """Makes an attachment durable."""
+        self._ledger.hold(one)
+        self.held[one.key] = one
+
+    def adopt(self, one: Attachment) -> None:
+        """Takes over an attachment that the kernel has and the ledger lost."""
+        for ip in one.ips:
+            for pool in self._pools:
+                if ip in pool.network and pool.contains(ip):
+                    pool.claim(ip)
+        self.hold(one)
+
+    def release(self, ones: Iterable[Attachment]) -> None:
+        """Gives back attachments, durably, and starts the cooldown of their addresses."""
+        gone = tuple(ones)
+        if not gone:
+            return
+        now = self._now().timestamp()
+        self._ledger.release(gone, now, now - self._cooldown_s)
+        for one in gone:
+            self.held.pop(one.key, None)
+            self.put_back(one.ips)
+
+    def exhausted(self) -> tuple[str, ...]:
+        """The pod CIDRs of each family that has no address left; empty when pods can be added."""
+        gone: list[str] = []
+        for family in sorted({pool.network.version for pool in self._pools}):
+            pools = [pool for pool in self._pools if pool.network.version == family]
+            if not any(pool.free > 0 for pool in pools):
+                gone.extend(str(pool.network) for pool in pools)
+        return tuple(gone)

@@ -1,0 +1,114 @@
+"""Which address of a pod CIDR comes next: a pure allocator.
+
+Addresses are handed out in order from the last one given, wrapping at the end, so an address stays unused for as
+long as the range allows. One that was released less than :data:`COOLDOWN_S` ago is passed over (slow proxies and
+clients still know its last pod), unless nothing else is free: then the longest released one is taken and the
+caller is told, because exhaustion hidden by a cooldown must be visible in a metric. The network's first two
+addresses and IPv4's broadcast are never handed out. Cost: a dictionary entry per held or cooling address; one
+step per allocation, plus one per held address in the way. Sources: the cooldown of amazon-vpc-cni-k8s (30 s,
+persisted since its issue 1127), the wrap-around of containernetworking's host-local.
+"""
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from podwire.cni.spec import TRY_LATER
+from podwire.errors import CniError
+
+Network = IPv4Network | IPv6Network
+Address = IPv4Address | IPv6Address
+
+COOLDOWN_S = 30.0
+
+
+class Pool:
+    """The addresses of one pod CIDR; times are wall-clock seconds, so that they outlive the process."""
+
+    def __init__(self, network: Network, cooldown_s: float = COOLDOWN_S) -> None:
+        self.network = network
+        self._cooldown_s = cooldown_s
+        self._base = int(network.network_address)
+        size = network.num_addresses
+        self._first = min(2, size - 1)
+        self._last = max(size - 2, self._first) if network.version == 4 and size > 2 else size - 1
+        self._held: set[int] = set()
+        self._released: dict[int, float] = {}
+        self._cursor = self._first - 1
+
+    @property
+    def size(self) -> int:
+        """How many addresses can be handed out."""
+        return self._last - self._first + 1
+
+    @property
+    def held(self) -> int:
+        """How many addresses are in use."""
+        return len(self._held)
+
+    @property
+    def free(self) -> int:
+        """How many addresses are not in use, cooling ones included."""
+        return self.size - self.held
+
+    def cooling(self, now: float) -> int:
+        """How many addresses were released too short a time ago."""
+        return sum(1 for at in self._released.values() if now - at < self._cooldown_s)
+
+    def contains(self, address: Address) -> bool:
+        """Whether an address is one that this pool may hand out."""
+        return address in self.network and self._first <= int(address) - self._base <= self._last
+
+    def restore(self, held: set[Address], released: dict[Address, float], last: Address | None) -> None:
+        """Takes over what was persisted; addresses of other networks are left out."""
+        self._held = {int(a) - self._base for a in held if a in self.network}
+        self._released = {int(a) - self._base: at for a, at in released.items() if a in self.network}
+        self._cursor = int(last) - self._base if last is not None and last in self.network else self._first - 1
+
+    def allocate(self, now: float) -> tuple[Address, bool]:
+        """The next address, and whether its cooldown had to be cut short.
+
+        Raises: CniError 11 when every address is in use; nothing is changed then.
+        """
+        offset = self._next_rested(now)
+        early = offset is None
+        if offset is None:
+            offset = min(self._released, key=lambda o: (self._released[o], o), default=None)
+        if offset is None:
+            raise CniError(TRY_LATER, f"no free address in {self.network}", f"all {self.size} are in use")
+        self._take(offset)
+        return self.network[offset], early
+
+    def claim(self, address: Address) -> None:
+        """Takes one particular address.
+
+        Raises: CniError 11 when it is in use or not one of this pool's.
+        """
+        if not self.contains(address):
+            raise CniError(TRY_LATER, f"{address} is not an address that {self.network} can hand out")
+        offset = int(address) - self._base
+        if offset in self._held:
+            raise CniError(TRY_LATER, f"{address} is in use")
+        cursor = self._cursor
+        self._take(offset)
+        self._cursor = cursor
+
+    def release(self, address: Address, now: float) -> None:
+        """Gives an address back; again or never held does no harm."""
+        offset = int(address) - self._base
+        if offset in self._held:
+            self._held.discard(offset)
+            self._released[offset] = now
+
+    def _take(self, offset: int) -> None:
+        self._held.add(offset)
+        self._released.pop(offset, None)
+        self._cursor = offset
+
+    def _next_rested(self, now: float) -> int | None:
+        if self.free <= 0:
+            return None
+        offset = self._cursor
+        for _ in range(min(self.size, self.held + len(self._released) + 1)):
+            offset = offset + 1 if offset < self._last else self._first
+            if offset not in self._held and now - self._released.get(offset, now - self._cooldown_s) >= self._cooldown_s:
+                return offset
+        return None
