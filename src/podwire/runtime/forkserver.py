@@ -1,0 +1,278 @@
+"""A process that forks warm children on request.
+
+Starting a Python program costs 100 to 300 ms of imports; forking a process that has them costs 1 to 3 ms and
+shares their memory. A :class:`ForkServer` is forked from its owner before that has a thread or an event loop,
+imports nothing more, and then forks one child for each request: a named entry (a function taking the payload
+bytes), a payload, descriptors, and a :class:`~podwire.runtime.child.Placement`.
+
+Two socket pairs join owner and server. *Control* carries one request and one reply at a time (length,
+msgpack; descriptors ride on the first bytes), so :meth:`ForkServer.spawn` blocks for one fork. *Exits*
+carries a fixed record per ended child; the owner polls :meth:`ForkServer.fileno` and calls
+:meth:`ForkServer.read_exits`. The server never blocks on *exits*: records wait in a queue, so a busy owner
+cannot stop it.
+
+When the owner dies or closes, control ends and the server exits; children with ``daemon`` run on (init
+adopts them), others get SIGTERM by their parent-death signal. A child whose entry returns ends with status
+0, one that raises prints its traceback and ends with 1. The owner's objects are frozen out of garbage
+collection, which keeps their pages shared.
+
+Not for several threads at once.
+"""
+
+import collections
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from podwire.errors import ClusterError
+from podwire.runtime.child import Placement, settle
+
+Entry = Callable[[bytes], None]
+
+_LENGTH = struct.Struct("!I")
+_EXIT = struct.Struct("!qi")
+_MAX_FDS = 64
+_CHUNK = 1 << 16
+
+
+class Exit(NamedTuple):
+    """An ended child: ``code`` is its exit status, or the negated signal."""
+
+    pid: int
+    code: int
+
+
+class _Request(msgspec.Struct, frozen=True):
+    entry: str
+    payload: bytes
+    placement: Placement
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    pid: int = 0
+    problem: str = ""
+
+
+class ForkServer:
+    """The owner's side; made by :meth:`start`."""
+
+    def __init__(self, pid: int, control: socket.socket, exits: socket.socket) -> None:
+        self.pid = pid
+        self._control = control
+        self._exits = exits
+        self._rest = b""
+
+    @classmethod
+    def start(cls, entries: Mapping[str, Entry], *, title: str = "") -> "ForkServer":
+        """Forks the server; the caller must have neither threads nor an event loop yet.
+
+        Everything imported by now is shared with the children.
+        """
+        ours, theirs = socket.socketpair()
+        exits_in, exits_out = socket.socketpair()
+        gc.collect()
+        gc.freeze()
+        pid = os.fork()
+        if pid == 0:
+            _become_server(entries, theirs.detach(), exits_out.detach(), title)
+        theirs.close()
+        exits_out.close()
+        gc.unfreeze()
+        exits_in.setblocking(False)
+        return cls(pid, ours, exits_in)
+
+    def spawn(
+        self, entry: str, payload: bytes = b"", fds: Sequence[int] = (), placement: Placement | None = None
+    ) -> int:
+        """Forks a child that runs ``entry`` with ``payload`` and returns its pid.
+
+        The child finds ``fds`` as its descriptors 3, 4, 5 ... Raises: ClusterError when there is no such
+        entry, no memory for a process, or no server any more.
+        """
+        message = msgspec.msgpack.encode(_Request(entry, payload, placement or Placement()))
+        try:
+            data = _LENGTH.pack(len(message)) + message
+            sent = socket.send_fds(self._control, [data], list(fds))
+            self._control.sendall(data[sent:])
+            (length,) = _LENGTH.unpack(_receive(self._control, _LENGTH.size))
+            reply = msgspec.msgpack.decode(_receive(self._control, length), type=_Reply)
+        except (OSError, EOFError) as failure:
+            raise ClusterError(f"the fork server is gone, cannot start {entry}") from failure
+        if reply.problem:
+            raise ClusterError(f"cannot start {entry}: {reply.problem}")
+        return reply.pid
+
+    def fileno(self) -> int:
+        """Readable when a child has ended, or when the server has."""
+        return self._exits.fileno()
+
+    def read_exits(self) -> list[Exit] | None:
+        """The children that ended since the last call, without blocking; None when the server is gone."""
+        try:
+            data = self._exits.recv(_CHUNK)
+        except BlockingIOError:
+            return []
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        data = self._rest + data
+        whole = len(data) - len(data) % _EXIT.size
+        self._rest = data[whole:]
+        return [Exit(*record) for record in _EXIT.iter_unpack(data[:whole])]
+
+    def close(self) -> None:
+        """Ends the server and waits for it; its children as the module says."""
+        self._control.close()
+        self._exits.close()
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass
+
+
+def _receive(control: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = control.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def _become_server(entries: Mapping[str, Entry], control: int, exits: int, title: str) -> NoReturn:
+    code = 1
+    try:
+        wake_in, wake_out = socket.socketpair()
+        fds = (control, exits, wake_in.detach(), wake_out.detach())
+        settle(Placement(title=title, daemon=True), fds, os.getppid())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        server = _Server(entries, 3, 4, 5)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        os.set_blocking(6, False)
+        signal.set_wakeup_fd(6, warn_on_full_buffer=False)
+        server.serve()
+        code = 0
+    finally:
+        _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    kind, failure, trace = sys.exc_info()
+    if isinstance(failure, SystemExit):
+        code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
+    elif kind is not None and failure is not None:
+        sys.excepthook(kind, failure, trace)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)
+
+
+class _Server:
+    """The loop of the forked server."""
+
+    def __init__(self, entries: Mapping[str, Entry], control: int, exits: int, wake: int) -> None:
+        self._entries = entries
+        self._control = socket.socket(fileno=control)
+        self._exits = socket.socket(fileno=exits)
+        self._wake = socket.socket(fileno=wake)
+        self._pending: collections.deque[bytes] = collections.deque()
+        self._exits.setblocking(False)
+        self._wake.setblocking(False)
+
+    def serve(self) -> None:
+        """Returns when the owner has gone."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        poll.register(self._exits, 0)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._wake.fileno() in ready:
+                self._reap()
+            if self._control.fileno() in ready and not self._answer():
+                return
+            self._report()
+            poll.modify(self._exits, select.POLLOUT if self._pending else 0)
+
+    def _reap(self) -> None:
+        try:
+            self._wake.recv(_CHUNK)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._pending.append(_EXIT.pack(pid, os.waitstatus_to_exitcode(status)))
+
+    def _report(self) -> None:
+        while self._pending:
+            try:
+                sent = self._exits.send(self._pending[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._pending.clear()
+                return
+            record = self._pending.popleft()
+            if sent < len(record):
+                self._pending.appendleft(record[sent:])
+
+    def _answer(self) -> bool:
+        try:
+            head, fds, _, _ = socket.recv_fds(self._control, _LENGTH.size, _MAX_FDS)
+            if not head:
+                return False
+            (length,) = _LENGTH.unpack(head + _receive(self._control, _LENGTH.size - len(head)))
+            request = msgspec.msgpack.decode(_receive(self._control, length), type=_Request)
+        except (ConnectionError, EOFError):
+            return False
+        reply = msgspec.msgpack.encode(self._fork(request, fds))
+        for fd in fds:
+            os.close(fd)
+        try:
+            self._control.sendall(_LENGTH.pack(len(reply)) + reply)
+        except ConnectionError:
+            return False
+        return True
+
+    def _fork(self, request: _Request, fds: list[int]) -> _Reply:
+        entry = self._entries.get(request.entry)
+        if entry is None:
+            return _Reply(problem=f"no such entry; there are {', '.join(sorted(self._entries))}")
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as failure:
+            return _Reply(problem=str(failure))
+        if pid == 0:
+            self._become_child(entry, request, fds, parent)
+        return _Reply(pid=pid)
+
+    def _become_child(self, entry: Entry, request: _Request, fds: list[int], parent: int) -> NoReturn:
+        code = 1
+        try:
+            for held in (self._control, self._exits, self._wake):
+                held.detach()
+            settle(request.placement, fds, parent)
+            entry(request.payload)
+            code = 0
+        finally:
+            _leave(code)
