@@ -1,0 +1,70 @@
+"""HTTP requests, complete answers, and the limits of a connection, as values."""
+
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one connection may use: bytes and seconds."""
+
+    body_bytes: int = 3 << 20
+    header_bytes: int = 64 << 10
+    idle_s: float = 300.0
+    arrival_s: float = 60.0
+    connections: int = 10_000
+
+
+class Request:
+    """One request; header names are in lower case, of repeated headers the last one counts."""
+
+    __slots__ = ("_path", "_query", "body", "headers", "method", "peer", "peer_certificate", "target")
+
+    def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.peer = ""
+        self.peer_certificate: dict[str, Any] | None = None
+        path, _, query = target.partition("?")
+        self._path = path
+        self._query = query
+
+    @property
+    def path(self) -> str:
+        """The path with escapes decoded."""
+        return unquote(self._path) if "%" in self._path else self._path
+
+    @property
+    def raw_path(self) -> str:
+        """The path as sent."""
+        return self._path
+
+    @property
+    def raw_query(self) -> str:
+        """What is behind the question mark, as sent."""
+        return self._query
+
+    def segments(self) -> list[str]:
+        """The parts of the path between slashes, each decoded, empty ones left out."""
+        parts = [part for part in self._path.split("/") if part]
+        return [unquote(part) for part in parts] if "%" in self._path else parts
+
+    def query(self) -> dict[str, str]:
+        """The query parameters; of repeated ones the last one counts."""
+        return dict(parse_qsl(self._query, keep_blank_values=True)) if self._query else {}
+
+    def query_pairs(self) -> list[tuple[str, str]]:
+        """The query parameters in order, repeated ones kept."""
+        return parse_qsl(self._query, keep_blank_values=True)
+
+
+class Response(msgspec.Struct, frozen=True, gc=False):
+    """One complete answer."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
