@@ -1,0 +1,339 @@
+"""The Kubernetes API client: verbs on resources over a keep-alive pool of HTTP/1.1 connections.
+
+Objects go in as dictionaries or structs of the model and come out as dictionaries, or as ``decode_as``.
+A failure of the API is an :class:`~podwire.errors.ApiError` of the fitting class, no answer is
+:class:`~podwire.errors.ApiUnreachable`. A read whose kept connection turns out dead is sent once more on a new
+one; a write is not, since nobody knows whether it was done.
+
+Cost: 20 ms to import, about 0.2 ms per small request over TLS, no task or thread while idle.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from podwire.errors import (
+    AlreadyExists,
+    ApiError,
+    ApiUnreachable,
+    Conflict,
+    Gone,
+    Invalid,
+    NotFound,
+)
+from podwire.kube.config import ApiConfig
+from podwire.kube.connection import Connection
+from podwire.kube.decode import Page, decode_object, decode_page
+from podwire.kube.resources import Json, Resource
+from podwire.runtime.clock import Clock
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+T = TypeVar("T")
+Body = Mapping[str, Any] | list[Any] | msgspec.Struct
+
+_MAX_CONNECTIONS = 32
+_TOKEN_LIFE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole HTTP answer; header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request to the API server; ``path`` is absolute, ``query`` not yet encoded."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: bytes = b""
+    headers: Mapping[str, str] | None = None
+
+
+class Client:
+    """Talks to one API server; ``manager`` is the field manager of its writes."""
+
+    def __init__(self, config: ApiConfig, clock: Clock, *, manager: str = "podwire") -> None:
+        self.config = config
+        self.clock = clock
+        self._manager = manager
+        self._ssl = config.ssl_context()
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._token = (0.0, "")
+
+    async def close(self) -> None:
+        """Closes the idle connections."""
+        while self._idle:
+            self._idle.pop().abort()
+        await self.clock.sleep(0)  # lets the transports go before the loop does
+
+    @overload
+    async def get(
+        self, resource: Resource[Any], name: str, namespace: str = "", *, subresource: str = ""
+    ) -> Json: ...
+
+    @overload
+    async def get(
+        self, resource: Resource[Any], name: str, namespace: str = "", *, subresource: str = "", decode_as: type[T]
+    ) -> T: ...
+
+    async def get(
+        self,
+        resource: Resource[Any],
+        name: str,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        decode_as: type[Any] = dict,
+    ) -> Any:
+        """The object.
+
+        Raises: NotFound and the other API errors.
+        """
+        answer = await self._checked(Request("GET", resource.path(namespace, name, subresource)))
+        return decode_object(answer.body, decode_as)
+
+    async def list(
+        self,
+        resource: Resource[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_: str = "",
+    ) -> Page[T]:
+        """One page of objects (all of them without ``limit``), decoded as the resource's type."""
+        given = {
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "limit": str(limit) if limit else "",
+            "continue": continue_,
+        }
+        query = {key: value for key, value in given.items() if value}
+        answer = await self._checked(Request("GET", resource.path(namespace), query))
+        return decode_page(answer.body, resource)
+
+    async def create(
+        self, resource: Resource[Any], body: Body, namespace: str = "", *, name: str = "", subresource: str = ""
+    ) -> Json:
+        """The object as stored; ``name`` only with a ``subresource`` (``binding``, ``eviction``, ``token``).
+
+        Raises: AlreadyExists, Invalid and the other API errors.
+        """
+        return await self._write("POST", resource.path(namespace, name, subresource), body)
+
+    async def update(
+        self, resource: Resource[Any], body: Body, namespace: str = "", *, name: str, subresource: str = ""
+    ) -> Json:
+        """The object as stored after replacing it whole.
+
+        Raises: Conflict when the body's resourceVersion is not the stored one.
+        """
+        return await self._write("PUT", resource.path(namespace, name, subresource), body)
+
+    async def patch(
+        self,
+        resource: Resource[Any],
+        name: str,
+        body: Body,
+        namespace: str = "",
+        *,
+        patch_type: str = MERGE_PATCH,
+        subresource: str = "",
+    ) -> Json:
+        """The object as stored after the patch; an apply patch takes over fields of other managers."""
+        return await self._write("PATCH", resource.path(namespace, name, subresource), body, patch_type)
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        namespace: str = "",
+        *,
+        grace_period_s: int | None = None,
+        propagation: str = "",
+        uid: str = "",
+    ) -> Json:
+        """The object or Status answered; ``propagation`` is Background, Foreground or Orphan.
+
+        Raises: NotFound; Conflict when ``uid`` is given and the object has another.
+        """
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace_period_s is not None:
+            options["gracePeriodSeconds"] = grace_period_s
+        if propagation:
+            options["propagationPolicy"] = propagation
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        headers = {"content-type": "application/json"}
+        path = resource.path(namespace, name)
+        answer = await self._checked(Request("DELETE", path, None, msgspec.json.encode(options), headers))
+        return decode_object(answer.body, dict)
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The answer, whatever its status.
+
+        Raises: ApiUnreachable.
+        """
+        return await self._exchange(Request(method, path, query, body, headers))
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Connection]:
+        """A connection whose answer has its ``status`` and ``headers`` and whose body is read with ``chunks``.
+
+        It is not part of the pool and is closed at the end.
+
+        Raises: ApiError when the status is a failure, ApiUnreachable.
+        """
+        connection = await self._dial()
+        try:
+            async with asyncio.timeout(self.config.timeout_s):
+                connection.send(self._encode(request))
+                await connection.head()
+                if connection.status >= 400:
+                    raise failure_of(connection.status, await connection.body())
+            yield connection
+        except TimeoutError as failure:
+            raise ApiUnreachable(f"{self.config.server}: timed out") from failure
+        finally:
+            connection.abort()
+
+    async def _write(self, method: str, path: str, body: Body, content_type: str = "application/json") -> Json:
+        query = {"fieldManager": self._manager}
+        if content_type == APPLY_PATCH:
+            query["force"] = "true"
+        request = Request(method, path, query, msgspec.json.encode(body), {"content-type": content_type})
+        return decode_object((await self._checked(request)).body, dict)
+
+    async def _checked(self, request: Request) -> Answer:
+        answer = await self._exchange(request)
+        if answer.status >= 400:
+            raise failure_of(answer.status, answer.body)
+        return answer
+
+    async def _exchange(self, request: Request) -> Answer:
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self.config.timeout_s):
+                    return await self._try(request)
+            except TimeoutError as failure:
+                what = f"no answer to {request.method} {request.path} in {self.config.timeout_s:g} s"
+                raise ApiUnreachable(f"{self.config.server}: {what}") from failure
+
+    async def _try(self, request: Request) -> Answer:
+        data = self._encode(request)
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.alive:
+                continue
+            try:
+                return await self._once(connection, data)
+            except ApiUnreachable:
+                if request.method not in ("GET", "HEAD") or not connection.untouched:
+                    raise
+        return await self._once(await self._dial(), data)
+
+    async def _once(self, connection: Connection, data: bytes) -> Answer:
+        try:
+            connection.send(data)
+            await connection.head()
+            answer = Answer(connection.status, connection.headers, await connection.body())
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.reusable and connection.alive:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+        return answer
+
+    async def _dial(self) -> Connection:
+        url = self.config.url
+        host = url.hostname or ""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.config.timeout_s):
+                _, connection = await loop.create_connection(
+                    Connection,
+                    host,
+                    url.port or (443 if self._ssl else 80),
+                    ssl=self._ssl,
+                    server_hostname=(self.config.server_name or host) if self._ssl else None,
+                )
+        except (OSError, TimeoutError) as failure:
+            raise ApiUnreachable(f"{self.config.server}: {failure or 'timed out'}") from failure
+        return connection
+
+    def _encode(self, request: Request) -> bytes:
+        url = self.config.url
+        path = url.path.rstrip("/") + request.path
+        target = f"{path}?{urlencode(request.query, quote_via=quote)}" if request.query else path
+        lines = [f"{request.method} {target} HTTP/1.1", f"host: {url.netloc}", f"user-agent: {self._manager}"]
+        given = request.headers or {}
+        if "accept" not in given:
+            lines.append("accept: application/json")
+        lines += [f"{name}: {value}" for name, value in given.items()]
+        if token := self._bearer():
+            lines.append(f"authorization: Bearer {token}")
+        if request.body or request.method not in ("GET", "HEAD", "DELETE"):
+            lines.append(f"content-length: {len(request.body)}")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + request.body
+
+    def _bearer(self) -> str:
+        if self.config.token_file is None:
+            return self.config.token
+        read_at, token = self._token
+        now = self.clock.monotonic()
+        if not token or now - read_at > _TOKEN_LIFE_S:
+            try:
+                token = self.config.token_file.read_text().strip()
+            except OSError as failure:
+                raise ApiUnreachable(f"token file {self.config.token_file}: {failure}") from failure
+            self._token = (now, token)
+        return token
+
+
+class _Status(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+    details: dict[str, Any] | None = None
+    kind: str = ""
+
+
+_CLASSES: dict[int, type[ApiError]] = {404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}
+
+
+def failure_of(code: int, body: bytes) -> ApiError:
+    """The exception for an answer of failure; the body is a Status or any text."""
+    try:
+        status = msgspec.json.decode(body, type=_Status)
+    except msgspec.DecodeError:
+        status = _Status(message=body[:300].decode(errors="replace").strip() or f"HTTP status {code}")
+    if status.reason == "AlreadyExists":
+        return AlreadyExists(code, status.reason, status.message, status.details)
+    # A watch that is too old ends in a Status event that may carry the code in its reason alone.
+    kind = Gone if status.reason in ("Expired", "Gone") else _CLASSES.get(code, ApiError)
+    return kind(code, status.reason, status.message, status.details)

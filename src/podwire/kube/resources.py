@@ -1,0 +1,86 @@
+"""The API resources that podwire reads and writes, one constant each.
+
+A :class:`Resource` says where objects of a kind live and into which type they decode. ``type`` is ``dict``
+where no struct of the model covers the kind; ``PODS.raw`` is PODS decoded into plain dictionaries, for those
+who must hand every field on. Custom kinds make their own constant; nothing is registered anywhere.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, cast
+from urllib.parse import quote
+
+from podwire.model.meta import Object
+from podwire.model.node import Lease, Node
+from podwire.model.pod import Pod
+from podwire.model.service import Endpoints, EndpointSlice, Service
+
+T = TypeVar("T")
+Json = dict[str, Any]
+"""An object in its API form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[T]):
+    """Where objects of one kind live; ``type`` is what they decode into."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    type: type[T]
+
+    @property
+    def api_version(self) -> str:
+        """``v1`` or ``group/version``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def raw(self) -> "Resource[Json]":
+        """The same resource, decoded into dictionaries."""
+        return cast("Resource[Json]", replace(cast("Resource[Any]", self), type=dict))
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of a collection (no name), an object, or a subresource of one."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if namespace and self.namespaced:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        if subresource:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+def _raw(group: str, version: str, plural: str, kind: str, *, namespaced: bool = True) -> Resource[Json]:
+    return Resource(group, version, plural, kind, namespaced, dict)
+
+
+PODS = Resource("", "v1", "pods", "Pod", True, Pod)
+SERVICES = Resource("", "v1", "services", "Service", True, Service)
+ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints", True, Endpoints)
+NODES = Resource("", "v1", "nodes", "Node", False, Node)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Object)
+CONFIGMAPS = _raw("", "v1", "configmaps", "ConfigMap")
+SECRETS = _raw("", "v1", "secrets", "Secret")
+SERVICEACCOUNTS = _raw("", "v1", "serviceaccounts", "ServiceAccount")
+EVENTS = _raw("", "v1", "events", "Event")
+REPLICATIONCONTROLLERS = _raw("", "v1", "replicationcontrollers", "ReplicationController")
+PERSISTENTVOLUMECLAIMS = _raw("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, EndpointSlice)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
+DEPLOYMENTS = _raw("apps", "v1", "deployments", "Deployment")
+REPLICASETS = _raw("apps", "v1", "replicasets", "ReplicaSet")
+DAEMONSETS = _raw("apps", "v1", "daemonsets", "DaemonSet")
+STATEFULSETS = _raw("apps", "v1", "statefulsets", "StatefulSet")
+CONTROLLERREVISIONS = _raw("apps", "v1", "controllerrevisions", "ControllerRevision")
+JOBS = _raw("batch", "v1", "jobs", "Job")
+CRONJOBS = _raw("batch", "v1", "cronjobs", "CronJob")
+PODDISRUPTIONBUDGETS = _raw("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+NETWORKPOLICIES = _raw("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+INGRESSES = _raw("networking.k8s.io", "v1", "ingresses", "Ingress")
+INGRESSCLASSES = _raw("networking.k8s.io", "v1", "ingressclasses", "IngressClass", namespaced=False)
+CUSTOMRESOURCEDEFINITIONS = _raw(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)

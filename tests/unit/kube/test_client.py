@@ -1,0 +1,231 @@
+"""The client against a scripted server."""
+
+import asyncio
+
+import pytest
+
+from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, Conflict, Gone, Invalid, NotFound, ProtocolError
+from podwire.kube.client import APPLY_PATCH, Client, Request, failure_of
+from podwire.kube.config import ApiConfig
+from podwire.kube.resources import CONFIGMAPS, NODES, PODS, SERVICES
+from podwire.model.pod import Pod
+from podwire.runtime.clock import SystemClock
+
+
+def against(http, handler, body, **config):
+    async def run():
+        async with http.Server(handler) as server:
+            client = Client(ApiConfig(f"http://127.0.0.1:{server.port}", **config), SystemClock())
+            try:
+                return await body(client, server)
+            finally:
+                await client.close()
+
+    return asyncio.run(run())
+
+
+def test_one_connection_serves_many_requests(http):
+    async def handler(seen, writer):
+        return http.answer(writer, {"metadata": {"name": seen.target.rsplit("/", 1)[1]}})
+
+    async def body(client, server):
+        for name in ("a", "b", "c"):
+            assert (await client.get(CONFIGMAPS, name, "ns"))["metadata"]["name"] == name
+        assert server.connections == 1
+        assert server.seen[0].target == "/api/v1/namespaces/ns/configmaps/a"
+
+    against(http, handler, body)
+
+
+def test_parallel_requests_open_more_connections(http):
+    async def handler(seen, writer):
+        await asyncio.sleep(0.02)
+        return http.answer(writer, {})
+
+    async def body(client, server):
+        await asyncio.gather(*(client.get(NODES, f"n{i}") for i in range(5)))
+        assert server.connections == 5
+
+    against(http, handler, body)
+
+
+def test_writes_carry_manager_and_content_type(http):
+    async def handler(seen, writer):
+        return http.answer(writer, {"kind": "ConfigMap"})
+
+    async def body(client, server):
+        await client.create(CONFIGMAPS, {"metadata": {"name": "x"}}, "ns")
+        await client.patch(CONFIGMAPS, "x", {"data": {}}, "ns")
+        await client.patch(CONFIGMAPS, "x", {"data": {}}, "ns", patch_type=APPLY_PATCH)
+        await client.create(PODS, {"target": {"name": "n"}}, "ns", name="p", subresource="binding")
+        await client.delete(PODS, "p", "ns", grace_period_s=0, uid="u")
+        methods = [(s.method, s.target, s.headers.get("content-type")) for s in server.seen]
+        assert methods == [
+            ("POST", "/api/v1/namespaces/ns/configmaps?fieldManager=podwire", "application/json"),
+            ("PATCH", "/api/v1/namespaces/ns/configmaps/x?fieldManager=podwire", "application/merge-patch+json"),
+            ("PATCH", "/api/v1/namespaces/ns/configmaps/x?fieldManager=podwire&force=true",
+             "application/apply-patch+yaml"),
+            ("POST", "/api/v1/namespaces/ns/pods/p/binding?fieldManager=podwire", "application/json"),
+            ("DELETE", "/api/v1/namespaces/ns/pods/p", "application/json"),
+        ]
+        assert server.seen[-1].json["preconditions"] == {"uid": "u"}
+
+    against(http, handler, body)
+
+
+def test_list_decodes_into_the_model_and_drops_nulls(http):
+    async def handler(seen, writer):
+        items = [
+            {"metadata": {"name": "a"}, "spec": {"ports": None}},
+            {"metadata": {"name": "b"}, "spec": {"type": 7}},
+        ]
+        return http.answer(writer, {"metadata": {"resourceVersion": "5"}, "items": items})
+
+    async def body(client, server):
+        page = await client.list(SERVICES, label_selector="a in (b,c)", limit=2)
+        assert [s.metadata.name for s in page.items] == ["a"]
+        assert "b" in page.rejected[0]
+        assert page.resource_version == "5"
+        assert server.seen[0].target == "/api/v1/services?labelSelector=a%20in%20%28b%2Cc%29&limit=2"
+
+    against(http, handler, body)
+
+
+def test_raw_lists_know_their_kind(http):
+    async def handler(seen, writer):
+        return http.answer(writer, {"items": [{"metadata": {"name": "a"}}]})
+
+    async def body(client, server):
+        page = await client.list(CONFIGMAPS)
+        assert page.items[0]["kind"] == "ConfigMap"
+        assert (await client.get(PODS, "a", "b", decode_as=Pod)).kind == "Pod"
+
+    against(http, handler, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (404, "NotFound", NotFound),
+        (409, "AlreadyExists", AlreadyExists),
+        (409, "Conflict", Conflict),
+        (410, "Expired", Gone),
+        (422, "Invalid", Invalid),
+        (403, "Forbidden", ApiError),
+        (500, "Expired", Gone),
+    ],
+)
+def test_failures_have_their_class(code, reason, kind):
+    failure = failure_of(code, b'{"kind":"Status","reason":"%s","message":"m"}' % reason.encode())
+    assert type(failure) is kind
+    assert failure.message == "m"
+
+
+def test_a_failure_that_is_no_status_keeps_its_text():
+    assert failure_of(502, b"bad gateway").message == "bad gateway"
+
+
+def test_nobody_listens():
+    async def run():
+        client = Client(ApiConfig("http://127.0.0.1:1"), SystemClock())
+        with pytest.raises(ApiUnreachable, match=r"127\.0\.0\.1:1"):
+            await client.get(NODES, "n")
+
+    asyncio.run(run())
+
+
+def test_a_dead_kept_connection_is_replaced_for_reads_only(http):
+    served = []
+
+    async def handler(seen, writer):
+        served.append(writer)
+        if len(served) in (2, 4):  # second exchange on a kept connection: hang up without an answer
+            writer.close()
+            return False
+        return http.answer(writer, {})
+
+    async def body(client, server):
+        await client.get(NODES, "a")
+        await client.get(NODES, "b")
+        assert server.connections == 2
+        with pytest.raises(ApiUnreachable):
+            await client.create(NODES, {})
+
+    against(http, handler, body)
+
+
+def test_time_out(http):
+    async def handler(seen, writer):
+        await asyncio.sleep(0.3)
+        return False
+
+    async def body(client, server):
+        with pytest.raises(ApiUnreachable, match="no answer to GET /api/v1/nodes/a"):
+            await client.get(NODES, "a")
+
+    against(http, handler, body, timeout_s=0.05)
+
+
+def test_garbage(http):
+    async def handler(seen, writer):
+        writer.write(b"SSH-2.0-x\r\n")
+        return True
+
+    async def body(client, server):
+        with pytest.raises(ApiUnreachable, match="does not speak HTTP"):
+            await client.get(NODES, "a")
+
+    against(http, handler, body)
+
+
+def test_unreadable_object(http):
+    async def handler(seen, writer):
+        return http.answer(writer, b"nope")
+
+    async def body(client, server):
+        with pytest.raises(ProtocolError):
+            await client.get(NODES, "a")
+
+    against(http, handler, body)
+
+
+def test_token_file_is_read_and_sent(http, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+
+    async def handler(seen, writer):
+        return http.answer(writer, {})
+
+    async def body(client, server):
+        await client.get(NODES, "a")
+        assert server.seen[0].headers["authorization"] == "bearer abc"
+
+    against(http, handler, body, token_file=token)
+
+
+def test_stream_gives_chunks_and_status(http):
+    async def handler(seen, writer):
+        http.open_stream(writer)
+        http.chunk(writer, b"one")
+        http.chunk(writer, b"two")
+        writer.write(b"0\r\n\r\n")
+        return True
+
+    async def body(client, server):
+        async with client.stream(Request("GET", "/log")) as stream:
+            assert stream.status == 200
+            assert b"".join([piece async for piece in stream.chunks()]) == b"onetwo"
+
+    against(http, handler, body)
+
+
+def test_a_large_body_arrives_whole(http):
+    blob = b"x" * 5_000_000
+
+    async def handler(seen, writer):
+        return http.answer(writer, blob)
+
+    async def body(client, server):
+        assert (await client.raw("GET", "/blob")).body == blob
+
+    against(http, handler, body)

@@ -1,0 +1,70 @@
+"""Kubeconfig files and the in-cluster environment."""
+
+import base64
+
+import pytest
+import yaml
+
+from podwire.errors import ConfigError
+from podwire.kube.config import in_cluster, load, load_kubeconfig
+
+
+def kubeconfig(tmp_path, cluster=None, user=None, **top):
+    document = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://h:1"} | (cluster or {})}],
+        "users": [{"name": "u", "user": user or {}}],
+    } | top
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_inline_data_and_files(tmp_path):
+    (tmp_path / "key.pem").write_bytes(b"KEY")
+    user = {"client-certificate-data": base64.b64encode(b"CERT").decode(), "client-key": "key.pem", "token": "t"}
+    config = load_kubeconfig(kubeconfig(tmp_path, user=user))
+    assert (config.server, config.certificate, config.key) == ("https://h:1", b"CERT", b"KEY")
+    assert (config.token, config.namespace) == ("t", "n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"current-context": ""}, "no context is chosen"),
+        ({"current-context": "x"}, "no entry named 'x'"),
+        ({"cluster": {"server": "h:1"}}, "expected an http"),
+        ({"user": {"exec": {"command": "x"}}}, "credential plugins"),
+        ({"cluster": {"certificate-authority": "missing"}}, "cannot be read"),
+        ({"cluster": {"certificate-authority-data": "%%"}}, "cannot be read"),
+    ],
+)
+def test_errors_name_the_field(tmp_path, change, message):
+    with pytest.raises(ConfigError, match=message):
+        load_kubeconfig(kubeconfig(tmp_path, **change))
+
+
+def test_not_yaml(tmp_path):
+    path = tmp_path / "c"
+    path.write_text("{")
+    with pytest.raises(ConfigError):
+        load_kubeconfig(path)
+
+
+def test_in_cluster(tmp_path):
+    (tmp_path / "ca.crt").write_bytes(b"CA")
+    (tmp_path / "namespace").write_text("kube-system")
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    config = in_cluster(environ, tmp_path)
+    assert (config.server, config.namespace, config.ca) == ("https://[fd00::1]:443", "kube-system", b"CA")
+    with pytest.raises(ConfigError, match="not a pod"):
+        in_cluster({}, tmp_path)
+
+
+def test_the_argument_wins_over_the_environment(tmp_path):
+    path = kubeconfig(tmp_path)
+    assert load(path, {"KUBECONFIG": "/nope"}).server == "https://h:1"
+    assert load(None, {"KUBECONFIG": str(path)}).server == "https://h:1"
+    with pytest.raises(ConfigError):
+        load(None, {})
