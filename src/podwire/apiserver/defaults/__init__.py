@@ -1,0 +1,1 @@
+"""Values that the API fills in where a manifest says nothing; all pure."""

@@ -1,0 +1,1 @@
+"""Printer columns of every kind, as ``kubectl get`` shows them; all pure."""

@@ -1,0 +1,1 @@
+"""What the API refuses, with the messages of Kubernetes; all pure."""
