@@ -132,8 +132,8 @@ class Informer(Generic[T]):
             token = page.continue_
             if not token:
                 break
-        self._replace(items, versions)
         self.resource_version = page.resource_version
+        self._replace(items, versions)
         self.connected = True
         self.synced.set()
 

@@ -13,6 +13,17 @@ from podwire.model.meta import Object
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
 from podwire.model.service import Endpoints, EndpointSlice, Service
+from podwire.model.workload import (
+    ControllerRevision,
+    CronJob,
+    DaemonSet,
+    Deployment,
+    Job,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
+    StatefulSet,
+)
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -66,18 +77,24 @@ CONFIGMAPS = _raw("", "v1", "configmaps", "ConfigMap")
 SECRETS = _raw("", "v1", "secrets", "Secret")
 SERVICEACCOUNTS = _raw("", "v1", "serviceaccounts", "ServiceAccount")
 EVENTS = _raw("", "v1", "events", "Event")
-REPLICATIONCONTROLLERS = _raw("", "v1", "replicationcontrollers", "ReplicationController")
+REPLICATIONCONTROLLERS = Resource(
+    "", "v1", "replicationcontrollers", "ReplicationController", True, ReplicationController
+)
 PERSISTENTVOLUMECLAIMS = _raw("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, EndpointSlice)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
-DEPLOYMENTS = _raw("apps", "v1", "deployments", "Deployment")
-REPLICASETS = _raw("apps", "v1", "replicasets", "ReplicaSet")
-DAEMONSETS = _raw("apps", "v1", "daemonsets", "DaemonSet")
-STATEFULSETS = _raw("apps", "v1", "statefulsets", "StatefulSet")
-CONTROLLERREVISIONS = _raw("apps", "v1", "controllerrevisions", "ControllerRevision")
-JOBS = _raw("batch", "v1", "jobs", "Job")
-CRONJOBS = _raw("batch", "v1", "cronjobs", "CronJob")
-PODDISRUPTIONBUDGETS = _raw("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
+REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
+STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True, StatefulSet)
+CONTROLLERREVISIONS = Resource(
+    "apps", "v1", "controllerrevisions", "ControllerRevision", True, ControllerRevision
+)
+JOBS = Resource("batch", "v1", "jobs", "Job", True, Job)
+CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, CronJob)
+PODDISRUPTIONBUDGETS = Resource(
+    "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, PodDisruptionBudget
+)
 NETWORKPOLICIES = _raw("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 INGRESSES = _raw("networking.k8s.io", "v1", "ingresses", "Ingress")
 INGRESSCLASSES = _raw("networking.k8s.io", "v1", "ingressclasses", "IngressClass", namespaced=False)

@@ -1,0 +1,140 @@
+"""Leader election by a Lease: of several processes with one election, at most one leads.
+
+How it works: whoever writes its name into the Lease leads until ``duration_s`` after its last renewal;
+optimistic concurrency decides between two writers. Expiry is measured on the own clock from the moment a
+change of the Lease was *seen*, so clocks need not agree. A leader that cannot renew stops leading after
+``renew_deadline_s``, before anybody else may start.
+
+Guarantees: 1. the body runs only while this process leads; 2. it is cancelled at the latest
+``renew_deadline_s`` after the last successful renewal; 3. the Lease is given up on a clean end, so a successor
+starts at once; 4. one write every ``retry_s`` while leading, one read every ``retry_s`` while waiting.
+Source: ``k8s.io/client-go/tools/leaderelection``.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, Conflict, NotFound, ProtocolError
+from podwire.kube.client import Client
+from podwire.kube.resources import LEASES, Json
+from podwire.observe.log import Log
+from podwire.runtime.clock import rfc3339_micro
+from podwire.runtime.supervise import Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What is contended for and by whom; durations in seconds."""
+
+    namespace: str
+    name: str
+    identity: str
+    duration_s: float = 15.0
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+
+
+class LeaderElection:
+    """Runs a body whenever this process leads."""
+
+    def __init__(self, client: Client, election: Election) -> None:
+        self._client = client
+        self._clock = client.clock
+        self._election = election
+        self._log = Log("lease")
+        self._seen: tuple[str, str] = ("", "")
+        self._seen_at = 0.0
+        self.leading = False
+
+    async def run(self, body: Callable[[], Awaitable[None]]) -> None:
+        """Waits to lead, then runs ``body``; returns when the body does or the lead is lost."""
+        while not await self._attempt():
+            await self._clock.sleep(self._election.retry_s)
+        self._log.info("leading", lease=self._election.name, identity=self._election.identity)
+        self.leading = True
+        try:
+            async with Supervisor(self._clock, self._report) as supervisor:
+                work = supervisor.start("leader", body)
+                renewal = supervisor.start("renewal", lambda: self._renew(work))
+                work.add_done_callback(lambda _: renewal.cancel())
+        finally:
+            self.leading = False
+            await self._release()
+
+    async def _renew(self, work: asyncio.Task[None]) -> None:
+        renewed_at = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(self._election.retry_s)
+            if await self._attempt():
+                renewed_at = self._clock.monotonic()
+            elif self._seen[0] not in ("", self._election.identity):
+                self._log.warning("lead taken over", by=self._seen[0])
+                break
+            elif self._clock.monotonic() - renewed_at > self._election.renew_deadline_s:
+                self._log.warning("lead lost: could not renew", lease=self._election.name)
+                break
+        work.cancel()
+
+    async def _attempt(self) -> bool:
+        """Whether the Lease carries our name now."""
+        try:
+            return await self._write()
+        except (Conflict, AlreadyExists):
+            return False
+        except (ApiError, ApiUnreachable, ProtocolError) as failure:
+            self._log.debug("lease not written", problem=failure)
+            return False
+
+    async def _write(self) -> bool:
+        election = self._election
+        try:
+            lease = await self._client.get(LEASES, election.name, election.namespace)
+        except NotFound:
+            lease = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": election.name, "namespace": election.namespace},
+            }
+            await self._client.create(LEASES, self._claimed(lease, transitions=0), election.namespace)
+            return True
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder not in ("", election.identity) and not self._expired(holder, spec.get("renewTime") or ""):
+            return False
+        transitions = int(spec.get("leaseTransitions") or 0) + (holder != election.identity)
+        claimed = self._claimed(lease, transitions=transitions)
+        await self._client.update(LEASES, claimed, election.namespace, name=election.name)
+        self._seen = (election.identity, "")
+        return True
+
+    def _expired(self, holder: str, renewed: str) -> bool:
+        if (holder, renewed) != self._seen:
+            self._seen, self._seen_at = (holder, renewed), self._clock.monotonic()
+            return False
+        return self._clock.monotonic() - self._seen_at > self._election.duration_s
+
+    def _claimed(self, lease: Json, *, transitions: int) -> Json:
+        now = rfc3339_micro(self._clock.now())
+        before = lease.get("spec") or {}
+        held = before.get("holderIdentity") == self._election.identity
+        spec = {
+            "holderIdentity": self._election.identity,
+            "leaseDurationSeconds": int(self._election.duration_s),
+            "acquireTime": before.get("acquireTime", now) if held else now,
+            "renewTime": now,
+            "leaseTransitions": transitions,
+        }
+        return lease | {"spec": spec}
+
+    async def _release(self) -> None:
+        try:
+            lease = await self._client.get(LEASES, self._election.name, self._election.namespace)
+            if (lease.get("spec") or {}).get("holderIdentity") == self._election.identity:
+                free = lease | {"spec": lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
+                await self._client.update(LEASES, free, self._election.namespace, name=self._election.name)
+        except (ApiError, ApiUnreachable, ProtocolError) as failure:
+            self._log.debug("lease not released", problem=failure)
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        self._log.error("task failed", failure=failure, task=name)

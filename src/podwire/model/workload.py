@@ -1,0 +1,312 @@
+"""Workloads (``apps/v1``, ``batch/v1``, ``policy/v1``).
+
+Pod templates stay in their API form, since a workload hands every field of them on, known here or not.
+"""
+
+from typing import Any
+
+import msgspec
+
+from podwire.model.meta import Condition, Fact, ObjectMeta
+from podwire.model.selector import LabelSelector
+
+Template = dict[str, Any]
+"""A pod template: ``metadata`` and ``spec`` as the API sends them."""
+
+
+class RollingUpdate(Fact):
+    """How far a rollout may go from the wanted number; a number or a percentage."""
+
+    max_surge: int | str | None = None
+    max_unavailable: int | str | None = None
+    partition: int = 0
+
+
+class Strategy(Fact):
+    """RollingUpdate, Recreate or OnDelete."""
+
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate = RollingUpdate()
+
+
+class DeploymentSpec(Fact):
+    """What a Deployment asks for."""
+
+    replicas: int = 1
+    selector: LabelSelector | None = None
+    template: Template = {}
+    strategy: Strategy = Strategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int = 10
+    paused: bool = False
+    progress_deadline_seconds: int | None = 600
+
+
+class DeploymentStatus(Fact):
+    """What is observed of a Deployment."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    unavailable_replicas: int = 0
+    terminating_replicas: int = 0
+    collision_count: int | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class Deployment(Fact):
+    """``apps/v1`` Deployment."""
+
+    api_version: str = "apps/v1"
+    kind: str = "Deployment"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class ReplicaSetSpec(Fact):
+    """What a ReplicaSet asks for."""
+
+    replicas: int = 1
+    selector: LabelSelector | None = None
+    template: Template = {}
+    min_ready_seconds: int = 0
+
+
+class ReplicaSetStatus(Fact):
+    """What is observed of a ReplicaSet or ReplicationController."""
+
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    terminating_replicas: int = 0
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class ReplicaSet(Fact):
+    """``apps/v1`` ReplicaSet."""
+
+    api_version: str = "apps/v1"
+    kind: str = "ReplicaSet"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+
+class ReplicationControllerSpec(Fact):
+    """What a ReplicationController asks for; its selector is a plain map."""
+
+    replicas: int = 1
+    selector: dict[str, str] = {}
+    template: Template = {}
+    min_ready_seconds: int = 0
+
+
+class ReplicationController(Fact):
+    """``v1`` ReplicationController."""
+
+    api_version: str = "v1"
+    kind: str = "ReplicationController"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+
+class DaemonSetSpec(Fact):
+    """What a DaemonSet asks for."""
+
+    selector: LabelSelector | None = None
+    template: Template = {}
+    update_strategy: Strategy = Strategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int = 10
+
+
+class DaemonSetStatus(Fact):
+    """What is observed of a DaemonSet."""
+
+    current_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    desired_number_scheduled: int = 0
+    number_ready: int = 0
+    observed_generation: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    number_unavailable: int = 0
+    collision_count: int | None = None
+
+
+class DaemonSet(Fact):
+    """``apps/v1`` DaemonSet."""
+
+    api_version: str = "apps/v1"
+    kind: str = "DaemonSet"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+class Ordinals(Fact):
+    """The first ordinal of a StatefulSet."""
+
+    start: int = 0
+
+
+class StatefulSetSpec(Fact):
+    """What a StatefulSet asks for."""
+
+    replicas: int = 1
+    selector: LabelSelector | None = None
+    template: Template = {}
+    volume_claim_templates: tuple[dict[str, Any], ...] = ()
+    service_name: str = ""
+    pod_management_policy: str = "OrderedReady"
+    update_strategy: Strategy = Strategy()
+    revision_history_limit: int = 10
+    min_ready_seconds: int = 0
+    ordinals: Ordinals = Ordinals()
+    persistent_volume_claim_retention_policy: dict[str, str] = {}
+
+
+class StatefulSetStatus(Fact):
+    """What is observed of a StatefulSet."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    ready_replicas: int = 0
+    current_replicas: int = 0
+    updated_replicas: int = 0
+    available_replicas: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+    collision_count: int | None = None
+
+
+class StatefulSet(Fact):
+    """``apps/v1`` StatefulSet."""
+
+    api_version: str = "apps/v1"
+    kind: str = "StatefulSet"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
+class ControllerRevision(Fact):
+    """``apps/v1`` ControllerRevision: one state of a DaemonSet's or StatefulSet's template."""
+
+    api_version: str = "apps/v1"
+    kind: str = "ControllerRevision"
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, Any] = {}
+    revision: int = 0
+
+
+class JobSpec(Fact):
+    """What a Job asks for; None for ``completions`` means: one success of any pod is enough."""
+
+    parallelism: int = 1
+    completions: int | None = None
+    active_deadline_seconds: int | None = None
+    backoff_limit: int = 6
+    selector: LabelSelector | None = None
+    template: Template = {}
+    ttl_seconds_after_finished: int | None = None
+    completion_mode: str = "NonIndexed"
+    suspend: bool = False
+
+
+class JobStatus(Fact):
+    """What is observed of a Job; ``completed_indexes`` as ``0,2-5``."""
+
+    conditions: tuple[Condition, ...] = ()
+    start_time: str | None = None
+    completion_time: str | None = None
+    active: int = 0
+    ready: int | None = None
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int | None = None
+    completed_indexes: str = ""
+
+
+class Job(Fact):
+    """``batch/v1`` Job."""
+
+    api_version: str = "batch/v1"
+    kind: str = "Job"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+
+class CronJobSpec(Fact):
+    """What a CronJob asks for; ``job_template`` in its API form."""
+
+    schedule: str = ""
+    time_zone: str | None = None
+    starting_deadline_seconds: int | None = None
+    concurrency_policy: str = "Allow"
+    suspend: bool = False
+    job_template: dict[str, Any] = {}
+    successful_jobs_history_limit: int = 3
+    failed_jobs_history_limit: int = 1
+
+
+class CronJobStatus(Fact):
+    """What is observed of a CronJob."""
+
+    active: tuple[dict[str, Any], ...] = ()
+    last_schedule_time: str | None = None
+    last_successful_time: str | None = None
+
+
+class CronJob(Fact):
+    """``batch/v1`` CronJob."""
+
+    api_version: str = "batch/v1"
+    kind: str = "CronJob"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CronJobSpec = CronJobSpec()
+    status: CronJobStatus = CronJobStatus()
+
+
+class PodDisruptionBudgetSpec(Fact):
+    """How many pods must stay; a number or a percentage."""
+
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(Fact):
+    """What is observed of a budget."""
+
+    observed_generation: int = 0
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+    disrupted_pods: dict[str, str] = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class PodDisruptionBudget(Fact):
+    """``policy/v1`` PodDisruptionBudget."""
+
+    api_version: str = "policy/v1"
+    kind: str = "PodDisruptionBudget"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+def changed_status(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, Any]:
+    """A merge patch of the status that turns ``old`` into ``new``: changed fields, null for those gone."""
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    patch = {key: value for key, value in after.items() if before.get(key) != value}
+    return patch | {key: None for key in before if key not in after}
