@@ -1,0 +1,152 @@
+"""How a pod is wired: a routed veth, as the state of two namespaces.
+
+The pod's end holds its addresses with full prefix length and a default route by way of 169.254.1.1 (fe80::1),
+an address that nobody has: both ends pin the other's hardware address, so nothing is ever asked for by ARP or
+neighbour discovery, there is no bridge, and two pods of one node talk through the node's routing table. The
+node's end has one route per pod address. Measured: both sides in two netlink sends, 0.5 to 0.8 ms.
+
+The node's end is named ``<pod[:8]>-<hash>`` and carries the alias ``namespace/pod container``. The hash is of the
+attachment's key and can be computed again from the alias, which tells our devices from foreign ones even when
+the ledger is lost. ``rp_filter`` 1 on it drops IPv4 packets with a source that is not the pod's.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
+
+import msgspec
+
+from podwire.cni import spec
+from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.protocol import Key, Request
+from podwire.state.link import Link
+from podwire.state.network import NetworkState
+from podwire.state.route import Address, Neighbour, Route, Sysctl
+
+ROUTE_PROTOCOL = 112
+"""rtnetlink protocol number of the routes to pods."""
+
+HOST_MAC = "02:70:77:00:00:01"
+"""Hardware address of every node's end: a pod that is moved or restored finds the same gateway."""
+
+GATEWAYS = {4: IPv4Address("169.254.1.1"), 6: IPv6Address("fe80::1")}
+_DEFAULT = {4: "0.0.0.0/0", 6: "::/0"}
+_POD_LETTERS = 8
+_HASH_LETTERS = 6
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the node goes into a pod's wiring: MTU in bytes, and the source of the node's packets to pods."""
+
+    mtu: int = 1500
+    sources: dict[int, str] = {}
+
+
+class Wiring(msgspec.Struct, frozen=True):
+    """The state that one pod adds to its node's namespace, and all of the pod's own."""
+
+    host: NetworkState
+    pod: NetworkState
+
+    def __str__(self) -> str:
+        return f"# node\n{self.host}\n# pod\n{self.pod}"
+
+
+def key_hash(container: str, ifname: str) -> str:
+    """Six letters that tell an attachment."""
+    digest = hashlib.sha1(f"{container}/{ifname}".encode(), usedforsecurity=False)
+    return digest.hexdigest()[:_HASH_LETTERS]
+
+
+def host_link_name(pod: str, key: Key) -> str:
+    """The name of the node's end."""
+    letters = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in pod or key.container)
+    return f"{letters[:_POD_LETTERS]}-{key_hash(key.container, key.ifname)}"
+
+
+def pod_mac(key: Key) -> str:
+    """The hardware address of the pod's end: locally administered, the same when the pod is wired again."""
+    digest = hashlib.sha1(f"mac {key}".encode(), usedforsecurity=False).digest()
+    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
+
+
+def alias_of(one: Attachment) -> str:
+    """What ``ip link`` shows of the node's end: whose it is; the interface when it is not eth0."""
+    name = f"{one.namespace}/{one.pod}" if one.pod else "-"
+    suffix = "" if one.key.ifname == "eth0" else f" {one.key.ifname}"
+    return f"{name} {one.key.container}{suffix}"
+
+
+def owner_of(link: Link) -> tuple[str, str] | None:
+    """Container and interface of a device of ours, or None for a foreign one."""
+    words = link.alias.split(" ")
+    if link.kind != "veth" or not 2 <= len(words) <= 3:
+        return None
+    container, ifname = words[1], words[2] if len(words) == 3 else "eth0"
+    return (container, ifname) if link.name.endswith(f"-{key_hash(container, ifname)}") else None
+
+
+def attach(request: Request, addresses: Sequence[IPv4Address | IPv6Address]) -> Attachment:
+    """The attachment that a request makes with the addresses chosen for it."""
+    return Attachment(
+        key=request.key,
+        addresses=tuple(str(address) for address in addresses),
+        host_link=host_link_name(request.pod, request.key),
+        mac=request.conf.runtime_config.mac or pod_mac(request.key),
+        netns=request.netns,
+        namespace=request.namespace,
+        pod=request.pod,
+        uid=request.uid,
+        ports=request.conf.runtime_config.port_mappings,
+    )
+
+
+def plan(one: Attachment, node: Node, netns: str) -> Wiring:
+    """The wiring of an attachment; ``netns`` is where the pod's namespace can be opened now."""
+    host, inner = one.host_link, one.key.ifname
+    ips = one.ips
+    versions = sorted({ip.version for ip in ips})
+    return Wiring(
+        host=NetworkState(
+            links=(Link(name=host, kind="veth", mtu=node.mtu, mac=HOST_MAC, alias=alias_of(one), peer=inner,
+                        peer_netns=netns),),
+            neighbours=tuple(Neighbour(link=host, ip=str(ip), mac=one.mac) for ip in ips),
+            routes=tuple(
+                Route(dst=f"{ip}/{ip.max_prefixlen}", link=host, src=node.sources.get(ip.version, ""),
+                      proto=ROUTE_PROTOCOL)
+                for ip in ips
+            ),
+            sysctls=(Sysctl(path=f"net/ipv4/conf/{host}/rp_filter", value="1"),) if 4 in versions else (),
+        ),
+        pod=NetworkState(
+            links=(Link(name="lo"), Link(name=inner, mtu=node.mtu, mac=one.mac)),
+            addresses=tuple(Address(link=inner, cidr=f"{ip}/{ip.max_prefixlen}") for ip in ips),
+            neighbours=tuple(Neighbour(link=inner, ip=str(GATEWAYS[v]), mac=HOST_MAC) for v in versions),
+            routes=tuple(route for v in versions for route in _pod_routes(v, inner, node.mtu)),
+        ),
+    )
+
+
+def _pod_routes(version: int, link: str, mtu: int) -> tuple[Route, ...]:
+    gateway = str(GATEWAYS[version])
+    default = Route(dst=_DEFAULT[version], via=gateway, link=link, mtu=mtu)
+    if version == 6:
+        return (default,)
+    return (Route(dst=f"{gateway}/32", link=link, scope="link"), default)
+
+
+def result(one: Attachment, node: Node, dns: spec.Dns) -> spec.Result:
+    """What ADD answers."""
+    versions = sorted({ip.version for ip in one.ips})
+    return spec.Result(
+        interfaces=(
+            spec.Link(name=one.host_link, mac=HOST_MAC, mtu=node.mtu),
+            spec.Link(name=one.key.ifname, mac=one.mac, sandbox=one.netns, mtu=node.mtu),
+        ),
+        ips=tuple(
+            spec.Ip(address=f"{ip}/{ip.max_prefixlen}", gateway=str(GATEWAYS[ip.version]), interface=1)
+            for ip in one.ips
+        ),
+        routes=tuple(spec.Route(dst=_DEFAULT[v], gw=str(GATEWAYS[v])) for v in versions),
+        dns=dns,
+    )

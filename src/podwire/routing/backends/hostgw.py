@@ -1,0 +1,53 @@
+"""Pod routing by plain routes: each peer's pod CIDR goes to the peer's own address.
+
+Nothing is encapsulated, so nothing is lost of the MTU, but every peer must be on the same subnet: a router in
+between would not know the pod CIDRs. Cost: one route per peer and family.
+"""
+
+from collections.abc import Sequence
+
+from podwire.routing.backend import Options
+from podwire.routing.nodes import Me, Peer
+from podwire.state.network import NetworkState
+from podwire.state.route import Route
+
+
+class HostGateway:
+    """Routes by way of the peers themselves."""
+
+    name = "hostgw"
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def announce(self, me: Me) -> str:
+        """Nothing: there is no device."""
+        return ""
+
+    def plan(self, me: Me, peers: Sequence[Peer]) -> NetworkState:
+        """A route per peer and family."""
+        routes = []
+        for peer in peers:
+            for cidr in peer.pod_cidrs:
+                gateway, source = peer.address(cidr.version), me.address(cidr.version)
+                if gateway is not None and me.underlay.reaches(gateway):
+                    routes.append(Route(dst=str(cidr), via=str(gateway), link=me.underlay.link,
+                                        src=str(source) if source else ""))
+        return NetworkState(routes=tuple(routes))
+
+    def reaches(self, me: Me, peer: Peer) -> str:
+        """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
+        for cidr in peer.pod_cidrs:
+            gateway = peer.address(cidr.version)
+            if gateway is None:
+                return f"node {peer.name} has no IPv{cidr.version} address for its pod CIDR {cidr}"
+            if not me.underlay.reaches(gateway):
+                return f"node {peer.name} ({gateway}) is not on a subnet of {me.underlay.link}"
+        return ""
+
+    def overhead(self, me: Me) -> int:
+        """None."""
+        return 0
+
+    async def run(self) -> None:
+        """Nothing: the kernel does all of it."""

@@ -1,0 +1,24 @@
+"""The routing backends by name; a class is imported when it is asked for."""
+
+import importlib
+
+from podwire.errors import ConfigError
+from podwire.routing.backend import Backend, Options
+
+BACKENDS = {
+    "hostgw": "podwire.routing.backends.hostgw:HostGateway",
+    "vxlan": "podwire.routing.backends.vxlan:VxlanTunnel",
+}
+
+
+def load(name: str, options: Options) -> Backend:
+    """The backend of a name.
+
+    Raises: ConfigError when there is none of that name.
+    """
+    if name not in BACKENDS:
+        raise ConfigError("configuration", "routing.backend",
+                          f"{name!r} is not a routing backend; there are {', '.join(BACKENDS)}")
+    module, _, attribute = BACKENDS[name].partition(":")
+    backend: Backend = getattr(importlib.import_module(module), attribute)(options)
+    return backend
