@@ -131,6 +131,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._closing = False
         self._leftover = b""
+        self._upgraded = False
         self.touched = 0.0
         self._reset_message()
 
@@ -167,10 +168,14 @@ class Connection(asyncio.Protocol):
         """Feeds the parser."""
         if self._closing or self._parser is None:
             return
+        if self._upgraded:
+            self._leftover += data
+            return
         self.touched = self._server.clock.monotonic()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
+            self._upgraded = True
             self._leftover += data[upgrade.args[0] :]
             self._keep_alive = False
             if self._transport is not None:

@@ -1,0 +1,118 @@
+"""Label and field selectors of lists and watches.
+
+The fields that Kubernetes lets a client select by are few for each kind; their values are read once, when an
+object is stored, so that a selector costs one dictionary look-up per term. Sources: the ``GetAttrs`` and
+``AddFieldLabelConversionFunc`` tables of Kubernetes' ``pkg/registry`` and ``pkg/apis/core/v1/conversion.go``.
+"""
+
+from typing import Any
+
+import msgspec
+
+from podwire.errors import ApiError, ConfigError
+from podwire.model.selector import Selector, field_terms, parse_selector
+
+_REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+
+SELECTABLE: dict[str, tuple[str, ...]] = {
+    "/pods": (
+        "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+        "spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
+    ),
+    "/nodes": ("spec.unschedulable",),
+    "/namespaces": ("status.phase",),
+    "/secrets": ("type",),
+    "/services": ("spec.clusterIP", "spec.type"),
+    "/replicationcontrollers": ("status.replicas",),
+    "/events": (
+        *(f"involvedObject.{name}" for name in _REFERENCE), "reason", "reportingComponent", "source", "type",
+    ),
+    "apps/replicasets": ("status.replicas",),
+    "batch/jobs": ("status.successful",),
+    "certificates.k8s.io/certificatesigningrequests": ("spec.signerName",),
+    "networking.k8s.io/ipaddresses": ("spec.parentRef.name",),
+}  # fmt: skip
+"""Fields of each table besides ``metadata.name`` and ``metadata.namespace``."""
+
+
+def _value_at(obj: dict[str, Any], path: str) -> str:
+    value: Any = obj
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def selectable(table: str, obj: dict[str, Any]) -> dict[str, str]:
+    """The values of the selectable fields of one object."""
+    found = {path: _value_at(obj, path) for path in SELECTABLE.get(table, ())}
+    if table == "/events":
+        found["source"] = _value_at(obj, "source.component") or found["reportingComponent"]
+        found["reportingComponent"] = found["reportingComponent"] or _value_at(obj, "source.component")
+    elif table == "/pods":
+        found["status.podIPs"] = found["status.podIP"]
+        found["spec.hostNetwork"] = found["spec.hostNetwork"] or "false"
+    elif table == "/nodes":
+        found["spec.unschedulable"] = found["spec.unschedulable"] or "false"
+    return found
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """What a list or watch selects; ``name`` and ``namespace`` come from field terms or the path."""
+
+    labels: Selector | None = None
+    fields: tuple[tuple[str, str, bool], ...] = ()
+    namespace: str = ""
+    name: str = ""
+
+    def matches(self, entry: Any) -> bool:
+        """Whether an entry of the store is selected."""
+        if self.namespace and entry.namespace != self.namespace:
+            return False
+        if self.name and entry.name != self.name:
+            return False
+        if self.labels is not None and not self.labels.matches(entry.labels):
+            return False
+        return all((_field(entry, path) == value) != negated for path, value, negated in self.fields)
+
+    @property
+    def selective(self) -> bool:
+        """Whether anything but the namespace is selected by."""
+        return bool(self.name or self.fields or self.labels is not None)
+
+
+def _field(entry: Any, path: str) -> str:
+    if path == "metadata.name":
+        return str(entry.name)
+    if path == "metadata.namespace":
+        return str(entry.namespace)
+    return str(entry.fields.get(path, ""))
+
+
+_VIEWS = {"regarding.": "involvedObject.", "reportingController": "reportingComponent"}
+
+
+def parse_filter(table: str, query: dict[str, str], namespace: str, name: str = "") -> Filter:
+    """The filter of a request.
+
+    Raises: ApiError 400 with the term that does not parse or the field that cannot be selected by.
+    """
+    try:
+        labels = parse_selector(query["labelSelector"]) if query.get("labelSelector") else None
+        terms = field_terms(query["fieldSelector"]) if query.get("fieldSelector") else ()
+    except ConfigError as failure:
+        raise ApiError(400, "BadRequest", f"unable to parse requirement: {failure.problem}") from failure
+    allowed = SELECTABLE.get(table, ())
+    kept: list[tuple[str, str, bool]] = []
+    for path, value, negated in terms:
+        for seen, stored in _VIEWS.items():
+            if table == "/events" and path.startswith(seen):
+                path = path.replace(seen, stored, 1)
+        if path not in allowed and path not in ("metadata.name", "metadata.namespace"):
+            raise ApiError(400, "BadRequest", f"field label not supported: {path}")
+        if path == "metadata.name" and not negated and not name:
+            name = value
+        else:
+            kept.append((path, value, negated))
+    return Filter(labels, tuple(kept), namespace, name)
