@@ -1,0 +1,180 @@
+"""The agent's end of the CNI socket.
+
+A request is read to its end, handed to one function together with the namespace's descriptor, and answered.
+Requests are worked on one after the other: each takes about a millisecond, most of it under the kernel's own
+rtnetlink lock, so threads would only wait for each other. What fails is answered as an error of the
+specification; what fails unforeseen as code 999, with its traceback in the log.
+
+Guarantees: 1. a request that ends before its frame is complete changes nothing; 2. a descriptor that was passed is
+closed when its request is answered; 3. a socket file left by a killed agent is replaced; 4. no more than
+:data:`protocol.LIMIT` bytes of a request are kept.
+"""
+
+import array
+import asyncio
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from podwire.cni import protocol, spec
+from podwire.errors import CniError, PodwireError
+from podwire.observe.log import Log
+
+Handler = Callable[[protocol.Request, str], bytes]
+"""Answers a request, given the path under which its namespace can be opened (empty when it cannot)."""
+
+_BACKLOG = 256
+_PIECE = 1 << 16
+
+
+class Server:
+    """Listens on a unix socket and answers CNI requests."""
+
+    def __init__(self, path: Path, handler: Handler, log: Log) -> None:
+        self._path = path
+        self._handler = handler
+        self._log = log
+
+    async def run(self) -> None:
+        """Serves until cancelled."""
+        listener = _listen(self._path)
+        loop = asyncio.get_running_loop()
+        open_ones: set[socket.socket] = set()
+        loop.add_reader(listener, self._accept, listener, open_ones)
+        try:
+            await loop.create_future()
+        finally:
+            loop.remove_reader(listener)
+            listener.close()
+            for connection in tuple(open_ones):
+                loop.remove_reader(connection)
+                connection.close()
+
+    def _accept(self, listener: socket.socket, open_ones: set[socket.socket]) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        open_ones.add(connection)
+        Conversation(connection, self._answer, open_ones.discard).start()
+
+    def _answer(self, message: bytes, descriptor: int) -> bytes:
+        version = spec.VERSIONS[-2]
+        try:
+            environment, stdin = protocol.split(message)
+            request = protocol.parse(environment, stdin)
+            version = request.conf.cni_version
+            netns = f"/proc/self/fd/{descriptor}" if descriptor >= 0 else _visible(request.netns)
+            return b"\0" + self._handler(request, netns)
+        except CniError as failure:
+            return b"\1" + spec.render_error(failure, version)
+        except (PodwireError, OSError, ValueError) as failure:
+            self._log.error("cni request failed", failure=failure)
+            return b"\1" + spec.render_error(CniError(spec.INTERNAL, str(failure)), version)
+
+
+class Conversation:
+    """One request and its answer, without a task: a callback per readable or writable event."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        answer: Callable[[bytes, int], bytes],
+        ended: Callable[[socket.socket], None],
+    ) -> None:
+        self._connection = connection
+        self._answer = answer
+        self._ended = ended
+        self._message = bytearray()
+        self._descriptor = -1
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._loop.add_reader(self._connection, self._read)
+        self._read()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                piece, ancillary, _, _ = self._connection.recvmsg(_PIECE, socket.CMSG_SPACE(struct.calcsize("i")))
+            except BlockingIOError:
+                return
+            except OSError:
+                self._end()
+                return
+            self._keep_descriptor(ancillary)
+            self._message += piece
+            if len(self._message) > protocol.LIMIT + _PIECE:
+                self._end()
+                return
+            if not piece:
+                self._loop.remove_reader(self._connection)
+                self._reply()
+                return
+
+    def _keep_descriptor(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                for descriptor in array.array("i", data[: len(data) - len(data) % 4]):
+                    if self._descriptor >= 0:
+                        os.close(descriptor)
+                    else:
+                        self._descriptor = descriptor
+
+    def _reply(self) -> None:
+        if not self._message:
+            self._end()
+            return
+        rest = self._answer(bytes(self._message), self._descriptor)
+        try:
+            sent = self._connection.send(rest)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = len(rest)
+        if sent == len(rest):
+            self._end()
+        else:
+            self._connection.setblocking(True)
+            self._connection.settimeout(1.0)
+            try:
+                self._connection.sendall(rest[sent:])
+            except OSError:
+                pass
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._connection)
+        self._connection.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._ended(self._connection)
+
+
+def _visible(netns: str) -> str:
+    return netns if netns and Path(netns).exists() else ""
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.setblocking(False)
+    try:
+        listener.bind(str(fresh))
+        fresh.chmod(0o600)
+        listener.listen(_BACKLOG)
+        fresh.replace(path)
+    except OSError as problem:
+        listener.close()
+        if problem.errno == errno.EADDRINUSE:
+            raise CniError(spec.IO_FAILURE, f"cannot listen on {path}", str(problem)) from problem
+        raise
+    return listener

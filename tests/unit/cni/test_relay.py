@@ -1,0 +1,151 @@
+"""The CNI program, compiled and in Python, against a socket of the test's own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwire.cni import program, protocol
+
+SHIM = Path(program.__file__).with_name("shim.py")
+PROGRAMS = [pytest.param([str(program.path())], id="compiled"),
+            pytest.param([sys.executable, "-I", "-S", str(SHIM)], id="python")]
+CONF = b'{"cniVersion": "1.1.0", "name": "podwire"}'
+
+
+class Agent:
+    """Answers one request after the other with what a function makes of it."""
+
+    def __init__(self, path: Path, answer: Callable[[dict[str, str], bytes], bytes]) -> None:
+        self.path = path
+        self.descriptors: list[int] = []
+        self._answer = answer
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                message = b""
+                while True:
+                    piece, fds, _, _ = socket.recv_fds(connection, 65536, 4)
+                    self.descriptors.extend(fds)
+                    if not piece:
+                        break
+                    message += piece
+                if (answer := self._answer(*protocol.split(message))) == b"end":
+                    return
+                connection.sendall(answer)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def run(argv: list[str], environment: dict[str, str], stdin: bytes = CONF) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(argv, env=environment, input=stdin, capture_output=True, timeout=30, check=False)
+
+
+def echo(environment: dict[str, str], stdin: bytes) -> bytes:
+    return b"\3" + json.dumps([environment, stdin.decode()]).encode()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    one = Agent(tmp_path / "cni.sock", echo)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("argv", PROGRAMS)
+class TestProgram:
+    def test_says_what_it_is(self, argv: list[str]) -> None:
+        done = run(argv, {})
+        assert (done.returncode, done.stdout) == (0, b"")
+        assert b"podwire" in done.stderr and b"1.1.0" in done.stderr
+
+    def test_version_needs_no_agent(self, argv: list[str]) -> None:
+        done = run(argv, {"CNI_COMMAND": "VERSION", "PODWIRE_CNI_SOCKET": "/nonexistent"})
+        assert done.returncode == 0
+        assert json.loads(done.stdout)["supportedVersions"][0] == "0.1.0"
+
+    def test_hands_over_and_prints(self, argv: list[str], agent: Agent, tmp_path: Path) -> None:
+        netns = tmp_path / "netns"
+        netns.touch()
+        environment = {
+            "CNI_COMMAND": "ADD",
+            "CNI_NETNS": str(netns),
+            "CNI_ARGS": "A=1;B=zwölf",
+            "SECRET": "no concern of the agent's",
+            "PODWIRE_CNI_SOCKET": str(agent.path),
+        }
+        done = run(argv, environment)
+        assert done.returncode == 3
+        seen, stdin = json.loads(done.stdout)
+        assert seen == {name: value for name, value in environment.items() if name.startswith("CNI_")}
+        assert stdin.encode() == CONF
+        assert [os.fstat(fd).st_ino for fd in agent.descriptors] == [netns.stat().st_ino]
+
+    def test_large_configuration(self, argv: list[str], agent: Agent) -> None:
+        stdin = json.dumps({"name": "x" * 3_000_000}).encode()
+        done = run(argv, {"CNI_COMMAND": "DEL", "PODWIRE_CNI_SOCKET": str(agent.path)}, stdin)
+        assert json.loads(done.stdout)[1].encode() == stdin
+        assert agent.descriptors == []
+
+    def test_waits_for_an_agent_that_restarts(self, argv: list[str], tmp_path: Path) -> None:
+        path = tmp_path / "cni.sock"
+        late: list[Agent] = []
+        timer = threading.Timer(0.4, lambda: late.append(Agent(path, echo)))
+        timer.start()
+        done = run(argv, {"CNI_COMMAND": "DEL", "PODWIRE_CNI_SOCKET": str(path)})
+        timer.join()
+        late[0].close()
+        assert done.returncode == 3
+
+    @pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("DEL", 11), ("STATUS", 50)])
+    def test_an_agent_that_stays_away(self, argv: list[str], tmp_path: Path, command: str, code: int) -> None:
+        started = time.monotonic()
+        done = run(
+            argv,
+            {"CNI_COMMAND": command, "PODWIRE_CNI_SOCKET": str(tmp_path / "no"), "PODWIRE_CNI_WAIT_S": "1"},
+        )
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["code"] == code
+        assert (time.monotonic() - started >= 1) == (command != "STATUS")
+
+    def test_an_agent_that_dies_meanwhile(self, argv: list[str], tmp_path: Path) -> None:
+        dying = Agent(tmp_path / "cni.sock", lambda *_: b"end")
+        done = run(argv, {"CNI_COMMAND": "ADD", "PODWIRE_CNI_SOCKET": str(dying.path)})
+        dying.close()
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["code"] == 11
+
+
+def test_installing_replaces_a_program_in_use(tmp_path: Path) -> None:
+    place = program.install(tmp_path / "bin")
+    assert program.install(tmp_path / "bin") == place
+    assert os.access(place, os.X_OK)
+    assert [entry.name for entry in place.parent.iterdir()] == ["podwire-cni"]
+
+
+def test_the_configuration_is_written_in_place(tmp_path: Path) -> None:
+    place = program.write_configuration(tmp_path, b"{}")
+    assert place.read_bytes() == b"{}"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["10-podwire.conflist"]
