@@ -14,7 +14,7 @@ Template = dict[str, Any]
 """A pod template: ``metadata`` and ``spec`` as the API sends them."""
 
 
-class RollingUpdate(Fact):
+class RollingUpdate(Fact, frozen=True):
     """How far a rollout may go from the wanted number; a number or a percentage."""
 
     max_surge: int | str | None = None
@@ -22,14 +22,14 @@ class RollingUpdate(Fact):
     partition: int = 0
 
 
-class Strategy(Fact):
+class Strategy(Fact, frozen=True):
     """RollingUpdate, Recreate or OnDelete."""
 
     type: str = "RollingUpdate"
     rolling_update: RollingUpdate = RollingUpdate()
 
 
-class DeploymentSpec(Fact):
+class DeploymentSpec(Fact, frozen=True):
     """What a Deployment asks for."""
 
     replicas: int = 1
@@ -42,7 +42,7 @@ class DeploymentSpec(Fact):
     progress_deadline_seconds: int | None = 600
 
 
-class DeploymentStatus(Fact):
+class DeploymentStatus(Fact, frozen=True):
     """What is observed of a Deployment."""
 
     observed_generation: int = 0
@@ -56,7 +56,7 @@ class DeploymentStatus(Fact):
     conditions: tuple[Condition, ...] = ()
 
 
-class Deployment(Fact):
+class Deployment(Fact, frozen=True):
     """``apps/v1`` Deployment."""
 
     api_version: str = "apps/v1"
@@ -66,7 +66,7 @@ class Deployment(Fact):
     status: DeploymentStatus = DeploymentStatus()
 
 
-class ReplicaSetSpec(Fact):
+class ReplicaSetSpec(Fact, frozen=True):
     """What a ReplicaSet asks for."""
 
     replicas: int = 1
@@ -75,7 +75,7 @@ class ReplicaSetSpec(Fact):
     min_ready_seconds: int = 0
 
 
-class ReplicaSetStatus(Fact):
+class ReplicaSetStatus(Fact, frozen=True):
     """What is observed of a ReplicaSet or ReplicationController."""
 
     replicas: int = 0
@@ -87,7 +87,7 @@ class ReplicaSetStatus(Fact):
     conditions: tuple[Condition, ...] = ()
 
 
-class ReplicaSet(Fact):
+class ReplicaSet(Fact, frozen=True):
     """``apps/v1`` ReplicaSet."""
 
     api_version: str = "apps/v1"
@@ -97,7 +97,7 @@ class ReplicaSet(Fact):
     status: ReplicaSetStatus = ReplicaSetStatus()
 
 
-class ReplicationControllerSpec(Fact):
+class ReplicationControllerSpec(Fact, frozen=True):
     """What a ReplicationController asks for; its selector is a plain map."""
 
     replicas: int = 1
@@ -106,7 +106,7 @@ class ReplicationControllerSpec(Fact):
     min_ready_seconds: int = 0
 
 
-class ReplicationController(Fact):
+class ReplicationController(Fact, frozen=True):
     """``v1`` ReplicationController."""
 
     api_version: str = "v1"
@@ -116,7 +116,7 @@ class ReplicationController(Fact):
     status: ReplicaSetStatus = ReplicaSetStatus()
 
 
-class DaemonSetSpec(Fact):
+class DaemonSetSpec(Fact, frozen=True):
     """What a DaemonSet asks for."""
 
     selector: LabelSelector | None = None
@@ -126,7 +126,7 @@ class DaemonSetSpec(Fact):
     revision_history_limit: int = 10
 
 
-class DaemonSetStatus(Fact):
+class DaemonSetStatus(Fact, frozen=True):
     """What is observed of a DaemonSet."""
 
     current_number_scheduled: int = 0
@@ -140,7 +140,7 @@ class DaemonSetStatus(Fact):
     collision_count: int | None = None
 
 
-class DaemonSet(Fact):
+class DaemonSet(Fact, frozen=True):
     """``apps/v1`` DaemonSet."""
 
     api_version: str = "apps/v1"
@@ -150,13 +150,13 @@ class DaemonSet(Fact):
     status: DaemonSetStatus = DaemonSetStatus()
 
 
-class Ordinals(Fact):
+class Ordinals(Fact, frozen=True):
     """The first ordinal of a StatefulSet."""
 
     start: int = 0
 
 
-class StatefulSetSpec(Fact):
+class StatefulSetSpec(Fact, frozen=True):
     """What a StatefulSet asks for."""
 
     replicas: int = 1
@@ -172,7 +172,7 @@ class StatefulSetSpec(Fact):
     persistent_volume_claim_retention_policy: dict[str, str] = {}
 
 
-class StatefulSetStatus(Fact):
+class StatefulSetStatus(Fact, frozen=True):
     """What is observed of a StatefulSet."""
 
     observed_generation: int = 0
@@ -186,7 +186,7 @@ class StatefulSetStatus(Fact):
     collision_count: int | None = None
 
 
-class StatefulSet(Fact):
+class StatefulSet(Fact, frozen=True):
     """``apps/v1`` StatefulSet."""
 
     api_version: str = "apps/v1"
@@ -196,7 +196,7 @@ class StatefulSet(Fact):
     status: StatefulSetStatus = StatefulSetStatus()
 
 
-class ControllerRevision(Fact):
+class ControllerRevision(Fact, frozen=True):
     """``apps/v1`` ControllerRevision: one state of a DaemonSet's or StatefulSet's template."""
 
     api_version: str = "apps/v1"
@@ -206,7 +206,7 @@ class ControllerRevision(Fact):
     revision: int = 0
 
 
-class JobSpec(Fact):
+class JobSpec(Fact, frozen=True):
     """What a Job asks for; None for ``completions`` means: one success of any pod is enough."""
 
     parallelism: int = 1
@@ -220,7 +220,7 @@ class JobSpec(Fact):
     suspend: bool = False
 
 
-class JobStatus(Fact):
+class JobStatus(Fact, frozen=True):
     """What is observed of a Job; ``completed_indexes`` as ``0,2-5``."""
 
     conditions: tuple[Condition, ...] = ()
@@ -234,7 +234,7 @@ class JobStatus(Fact):
     completed_indexes: str = ""
 
 
-class Job(Fact):
+class Job(Fact, frozen=True):
     """``batch/v1`` Job."""
 
     api_version: str = "batch/v1"
@@ -244,7 +244,7 @@ class Job(Fact):
     status: JobStatus = JobStatus()
 
 
-class CronJobSpec(Fact):
+class CronJobSpec(Fact, frozen=True):
     """What a CronJob asks for; ``job_template`` in its API form."""
 
     schedule: str = ""
@@ -257,7 +257,7 @@ class CronJobSpec(Fact):
     failed_jobs_history_limit: int = 1
 
 
-class CronJobStatus(Fact):
+class CronJobStatus(Fact, frozen=True):
     """What is observed of a CronJob."""
 
     active: tuple[dict[str, Any], ...] = ()
@@ -265,7 +265,7 @@ class CronJobStatus(Fact):
     last_successful_time: str | None = None
 
 
-class CronJob(Fact):
+class CronJob(Fact, frozen=True):
     """``batch/v1`` CronJob."""
 
     api_version: str = "batch/v1"
@@ -275,7 +275,7 @@ class CronJob(Fact):
     status: CronJobStatus = CronJobStatus()
 
 
-class PodDisruptionBudgetSpec(Fact):
+class PodDisruptionBudgetSpec(Fact, frozen=True):
     """How many pods must stay; a number or a percentage."""
 
     min_available: int | str | None = None
@@ -283,7 +283,7 @@ class PodDisruptionBudgetSpec(Fact):
     selector: LabelSelector | None = None
 
 
-class PodDisruptionBudgetStatus(Fact):
+class PodDisruptionBudgetStatus(Fact, frozen=True):
     """What is observed of a budget."""
 
     observed_generation: int = 0
@@ -295,7 +295,7 @@ class PodDisruptionBudgetStatus(Fact):
     conditions: tuple[Condition, ...] = ()
 
 
-class PodDisruptionBudget(Fact):
+class PodDisruptionBudget(Fact, frozen=True):
     """``policy/v1`` PodDisruptionBudget."""
 
     api_version: str = "policy/v1"
