@@ -1,0 +1,67 @@
+"""The configuration of the DNS server, read from one YAML document."""
+
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import ConfigError
+
+
+class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Settings; every one has a default that suits a pod of the cluster.
+
+    ``listen`` holds addresses without port; ``::`` is left out where the machine has no IPv6. ``upstreams`` are
+    ``address`` or ``address:port`` (IPv6 in brackets); empty means the name servers of ``resolvConf``.
+    """
+
+    domain: str = "cluster.local"
+    ttl_seconds: int = 5
+    pods: str = "insecure"
+    endpoint_pod_names: bool = False
+    listen: tuple[str, ...] = ("0.0.0.0", "::")
+    port: int = 53
+    health_port: int = 8080
+    ready_port: int = 8181
+    metrics_port: int = 9153
+    http_address: str = "0.0.0.0"
+    upstreams: tuple[str, ...] = ()
+    resolv_conf: str = "/etc/resolv.conf"
+    kubeconfig: str = ""
+    lameduck_seconds: float = 0.0
+    udp_size: int = 1232
+
+
+_PODS = ("disabled", "insecure", "verified")
+
+
+def parse_config(text: bytes | str, source: str) -> DnsConfig:
+    """The settings in a YAML (or JSON) document; an empty document means all defaults.
+
+    Raises: ConfigError naming the field.
+    """
+    try:
+        config = msgspec.yaml.decode(text, type=DnsConfig | None) or DnsConfig()
+    except msgspec.ValidationError as failure:
+        problem, _, path = str(failure).partition(" - at `$")
+        raise ConfigError(source, path.strip("`.") if path else "", problem) from failure
+    except msgspec.DecodeError as failure:
+        raise ConfigError(source, "", f"not YAML: {failure}") from failure
+    if config.pods not in _PODS:
+        raise ConfigError(source, "pods", f"expected one of {', '.join(_PODS)}, got {config.pods!r}")
+    if not 0 <= config.ttl_seconds <= 3600:
+        raise ConfigError(source, "ttlSeconds", f"expected 0 to 3600, got {config.ttl_seconds}")
+    if not 512 <= config.udp_size <= 65535:
+        raise ConfigError(source, "udpSize", f"expected 512 to 65535, got {config.udp_size}")
+    return config
+
+
+def load_config(path: str) -> DnsConfig:
+    """The settings in a file.
+
+    Raises: ConfigError.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as failure:
+        raise ConfigError(path, "", f"cannot be read: {failure.strerror}") from failure
+    return parse_config(text, path)

@@ -1,0 +1,85 @@
+"""A small cache of replies for names outside the cluster; never for the cluster's own.
+
+An entry is a whole reply under its whole request (without the ID), so flags, EDNS size and case are part of the
+key, and under its transport, since a reply over TCP may be larger. Guarantees: 1. an entry lives for the smallest
+TTL in it, at most ``ceiling_s``; 2. a negative reply lives for the lesser of its SOA's TTL and minimum (RFC 2308
+section 5), and not at all without SOA; 3. failures and truncated replies are not kept; 4. TTLs count down;
+5. at ``capacity`` the oldest entry goes.
+"""
+
+import struct
+
+import msgspec
+
+from podwire.dns import wire
+from podwire.errors import ProtocolError
+
+_KEPT_RCODES = (wire.NOERROR, wire.NXDOMAIN)
+
+
+class _Entry(msgspec.Struct, frozen=True, gc=False):
+    tail: bytes
+    ttls: tuple[tuple[int, int], ...]
+    stored_s: float
+    life_s: float
+
+
+class ForeignCache:
+    """Replies by request; times are given by the caller, in seconds of a monotonic clock."""
+
+    def __init__(self, capacity: int = 4096, ceiling_s: float = 300.0) -> None:
+        self._capacity = capacity
+        self._ceiling_s = ceiling_s
+        self._entries: dict[tuple[bool, bytes], _Entry] = {}
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, request: bytes, *, tcp: bool, now_s: float) -> bytes | None:
+        """The reply to ``request`` with its ID and with TTLs that have counted down, or None."""
+        key = (tcp, request[2:])
+        entry = self._entries.get(key)
+        if entry is None:
+            self.misses += 1
+            return None
+        age = now_s - entry.stored_s
+        if age >= entry.life_s:
+            del self._entries[key]
+            self.misses += 1
+            return None
+        self.hits += 1
+        reply = bytearray(request[:2] + entry.tail)
+        for offset, ttl in entry.ttls:
+            struct.pack_into("!I", reply, offset, max(0, ttl - int(age)))
+        return bytes(reply)
+
+    def put(self, request: bytes, reply: bytes, *, tcp: bool, now_s: float) -> None:
+        """Keeps ``reply`` if it may be kept."""
+        try:
+            life_s = min(self._ceiling_s, lifetime_s(reply))
+            ttls = wire.find_ttls(reply)
+        except ProtocolError:
+            return
+        if life_s <= 0:
+            return
+        if len(self._entries) >= self._capacity:
+            del self._entries[next(iter(self._entries))]
+        self._entries[tcp, request[2:]] = _Entry(reply[2:], ttls, now_s, life_s)
+
+
+def lifetime_s(reply: bytes) -> float:
+    """For how long ``reply`` may be kept; 0 means not at all.
+
+    Raises: ProtocolError when the reply is broken.
+    """
+    message = wire.parse_message(reply)
+    if message.flags & wire.TC or message.rcode not in _KEPT_RCODES:
+        return 0.0
+    if message.answer and message.rcode == wire.NOERROR:
+        return float(min(record.ttl for record in message.answer))
+    for record in message.authority:
+        if record.type == wire.SOA and len(record.tail) == 20:
+            return float(min(record.ttl, int.from_bytes(record.tail[16:], "big")))
+    return 0.0

@@ -1,0 +1,119 @@
+"""Domain names in wire form, and the addresses that names encode.
+
+A name is ``bytes``: labels with their length byte, the root last, never compressed (RFC 1035 section 3.1).
+Lower-casing such a name with ``bytes.lower`` is safe: a length byte is at most 63 and letters start at 65.
+"""
+
+import ipaddress
+
+from podwire.errors import ProtocolError
+
+MAX_NAME = 255
+MAX_LABEL = 63
+ROOT = b"\x00"
+
+
+def encode_name(text: str) -> bytes:
+    """The wire form of a name in text, absolute with or without the final dot; no escapes are understood.
+
+    Raises: ProtocolError when a label is empty or too long, or the name is.
+    """
+    stripped = text.removesuffix(".")
+    if not stripped:
+        return ROOT
+    out = bytearray()
+    for label in stripped.encode("utf-8").split(b"."):
+        if not 0 < len(label) <= MAX_LABEL:
+            raise ProtocolError("local", f"name {text!r}: a label of {len(label)} bytes")
+        out.append(len(label))
+        out += label
+    out.append(0)
+    if len(out) > MAX_NAME:
+        raise ProtocolError("local", f"name {text!r}: {len(out)} bytes")
+    return bytes(out)
+
+
+def split_labels(name: bytes) -> list[bytes]:
+    """The labels of a wire name from left to right, without the root."""
+    labels = []
+    offset = 0
+    while length := name[offset]:
+        labels.append(name[offset + 1 : offset + 1 + length])
+        offset += 1 + length
+    return labels
+
+
+def decode_name(name: bytes) -> str:
+    """The text of a wire name with the final dot; bytes that would mislead are escaped (RFC 4343 2.1)."""
+    labels = split_labels(name)
+    return "".join(_escape(label) + "." for label in labels) if labels else "."
+
+
+def _escape(label: bytes) -> str:
+    if label.isascii() and label.replace(b"-", b"").replace(b"_", b"").isalnum():
+        return label.decode("ascii")
+    pieces = []
+    for byte in label:
+        if byte in b'."\\()@;$':
+            pieces.append("\\" + chr(byte))
+        elif 0x21 <= byte <= 0x7E:
+            pieces.append(chr(byte))
+        else:
+            pieces.append(f"\\{byte:03d}")
+    return "".join(pieces)
+
+
+def join_labels(labels: tuple[str, ...], suffix: bytes) -> bytes:
+    """The wire name of ASCII ``labels`` in front of the wire name ``suffix``.
+
+    Raises: ProtocolError when a label or the whole is too long.
+    """
+    out = bytearray()
+    for label in labels:
+        raw = label.encode("utf-8")
+        if not 0 < len(raw) <= MAX_LABEL:
+            raise ProtocolError("local", f"label {label!r}: {len(raw)} bytes")
+        out.append(len(raw))
+        out += raw
+    out += suffix
+    if len(out) > MAX_NAME:
+        raise ProtocolError("local", f"name under {decode_name(suffix)}: {len(out)} bytes")
+    return bytes(out)
+
+
+def address_bytes(text: str) -> bytes:
+    """The 4 or 16 bytes of an address in text; empty when the text is no address."""
+    try:
+        return ipaddress.ip_address(text).packed
+    except ValueError:
+        return b""
+
+
+def dashed_host(address: str) -> str:
+    """The host label of an address: dots and colons become dashes, and a final dash gets a ``0``."""
+    label = address.replace(".", "-").replace(":", "-")
+    return f"{label}0" if label.endswith("-") else label
+
+
+def parse_dashed(label: str) -> bytes:
+    """The address that a label such as ``10-1-2-3`` or ``fd00--1`` means; empty when it means none."""
+    if label.count("-") == 3 and "--" not in label:
+        return address_bytes(label.replace("-", "."))
+    return address_bytes(label.replace("-", ":"))
+
+
+def parse_reverse(labels: list[bytes]) -> bytes:
+    """The address of the lower-case labels of a full reverse name; empty when it is not one.
+
+    Sources: RFC 1035 section 3.5 (in-addr.arpa), RFC 3596 section 2.5 (ip6.arpa, nibbles).
+    """
+    try:
+        if labels[-2:] == [b"in-addr", b"arpa"] and len(labels) == 6:
+            octets = [int(label) for label in labels[3::-1] if label.isdigit()]
+            return bytes(octets) if len(octets) == 4 else b""
+        if labels[-2:] == [b"ip6", b"arpa"] and len(labels) == 34:
+            nibbles = b"".join(labels[31::-1])
+            return bytes.fromhex(nibbles.decode("ascii")) if len(nibbles) == 32 else b""
+    except ValueError:
+        return b""
+    return b""

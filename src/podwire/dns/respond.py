@@ -1,0 +1,143 @@
+"""From the bytes of a request to the bytes of a reply, or to the news that upstream must be asked.
+
+No socket and no clock: the server and the tests call the same functions. A reply that holds several address
+records of one name can be rotated without building it again, see :class:`Reply`.
+"""
+
+import msgspec
+
+from podwire.dns import wire
+from podwire.dns.wire import Edns, Message, Query
+from podwire.dns.zone import Answer, Zone
+from podwire.errors import ProtocolError
+
+_KEPT_FLAGS = wire.OPCODE_MASK | wire.RD | wire.CD
+_TRANSFERS = (wire.AXFR, wire.IXFR)
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """A whole reply with what metrics want to know of it.
+
+    ``block`` and ``step`` describe equal-sized answer records that may be rotated: bytes ``block[0]:block[1]``
+    in units of ``step``; a step of 0 means that the order is fixed.
+    """
+
+    data: bytes
+    qtype: int = 0
+    rcode: int = 0
+    zone: str = "."
+    dnssec_ok: bool = False
+    block: tuple[int, int] = (0, 0)
+    step: int = 0
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """Upstream must be asked for ``name``; ``answer`` holds the alias records found so far."""
+
+    query: Query
+    name: bytes
+    answer: Answer | None = None
+
+
+def udp_limit(query: Query, ceiling: int) -> int:
+    """The bytes that a UDP reply to ``query`` may have."""
+    size = query.edns.size if query.edns is not None else 0
+    return min(max(size, wire.MIN_UDP_BYTES), ceiling)
+
+
+def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Ask | None:
+    """What becomes of a request; ``udp_ceiling`` 0 means TCP.
+
+    None means silence: the message is a reply, or too short to be answered.
+    """
+    if len(data) < wire.HEADER_BYTES or data[2] & 0x80:
+        return None
+    if data[2] & 0x78:
+        return Reply(_header_reply(data, wire.NOTIMP), rcode=wire.NOTIMP)
+    try:
+        query = wire.parse_query(data)
+    except ProtocolError:
+        return Reply(_header_reply(data, wire.FORMERR), rcode=wire.FORMERR)
+    limit = udp_limit(query, udp_ceiling) if udp_ceiling else 65535
+    if query.edns is not None and query.edns.version > 0:
+        return finish(query, Answer(rcode=wire.BADVERS), limit)
+    if query.qtype in _TRANSFERS or query.qclass not in (wire.IN, wire.CLASS_ANY):
+        return finish(query, Answer(rcode=wire.REFUSED), limit)
+    try:
+        answer = zone.look_up(query.name, query.qtype)
+    except ProtocolError:
+        # A target would exceed 255 bytes.
+        return failure(query, limit)
+    if answer.foreign:
+        return Ask(query, query.name)
+    if answer.follow:
+        return Ask(query, answer.follow, answer)
+    return finish(query, answer, limit)
+
+
+def _header_reply(data: bytes, rcode: int) -> bytes:
+    flags = wire.QR | (int.from_bytes(data[2:4], "big") & (wire.OPCODE_MASK | wire.RD)) | rcode
+    return data[:2] + flags.to_bytes(2, "big") + bytes(8)
+
+
+def finish(query: Query, answer: Answer, limit: int) -> Reply:
+    """The reply to ``query`` that carries ``answer`` in at most ``limit`` bytes."""
+    ours = answer.rcode not in (wire.REFUSED, wire.BADVERS)
+    flags = wire.QR | (query.flags & _KEPT_FLAGS) | (wire.AA if ours else 0) | (answer.rcode & 0xF)
+    edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok) if query.edns is not None else None
+    message = Message(
+        query.id,
+        flags,
+        query.name,
+        query.qtype,
+        query.qclass,
+        answer.records,
+        answer.authority,
+        answer.additional,
+        edns,
+        answer.rcode >> 4,
+    )
+    data = wire.encode(message, limit)
+    block, step = _rotation(query, answer, data)
+    return Reply(
+        data,
+        query.qtype,
+        answer.rcode,
+        answer.zone or ".",
+        query.edns is not None and query.edns.dnssec_ok,
+        block,
+        step,
+    )
+
+
+def _rotation(query: Query, answer: Answer, data: bytes) -> tuple[tuple[int, int], int]:
+    """Where the address records lie when they are all of one name, each 12 bytes and its address."""
+    records = answer.records
+    count = int.from_bytes(data[6:8], "big")
+    if count < 2 or query.qtype not in (wire.A, wire.AAAA) or any(r.names for r in records):
+        return (0, 0), 0
+    step = wire.HEADER_BYTES + (4 if query.qtype == wire.A else 16)
+    start = wire.HEADER_BYTES + len(query.name) + 4
+    return (start, start + count * step), step
+
+
+def merge(ask: Ask, found: Message, limit: int) -> Reply:
+    """The reply that puts what upstream said about an alias target behind the alias."""
+    alias = ask.answer or Answer()
+    answer = Answer(
+        rcode=found.rcode,
+        records=alias.records + found.answer,
+        authority=() if found.answer else found.authority,
+        zone=alias.zone,
+    )
+    reply = finish(ask.query, answer, limit)
+    if not found.flags & wire.TC:
+        return reply
+    data = bytearray(reply.data)
+    data[2] |= wire.TC >> 8
+    return msgspec.structs.replace(reply, data=bytes(data))
+
+
+def failure(query: Query, limit: int, rcode: int = wire.SERVFAIL) -> Reply:
+    """The reply when upstream gave no answer."""
+    return finish(query, Answer(rcode=rcode), limit)

@@ -1,0 +1,233 @@
+"""The DNS server: puts zone, watch, sockets, forwarding, probes and metrics together.
+
+It answers from the first moment: before the first lists are there, a name that is not known is SERVFAIL and not
+NXDOMAIN, and ``/ready`` says what is missing. While the API is away it goes on answering from memory.
+"""
+
+import asyncio
+import os
+import socket
+from importlib.metadata import PackageNotFoundError, version
+
+from podwire.dns import wire
+from podwire.dns.config import DnsConfig
+from podwire.dns.foreign import ForeignCache
+from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
+from podwire.dns.health import serve_pages
+from podwire.dns.listen import Send, TcpListener, UdpListener, labels_of
+from podwire.dns.metrics import CONTENT_TYPE, Counters, Series, render
+from podwire.dns.names import address_bytes
+from podwire.dns.respond import Ask, Reply, failure, merge, udp_limit
+from podwire.dns.watch import ZoneWatch
+from podwire.dns.wire import Edns, Message
+from podwire.dns.zone import Zone, ZoneOptions
+from podwire.errors import ProtocolError
+from podwire.kube.client import Client
+from podwire.kube.config import load
+from podwire.observe.log import Log
+from podwire.runtime.clock import Clock
+from podwire.runtime.supervise import Supervisor
+from podwire.runtime.tasks import TaskSet
+
+
+class DnsServer:
+    """Everything between a request and its reply; ``open`` and ``close`` bracket its life on one loop."""
+
+    def __init__(self, config: DnsConfig, clock: Clock) -> None:
+        self.config = config
+        self.log = Log("dns")
+        self.zone = Zone(
+            ZoneOptions(
+                domain=config.domain,
+                ttl_s=config.ttl_seconds,
+                pods=config.pods,
+                endpoint_pod_names=config.endpoint_pod_names,
+                local_ips=_local_addresses(),
+            )
+        )
+        self._clock = clock
+        self._counters = Counters(f"dns://:{config.port}")
+        self._foreign = ForeignCache()
+        upstreams = tuple(parse_upstream(text, "dns") for text in config.upstreams)
+        self.upstreams = upstreams or read_resolv_conf(config.resolv_conf)
+        self._forwarder = Forwarder(self.upstreams, clock, ForwardOptions())
+        self._asking = TaskSet(lambda name, error: self.log.error("task failed", task=name, failure=error))
+        self._udp: list[UdpListener] = []
+        self._tcp: list[TcpListener] = []
+
+    async def open(self) -> None:
+        """Binds every address; ``::`` is left out where the machine has no IPv6.
+
+        Raises: OSError when another address cannot be bound.
+        """
+        for address in self.config.listen:
+            if address == "::" and not _has_ipv6():
+                continue
+            udp = UdpListener(self.zone, self._counters, self.forward, udp_size=self.config.udp_size)
+            udp.open(address, self.config.port)
+            self._udp.append(udp)
+            tcp = TcpListener(self.zone, self._counters, self.forward)
+            self._tcp.append(tcp)
+            await tcp.open(address, udp.port)
+
+    @property
+    def port(self) -> int:
+        """The port bound on the first address."""
+        return self._udp[0].port
+
+    async def close(self) -> None:
+        """Ends threads, sockets and waiting requests."""
+        for udp in self._udp:
+            await udp.close()
+        for tcp in self._tcp:
+            await tcp.close()
+        await self._asking.close()
+
+    def forget(self) -> None:
+        """To be called after a change of the zone: kept replies are dropped."""
+        for udp in self._udp:
+            udp.forget()
+
+    def forward(self, ask: Ask, data: bytes, tcp: bool, send: Send) -> None:
+        """Answers from the cache of foreign names or starts asking upstream; runs on the loop."""
+        if ask.answer is None:
+            kept = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
+            if kept is not None:
+                self._count(Reply(kept, ask.query.qtype, kept[3] & 0xF), tcp)
+                send(kept)
+                return
+        self._asking.start("forward", self._forward(ask, data, tcp, send))
+
+    async def _forward(self, ask: Ask, data: bytes, tcp: bool, send: Send) -> None:
+        limit = 65535 if tcp else udp_limit(ask.query, self.config.udp_size)
+        try:
+            reply = await (self._relay(ask, data, tcp, limit) if ask.answer is None else self._chase(ask, tcp, limit))
+        except Overloaded:
+            reply = failure(ask.query, limit, wire.REFUSED)
+        except asyncio.CancelledError:
+            send(failure(ask.query, limit).data)
+            raise
+        self._count(reply, tcp)
+        send(reply.data)
+
+    async def _relay(self, ask: Ask, data: bytes, tcp: bool, limit: int) -> Reply:
+        found = await self._forwarder.ask(data, tcp=tcp)
+        if found is None:
+            return failure(ask.query, limit)
+        if len(found) > limit:
+            # An upstream that ignores the size asked for: the client must come again over TCP.
+            return _truncated(ask, limit)
+        self._foreign.put(data, found, tcp=tcp, now_s=self._clock.monotonic())
+        return Reply(found, ask.query.qtype, found[3] & 0xF)
+
+    async def _chase(self, ask: Ask, tcp: bool, limit: int) -> Reply:
+        """The reply for an alias whose target is foreign."""
+        edns = Edns(size=self.config.udp_size)
+        request = wire.encode(Message(0, wire.RD, ask.name, ask.query.qtype, edns=edns))
+        now_s = self._clock.monotonic()
+        found = self._foreign.get(request, tcp=tcp, now_s=now_s)
+        if found is None:
+            found = await self._forwarder.ask(request, tcp=tcp)
+            if found is None:
+                return failure(ask.query, limit)
+            self._foreign.put(request, found, tcp=tcp, now_s=now_s)
+        try:
+            return merge(ask, wire.parse_message(found), limit)
+        except ProtocolError:
+            return failure(ask.query, limit)
+
+    def _count(self, reply: Reply, tcp: bool) -> None:
+        self._counters.cell(labels_of(reply, "tcp" if tcp else "udp", "1"))[0] += 1
+
+    def metrics(self) -> bytes:
+        """All counters as text."""
+        series: list[Series] = list(self._counters.series())
+        series += [
+            ("coredns_build_info", (("version", _version()), ("goversion", ""), ("revision", "")), 1),
+            ("coredns_cache_entries", (("type", "success"), ("zones", ".")), len(self._foreign)),
+            ("coredns_cache_hits_total", (("type", "success"), ("zones", ".")), self._foreign.hits),
+            ("coredns_cache_misses_total", (("zones", "."),), self._foreign.misses),
+            ("coredns_forward_max_concurrent_rejects_total", (), self._forwarder.rejected),
+            ("podwire_dns_forward_requests_total", (), self._forwarder.sent),
+            ("podwire_dns_forward_failures_total", (), self._forwarder.failed),
+            ("podwire_dns_services", (), self.zone.service_count()),
+            ("podwire_dns_kept_replies", (), sum(udp.kept() for udp in self._udp)),
+            ("podwire_dns_synced", (), int(self.zone.synced)),
+        ]
+        return render(series)
+
+
+def _truncated(ask: Ask, limit: int) -> Reply:
+    reply = failure(ask.query, limit, wire.NOERROR)
+    data = bytearray(reply.data)
+    data[2] = (data[2] | wire.TC >> 8) & ~(wire.AA >> 8)
+    return Reply(bytes(data), reply.qtype, reply.rcode)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _local_addresses() -> tuple[bytes, ...]:
+    """The address that this machine or pod sends from, found without sending; empty without a route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return ()
+        return (address_bytes(probe.getsockname()[0]),)
+
+
+def _version() -> str:
+    try:
+        return version("podwire")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+async def run(config: DnsConfig, clock: Clock) -> None:
+    """Serves until cancelled; then is not ready for ``lameduckSeconds`` and stops.
+
+    Raises: ConfigError when no API server is configured; OSError when a port is taken.
+    """
+    server = DnsServer(config, clock)
+    client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-dns")
+    watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified")
+    leaving = False
+
+    def ready() -> tuple[int, str, bytes]:
+        missing = ("leaving",) if leaving else watch.unsynced()
+        return (503, "text/plain", " ".join(missing).encode() + b"\n") if missing else (200, "text/plain", b"OK\n")
+
+    pages = (
+        (config.health_port, {"/health": lambda: (200, "text/plain", b"OK\n")}),
+        (config.ready_port, {"/ready": ready}),
+        (config.metrics_port, {"/metrics": lambda: (200, CONTENT_TYPE, server.metrics())}),
+    )
+    https: list[asyncio.Server] = []
+    try:
+        await server.open()
+        for port, routes in pages:
+            https.append(await serve_pages(config.http_address, port, dict(routes)))
+        server.log.info(
+            "serving",
+            domain=config.domain,
+            port=server.port,
+            upstreams=",".join(f"{a}:{p}" for a, p in server.upstreams) or "none",
+        )
+        async with Supervisor(clock, lambda name, error: server.log.error(name, failure=error)) as supervisor:
+            watch.start(supervisor)
+    except asyncio.CancelledError:
+        leaving = True
+        await clock.sleep(config.lameduck_seconds)
+        raise
+    finally:
+        for http in https:
+            http.close()
+        await server.close()
+        await client.close()

@@ -1,0 +1,438 @@
+"""The cluster's zone: Services, EndpointSlices, Namespaces and Pods in, answers out.
+
+How it works: every Service has one :class:`~podwire.dns.records.ServiceRecords`, planned again when the Service
+or one of its slices changes; nothing else is touched. A look-up splits the name once and walks dictionaries.
+Readers may run in another thread than the writer: each change replaces one dictionary value.
+
+Rules worth knowing (Kubernetes DNS specification 1.1.0; CoreDNS' kubernetes plugin where that is silent):
+
+- a name exists when any type exists for it, so a missing type is NODATA and never NXDOMAIN (RFC 8020); this also
+  holds where CoreDNS deviates: ``dns-version`` asked for A, ``_tcp`` between a port and its Service, SOA of a
+  missing name;
+- a headless Service without ready endpoints does not exist;
+- before everything was listed once, a missing name is SERVFAIL, a present one is answered;
+- owner names keep the case of the question; targets keep the case in which the zone was asked for.
+
+Cost: a look-up takes 3 to 6 µs; about 600 bytes a name.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from podwire.dns import wire
+from podwire.dns.names import address_bytes, encode_name, join_labels, parse_dashed, parse_reverse, split_labels
+from podwire.dns.records import (
+    SERVICE_LABEL,
+    Addresses,
+    HostRecords,
+    PortRecords,
+    ServiceRecords,
+    Target,
+    plan_service,
+)
+from podwire.dns.wire import Record
+from podwire.errors import ProtocolError
+from podwire.model.pod import Pod
+from podwire.model.service import EndpointSlice, Service
+
+SPEC_VERSION = "1.1.0"
+_VERSION_TTL_S = 28800
+_SOA_TTL_S = 300
+_MAX_ALIASES = 10
+_HOST_TYPES = (wire.A, wire.AAAA)
+
+ServiceKey = tuple[str, str]
+
+
+class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the zone is called and which names it has.
+
+    ``reverse_zones`` not in ``fallthrough`` are answered to the end (NXDOMAIN for an unknown address); for the
+    others, unknown addresses go upstream. ``pods`` is disabled, insecure (any address under an existing
+    namespace) or verified (addresses of live pods). No ``namespaces`` means all. ``local_ips`` are this server's.
+    """
+
+    domain: str = "cluster.local"
+    ttl_s: int = 5
+    pods: str = "insecure"
+    namespaces: tuple[str, ...] = ()
+    reverse_zones: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
+    fallthrough: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
+    endpoint_pod_names: bool = False
+    ignore_empty_service: bool = False
+    local_ips: tuple[bytes, ...] = ()
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """The outcome of a look-up.
+
+    ``foreign`` means that the name is not ours: ask upstream. ``follow`` is a foreign alias target whose records
+    belong behind ``records``. ``zone`` is the zone that answered, for metrics.
+    """
+
+    rcode: int = wire.NOERROR
+    records: tuple[Record, ...] = ()
+    authority: tuple[Record, ...] = ()
+    additional: tuple[Record, ...] = ()
+    foreign: bool = False
+    follow: bytes = b""
+    zone: str = ""
+
+
+class _Asked(msgspec.Struct, frozen=True, gc=False):
+    """A question inside one of our zones: ``relative`` is lower case, ``suffix`` the zone as the sender wrote it."""
+
+    name: bytes
+    qtype: int
+    relative: tuple[str, ...]
+    suffix: bytes
+    zone: str
+    depth: int = 0
+
+
+_FOREIGN = Answer(foreign=True)
+
+
+class Zone:
+    """The records of one cluster, kept current by ``set_*`` calls and read by :meth:`look_up`."""
+
+    def __init__(self, options: ZoneOptions) -> None:
+        self._options = options
+        self._domain = options.domain.removesuffix(".").lower()
+        self._zones = {
+            tuple(split_labels(encode_name(z.lower()))): z.removesuffix(".").lower()
+            for z in (self._domain, *options.reverse_zones)
+        }
+        self._fallthrough = frozenset(z.removesuffix(".").lower() for z in options.fallthrough)
+        self._services: dict[ServiceKey, Service] = {}
+        self._slices: dict[ServiceKey, dict[str, EndpointSlice]] = {}
+        self._slice_owner: dict[str, ServiceKey] = {}
+        self._records: dict[ServiceKey, ServiceRecords] = {}
+        self._reverse: dict[bytes, dict[tuple[ServiceKey, str], None]] = {}
+        self._namespaces: frozenset[str] = frozenset()
+        self._pods: dict[str, tuple[str, tuple[bytes, ...]]] = {}
+        self._pod_addresses: dict[tuple[str, bytes], int] = {}
+        self._synced = False
+        self._serial = 0
+
+    # What is known.
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything was listed once."""
+        return self._synced
+
+    def mark_synced(self) -> None:
+        """From now on a missing name does not exist."""
+        self._synced = True
+
+    def service_count(self) -> int:
+        """How many Services have records."""
+        return len(self._records)
+
+    def set_service(self, key: str, service: Service | None, now_s: int) -> bool:
+        """Takes a new, changed or (None) deleted Service; whether any answer changed."""
+        owner = _service_key(key)
+        if service is None:
+            self._services.pop(owner, None)
+        else:
+            self._services[owner] = service
+        return self._plan(owner, now_s)
+
+    def set_slice(self, key: str, piece: EndpointSlice | None, now_s: int) -> bool:
+        """Takes a new, changed or (None) deleted EndpointSlice; whether any answer changed."""
+        changed = False
+        before = self._slice_owner.pop(key, None)
+        name = piece.metadata.labels.get(SERVICE_LABEL, "") if piece is not None else ""
+        after = (_service_key(key)[0], name) if name else None
+        if before is not None and before != after:
+            pieces = self._slices[before]
+            del pieces[key]
+            if not pieces:
+                del self._slices[before]
+            changed = self._plan(before, now_s)
+        if after is not None and piece is not None:
+            self._slice_owner[key] = after
+            self._slices.setdefault(after, {})[key] = piece
+            changed = self._plan(after, now_s) or changed
+        return changed
+
+    def set_namespace(self, name: str, *, present: bool) -> bool:
+        """Takes a new or deleted Namespace; whether any answer changed."""
+        if present == (name in self._namespaces):
+            return False
+        self._namespaces = self._namespaces | {name} if present else self._namespaces - {name}
+        return True
+
+    def set_pod(self, key: str, pod: Pod | None) -> bool:
+        """Takes a new, changed or (None) deleted Pod; whether any answer changed. Both families count."""
+        after = _live_addresses(pod)
+        namespace, before = self._pods.get(key, (_service_key(key)[0], ()))
+        if before == after:
+            return False
+        for packed in before:
+            self._count_pod((namespace, packed), -1)
+        for packed in after:
+            self._count_pod((namespace, packed), 1)
+        if after:
+            self._pods[key] = (namespace, after)
+        else:
+            self._pods.pop(key, None)
+        return True
+
+    def _count_pod(self, key: tuple[str, bytes], step: int) -> None:
+        count = self._pod_addresses.get(key, 0) + step
+        if count:
+            self._pod_addresses[key] = count
+        else:
+            self._pod_addresses.pop(key, None)
+
+    def _plan(self, owner: ServiceKey, now_s: int) -> bool:
+        service, slices = self._services.get(owner), self._slices.get(owner, {})
+        after = ServiceRecords()
+        if service is not None or slices:
+            after = plan_service(
+                service,
+                (slices[k] for k in sorted(slices)),
+                pod_names=self._options.endpoint_pod_names,
+                ignore_empty=self._options.ignore_empty_service,
+            )
+        before = self._records.get(owner, ServiceRecords())
+        if before == after:
+            return False
+        if service is None and not slices:
+            self._records.pop(owner, None)
+        else:
+            self._records[owner] = after
+        if before.reverse != after.reverse:
+            self._index_reverse(owner, before.reverse, after.reverse)
+        self._serial = now_s
+        return True
+
+    def _index_reverse(
+        self, owner: ServiceKey, before: Iterable[tuple[bytes, str]], after: Iterable[tuple[bytes, str]]
+    ) -> None:
+        gone, new = set(before), dict.fromkeys(after)
+        for packed, host in gone - new.keys():
+            rest = {entry: None for entry in self._reverse[packed] if entry != (owner, host)}
+            if rest:
+                self._reverse[packed] = rest
+            else:
+                del self._reverse[packed]
+        for packed, host in new:
+            if (packed, host) not in gone:
+                self._reverse[packed] = self._reverse.get(packed, {}) | {(owner, host): None}
+
+    # What is answered.
+
+    def look_up(self, name: bytes, qtype: int, depth: int = 0) -> Answer:
+        """The answer for a name in wire form, in any case, and a record type."""
+        labels = split_labels(name.lower())
+        for index in range(len(labels) + 1):
+            zone = self._zones.get(tuple(labels[index:]))
+            if zone is not None:
+                break
+        else:
+            return _FOREIGN
+        try:
+            relative = tuple(label.decode("ascii") for label in labels[:index])
+        except UnicodeDecodeError:
+            relative = ("\x00", "\x00", "\x00")
+        skipped = sum(len(label) + 1 for label in labels[:index])
+        asked = _Asked(name, qtype, relative, name[skipped:], zone, depth)
+        if zone == self._domain:
+            return self._answer_domain(asked)
+        return self._answer_reverse(asked, labels)
+
+    def _answer_domain(self, asked: _Asked) -> Answer:
+        relative = asked.relative
+        if not relative:
+            return self._answer_apex(asked)
+        if relative == ("dns-version",):
+            text = SPEC_VERSION.encode()
+            version = Record(asked.name, wire.TXT, _VERSION_TTL_S, tail=bytes([len(text)]) + text)
+            return self._found(asked, (version,) if asked.qtype == wire.TXT else ())
+        if relative in (("svc",), ("pod",), ("dns",)):
+            return self._found(asked, ())
+        if relative == ("ns", "dns"):
+            local = Addresses(
+                tuple(ip for ip in self._options.local_ips if len(ip) == 4),
+                tuple(ip for ip in self._options.local_ips if len(ip) == 16),
+            )
+            return self._found(asked, self._address_records(asked.name, local, asked.qtype))
+        kind = relative[-1]
+        if kind not in ("svc", "pod") or not self._exposed(relative[-2]):
+            return self._missing(asked)
+        if len(relative) == 2:
+            return self._found(asked, ()) if relative[0] in self._namespaces else self._missing(asked)
+        return self._answer_pod(asked) if kind == "pod" else self._answer_service(asked)
+
+    def _exposed(self, namespace: str) -> bool:
+        return not self._options.namespaces or namespace in self._options.namespaces
+
+    def _answer_apex(self, asked: _Asked) -> Answer:
+        if asked.qtype == wire.SOA:
+            return self._found(asked, (self._soa(asked),))
+        if asked.qtype != wire.NS:
+            return self._found(asked, ())
+        servers: dict[bytes, tuple[Record, ...]] = {}
+        for packed in self._options.local_ips:
+            for (namespace, name), host in self._reverse.get(packed, {}):
+                entry = self._records[namespace, name]
+                if entry.present:
+                    addresses = entry.addresses
+                    labels: tuple[str, ...] = (name, namespace, "svc")
+                    if not _has_own_address(entry):
+                        labels, addresses = (host, *labels), entry.hosts[host].addresses
+                    target = join_labels(labels, asked.suffix)
+                    servers[target] = self._all_addresses(target, addresses)
+        if not servers:
+            target = join_labels(("ns", "dns"), asked.suffix)
+            servers[target] = tuple(self._address_record(target, ip) for ip in self._options.local_ips)
+        records = tuple(Record(asked.name, wire.NS, self._options.ttl_s, names=(target,)) for target in servers)
+        return Answer(
+            records=records, additional=tuple(r for glue in servers.values() for r in glue), zone=asked.zone
+        )
+
+    def _answer_pod(self, asked: _Asked) -> Answer:
+        label, namespace = asked.relative[-3], asked.relative[-2]
+        packed = parse_dashed(label) if len(asked.relative) == 3 else b""
+        match self._options.pods:
+            case "insecure":
+                known = bool(packed) and namespace in self._namespaces
+            case "verified":
+                known = (namespace, packed) in self._pod_addresses
+            case _:
+                known = False
+        if not known:
+            return self._missing(asked)
+        fits = asked.qtype == (wire.A if len(packed) == 4 else wire.AAAA)
+        return self._found(asked, (self._address_record(asked.name, packed),) if fits else ())
+
+    def _answer_service(self, asked: _Asked) -> Answer:
+        relative = asked.relative
+        service, namespace = relative[-3], relative[-2]
+        entry = self._records.get((namespace, service))
+        if entry is None or not entry.present:
+            return self._missing(asked)
+        below = relative[:-3]
+        if entry.alias:
+            return self._missing(asked) if below else self._answer_alias(asked, entry.alias)
+        if not below:
+            return self._answer_set(asked, entry, entry)
+        if len(below) == 2:
+            port = entry.ports.get((below[0].removeprefix("_"), below[1].removeprefix("_")))
+            return self._answer_set(asked, entry, port) if port is not None else self._missing(asked)
+        if len(below) == 1:
+            host = entry.hosts.get(below[0])
+            if host is not None:
+                return self._answer_set(asked, entry, host)
+            if below[0].startswith("_") and any(protocol == below[0][1:] for _, protocol in entry.ports):
+                return self._found(asked, ())
+        return self._missing(asked)
+
+    def _answer_set(
+        self, asked: _Asked, entry: ServiceRecords, found: ServiceRecords | PortRecords | HostRecords
+    ) -> Answer:
+        if asked.qtype != wire.SRV:
+            return self._found(asked, self._address_records(asked.name, found.addresses, asked.qtype))
+        return self._answer_targets(asked, entry, found.targets)
+
+    def _answer_targets(self, asked: _Asked, entry: ServiceRecords, targets: tuple[Target, ...]) -> Answer:
+        if not targets:
+            return self._found(asked, ())
+        service, namespace = asked.relative[-3], asked.relative[-2]
+        records = []
+        glue: dict[bytes, tuple[Record, ...]] = {}
+        for target in targets:
+            labels = (target.host, service, namespace, "svc") if target.host else (service, namespace, "svc")
+            name = join_labels(labels, asked.suffix)
+            head = b"\x00\x00" + target.weight.to_bytes(2, "big") + target.port.to_bytes(2, "big")
+            records.append(Record(asked.name, wire.SRV, self._options.ttl_s, head, (name,)))
+            addresses = entry.hosts[target.host].addresses if target.host else entry.addresses
+            glue[name] = self._all_addresses(name, addresses)
+        return Answer(records=tuple(records), additional=tuple(r for g in glue.values() for r in g), zone=asked.zone)
+
+    def _answer_alias(self, asked: _Asked, alias: bytes) -> Answer:
+        own = Record(asked.name, wire.CNAME, self._options.ttl_s, names=(alias,))
+        if asked.qtype == wire.CNAME:
+            return Answer(records=(own,), zone=asked.zone)
+        if asked.qtype not in _HOST_TYPES:
+            return self._found(asked, ())
+        if asked.depth >= _MAX_ALIASES:
+            return self._found(asked, ())
+        target = self.look_up(alias, asked.qtype, asked.depth + 1)
+        if target.foreign:
+            return Answer(records=(own,), follow=alias, zone=asked.zone)
+        if not target.records:
+            return self._found(asked, ())
+        return Answer(records=(own, *target.records), follow=target.follow, zone=asked.zone)
+
+    def _answer_reverse(self, asked: _Asked, labels: list[bytes]) -> Answer:
+        known = self._reverse.get(parse_reverse(labels))
+        if known:
+            return self._found(asked, self._pointers(asked, known) if asked.qtype == wire.PTR else ())
+        if asked.zone in self._fallthrough:
+            return _FOREIGN
+        if asked.relative:
+            return self._missing(asked)
+        return self._found(asked, (self._soa(asked),) if asked.qtype == wire.SOA else ())
+
+    def _pointers(self, asked: _Asked, known: dict[tuple[ServiceKey, str], None]) -> tuple[Record, ...]:
+        own = [owner for owner, host in known if not host]
+        domain = encode_name(self._domain)
+        targets = [join_labels((name, namespace, "svc"), domain) for namespace, name in own[:1]] or [
+            join_labels((host, name, namespace, "svc"), domain) for (namespace, name), host in known
+        ]
+        return tuple(Record(asked.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
+
+    # The shapes of an answer.
+
+    def _found(self, asked: _Asked, records: tuple[Record, ...]) -> Answer:
+        authority = () if records else (self._soa(asked),)
+        return Answer(records=records, authority=authority, zone=asked.zone)
+
+    def _missing(self, asked: _Asked) -> Answer:
+        rcode = wire.NXDOMAIN if self._synced else wire.SERVFAIL
+        return Answer(rcode=rcode, authority=(self._soa(asked),), zone=asked.zone)
+
+    def _soa(self, asked: _Asked) -> Record:
+        numbers = (self._serial & 0xFFFFFFFF, 7200, 1800, 86400, self._options.ttl_s)
+        try:
+            names = (join_labels(("ns", "dns"), asked.suffix), join_labels(("hostmaster",), asked.suffix))
+        except ProtocolError:
+            names = (asked.suffix, asked.suffix)
+        return Record(
+            asked.suffix,
+            wire.SOA,
+            min(self._options.ttl_s, _SOA_TTL_S),
+            names=names,
+            tail=b"".join(n.to_bytes(4, "big") for n in numbers),
+        )
+
+    def _address_record(self, name: bytes, packed: bytes) -> Record:
+        return Record(name, wire.A if len(packed) == 4 else wire.AAAA, self._options.ttl_s, tail=packed)
+
+    def _address_records(self, name: bytes, addresses: Addresses, qtype: int) -> tuple[Record, ...]:
+        chosen = addresses.v4 if qtype == wire.A else addresses.v6 if qtype == wire.AAAA else ()
+        return tuple(Record(name, qtype, self._options.ttl_s, tail=packed) for packed in chosen)
+
+    def _all_addresses(self, name: bytes, addresses: Addresses) -> tuple[Record, ...]:
+        return tuple(self._address_record(name, packed) for packed in addresses.v4 + addresses.v6)
+
+
+def _service_key(key: str) -> ServiceKey:
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+def _has_own_address(entry: ServiceRecords) -> bool:
+    """Whether the Service itself has an address, so that its name stands for this server."""
+    return any(not host for _, host in entry.reverse)
+
+
+def _live_addresses(pod: Pod | None) -> tuple[bytes, ...]:
+    if pod is None or pod.metadata.deletion_timestamp or pod.status.phase in ("Succeeded", "Failed", "Unknown"):
+        return ()
+    return tuple(packed for text in pod.addresses if (packed := address_bytes(text)))
