@@ -1,0 +1,121 @@
+"""Text form of state values: tables of keywords that print a value and read it back.
+
+A :class:`Grammar` describes one kind of object as ip(8) writes it: a noun, one positional word, then keywords
+each followed by a word, and bare flags. Values equal to their default are left out, so a text is canonical.
+Words that hold spaces, quotes or backslashes are quoted like in a shell (double quotes only).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
+_PLAIN = re.compile(r"[^\s\"\\#]+")
+
+
+class Option(NamedTuple):
+    """One keyword: ``word`` on the line, ``field`` of the value, and how the two are converted.
+
+    ``text`` and ``number`` take the next word; ``hex`` is a number printed in hexadecimal; ``flag`` is a bare
+    word that stands for True, ``noflag`` one that stands for False; ``switch`` is ``word`` for True and
+    ``other`` for False and is always printed.
+    """
+
+    word: str
+    field: str
+    form: Literal["text", "number", "hex", "flag", "noflag", "switch"] = "text"
+    other: str = ""
+
+
+class Grammar(NamedTuple):
+    """The text form of one kind of object."""
+
+    noun: str
+    positional: str
+    options: tuple[Option, ...]
+
+
+def quote(word: str) -> str:
+    """The word as it stands on a line."""
+    if _PLAIN.fullmatch(word):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def split(line: str) -> list[str]:
+    """The words of a line, unquoted."""
+    return list(_split(line))
+
+
+def _split(line: str) -> Iterator[str]:
+    for quoted, plain in _WORD.findall(line):
+        if plain:
+            yield plain
+        else:
+            yield re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], quoted)
+
+
+def render(grammar: Grammar, value: Any, defaults: Mapping[str, Any]) -> list[str]:
+    """The words after the noun: the positional one, then each option that differs from its default."""
+    words = [quote(str(getattr(value, grammar.positional)))] if grammar.positional else []
+    for option in grammar.options:
+        words.extend(_render_option(option, getattr(value, option.field), defaults.get(option.field)))
+    return words
+
+
+def _render_option(option: Option, value: Any, default: Any) -> list[str]:
+    match option.form:
+        case "switch":
+            return [option.word if value else option.other]
+        case "flag":
+            return [option.word] if value else []
+        case "noflag":
+            return [] if value else [option.word]
+        case "hex":
+            return [] if value == default else [option.word, hex(value)]
+        case _:
+            return [] if value == default else [option.word, quote(str(value))]
+
+
+def parse(grammar: Grammar, words: list[str]) -> dict[str, Any]:
+    """The fields that ``words`` (those after the noun) give.
+
+    Raises: ValueError naming the word that is unknown, missing or not a number.
+    """
+    fields: dict[str, Any] = {}
+    rest = iter(words)
+    if grammar.positional:
+        fields[grammar.positional] = _next(rest, grammar.noun)
+    table = {option.word: (option, True) for option in grammar.options}
+    table |= {option.other: (option, False) for option in grammar.options if option.other}
+    for word in rest:
+        if word not in table:
+            raise ValueError(f"{word!r} is not a keyword of {grammar.noun}; there are {', '.join(table)}")
+        option, positive = table[word]
+        fields[option.field] = _parse_option(option, positive, rest)
+    return fields
+
+
+def _parse_option(option: Option, positive: bool, rest: Iterator[str]) -> Any:
+    match option.form:
+        case "switch":
+            return positive
+        case "flag":
+            return True
+        case "noflag":
+            return False
+        case "text":
+            return _next(rest, option.word)
+    word = _next(rest, option.word)
+    try:
+        return int(word, 0)
+    except ValueError:
+        raise ValueError(f"{option.word} takes a number, not {word!r}") from None
+
+
+def _next(rest: Iterator[str], after: str) -> str:
+    word = next(rest, None)
+    if word is None:
+        raise ValueError(f"a word is missing after {after!r}")
+    return word

@@ -1,0 +1,182 @@
+"""What one network namespace should hold: devices, addresses, routes, neighbours, entries, rules, sysctls.
+
+A :class:`NetworkState` is a set of values in canonical order. ``str()`` prints one object a line in the words
+of ip(8), :func:`parse` reads that back. :class:`Owner` says which of the objects of a namespace are ours: a
+part of podwire states its whole share, and everything that carries its mark and is not in it goes away, while
+nothing else is touched. The marks: protocol number of routes, rules, neighbours and addresses; alias of
+devices; a forwarding entry belongs to the owner of its device. Sysctls are written and never removed.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from msgspec.structs import force_setattr, replace
+
+from podwire.errors import ConfigError
+from podwire.state import grammar, link, route
+from podwire.state.link import Link, Value, Vxlan
+from podwire.state.route import Address, Fdb, Neighbour, Route, Rule, Sysctl
+
+__all__ = [
+    "Address",
+    "Fdb",
+    "Link",
+    "Neighbour",
+    "NetworkState",
+    "Object",
+    "Owner",
+    "Route",
+    "Rule",
+    "Sysctl",
+    "Vxlan",
+    "merge",
+    "parse",
+]
+
+Object = Link | Address | Route | Neighbour | Fdb | Rule | Sysctl
+
+T = TypeVar("T")
+
+
+class NetworkState(Value, frozen=True):
+    """The objects of one namespace, each tuple sorted and without duplicates."""
+
+    links: tuple[Link, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    routes: tuple[Route, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
+    fdb: tuple[Fdb, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    sysctls: tuple[Sysctl, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            values = getattr(self, field)
+            force_setattr(self, field, tuple(sorted(dict.fromkeys(values), key=_order)))
+
+    def __str__(self) -> str:
+        return "".join(f"{value}\n" for value in self.objects())
+
+    def objects(self) -> Iterable[Object]:
+        """All values: links first, then in the order of the fields."""
+        for field in self.__struct_fields__:
+            yield from getattr(self, field)
+
+    def link(self, name: str) -> Link | None:
+        """The device of that name, or None."""
+        return next((candidate for candidate in self.links if candidate.name == name), None)
+
+
+def _order(value: Any) -> Any:
+    return (value.name,) if isinstance(value, Link) else value
+
+
+def merge(states: Iterable[NetworkState]) -> NetworkState:
+    """One state that holds the objects of all."""
+    parts: dict[str, list[Any]] = {field: [] for field in NetworkState.__struct_fields__}
+    for state in states:
+        for field, values in parts.items():
+            values.extend(getattr(state, field))
+    return NetworkState(**{field: tuple(values) for field, values in parts.items()})
+
+
+class Owner(Value, frozen=True):
+    """Who a share of the state belongs to.
+
+    ``route_protocol`` marks routes, rules, neighbours and addresses (1..255). ``alias_prefix`` marks devices:
+    the alias is the prefix or goes on after it with a slash, a space or a colon. ``links`` are further device
+    names that belong to the owner whatever their alias. A device without a kind (``lo``, a card) is never
+    deleted.
+    """
+
+    route_protocol: int
+    alias_prefix: str = ""
+    links: tuple[str, ...] = ()
+
+    def owns_link(self, candidate: Link) -> bool:
+        """Whether the device carries the mark."""
+        return candidate.name in self.links or self._marks(candidate.alias)
+
+    def _marks(self, alias: str) -> bool:
+        prefix = self.alias_prefix
+        if not prefix or not alias.startswith(prefix):
+            return False
+        return len(alias) == len(prefix) or not prefix[-1].isalnum() or alias[len(prefix)] in "/ :"
+
+    def stamp(self, state: NetworkState) -> NetworkState:
+        """The state with the mark on every object that has none."""
+        proto, alias = self.route_protocol, self.alias_prefix
+        return NetworkState(
+            links=tuple(replace(x, alias=alias) if x.kind and not x.alias else x for x in state.links),
+            addresses=_stamped(state.addresses, proto),
+            routes=_stamped(state.routes, proto),
+            neighbours=_stamped(state.neighbours, proto),
+            fdb=state.fdb,
+            rules=_stamped(state.rules, proto),
+            sysctls=state.sysctls,
+        )
+
+    def share(self, have: NetworkState) -> NetworkState:
+        """What of ``have`` is the owner's."""
+        links = tuple(x for x in have.links if self.owns_link(x))
+        names = {x.name for x in links}
+        proto = self.route_protocol
+        return NetworkState(
+            links=links,
+            addresses=tuple(x for x in have.addresses if x.proto == proto or (x.link in names and _ours(x))),
+            routes=tuple(x for x in have.routes if x.proto == proto),
+            neighbours=tuple(x for x in have.neighbours if x.proto == proto),
+            fdb=tuple(x for x in have.fdb if x.link in names),
+            rules=tuple(x for x in have.rules if x.proto == proto),
+        )
+
+
+def _stamped(values: tuple[Any, ...], proto: int) -> tuple[Any, ...]:
+    return tuple(x if x.proto else replace(x, proto=proto) for x in values)
+
+
+def _ours(address: Address) -> bool:
+    """Whether an address on an owned device was put there: link-local ones come from the kernel itself."""
+    return address.proto == 0 and not address.cidr.startswith("fe80:")
+
+
+def _parse_rule(words: list[str]) -> Rule:
+    fields = grammar.parse(route.RULE, words)
+    return Rule(**{**fields, "priority": int(fields["priority"])})
+
+
+def _parse_sysctl(words: list[str]) -> Sysctl:
+    if len(words) != 3 or words[1] != "=":
+        raise ValueError("a sysctl is written: sysctl net/ipv4/ip_forward = 1")
+    return Sysctl(words[0], words[2])
+
+
+_PARSERS: dict[str, tuple[str, Callable[[list[str]], Any]]] = {
+    "link": ("links", link.parse),
+    "address": ("addresses", lambda words: Address(**grammar.parse(route.ADDRESS, words))),
+    "route": ("routes", lambda words: Route(**grammar.parse(route.ROUTE, words))),
+    "neighbour": ("neighbours", lambda words: Neighbour(**grammar.parse(route.NEIGHBOUR, words))),
+    "fdb": ("fdb", lambda words: Fdb(**grammar.parse(route.FDB, words))),
+    "rule": ("rules", _parse_rule),
+    "sysctl": ("sysctls", _parse_sysctl),
+}
+
+
+def parse(text: str, source: str = "network state") -> NetworkState:
+    """The state that the lines of ``text`` describe; empty lines and those starting with ``#`` count for nothing.
+
+    Raises: ConfigError naming the line.
+    """
+    parts: dict[str, list[Any]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        noun, *words = grammar.split(line)
+        try:
+            if noun not in _PARSERS:
+                raise ValueError(f"{noun!r} is none of {', '.join(_PARSERS)}")
+            field, read = _PARSERS[noun]
+            parts.setdefault(field, []).append(read(words))
+        except (ValueError, TypeError) as failure:
+            raise ConfigError(source, f"line {number}", str(failure)) from failure
+    return NetworkState(**{field: tuple(values) for field, values in parts.items()})

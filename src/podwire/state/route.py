@@ -1,0 +1,278 @@
+"""Addresses, routes, neighbours, forwarding entries, policy rules and sysctls as values.
+
+Every value knows its ``key``: what the kernel tells it apart by. Two values with one key and different fields
+are the same object before and after a change, which is replaced in place and never deleted and added again.
+``proto`` is the owner mark (rtnetlink protocol number; for addresses IFA_PROTO, kernel 5.18): 0 means that
+whoever applies the value puts its own there.
+"""
+
+from typing import Any
+
+from msgspec.structs import fields
+
+from podwire.state import grammar
+from podwire.state.address import interface_text, ip_text, is_v6, mac_text, network_text
+from podwire.state.grammar import Grammar, Option
+from podwire.state.link import Value, canonical
+
+TABLE_MAIN = 254
+"""RT_TABLE_MAIN, linux/rtnetlink.h."""
+
+ZERO_MAC = "00:00:00:00:00:00"
+"""The vxlan entry for frames to unknown destinations; it may have several ``dst``."""
+
+_V6_METRIC = 1024
+"""What the kernel makes of an IPv6 route without a metric (IP6_RT_PRIO_USER, net/ip6_fib.h)."""
+
+
+class Address(Value, frozen=True):
+    """An address on a device: ``cidr`` with its prefix length.
+
+    ``nodad`` skips duplicate address detection (IPv6; without it the address is unusable for a second);
+    ``noprefixroute`` keeps the kernel from adding the route to the prefix; ``scope`` is empty (global),
+    ``link`` or ``host`` and only told apart for IPv4.
+    """
+
+    link: str
+    cidr: str
+    nodad: bool = True
+    noprefixroute: bool = False
+    scope: str = ""
+    proto: int = 0
+
+    def __post_init__(self) -> None:
+        canonical(self, "cidr", interface_text(self.cidr))
+        if is_v6(self.cidr):
+            canonical(self, "scope", "")
+
+    def __str__(self) -> str:
+        return _line(ADDRESS, self)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The device and the address."""
+        return (self.link, self.cidr)
+
+
+class Route(Value, frozen=True):
+    """A route to ``dst`` (a prefix, or ``default``; IPv6's default may be written ``::/0``).
+
+    ``via`` is the next hop, empty for a destination on the link; ``onlink`` says that the next hop is there
+    even where no route says so. ``src`` is the preferred source; ``mtu`` in bytes, 0 for the device's;
+    ``kind`` is unicast, local, blackhole, unreachable, prohibit, throw or broadcast; ``scope`` is empty for
+    the usual one, else ``global``, ``link`` or ``host`` (IPv4).
+    """
+
+    dst: str
+    via: str = ""
+    link: str = ""
+    onlink: bool = False
+    src: str = ""
+    mtu: int = 0
+    proto: int = 0
+    metric: int = 0
+    table: int = TABLE_MAIN
+    scope: str = ""
+    kind: str = "unicast"
+
+    def __post_init__(self) -> None:
+        if self.via:
+            canonical(self, "via", ip_text(self.via))
+        if self.src:
+            canonical(self, "src", ip_text(self.src))
+        canonical(self, "dst", _destination(self.dst, self.via or self.src))
+        if is_v6(self.dst):
+            canonical(self, "scope", "")
+            if self.metric == _V6_METRIC:
+                canonical(self, "metric", 0)
+        elif self.scope == usual_scope(self):
+            canonical(self, "scope", "")
+
+    def __str__(self) -> str:
+        return _line(ROUTE, self)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Family and destination, table, metric."""
+        return (is_v6(self.dst), self.dst, self.table, self.metric)
+
+
+def usual_scope(route: Route) -> str:
+    """The scope that ip(8) gives an IPv4 route which names none."""
+    if route.kind == "local":
+        return "host"
+    if route.kind == "broadcast" or (route.kind == "unicast" and not route.via):
+        return "link"
+    return "global"
+
+
+def _destination(dst: str, hint: str) -> str:
+    if dst == "default":
+        return "::/0" if is_v6(hint) else "default"
+    text = network_text(dst)
+    return "default" if text == "0.0.0.0/0" else text
+
+
+class Neighbour(Value, frozen=True):
+    """Which hardware address an IP address on a device has; permanent ones never age and are never asked for."""
+
+    link: str
+    ip: str
+    mac: str = ""
+    permanent: bool = True
+    proxy: bool = False
+    proto: int = 0
+
+    def __post_init__(self) -> None:
+        canonical(self, "ip", ip_text(self.ip))
+        canonical(self, "mac", mac_text(self.mac))
+
+    def __str__(self) -> str:
+        return _line(NEIGHBOUR, self)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Device, address, and whether it is answered for (proxy) or known."""
+        return (self.link, self.ip, self.proxy)
+
+
+class Fdb(Value, frozen=True):
+    """Where frames to ``mac`` leave: for a vxlan device the outer address ``dst``; for a bridge port the port."""
+
+    link: str
+    mac: str
+    dst: str = ""
+
+    def __post_init__(self) -> None:
+        canonical(self, "mac", mac_text(self.mac))
+        if self.dst:
+            canonical(self, "dst", ip_text(self.dst))
+
+    def __str__(self) -> str:
+        return _line(FDB, self)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Device and hardware address; the all-zero address counts once per ``dst``."""
+        return (self.link, self.mac, self.dst if self.mac == ZERO_MAC else "")
+
+
+class Rule(Value, frozen=True):
+    """A policy routing rule; ``kind`` is lookup (in ``table``), blackhole, unreachable or prohibit.
+
+    ``v6`` is needed where neither ``src`` nor ``dst`` tells the family. ``mask`` 0 stands for all bits.
+    """
+
+    priority: int
+    src: str = ""
+    dst: str = ""
+    iif: str = ""
+    oif: str = ""
+    mark: int = 0
+    mask: int = 0
+    table: int = 0
+    kind: str = "lookup"
+    v6: bool = False
+    proto: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("src", "dst"):
+            text = getattr(self, field)
+            if text:
+                canonical(self, field, network_text(text))
+                if is_v6(text) and not self.v6:
+                    canonical(self, "v6", True)
+
+    def __str__(self) -> str:
+        return _line(RULE, self)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that the kernel compares: everything but the owner."""
+        return (self.v6, self.priority, self.src, self.dst, self.iif, self.oif, self.mark, self.mask, self.table)
+
+
+class Sysctl(Value, frozen=True):
+    """A kernel parameter: ``path`` below /proc/sys with slashes (device names may hold dots)."""
+
+    path: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"sysctl {self.path} = {grammar.quote(self.value)}"
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The path."""
+        return (self.path,)
+
+
+_PROTO = Option("proto", "proto", "number")
+_DEV = Option("dev", "link")
+
+ADDRESS = Grammar(
+    "address",
+    "cidr",
+    (
+        _DEV,
+        Option("scope", "scope"),
+        Option("dad", "nodad", "noflag"),
+        Option("noprefixroute", "noprefixroute", "flag"),
+        _PROTO,
+    ),
+)
+ROUTE = Grammar(
+    "route",
+    "dst",
+    (
+        Option("type", "kind"),
+        Option("via", "via"),
+        _DEV,
+        Option("onlink", "onlink", "flag"),
+        Option("src", "src"),
+        Option("mtu", "mtu", "number"),
+        Option("metric", "metric", "number"),
+        Option("table", "table", "number"),
+        Option("scope", "scope"),
+        _PROTO,
+    ),
+)
+NEIGHBOUR = Grammar(
+    "neighbour",
+    "ip",
+    (
+        Option("lladdr", "mac"),
+        _DEV,
+        Option("proxy", "proxy", "flag"),
+        Option("dynamic", "permanent", "noflag"),
+        _PROTO,
+    ),
+)
+FDB = Grammar("fdb", "mac", (_DEV, Option("dst", "dst")))
+RULE = Grammar(
+    "rule",
+    "priority",
+    (
+        Option("-6", "v6", "flag"),
+        Option("from", "src"),
+        Option("to", "dst"),
+        Option("iif", "iif"),
+        Option("oif", "oif"),
+        Option("fwmark", "mark", "hex"),
+        Option("mask", "mask", "hex"),
+        Option("type", "kind"),
+        Option("table", "table", "number"),
+        _PROTO,
+    ),
+)
+
+
+def _line(form: Grammar, value: Value) -> str:
+    return " ".join([form.noun, *grammar.render(form, value, _DEFAULTS[form.noun])])
+
+
+def _defaults(*types: tuple[Grammar, type[Value]]) -> dict[str, dict[str, Any]]:
+    return {form.noun: {f.name: f.default for f in fields(struct)} for form, struct in types}
+
+
+_DEFAULTS = _defaults((ADDRESS, Address), (ROUTE, Route), (NEIGHBOUR, Neighbour), (FDB, Fdb), (RULE, Rule))
