@@ -14,7 +14,7 @@ import msgspec
 
 from podwire.routing.backend import Backend, Options
 from podwire.routing.nodes import Facts, Me, Network, Peer
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route, Sysctl
 
 POD_MTU_MINIMUM = 1280
@@ -67,7 +67,7 @@ def plan(me: Me, peers: Iterable[Peer], options: Options, backends: Mapping[str,
             states.append(backend.plan(me, assigned[name]))
     used = {name for name in backends if assigned[name]} | receiving
     return Plan(
-        state=_union(states),
+        state=merge(states),
         facts=Facts(backend=options.backend, receives=tuple(sorted(used | {"hostgw"})),
                     mac=backends["vxlan"].announce(me) if "vxlan" in used else ""),
         pod_mtu=_pod_mtu(me, options, backends),
@@ -117,17 +117,6 @@ def _common(me: Me) -> NetworkState:
     if 6 in families:
         sysctls.append(Sysctl(path="net/ipv6/conf/all/forwarding", value="1"))
     return NetworkState(routes=routes, sysctls=tuple(sysctls))
-
-
-def _union(states: Sequence[NetworkState]) -> NetworkState:
-    return NetworkState(
-        links=tuple(one for state in states for one in state.links),
-        addresses=tuple(one for state in states for one in state.addresses),
-        routes=tuple(one for state in states for one in state.routes),
-        neighbours=tuple(one for state in states for one in state.neighbours),
-        fdb=tuple(one for state in states for one in state.fdb),
-        sysctls=tuple(one for state in states for one in state.sysctls),
-    )
 
 
 def _pod_mtu(me: Me, options: Options, backends: Mapping[str, Backend]) -> int:

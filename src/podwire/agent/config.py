@@ -1,0 +1,166 @@
+"""The agent's configuration: a YAML file, read once, and the cluster's settings, which may change at any time.
+
+The file says what this process is and where its things are. What concerns the cluster as a whole (which routing
+backend, the pods' MTU) lies in a ConfigMap, one key per setting, named as in the file: ``routing.backend: hostgw``.
+A key there wins over the file; a wrong value is reported and the last good settings stay in force.
+"""
+
+from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from podwire.errors import ConfigError
+from podwire.routing.backend import Options
+from podwire.routing.registry import BACKENDS
+
+Network = IPv4Network | IPv6Network
+
+PARTS = ("cni", "routing", "proxy")
+
+
+class Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The settings that every section shares."""
+
+
+class CniSection(Section):
+    """``socket`` and ``database`` empty mean ``cni.sock`` in the run directory, ``ipam.db`` in the state directory.
+
+    ``conf_dir`` and ``bin_dir`` are the container runtime's directories; empty: nothing is installed there.
+    ``network`` is the network's name in that configuration. ``cooldown_s``: seconds before an address is used
+    again.
+    """
+
+    socket: str = ""
+    database: str = ""
+    conf_dir: str = ""
+    bin_dir: str = ""
+    network: str = "podwire"
+    cooldown_s: float = 30.0
+
+
+class HealthSection(Section):
+    """Where ``/healthz``, ``/readyz`` and ``/metrics`` are answered; port 0: nowhere."""
+
+    address: str = "127.0.0.1"
+    port: int = 0
+
+
+class AgentConfig(Section):
+    """One node's agent.
+
+    ``parts`` are those to run. ``kubeconfig`` empty means ``$KUBECONFIG`` or the pod's own service account.
+    ``cluster_cidrs`` are the pod networks of the whole cluster, ``settings`` the ConfigMap as
+    ``namespace/name``, empty for none. ``proxy`` is handed to the proxy as it is.
+    """
+
+    node_name: str
+    parts: tuple[str, ...] = PARTS
+    kubeconfig: str = ""
+    run_dir: str = "/run/podwire"
+    state_dir: str = "/var/lib/podwire"
+    cluster_cidrs: tuple[str, ...] = msgspec.field(default=(), name="clusterCIDRs")
+    service_cidrs: tuple[str, ...] = msgspec.field(default=(), name="serviceCIDRs")
+    settings: str = "kube-system/podwire-config"
+    cni: CniSection = CniSection()
+    routing: Options = Options()
+    proxy: dict[str, Any] = {}
+    health: HealthSection = HealthSection()
+    log_level: str = "info"
+
+    @property
+    def socket(self) -> Path:
+        """Where CNI requests are answered."""
+        return Path(self.cni.socket or f"{self.run_dir}/cni.sock")
+
+    @property
+    def database(self) -> Path:
+        """The ledger of addresses."""
+        return Path(self.cni.database or f"{self.state_dir}/ipam.db")
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """``cluster_cidrs`` as values."""
+        return tuple(ip_network(text) for text in self.cluster_cidrs)
+
+
+def load(path: Path) -> AgentConfig:
+    """The configuration in a file.
+
+    Raises: ConfigError naming the file and the field.
+    """
+    try:
+        text = path.read_text()
+    except OSError as problem:
+        raise ConfigError(str(path), "", problem.strerror or str(problem)) from problem
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> AgentConfig:
+    """The configuration in a YAML text.
+
+    Raises: ConfigError naming the source and the field.
+    """
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise ConfigError(source, "", f"not YAML: {problem}") from problem
+    config = _convert(document if document is not None else {}, AgentConfig, source)
+    for index, part in enumerate(config.parts):
+        if part not in PARTS:
+            raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; there are {', '.join(PARTS)}")
+    for field, texts in (("clusterCIDRs", config.cluster_cidrs), ("serviceCIDRs", config.service_cidrs)):
+        for index, cidr in enumerate(texts):
+            _check_network(source, f"{field}[{index}]", cidr)
+    if config.settings and config.settings.count("/") != 1:
+        raise ConfigError(source, "settings", f"{config.settings!r} is not namespace/name")
+    _check_options(config.routing, source)
+    return config
+
+
+def overlay(options: Options, data: Mapping[str, str], source: str) -> Options:
+    """The routing options with the keys ``routing.*`` of the cluster's settings laid over them.
+
+    Raises: ConfigError naming the key.
+    """
+    document = msgspec.to_builtins(options)
+    for key, text in data.items():
+        section, _, field = key.partition(".")
+        if section == "routing":
+            document[field] = yaml.safe_load(text) if text.strip() else text
+    merged = _convert(document, Options, source, "routing")
+    _check_options(merged, source)
+    return merged
+
+
+def _convert(document: object, kind: type[Any], source: str, prefix: str = "") -> Any:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as problem:
+        text, _, path = str(problem).partition(" - at `$")
+        path = path.rstrip("`").lstrip(".")
+        where = ".".join(filter(None, (prefix, path)))
+        raise ConfigError(source, where, text[:1].lower() + text[1:]) from problem
+
+
+def _check_network(source: str, path: str, text: str) -> None:
+    try:
+        ip_network(text)
+    except ValueError as problem:
+        raise ConfigError(source, path, str(problem)) from problem
+
+
+def _check_options(options: Options, source: str) -> None:
+    if options.backend not in BACKENDS:
+        raise ConfigError(source, "routing.backend",
+                          f"{options.backend!r} is not a routing backend; there are {', '.join(BACKENDS)}")
+    for field, value, low, high in (
+        ("mtu", options.mtu, 1280, 65535),
+        ("vni", options.vni, 1, (1 << 24) - 1),
+        ("port", options.port, 1, 65535),
+    ):
+        if not (low <= value <= high or (field == "mtu" and value == 0)):
+            raise ConfigError(source, f"routing.{field}", f"{value} is not in {low}..{high}")

@@ -1,0 +1,75 @@
+"""The agent's configuration and the cluster's settings over it."""
+
+from pathlib import Path
+
+import pytest
+
+from podwire.agent.config import load, overlay, parse
+from podwire.errors import ConfigError
+from podwire.routing.backend import Options
+
+EXAMPLE = """
+nodeName: node-1
+parts: [cni, routing]
+kubeconfig: /run/podwire/agent.kubeconfig
+runDir: /run/podwire/nodes/node-1
+stateDir: /var/lib/podwire/nodes/node-1
+clusterCIDRs: [10.244.0.0/16]
+serviceCIDRs: [10.96.0.0/16]
+routing: {backend: vxlan, directRouting: true}
+health: {port: 10256}
+"""
+
+
+def test_example(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(EXAMPLE)
+    config = load(path)
+    assert config.parts == ("cni", "routing")
+    assert str(config.socket) == "/run/podwire/nodes/node-1/cni.sock"
+    assert str(config.database) == "/var/lib/podwire/nodes/node-1/ipam.db"
+    assert config.routing == Options(backend="vxlan", direct_routing=True)
+    assert [str(n) for n in config.networks] == ["10.244.0.0/16"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "nodeName"),
+        ("- a", "object"),
+        ("nodeName: 5", "nodeName"),
+        ("nodeName: a\nparts: [cni, dns]", r"parts\[1\]: 'dns' is not a part"),
+        ("nodeName: a\nclusterCIDRs: [10.0.0.1/8]", r"clusterCIDRs\[0\]: 10.0.0.1/8 has host bits set"),
+        ("nodeName: a\nrouting: {backend: ipip}", "routing.backend: 'ipip'"),
+        ("nodeName: a\nrouting: {mtu: 100}", "routing.mtu: 100 is not in"),
+        ("nodeName: a\nrouting: {vni: 0}", "routing.vni"),
+        ("nodeName: a\nrouting: {mtuu: 100}", "mtuu"),
+        ("nodeName: a\nhealth: {port: x}", "health.port"),
+        ("nodeName: a\nsettings: x", "settings"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse(text, "agent.yaml")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"agent\.yaml: No such file"):
+        load(tmp_path / "agent.yaml")
+
+
+def test_settings_of_the_cluster_win() -> None:
+    options = overlay(Options(mtu=1400), {"routing.backend": "hostgw", "proxy.mode": "x"}, "kube-system/podwire-config")
+    assert options == Options(backend="hostgw", mtu=1400)
+    assert overlay(Options(), {"routing.directRouting": "true", "routing.port": "4789"}, "x") == Options(
+        direct_routing=True, port=4789
+    )
+
+
+@pytest.mark.parametrize("data", [
+    {"routing.backend": "ipip"}, {"routing.backend": ""}, {"routing.port": "many"}, {"routing.nothing": "1"},
+])
+def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="^settings: routing"):
+        overlay(Options(), data, "settings")
