@@ -164,10 +164,11 @@ def _become_server(entries: Mapping[str, Entry], control: int, exits: int, title
         server.serve()
         code = 0
     finally:
-        _leave(code)
+        leave(code)
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
+    """Ends a forked process: prints the traceback of the exception under way, if any, and exits."""
     kind, failure, trace = sys.exc_info()
     if isinstance(failure, SystemExit):
         code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
@@ -275,4 +276,4 @@ class _Server:
             entry(request.payload)
             code = 0
         finally:
-            _leave(code)
+            leave(code)

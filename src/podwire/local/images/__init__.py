@@ -1,0 +1,1 @@
+"""What a container image means on this machine."""

@@ -1,0 +1,1 @@
+"""The local kubelet: pods of one node as namespaces with real processes."""

@@ -1,0 +1,144 @@
+"""What the kubelet tells a pod's shim, and what the shim answers; also the records that both keep in files.
+
+Messages are msgpack behind a four-byte length on a unix stream socket; descriptors of an :class:`ExecOrder`
+(its standard input, output and error) ride on the first bytes. Each request has a number that its answer
+repeats; a message with number 0 is an event.
+"""
+
+import struct
+from typing import Literal
+
+import msgspec
+
+LENGTH = struct.Struct("!I")
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """One bind mount of a container; both paths absolute, ``source`` without symbolic links."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+class User(msgspec.Struct, frozen=True):
+    """Whom a program runs as."""
+
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One container to start.
+
+    With ``entry`` a warm Python function (``standin``, ``dns``) runs in the forked process with ``payload``;
+    otherwise ``argv`` is executed. ``record`` and ``log`` are files; ``termination`` is the source of the
+    termination message and is mounted by one of ``mounts``.
+    """
+
+    name: str
+    attempt: int
+    id: str
+    record: str
+    log: str
+    argv: tuple[str, ...] = ()
+    entry: str = ""
+    payload: bytes = b""
+    env: dict[str, str] = {}
+    cwd: str = "/"
+    mounts: tuple[Mount, ...] = ()
+    files: dict[str, str] = {}
+    """Small files of the container's own, path to text, such as /etc/hosts."""
+    user: User | None = None
+    stdin: bool = False
+    tty: bool = False
+
+
+class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A further program inside a running container; its three descriptors come with the message."""
+
+    container: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str = "/"
+    user: User | None = None
+    tty: bool = False
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request; ``pid`` and ``signal`` belong to ``signal``, a container's name to several."""
+
+    number: int
+    verb: Literal["start", "exec", "signal", "attach", "close"]
+    container: str = ""
+    pid: int = 0
+    signal: int = 0
+    start: ContainerOrder | None = None
+    exec: ExecOrder | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to one request, or with number 0 an event: process ``pid`` ended with ``code``."""
+
+    number: int = 0
+    pid: int = 0
+    code: int = 0
+    problem: str = ""
+    container: str = ""
+    attempt: int = 0
+
+
+class ShimOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new shim is told; its listening socket is descriptor 3."""
+
+    hostname: str
+    root: str
+    """An empty directory on which each container mounts its root, in its own mount namespace."""
+    host_network: bool = False
+    cgroup: str = ""
+    binds: tuple[str, ...] = ()
+    """Mount points of the machine, besides /proc, /sys and /dev, that containers see."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One container's run; written when it starts and again when it ends. Times are RFC 3339."""
+
+    name: str
+    attempt: int
+    id: str
+    log: str
+    pid: int = 0
+    ticks: int = 0
+    """The kernel's start time of the process, so that a reused pid is not mistaken for it."""
+    started_at: str = ""
+    finished_at: str = ""
+    code: int = 0
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        return bool(self.finished_at)
+
+
+class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod's sandbox; rewritten when it changes, read by a restarted kubelet."""
+
+    uid: str
+    namespace: str
+    name: str
+    sandbox: str = ""
+    netns: str = ""
+    ips: tuple[str, ...] = ()
+    shim_pid: int = 0
+    shim_ticks: int = 0
+    cgroup: str = ""
+    attached: bool = False
+    """Whether a CNI ADD was begun and no DEL has succeeded since."""
+    port_mappings: tuple[dict[str, str | int], ...] = ()
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    """The final result of the CNI ADD."""
+    started_at: str = ""

@@ -1,0 +1,1 @@
+"""The server that stands in for an image without a local command."""
