@@ -1,0 +1,279 @@
+"""The server on loopback sockets: UDP, TCP, forwarding, health, and what happens when upstream is away."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import dns.asyncquery
+import dns.flags
+import dns.message
+import dns.rcode
+import pytest
+
+from podwire.dns.config import DnsConfig
+from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
+from podwire.dns.health import serve_pages
+from podwire.dns.server import DnsServer
+from podwire.errors import ConfigError
+from podwire.model.meta import ObjectMeta
+from podwire.model.service import Service, ServiceSpec
+from podwire.runtime.clock import SystemClock
+
+Answerer = Callable[[bytes], bytes | None]
+
+
+class Upstream(asyncio.DatagramProtocol):
+    """A name server that answers by a function; counts what it was asked."""
+
+    def __init__(self, answer: Answerer) -> None:
+        self.answer = answer
+        self.asked = 0
+        self.transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self.asked += 1
+        assert self.transport is not None
+        if (reply := self.answer(data)) is not None:
+            self.transport.sendto(reply, addr)
+
+
+@asynccontextmanager
+async def upstream(answer: Answerer) -> AsyncIterator[tuple[Upstream, str]]:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_datagram_endpoint(lambda: Upstream(answer), ("127.0.0.1", 0))
+    try:
+        yield protocol, f"127.0.0.1:{transport.get_extra_info('sockname')[1]}"
+    finally:
+        transport.close()
+
+
+def address_answer(request: bytes, address: str = "192.0.2.7", ttl: int = 60) -> bytes:
+    query = dns.message.from_wire(request)
+    reply = dns.message.make_response(query, recursion_available=True)
+    name = query.question[0].name
+    reply.answer.append(dns.rrset.from_text(name, ttl, "IN", "A", address))
+    return reply.to_wire()
+
+
+@asynccontextmanager
+async def serving(*upstreams: str) -> AsyncIterator[DnsServer]:
+    config = DnsConfig(listen=("127.0.0.1",), port=0, upstreams=upstreams, resolv_conf="/nonexistent")
+    server = DnsServer(config, SystemClock())
+    server.zone.set_service("shop/web", a_service("10.96.0.1"), 1)
+    out = Service(
+        metadata=ObjectMeta(name="out", namespace="shop"),
+        spec=ServiceSpec(type="ExternalName", external_name="www.example.com"),
+    )
+    server.zone.set_service("shop/out", out, 1)
+    server.zone.mark_synced()
+    await server.open()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def a_service(ip: str) -> Service:
+    return Service(metadata=ObjectMeta(name="web", namespace="shop"), spec=ServiceSpec(cluster_ip=ip))
+
+
+async def ask(server: DnsServer, name: str, *, tcp: bool = False, kind: str = "A") -> dns.message.Message:
+    query = dns.message.make_query(name, kind)
+    send = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
+    return await send(query, "127.0.0.1", timeout=5, port=server.port)
+
+
+def run(body: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await body
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_a_service_is_answered_and_a_change_is_seen_at_once(tcp: bool) -> None:
+    async def body() -> None:
+        async with serving() as server:
+            for ip in ("10.96.0.1", "10.96.0.2", "10.96.0.3"):
+                if server.zone.set_service("shop/web", a_service(ip), 2):
+                    server.forget()
+                for _ in range(2):
+                    reply = await ask(server, "web.shop.svc.cluster.local", tcp=tcp)
+                    assert [rdata.to_text() for rdata in reply.answer[0]] == [ip]
+
+    run(body())
+
+
+def test_a_foreign_name_is_forwarded_once_and_then_kept() -> None:
+    async def body() -> None:
+        async with upstream(address_answer) as (other, address), serving(address) as server:
+            for _ in range(3):
+                reply = await ask(server, "www.example.com")
+                assert reply.answer[0][0].to_text() == "192.0.2.7"
+                assert not reply.flags & dns.flags.AA and reply.flags & dns.flags.RA
+            assert other.asked == 1
+            text = server.metrics().decode()
+            assert "coredns_cache_hits_total" in text and 'plugin="forward"} 3' in text
+
+    run(body())
+
+
+def test_an_alias_is_followed_upstream() -> None:
+    async def body() -> None:
+        async with upstream(address_answer) as (_, address), serving(address) as server:
+            reply = await ask(server, "out.shop.svc.cluster.local")
+            assert [rrset.to_text().split(" ", 2)[2] for rrset in reply.answer] == [
+                "IN CNAME www.example.com.",
+                "IN A 192.0.2.7",
+            ]
+
+    run(body())
+
+
+def test_the_second_upstream_is_asked_when_the_first_refuses_connections() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+
+    async def body() -> None:
+        async with upstream(address_answer) as (_, address), serving(dead, address) as server:
+            started = time.monotonic()
+            reply = await ask(server, "www.example.com")
+            assert reply.answer and time.monotonic() - started < 1
+
+    run(body())
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_without_upstream_a_foreign_name_fails_at_once(tcp: bool) -> None:
+    async def body() -> None:
+        async with serving() as server:
+            started = time.monotonic()
+            reply = await ask(server, "www.example.com", tcp=tcp)
+            assert reply.rcode() == dns.rcode.SERVFAIL and time.monotonic() - started < 1
+
+    run(body())
+
+
+def test_a_reply_to_another_question_or_id_does_not_count() -> None:
+    def forge(request: bytes) -> bytes:
+        other = dns.message.make_query("evil.example", "A", id=dns.message.from_wire(request).id)
+        return address_answer(other.to_wire())
+
+    async def body() -> None:
+        async with upstream(forge) as (_, address):
+            options = ForwardOptions(deadline_s=0.5, attempt_s=0.2)
+            forwarder = Forwarder((parse_upstream(address, "t"),), SystemClock(), options)
+            assert await forwarder.ask(dns.message.make_query("a.example", "A").to_wire(), tcp=False) is None
+
+    run(body())
+
+
+def test_servers_that_failed_twice_hold_nobody_up() -> None:
+    async def body() -> None:
+        async with upstream(lambda _: None) as (other, address):
+            options = ForwardOptions(deadline_s=1.0, attempt_s=0.1, hold_s=60.0)
+            forwarder = Forwarder((parse_upstream(address, "t"),), SystemClock(), options)
+            request = dns.message.make_query("a.example", "A").to_wire()
+            for _ in range(5):
+                assert await forwarder.ask(request, tcp=False) is None
+            assert other.asked == 2
+
+    run(body())
+
+
+def test_waiting_requests_are_bounded() -> None:
+    async def body() -> None:
+        async with upstream(lambda _: None) as (_, address):
+            options = ForwardOptions(deadline_s=0.3, attempt_s=0.3, max_pending=1)
+            forwarder = Forwarder((parse_upstream(address, "t"),), SystemClock(), options)
+            request = dns.message.make_query("a.example", "A").to_wire()
+            results = await asyncio.gather(
+                forwarder.ask(request, tcp=False), forwarder.ask(request, tcp=False), return_exceptions=True
+            )
+            assert results[0] is None and isinstance(results[1], Overloaded)
+            assert forwarder.rejected == 1
+
+    run(body())
+
+
+def test_many_questions_on_one_tcp_connection() -> None:
+    async def body() -> None:
+        async with serving() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            for _ in range(50):
+                query = dns.message.make_query("web.shop.svc.cluster.local", "A")
+                data = query.to_wire()
+                writer.write(len(data).to_bytes(2, "big") + data)
+                reply = await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
+                assert query.is_response(dns.message.from_wire(reply))
+            writer.close()
+
+    run(body())
+
+
+def test_closing_does_not_wait() -> None:
+    async def body() -> None:
+        async with serving() as server:
+            await ask(server, "web.shop.svc.cluster.local")
+            started = time.monotonic()
+        assert time.monotonic() - started < 1
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("192.0.2.1", ("192.0.2.1", 53)),
+        ("192.0.2.1:54", ("192.0.2.1", 54)),
+        ("[fd00::1]:54", ("fd00::1", 54)),
+        ("fd00::1", ("fd00::1", 53)),
+        ("[fd00::1]", ("fd00::1", 53)),
+    ],
+)
+def test_an_upstream_is_an_address_with_or_without_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_upstream(text, "f") == address
+
+
+@pytest.mark.parametrize("text", ["", "dns.example", "192.0.2.1:0", "192.0.2.1:x", "[fd00::1"])
+def test_what_is_no_upstream_is_told(text: str) -> None:
+    if text == "[fd00::1":
+        assert parse_upstream(text, "f") == ("fd00::1", 53)
+        return
+    with pytest.raises(ConfigError, match="expected address"):
+        parse_upstream(text, "f")
+
+
+def test_resolv_conf_gives_name_servers_other_than_loopback(tmp_path: object) -> None:
+    path = f"{tmp_path}/resolv.conf"
+    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(
+            "search a.b\nnameserver 127.0.0.53\nnameserver 192.0.2.1\n# nameserver 192.0.2.9\n"
+            "nameserver fe80::1%eth0\nnameserver x\nnameserver 192.0.2.1\n"
+        )
+    assert read_resolv_conf(path) == (("192.0.2.1", 53), ("fe80::1%eth0", 53))
+    assert read_resolv_conf("/nonexistent") == ()
+
+
+def test_probe_pages() -> None:
+    async def body() -> None:
+        pages = {"/ready": lambda: (503, "text/plain", b"services\n")}
+        http = await serve_pages("127.0.0.1", 0, dict(pages))
+        port = http.sockets[0].getsockname()[1]
+        for request, status in (("GET /ready?x", b"503"), ("GET /x", b"404"), ("POST /ready", b"405"), ("x", b"405")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"{request} HTTP/1.1\r\n\r\n".encode())
+            assert (await reader.read()).split()[1] == status
+            writer.close()
+        http.close()
+        await http.wait_closed()
+
+    run(body())
