@@ -108,9 +108,7 @@ def check_config(config: ClusterConfig, source: str) -> None:
         raise ConfigError(source, "segments", f"{config.segments}: expected 1 to {SEGMENTS}")
     most = NODES_PER_SEGMENT * config.segments
     if not 1 <= config.nodes <= most:
-        raise ConfigError(
-            source, "nodes", f"{config.nodes}: expected 1 to {most} with {config.segments} segments"
-        )
+        raise ConfigError(source, "nodes", f"{config.nodes}: expected 1 to {most} with {config.segments} segments")
     if not 0 <= config.api_port <= 65535:
         raise ConfigError(source, "apiPort", f"{config.api_port}: expected 0 to 65535")
     _check_networks(config.pod_cidrs, source, "podCIDRs")

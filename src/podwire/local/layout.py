@@ -5,7 +5,7 @@ is derived from it:
 
 * fabric segment ``s`` (0 to 7): ``10.89.<8*index+s>.0/24`` and ``fd89:<index>:<s>::/64``; the host is ``.1``
   on segment 0, the router ``.254`` on each, nodes count from ``.11`` up, 240 to a segment;
-* namespaces: ``<run>/netns/{switch,router,node-<name>,pod-<sandbox>}``;
+* namespaces: ``<run>/netns/{switch,router,<node>,pod-<sandbox>}``;
 * the host's own link: ``pw<index>-host``.
 
 Nodes are spread over segments round-robin.
@@ -126,7 +126,7 @@ class Layout(msgspec.Struct, frozen=True):
         return PurePosixPath(self.state)
 
     def netns(self, name: str) -> PurePosixPath:
-        """The mounted namespace ``switch``, ``router`` or ``node-<n>``."""
+        """The mounted namespace ``switch``, ``router`` or that of a node, by its name."""
         return self.run_path / "netns" / name
 
     def node_run(self, node: str) -> PurePosixPath:

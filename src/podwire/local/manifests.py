@@ -27,6 +27,7 @@ _FIRST = (
     "NetworkPolicy",
     "Service",
 )
+_RANKS = {kind: number for number, kind in enumerate(_FIRST)}
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -123,7 +124,11 @@ def _open(document: object, where: str) -> list[Manifest]:
     return [Manifest(source=where, body=document)]
 
 
+def rank(manifest: Manifest) -> int:
+    """Smaller for what others need first."""
+    return _RANKS.get(manifest.kind, len(_RANKS))
+
+
 def in_order(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
     """The same objects, those that others need first; otherwise as they came."""
-    rank = {kind: number for number, kind in enumerate(_FIRST)}
-    return tuple(sorted(manifests, key=lambda m: rank.get(m.kind, len(rank))))
+    return tuple(sorted(manifests, key=rank))

@@ -81,9 +81,7 @@ def parse_port(word: str) -> Port:
     number, _, protocol = word.partition("/")
     protocol = protocol.upper() or "TCP"
     if not number.isdigit() or not 0 < int(number) < 65536 or protocol not in PROTOCOLS:
-        raise ConfigError(
-            "--port", "", f"{word!r}: expected a number from 1 to 65535, /TCP or /UDP behind it"
-        )
+        raise ConfigError("--port", "", f"{word!r}: expected a number from 1 to 65535, /TCP or /UDP behind it")
     return Port(number=int(number), protocol=protocol)
 
 
@@ -110,9 +108,7 @@ def source_places(facts: Facts, word: str) -> tuple[Place, ...]:
     if word == HOST:
         return (Place(name=HOST),)
     if word.startswith(("svc/", "service/")):
-        raise ConfigError(
-            "--from", "", f"{word!r}: packets leave from pods or from the host, not from a Service"
-        )
+        raise ConfigError("--from", "", f"{word!r}: packets leave from pods or from the host, not from a Service")
     return tuple(place_of(pod) for pod in pods_named(facts, word, "--from"))
 
 
@@ -280,11 +276,7 @@ def overview(facts: Facts, most: int = 9) -> tuple[Attempt, ...]:
     """
     chosen = _spread(facts, most)
     attempts = [
-        a
-        for source in chosen
-        for pod in chosen
-        if pod is not source
-        for a in to_pod(place_of(source), pod, ())
+        a for source in chosen for pod in chosen if pod is not source for a in to_pod(place_of(source), pod, ())
     ]
     fronts = {pod.spec.node_name: pod for pod in reversed(chosen)}
     for _, pod in sorted(fronts.items()):

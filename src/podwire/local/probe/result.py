@@ -76,9 +76,7 @@ def _surprise(result: Result) -> str:
 def columns(rows: Iterable[Sequence[str]], indent: str = "") -> str:
     """Rows as aligned columns, two spaces apart, without trailing blanks."""
     table = [tuple(row) for row in rows]
-    widths = [
-        max(len(row[i]) for row in table if i < len(row)) for i in range(max(map(len, table), default=0))
-    ]
+    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(max(map(len, table), default=0))]
     lines = ("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in table)
     return "\n".join(indent + line for line in lines)
 
@@ -89,9 +87,7 @@ def summary(results: Sequence[Result]) -> str:
     times = sorted(r.ms for r in results if r.reached)
     median = f", median {times[len(times) // 2]:.1f} ms" if times else ""
     good = len(results) - surprises
-    return f"{good} of {len(results)} as expected{median}" + (
-        f"; {surprises} NOT as expected" if surprises else ""
-    )
+    return f"{good} of {len(results)} as expected{median}" + (f"; {surprises} NOT as expected" if surprises else "")
 
 
 def overview(results: Sequence[Result]) -> str:
@@ -103,9 +99,7 @@ def overview(results: Sequence[Result]) -> str:
     if pods:
         parts.append("Pods to pods (o reached, X not):\n" + _matrix(pods))
     if named:
-        parts.append(
-            "Pods to Services by name, from one pod of each node:\n" + _grid(named, _service_port, _node_of)
-        )
+        parts.append("Pods to Services by name, from one pod of each node:\n" + _grid(named, _service_port, _node_of))
     if host:
         parts.append("Host to NodePorts:\n" + _grid(host, _node_port, _target_node))
     failed = [r for r in results if r.surprising]
@@ -113,10 +107,7 @@ def overview(results: Sequence[Result]) -> str:
         parts.append(
             "Not as expected:\n"
             + columns(
-                [
-                    (r.attempt.source.name, "->", r.attempt.target, str(r.attempt.port), r.error)
-                    for r in failed[:20]
-                ],
+                [(r.attempt.source.name, "->", r.attempt.target, str(r.attempt.port), r.error) for r in failed[:20]],
                 "  ",
             )
         )
@@ -157,9 +148,7 @@ def _node_port(result: Result) -> str:
     return f"{result.attempt.target.rpartition('svc/')[2]} {result.attempt.port}"
 
 
-def _grid(
-    results: Sequence[Result], row_of: Callable[[Result], str], column_of: Callable[[Result], str]
-) -> str:
+def _grid(results: Sequence[Result], row_of: Callable[[Result], str], column_of: Callable[[Result], str]) -> str:
     heads = sorted({column_of(r) for r in results})
     cells: dict[tuple[str, str], bool] = {}
     for r in results:

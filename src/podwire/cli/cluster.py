@@ -1,0 +1,172 @@
+"""The commands that make, show and remove a local cluster."""
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from podwire.errors import ClusterError, ConfigError
+from podwire.local import places
+from podwire.local.config import ClusterConfig, RoutingSection, check_config, read_config
+from podwire.local.manifests import Manifest, in_order, parse_manifests, read_manifests
+
+name_option = click.option(
+    "--name", default="podwire", show_default=True, metavar="NAME", help="The cluster; several can run side by side."
+)
+
+
+@click.command()
+@name_option
+@click.option("--nodes", type=int, metavar="N", help="How many nodes.  [default: 3]")
+@click.option("--segments", type=int, metavar="N", help="L2 segments, joined by a router.  [default: 1]")
+@click.option("--backend", metavar="NAME", help="Routing backend: vxlan or hostgw.  [default: vxlan]")
+@click.option("--config", "config_file", metavar="FILE", help="Cluster configuration (YAML); options win over it.")
+@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Manifest file or folder; - is stdin.")
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Where database and certificates go.")
+@click.option("--probe", "with_probe", is_flag=True, help="End with a connectivity table of real packets.")
+@click.option(
+    "--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS", help="For pods to be Ready."
+)
+def up(  # noqa: PLR0913 - one parameter an option, as click calls it
+    name: str,
+    nodes: int | None,
+    segments: int | None,
+    backend: str | None,
+    config_file: str | None,
+    files: tuple[str, ...],
+    state_dir: Path | None,
+    with_probe: bool,
+    timeout_s: float,
+) -> int:
+    """Bring up a local cluster, or change a running one.
+
+    Nodes are network namespaces with their own agent and kubelet; pods are real processes; kubectl works. The command
+    can be repeated: it starts what is missing, adds or removes nodes, switches the routing backend, applies the
+    manifests again, and leaves the rest running. With -f it waits until the applied workloads are Ready.
+
+    \b
+    podwire up --nodes 3 -f examples/shop --probe
+    export KUBECONFIG=$(podwire kubeconfig)
+    kubectl get pods -A -o wide
+    """
+    from podwire.local import bring_up
+
+    places.check_name(name)
+    places.check_root()
+    config = _configured(config_file, nodes, segments, backend)
+    manifests = _manifests(files)
+    request = bring_up.UpRequest(
+        name=name, config=config, manifests=manifests, state=state_dir, probe=with_probe, timeout_s=timeout_s
+    )
+    return bring_up.run(request, _say)
+
+
+def _say(line: str) -> None:
+    click.echo(line)
+
+
+def _configured(
+    config_file: str | None, nodes: int | None, segments: int | None, backend: str | None
+) -> ClusterConfig:
+    config = read_config(config_file) if config_file else ClusterConfig()
+    changes: dict[str, object] = {}
+    if nodes is not None:
+        changes["nodes"] = nodes
+    if segments is not None:
+        changes["segments"] = segments
+    if backend is not None:
+        changes["routing"] = RoutingSection(backend=backend)
+    config = msgspec.structs.replace(config, **changes)
+    check_config(config, config_file or "podwire up")
+    return config
+
+
+def _manifests(files: tuple[str, ...]) -> tuple[Manifest, ...]:
+    paths = tuple(f for f in files if f != "-")
+    found = read_manifests(paths)
+    if "-" in files:
+        found += parse_manifests(sys.stdin.read(), "stdin")
+    return in_order(found)
+
+
+@click.command()
+@name_option
+@click.option("--all", "every", is_flag=True, help="Every local cluster of this machine.")
+def down(name: str, every: bool) -> None:
+    """Take a local cluster away, leaving the machine as it was.
+
+    Works in any state: also when processes were killed or `podwire up` was interrupted.
+    """
+    from podwire.local import teardown
+
+    places.check_root()
+    for one in places.names() if every else (name,):
+        places.check_name(one)
+        with places.locked(one):
+            layout = places.find(one)
+            if layout is None:
+                click.echo(f"cluster {one!r} is not there")
+            else:
+                teardown.destroy(layout)
+                click.echo(f"cluster {one!r} is gone")
+            places.forget_lock(one)
+
+
+@click.command()
+@name_option
+def status(name: str) -> None:
+    """Show nodes, data planes and processes of a local cluster."""
+    from podwire.local import overview
+
+    layout = places.existing(name)
+    click.echo(asyncio.run(overview.describe(layout)))
+
+
+@click.command()
+@name_option
+@click.option("--text", is_flag=True, help="Print the file itself instead of its path.")
+def kubeconfig(name: str, text: bool) -> None:
+    """Print the path (or the text) of a cluster's kubeconfig.
+
+    \b
+    export KUBECONFIG=$(podwire kubeconfig)
+    """
+    from podwire.local import credentials
+
+    path = credentials.kubeconfig_path(places.existing(name), "admin")
+    if not path.is_file():
+        raise ClusterError(f"cluster {name!r} has no kubeconfig yet; run `podwire up`")
+    click.echo(path.read_text(encoding="utf-8") if text else str(path), nl=not text)
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@name_option
+@click.argument("node")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(name: str, node: str, command: tuple[str, ...]) -> None:
+    """Run a command in a node's network namespace.
+
+    NODE is a node's name, or `switch` or `router` for the fabric between the nodes.
+
+    \b
+    podwire exec node-1 ip route
+    podwire exec node-2 nft list ruleset
+    podwire exec node-1 tcpdump -ni eth0
+    """
+    import os
+
+    from podwire.kernel import netns
+
+    layout = places.existing(name)
+    place = Path(layout.netns(node))
+    if not netns.exists(place):
+        found = sorted(p.name for p in place.parent.glob("*") if not p.name.startswith("pod-"))
+        raise ConfigError("NODE", "", f"{node!r} is not in cluster {name!r}; there is {', '.join(found)}")
+    netns.enter(place)
+    try:
+        os.execvp(command[0], command)
+    except OSError as failure:
+        raise ConfigError("COMMAND", "", f"{shlex.join(command)}: {failure.strerror}") from failure

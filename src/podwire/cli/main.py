@@ -1,0 +1,89 @@
+"""The command ``podwire``: a table of commands, loaded when they are called, and the exit statuses.
+
+Exit status: 0 done; 1 something expected failed (a probe, a cluster that does not come up); 2 the input is wrong;
+130 interrupted. Errors are one line on standard error, without a traceback.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+import click
+
+from podwire.errors import ConfigError, PodwireError
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "up": ("podwire.cli.cluster:up", "Bring up a local cluster, or change a running one."),
+    "down": ("podwire.cli.cluster:down", "Take a local cluster away, leaving the machine as it was."),
+    "status": ("podwire.cli.cluster:status", "Show nodes, data planes and processes of a local cluster."),
+    "kubeconfig": ("podwire.cli.cluster:kubeconfig", "Print the path or the text of a cluster's kubeconfig."),
+    "exec": ("podwire.cli.cluster:execute", "Run a command in a node's network namespace."),
+    "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
+    "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
+    "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services."),
+    "controller": ("podwire.cli.component:controller", "Run the cluster's controllers."),
+    "dns": ("podwire.cli.component:dns", "Run cluster DNS."),
+    "apiserver": ("podwire.cli.component:apiserver", "Run the embedded Kubernetes API server."),
+    "kubelet": ("podwire.cli.component:kubelet", "Run the local kubelet: pods as processes in namespaces."),
+}
+"""Name of the command: where it is, and its line in the overview."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on call; the overview needs no import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The overview from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="podwire")
+def root() -> None:
+    """The network of a Kubernetes cluster.
+
+    On one machine, `podwire up` makes a cluster of several nodes out of network namespaces: kubectl talks to it and
+    real packets cross it. On a real cluster, `podwire agent`, `controller` and `dns` run as its network.
+    """
+
+
+def main() -> NoReturn:
+    """Runs the command line and ends the process."""
+    try:
+        status = root.main(standalone_mode=False)
+    except click.UsageError as failure:
+        failure.show()
+        sys.exit(2)
+    except click.ClickException as failure:
+        failure.show()
+        sys.exit(failure.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except ConfigError as failure:
+        click.echo(f"podwire: {failure}", err=True)
+        sys.exit(2)
+    except PodwireError as failure:
+        click.echo(f"podwire: {failure}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

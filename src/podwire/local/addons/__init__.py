@@ -1,0 +1,1 @@
+"""Objects that every local cluster has."""

@@ -1,0 +1,66 @@
+"""Creates the objects that every local cluster has: cluster DNS and the network's configuration.
+
+What exists is left as it is, so that a user's change to it survives the next ``podwire up``; only the routing
+backend and the proxy mode follow the cluster's configuration when that names another one.
+"""
+
+import asyncio
+from importlib import resources
+from typing import Any
+
+from podwire.errors import AlreadyExists
+from podwire.kube.client import MERGE_PATCH, Client
+from podwire.kube.resources import CONFIGMAPS
+from podwire.local.config import ClusterConfig
+from podwire.local.manifests import Manifest, parse_manifests
+from podwire.local.objects import Kinds
+
+SYSTEM_NAMESPACE = "kube-system"
+NETWORK_CONFIG = "podwire-config"
+"""The ConfigMap that agents watch for what can be switched on a running cluster."""
+
+
+def manifests(service_dns: str, replicas: int) -> tuple[Manifest, ...]:
+    """Cluster DNS, answering on ``service_dns``."""
+    text = resources.files("podwire.local.addons").joinpath("dns.yaml").read_text(encoding="utf-8")
+    found = parse_manifests(text, "dns.yaml")
+    for manifest in found:
+        if manifest.kind == "Service":
+            manifest.body["spec"] |= {"clusterIP": service_dns, "clusterIPs": [service_dns]}
+        if manifest.kind == "Deployment":
+            manifest.body["spec"]["replicas"] = replicas
+    return found
+
+
+def network_config(config: ClusterConfig) -> dict[str, Any]:
+    """The ConfigMap ``kube-system/podwire-config``."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": NETWORK_CONFIG, "namespace": SYSTEM_NAMESPACE},
+        "data": {"routing.backend": config.routing.backend, "proxy.mode": config.proxy.mode},
+    }
+
+
+async def ensure(client: Client, config: ClusterConfig, service_dns: str) -> None:
+    """Creates what is missing; returns when all of it is there."""
+    kinds = Kinds(client)
+    wanted = manifests(service_dns, min(2, config.nodes))
+    await asyncio.gather(*(_create(client, kinds, m) for m in wanted), _network(client, config))
+
+
+async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:
+    try:
+        resource = await kinds.resource(manifest)
+        await client.create(resource, manifest.body, manifest.body["metadata"].get("namespace", ""))
+    except AlreadyExists:
+        pass
+
+
+async def _network(client: Client, config: ClusterConfig) -> None:
+    wanted = network_config(config)
+    try:
+        await client.create(CONFIGMAPS.raw, wanted, SYSTEM_NAMESPACE)
+    except AlreadyExists:
+        patch = {"data": wanted["data"]}
+        await client.patch(CONFIGMAPS.raw, NETWORK_CONFIG, patch, SYSTEM_NAMESPACE, patch_type=MERGE_PATCH)

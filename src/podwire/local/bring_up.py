@@ -1,0 +1,79 @@
+"""``podwire up``: from a request to a running cluster with its applications Ready and a table that shows it.
+
+The supervisor makes the cluster; this process applies the manifests as soon as the API answers, waits for nodes and
+workloads, and sends the probes. It holds the cluster's lock all the while, so two of them do not mix.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import ClusterError
+from podwire.kernel import network
+from podwire.kernel.netlink import Netlink
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.local import credentials, launch, objects, overview, places, readiness
+from podwire.local.config import ClusterConfig
+from podwire.local.control import Ask, ask
+from podwire.local.layout import Layout
+from podwire.local.manifests import Manifest
+from podwire.local.probe import collect, result
+from podwire.local.probe.plan import overview as overview_attempts
+from podwire.runtime.clock import SystemClock
+
+Say = Callable[[str], None]
+
+
+class UpRequest(msgspec.Struct, frozen=True):
+    """What ``podwire up`` was asked for."""
+
+    name: str
+    config: ClusterConfig
+    manifests: tuple[Manifest, ...]
+    state: Path | None = None
+    probe: bool = False
+    timeout_s: float = 120.0
+
+
+def run(request: UpRequest, say: Say) -> int:
+    """Brings the cluster up and returns the exit status: 0, or 1 when a workload or a probe is not as expected.
+
+    Raises: ClusterError, ConfigError.
+    """
+    with places.locked(request.name):
+        layout = places.establish(request.name, request.config.segments, request.state, _routed_networks())
+        launch.ensure_supervisor(layout)
+        argument = msgspec.to_builtins(request.config)
+        ask(launch.control_socket(layout), Ask(do="ensure", argument=argument), say)
+        return asyncio.run(_finish(request, layout, say))
+
+
+def _routed_networks() -> tuple[str, ...]:
+    with Netlink() as host:
+        return tuple(route.dst for route in network.read(host).routes)
+
+
+async def _finish(request: UpRequest, layout: Layout, say: Say) -> int:
+    clock = SystemClock()
+    client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), clock, manager=objects.MANAGER)
+    try:
+        applied = await objects.apply(client, request.manifests)
+        if applied:
+            say(f"applied {len(applied)} objects")
+        waiting = readiness.Waiting(client, request.config.nodes, applied)
+        late = await waiting.until_ready(request.timeout_s)
+        say(f"{request.config.nodes} nodes and {waiting.workloads} workloads ready")
+        if late:
+            raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
+        say(await overview.describe(layout, client))
+        if not request.probe:
+            return 0
+        prober, facts = await collect.prober(layout, client, clock)
+        results = await prober.run(overview_attempts(facts))
+        say("\n" + result.overview(results))
+        return 1 if any(r.surprising for r in results) else 0
+    finally:
+        await client.close()

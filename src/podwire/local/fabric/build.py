@@ -1,0 +1,66 @@
+"""Makes the kernel hold the planned fabric; every step may be repeated.
+
+The host's link comes first, since the API server listens on its address; nodes follow, each namespace with its link
+in one batch; the switch is completed last, when all ports are there.
+"""
+
+from pathlib import Path
+
+from podwire.errors import ClusterError
+from podwire.kernel import netns, network
+from podwire.kernel.netlink import Netlink
+from podwire.local.fabric.plan import HOST_PORT, PROTOCOL, ROUTER, SWITCH, Fabric, alias_prefix
+from podwire.local.layout import Layout
+from podwire.state.network import NetworkState, Owner
+
+
+def host(layout: Layout, fabric: Fabric) -> None:
+    """Joins the host to the switch.
+
+    Raises: KernelError; ClusterError naming what could not be made.
+    """
+    _namespace(layout, SWITCH)
+    _apply(layout, None, fabric.host)
+    ready = {link.name for link in fabric.switch.links if link.kind} | {HOST_PORT}
+    partly = tuple(link for link in fabric.switch.links if link.name in ready)
+    _apply(layout, SWITCH, NetworkState(links=partly, sysctls=fabric.switch.sysctls))
+
+
+def nodes(layout: Layout, fabric: Fabric) -> None:
+    """Makes the router and the nodes, and completes the switch.
+
+    Raises: KernelError; ClusterError naming what could not be made.
+    """
+    if fabric.router is not None:
+        _namespace(layout, ROUTER)
+        _apply(layout, ROUTER, fabric.router)
+    for name, state in fabric.nodes.items():
+        _namespace(layout, name)
+        _apply(layout, name, state)
+    _apply(layout, SWITCH, fabric.switch)
+
+
+def remove_node(layout: Layout, node: str) -> None:
+    """Takes a node's namespace away; its port goes with the last process in it."""
+    netns.delete(layout.netns(node))
+
+
+def node_names(layout: Layout) -> tuple[str, ...]:
+    """The nodes that have a namespace."""
+    folder = Path(layout.netns(SWITCH)).parent
+    return tuple(sorted(p.name for p in folder.glob("node-*")))
+
+
+def _namespace(layout: Layout, name: str) -> None:
+    path = Path(layout.netns(name))
+    if not netns.exists(path):
+        path.unlink(missing_ok=True)
+        netns.create(path)
+
+
+def _apply(layout: Layout, name: str | None, state: NetworkState) -> None:
+    owner = Owner(route_protocol=PROTOCOL, alias_prefix=alias_prefix(layout))
+    with Netlink(Path(layout.netns(name)) if name else None) as sock:
+        report = network.apply(sock, state, owner)
+    if report.failed:
+        raise ClusterError(f"{name or 'host'}: " + "; ".join(str(failure) for failure in report.failed))

@@ -1,0 +1,185 @@
+"""What the fabric's namespaces hold, as state values; pure.
+
+One switch namespace has a bridge per segment; every node's ``eth0`` is a veth whose other end is a port of its
+segment's bridge. With more than one segment a router namespace joins them. The host is a station on segment 0::
+
+    host (pw0-host .1) ──┐
+    node-1 (eth0 .11) ───┤ segment-0 ── router (.254) ── segment-1 ├── node-2 (eth0 .11)
+    node-3 (eth0 .12) ───┘
+
+Hardware addresses follow from cluster, segment and number, so a node that is made again is the same station.
+Above :data:`PINNED_NODES` nodes the neighbours are permanent: the kernel's neighbour table is one for all
+namespaces (``gc_thresh3``, 1,024 entries) and a mesh of dynamic entries would overflow it near 32 nodes.
+Cost: a bridge port, two links and a namespace per node; n² permanent neighbours when pinned (4 us each).
+"""
+
+import msgspec
+
+from podwire.local.layout import HOST_NUMBER, ROUTER_NUMBER, Layout, NodePlace, Segment
+from podwire.state.link import Link
+from podwire.state.network import NetworkState
+from podwire.state.route import Address, Neighbour, Route, Sysctl
+
+PROTOCOL = 114
+"""Route protocol number of everything the fabric owns."""
+PINNED_NODES = 16
+SWITCH = "switch"
+ROUTER = "router"
+HOST_PORT = "host"
+
+
+class Fabric(msgspec.Struct, frozen=True):
+    """The desired state of each namespace, the nodes' by name; ``router`` is None with one segment."""
+
+    host: NetworkState
+    switch: NetworkState
+    router: NetworkState | None
+    nodes: dict[str, NetworkState]
+
+
+def plan(layout: Layout, count: int) -> Fabric:
+    """The fabric of a cluster with ``count`` nodes."""
+    places = layout.nodes(count)
+    return Fabric(
+        host=_host(layout, places),
+        switch=_switch(layout, places),
+        router=_router(layout) if layout.segment_count > 1 else None,
+        nodes={place.name: _node(layout, place, places) for place in places},
+    )
+
+
+def _mac(layout: Layout, segment: Segment, number: int) -> str:
+    return f"02:89:{layout.index:02x}:{segment.number:02x}:00:{number:02x}"
+
+
+def _station_number(place: NodePlace) -> int:
+    return int(place.address) & 0xFF
+
+
+def alias_prefix(layout: Layout) -> str:
+    """The owner mark of this cluster's fabric links."""
+    return f"podwire/fabric/{layout.name}"
+
+
+def _alias(layout: Layout, role: str) -> str:
+    return f"{alias_prefix(layout)} {role}"
+
+
+def _host(layout: Layout, places: tuple[NodePlace, ...]) -> NetworkState:
+    first = layout.segment(0)
+    link = Link(
+        name=layout.host_link,
+        kind="veth",
+        peer=HOST_PORT,
+        peer_netns=str(layout.netns(SWITCH)),
+        mac=_mac(layout, first, HOST_NUMBER),
+        alias=_alias(layout, "host"),
+    )
+    others = layout.segments[1:]
+    return NetworkState(
+        links=(link,),
+        addresses=(
+            Address(link=link.name, cidr=f"{layout.host_address}/24"),
+            Address(link=link.name, cidr=f"{layout.host_address6}/64"),
+        ),
+        routes=tuple(
+            route
+            for segment in others
+            for route in (
+                Route(dst=str(segment.network), via=str(first.router), link=link.name, proto=PROTOCOL),
+                Route(dst=str(segment.network6), via=str(first.router6), link=link.name, proto=PROTOCOL),
+            )
+        ),
+        neighbours=_neighbours(layout, link.name, first, places, HOST_NUMBER),
+    )
+
+
+def _switch(layout: Layout, places: tuple[NodePlace, ...]) -> NetworkState:
+    bridges = tuple(
+        Link(name=segment.bridge, kind="bridge", alias=_alias(layout, segment.bridge)) for segment in layout.segments
+    )
+    ports = [Link(name=HOST_PORT, master=layout.segment(0).bridge, alias=_alias(layout, "port"))]
+    ports += [Link(name=p.port, master=p.segment.bridge, alias=_alias(layout, f"port of {p.name}")) for p in places]
+    if layout.segment_count > 1:
+        ports += [
+            Link(name=f"router-{s.number}", master=s.bridge, alias=_alias(layout, "port of router"))
+            for s in layout.segments
+        ]
+    return NetworkState(
+        links=(*bridges, *ports),
+        sysctls=(Sysctl(path="net/ipv6/conf/all/disable_ipv6", value="1"),),
+    )
+
+
+def _router(layout: Layout) -> NetworkState:
+    links = tuple(
+        Link(
+            name=f"eth{s.number}",
+            kind="veth",
+            peer=f"router-{s.number}",
+            peer_netns=str(layout.netns(SWITCH)),
+            mac=_mac(layout, s, ROUTER_NUMBER),
+            alias=_alias(layout, "router"),
+        )
+        for s in layout.segments
+    )
+    addresses = [Address(link=f"eth{s.number}", cidr=f"{s.router}/24") for s in layout.segments]
+    addresses += [Address(link=f"eth{s.number}", cidr=f"{s.router6}/64") for s in layout.segments]
+    return NetworkState(
+        links=(Link(name="lo"), *links),
+        addresses=tuple(addresses),
+        routes=(
+            Route(dst="default", via=str(layout.host_address), link="eth0", proto=PROTOCOL),
+            Route(dst="::/0", via=str(layout.host_address6), link="eth0", proto=PROTOCOL),
+        ),
+        sysctls=(
+            Sysctl(path="net/ipv4/ip_forward", value="1"),
+            Sysctl(path="net/ipv6/conf/all/forwarding", value="1"),
+        ),
+    )
+
+
+def _node(layout: Layout, place: NodePlace, places: tuple[NodePlace, ...]) -> NetworkState:
+    routed = layout.segment_count > 1
+    gateway = place.segment.router if routed else layout.host_address
+    gateway6 = place.segment.router6 if routed else layout.host_address6
+    return NetworkState(
+        links=(
+            Link(name="lo"),
+            Link(
+                name="eth0",
+                kind="veth",
+                peer=place.port,
+                peer_netns=str(layout.netns(SWITCH)),
+                mac=_mac(layout, place.segment, _station_number(place)),
+                alias=_alias(layout, place.name),
+            ),
+        ),
+        addresses=(
+            Address(link="eth0", cidr=f"{place.address}/24"),
+            Address(link="eth0", cidr=f"{place.address6}/64"),
+        ),
+        routes=(
+            Route(dst="default", via=str(gateway), link="eth0", proto=PROTOCOL),
+            Route(dst="::/0", via=str(gateway6), link="eth0", proto=PROTOCOL),
+        ),
+        neighbours=_neighbours(layout, "eth0", place.segment, places, _station_number(place)),
+    )
+
+
+def _neighbours(
+    layout: Layout, link: str, segment: Segment, places: tuple[NodePlace, ...], me: int
+) -> tuple[Neighbour, ...]:
+    if len(places) <= PINNED_NODES:
+        return ()
+    stations = [_station_number(p) for p in places if p.segment == segment]
+    if layout.segment_count > 1:
+        stations.append(ROUTER_NUMBER)
+    if segment.number == 0:
+        stations.append(HOST_NUMBER)
+    return tuple(
+        Neighbour(link=link, ip=str(address), mac=_mac(layout, segment, number))
+        for number in stations
+        if number != me
+        for address in (segment.network[number], segment.network6[number])
+    )

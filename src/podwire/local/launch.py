@@ -1,0 +1,86 @@
+"""Starts a cluster's supervisor as a daemon, from a process that has imported every component.
+
+Two forks and a new session: the daemon belongs to init, has no terminal, writes to ``<run>/log/supervisor.log`` and
+keeps no descriptor of its starter. The fork server is started in it before it has an event loop, so that every
+component begins as a fork of one warm process.
+"""
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from pathlib import Path
+
+from podwire.errors import ClusterError
+from podwire.local import cgroup, components, processes
+from podwire.local.control import answers
+from podwire.local.layout import Layout
+from podwire.local.supervisor import CONTROL_SOCKET, ClusterSupervisor
+from podwire.observe import log
+from podwire.runtime import child
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.forkserver import ForkServer
+
+_ANSWER_WAIT_S = 15.0
+
+
+def control_socket(layout: Layout) -> Path:
+    """Where the supervisor answers."""
+    return Path(layout.run) / CONTROL_SOCKET
+
+
+def ensure_supervisor(layout: Layout) -> bool:
+    """Starts a supervisor when none answers; returns whether one was started.
+
+    Raises: ClusterError when it does not come up.
+    """
+    sock = control_socket(layout)
+    if answers(sock):
+        return False
+    log_file = Path(layout.run) / "log" / "supervisor.log"
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        _become_daemon(layout, log_file)
+    os.waitpid(pid, 0)
+    deadline = time.monotonic() + _ANSWER_WAIT_S
+    while not answers(sock):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the supervisor does not come up; its log is {log_file}")
+        time.sleep(0.005)
+    return True
+
+
+def _become_daemon(layout: Layout, log_file: Path) -> None:
+    """In the first child: forks the daemon and ends."""
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    try:
+        _redirect(log_file)
+        os.chdir("/")
+        serve(layout)
+    except BaseException:  # noqa: BLE001 - the last frame of a process: nothing may return into the starter's stack
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+def _redirect(log_file: Path) -> None:
+    null = os.open("/dev/null", os.O_RDONLY)
+    out = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.closerange(3, 1024)
+
+
+def serve(layout: Layout) -> None:
+    """Runs the supervisor in this process until it is ended."""
+    log.configure("info")
+    child.set_title(f"podwire: supervisor {layout.name}")
+    processes.join_cgroup(os.getpid(), cgroup.create(layout.name))
+    gc.collect()
+    fork_server = ForkServer.start(components.ENTRIES, title=f"podwire: fork server {layout.name}")
+    asyncio.run(ClusterSupervisor(layout, fork_server, SystemClock()).run())

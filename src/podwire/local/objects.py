@@ -1,0 +1,97 @@
+"""Manifests to the API: which resource a kind is, and applying many of them.
+
+Kinds are looked up by discovery, one request per group and version, asked again once when a kind is missing (its
+definition may have been created a moment ago). Objects are applied server-side, so a second ``podwire up -f`` with
+the same files changes nothing. Those of one rank go out together; namespaces are awaited first.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from podwire.errors import ApiError, ConfigError
+from podwire.kube.client import APPLY_PATCH, Client, failure_of
+from podwire.kube.resources import Json, Resource
+from podwire.local.manifests import Manifest, rank
+
+MANAGER = "podwire-up"
+_AT_ONCE = 16
+
+
+class Kinds:
+    """The kinds that an API server knows."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, dict[str, Resource[Json]]] = {}
+
+    async def resource(self, manifest: Manifest) -> Resource[Json]:
+        """The resource of a manifest's kind.
+
+        Raises: ConfigError when the API server does not know it.
+        """
+        version, kind = str(manifest.body["apiVersion"]), manifest.kind
+        found = (await self._of(version)).get(kind)
+        if found is None:
+            self._known.pop(version, None)
+            found = (await self._of(version)).get(kind)
+        if found is None:
+            raise ConfigError(manifest.source, "kind", f"the API server knows no {kind} in {version}")
+        return found
+
+    async def _of(self, version: str) -> dict[str, Resource[Json]]:
+        if version in self._known:
+            return self._known[version]
+        path = f"/apis/{quote(version)}" if "/" in version else f"/api/{quote(version)}"
+        answer = await self._client.raw("GET", path)
+        listed: list[dict[str, Any]] = []
+        if answer.status == 200:
+            listed = msgspec.json.decode(answer.body).get("resources", [])
+        elif answer.status != 404:
+            raise failure_of(answer.status, answer.body)
+        group, _, number = version.rpartition("/")
+        self._known[version] = {
+            entry["kind"]: Resource(group, number, entry["name"], entry["kind"], entry["namespaced"], dict)
+            for entry in listed
+            if "/" not in entry["name"]
+        }
+        return self._known[version]
+
+
+async def apply(client: Client, manifests: Sequence[Manifest], namespace: str = "default") -> list[Json]:
+    """Applies all objects, those that others need first; returns them as stored, in that order.
+
+    Raises: ConfigError naming file and line of the first that is refused; the others of its rank are applied.
+    """
+    kinds = Kinds(client)
+    stored: list[Json] = []
+    for _, group in groupby(sorted(manifests, key=rank), key=rank):
+        gate = asyncio.Semaphore(_AT_ONCE)
+        answers = await asyncio.gather(*(_apply(client, kinds, m, namespace, gate) for m in group))
+        stored.extend(answers)
+    return stored
+
+
+async def _apply(client: Client, kinds: Kinds, manifest: Manifest, namespace: str, gate: asyncio.Semaphore) -> Json:
+    async with gate:
+        resource = await kinds.resource(manifest)
+        meta = manifest.body["metadata"]
+        place = (meta.get("namespace") or namespace) if resource.namespaced else ""
+        if "name" not in meta:
+            raise ConfigError(manifest.source, "metadata.name", "expected a name: generateName cannot be applied")
+        query = {"fieldManager": MANAGER, "force": "true", "fieldValidation": "Strict"}
+        headers = {"content-type": APPLY_PATCH}
+        body = msgspec.json.encode(manifest.body)
+        answer = await client.raw("PATCH", resource.path(place, meta["name"]), query, body, headers)
+        if answer.status >= 400:
+            raise _refusal(manifest, failure_of(answer.status, answer.body))
+        stored: Json = msgspec.json.decode(answer.body)
+        return stored
+
+
+def _refusal(manifest: Manifest, failure: ApiError) -> ConfigError:
+    return ConfigError(manifest.source, manifest.name, failure.message)

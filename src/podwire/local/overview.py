@@ -1,0 +1,80 @@
+"""What a local cluster consists of, as text: nodes, data planes in use and why, processes, the kubeconfig line."""
+
+import asyncio
+from pathlib import Path
+
+from podwire.errors import ApiUnreachable
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.kube.resources import NODES, PODS
+from podwire.local import credentials, processes
+from podwire.local.layout import Layout
+from podwire.local.probe.result import columns
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.runtime.clock import SystemClock
+
+ANNOTATION = "podwire.io/"
+"""Prefix of what agents say about themselves on their Node."""
+
+
+async def describe(layout: Layout, client: Client | None = None) -> str:
+    """The text, several lines; what the API does not answer is left out and said so."""
+    own = client or Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), SystemClock())
+    try:
+        nodes, pods = await asyncio.gather(own.list(NODES), own.list(PODS))
+        text = _nodes(tuple(nodes.items), tuple(pods.items))
+    except ApiUnreachable as failure:
+        text = f"the API server does not answer: {failure}"
+    finally:
+        if client is None:
+            await own.close()
+    line = f"export KUBECONFIG={credentials.kubeconfig_path(layout, 'admin')}"
+    return "\n\n".join((text, _processes(layout), line))
+
+
+def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
+    rows = [("NODE", "STATUS", "ADDRESS", "POD CIDR", "PODS", "ROUTING", "SERVICES")]
+    notes: list[str] = []
+    for node in sorted(nodes, key=_order):
+        meta = node.metadata
+        running = sum(1 for p in pods if p.spec.node_name == meta.name and not p.finished)
+        rows.append(
+            (
+                meta.name,
+                "Ready" if node.ready else "NotReady",
+                ",".join(node.internal_ips),
+                ",".join(node.spec.pod_cidrs),
+                str(running),
+                meta.annotations.get(f"{ANNOTATION}routing", "-"),
+                meta.annotations.get(f"{ANNOTATION}proxy", "-"),
+            )
+        )
+        notes += [
+            f"{meta.name}: {text}"
+            for key, text in meta.annotations.items()
+            if key == f"{ANNOTATION}fallback" and text
+        ]
+    return "\n".join([columns(rows), *notes])
+
+
+def _order(node: Node) -> tuple[int, str]:
+    return len(node.metadata.name), node.metadata.name
+
+
+def _processes(layout: Layout) -> str:
+    rows = [("PROCESS", "PID", "STATE")]
+    ended = 0
+    for file in sorted((Path(layout.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
+        record = processes.read_record(file)
+        if record is None:
+            continue
+        alive = processes.start_time(record.pid) == record.started
+        ended += not alive
+        rows.append((file.stem, str(record.pid), "running" if alive else "ended"))
+    if len(rows) > _MANY:
+        return f"{len(rows) - 1} processes, {ended} of them ended"
+    return columns(rows)
+
+
+_MANY = 24

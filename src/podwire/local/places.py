@@ -1,0 +1,119 @@
+"""Where local clusters live on this machine, which index each has, and the lock around changing one.
+
+``<run root>/<name>/`` holds sockets, namespaces, process files and the file ``layout.json``; ``<state root>/<name>/``
+what outlives a reboot. The index of a cluster is the lowest that no other cluster has and whose fabric addresses the
+host does not use. The lock is a file lock, so it goes with the process that holds it.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import ClusterError, ConfigError
+from podwire.local.layout import CLUSTERS, Layout
+
+RUN_ROOT = Path("/run/podwire")
+STATE_ROOT = Path("/var/lib/podwire")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
+_LAYOUT = "layout.json"
+
+
+def check_name(name: str) -> None:
+    """Raises: ConfigError when a cluster cannot have this name."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError("--name", "", f"{name!r}: expected lower-case letters, digits and dashes, at most 32")
+
+
+def check_root() -> None:
+    """Raises: ClusterError when this process may not make namespaces."""
+    if os.geteuid() != 0:
+        raise ClusterError("local clusters are made of network namespaces, which needs root: run it with sudo")
+
+
+def find(name: str) -> Layout | None:
+    """The layout of an existing cluster, running or not; None when there is none of that name."""
+    try:
+        return msgspec.json.decode((RUN_ROOT / name / _LAYOUT).read_bytes(), type=Layout)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def existing(name: str) -> Layout:
+    """The layout of an existing cluster.
+
+    Raises: ClusterError naming those that exist.
+    """
+    layout = find(name)
+    if layout is None:
+        others = ", ".join(names()) or "none"
+        raise ClusterError(f"there is no local cluster {name!r} (there is: {others}); `podwire up` makes one")
+    return layout
+
+
+def names() -> tuple[str, ...]:
+    """The names of the clusters on this machine."""
+    if not RUN_ROOT.is_dir():
+        return ()
+    return tuple(sorted(p.name for p in RUN_ROOT.iterdir() if (p / _LAYOUT).is_file()))
+
+
+def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Layout:
+    """The layout of a cluster, made now if it is new; ``used`` are the IPv4 prefixes that the host routes.
+
+    Raises: ClusterError when no index is free, or when the cluster exists with another number of segments.
+    """
+    known = find(name)
+    if known:
+        if known.segment_count != segments:
+            raise ClusterError(
+                f"cluster {name!r} has {known.segment_count} segment(s), not {segments}; take it down first"
+            )
+        return known
+    taken = {other.index for other in map(find, names()) if other}
+    for index in range(CLUSTERS):
+        layout = Layout(
+            name=name,
+            index=index,
+            segment_count=segments,
+            run=str(RUN_ROOT / name),
+            state=str((state or STATE_ROOT) / name),
+        )
+        if index not in taken and not any(str(s.network) in used for s in layout.segments):
+            _write(layout)
+            return layout
+    raise ClusterError(f"all {CLUSTERS} places for local clusters on this machine are taken")
+
+
+def _write(layout: Layout) -> None:
+    for path in (Path(layout.run), Path(layout.state)):
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+    (Path(layout.run) / _LAYOUT).write_bytes(msgspec.json.encode(layout))
+
+
+@contextlib.contextmanager
+def locked(name: str, *, wait: bool = False) -> Iterator[None]:
+    """Holds the lock of one cluster.
+
+    Raises: ClusterError when another process holds it and ``wait`` is off.
+    """
+    lock_folder = RUN_ROOT.with_name("podwire.lock")
+    lock_folder.mkdir(exist_ok=True)
+    with (lock_folder / name).open("w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as failure:
+            raise ClusterError(f"cluster {name!r} is being changed by another podwire process") from failure
+        yield
+
+
+def forget_lock(name: str) -> None:
+    """Removes the lock file of a cluster that is gone; the caller holds it."""
+    folder = RUN_ROOT.with_name("podwire.lock")
+    (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,70 @@
+"""The facts that a probe needs: from the API, and from the folders of the local cluster."""
+
+import asyncio
+from ipaddress import ip_address
+from pathlib import Path
+
+from podwire.dns import wire
+from podwire.dns.names import encode_name
+from podwire.errors import ProtocolError
+from podwire.kube.client import Client
+from podwire.kube.resources import ENDPOINTSLICES, NODES, PODS, SERVICES
+from podwire.local.layout import Layout
+from podwire.local.probe.execute import Lookup, Prober
+from podwire.local.probe.plan import HOST, Facts, Place
+from podwire.model.service import EndpointSlice
+from podwire.runtime.clock import Clock
+
+_SERVICE_LABEL = "kubernetes.io/service-name"
+_DNS_SERVICE = ("kube-system", "kube-dns")
+
+
+async def facts_of(client: Client) -> Facts:
+    """What the plan reads, from four lists at the same time."""
+    pods, services, nodes, slices = await asyncio.gather(
+        client.list(PODS), client.list(SERVICES), client.list(NODES), client.list(ENDPOINTSLICES)
+    )
+    return Facts(
+        pods=tuple(pods.items),
+        services=tuple(sorted(services.items, key=lambda s: (s.metadata.namespace, s.metadata.name))),
+        node_addresses=tuple((n.metadata.name, n.internal_ips[0]) for n in nodes.items if n.internal_ips),
+        backed=frozenset(key for key in map(_backed, slices.items) if key),
+    )
+
+
+def _backed(one: EndpointSlice) -> str:
+    ready = any(e.conditions.ready is not False for e in one.endpoints or ())
+    service = one.metadata.labels.get(_SERVICE_LABEL, "")
+    return f"{one.metadata.namespace}/{service}" if ready and service else ""
+
+
+async def prober(layout: Layout, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
+    """A prober for the pods of a local cluster, and the facts to plan with."""
+    facts = await facts_of(client)
+    server = next(
+        (s.spec.cluster_ip for s in facts.services if (s.metadata.namespace, s.metadata.name) == _DNS_SERVICE), ""
+    )
+
+    def namespace_of(place: Place) -> Path | None:
+        if place.name == HOST:
+            return None
+        if place.host_network:
+            return Path(layout.netns(place.node))
+        return Path(layout.netns(f"pod-{place.pod_uid}"))
+
+    lookup = Lookup(server=server, query=_query, addresses=_addresses)
+    return Prober(namespace_of, lookup, clock, timeout_s), facts
+
+
+def _query(number: int, name: str, v6: bool) -> bytes:
+    kind = wire.AAAA if v6 else wire.A
+    return wire.encode(wire.Message(id=number, flags=wire.RD, name=encode_name(name), qtype=kind))
+
+
+def _addresses(data: bytes) -> tuple[str, ...]:
+    try:
+        message = wire.parse_message(data)
+    except ProtocolError:
+        return ()
+    found = (r for r in message.answer if r.type in (wire.A, wire.AAAA))
+    return tuple(str(ip_address(record.head + record.tail)) for record in found)

@@ -1,0 +1,88 @@
+"""Takes a local cluster away, whatever state it is in: running, half made, or with every process of ours killed.
+
+It asks nobody: processes are ended by the cluster's cgroup, and, for a machine without cgroup2, by their network
+namespace and their records. Namespaces go with the last process and mount in them, and links go with their
+namespaces. What is left is found by owner mark: mounts and files below the cluster's folders, the host's link.
+"""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from podwire.errors import KernelNotFound
+from podwire.kernel import netns
+from podwire.kernel.netlink import Netlink
+from podwire.local import cgroup, places, processes
+from podwire.local.layout import Layout
+
+_END_WAIT_S = 5.0
+
+
+def destroy(layout: Layout) -> None:
+    """Removes every trace of the cluster; the caller holds its lock."""
+    run, state = Path(layout.run), Path(layout.state)
+    end_processes(layout)
+    _delete_host_link(layout)
+    unmount_below((run, state))
+    for folder in (run, state):
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in (folder.parent,):
+            if parent in (places.RUN_ROOT, places.STATE_ROOT) and parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
+
+
+def end_processes(layout: Layout) -> None:
+    """Kills every process of the cluster and returns when they are gone."""
+    run = Path(layout.run)
+    victims = set(_recorded(run)) | set(_inside(run / "netns"))
+    cgroup.destroy(layout.name)
+    for pid in victims:
+        processes.signal_process(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _END_WAIT_S
+    while any(processes.start_time(pid) is not None for pid in victims) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    cgroup.destroy(layout.name)
+
+
+def _recorded(run: Path) -> list[int]:
+    found = []
+    for file in (run / "processes").glob("*.json"):
+        record = processes.read_record(file)
+        if record and processes.start_time(record.pid) == record.started:
+            found.append(record.pid)
+    return found
+
+
+def _inside(folder: Path) -> list[int]:
+    """Processes whose network namespace is one of those mounted in a folder."""
+    ours = {(s.st_dev, s.st_ino) for s in (p.stat() for p in folder.glob("*"))} if folder.is_dir() else set()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "ns/net").stat()
+        except OSError:
+            continue
+        if (stat.st_dev, stat.st_ino) in ours and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def _delete_host_link(layout: Layout) -> None:
+    with Netlink() as host:
+        try:
+            host.delete_link(layout.host_link)
+        except KernelNotFound:
+            pass
+
+
+def unmount_below(folders: tuple[Path, ...]) -> None:
+    """Unmounts everything mounted below the folders, the latest first."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    for place in reversed(mounts):
+        path = place.encode().decode("unicode_escape")
+        if any(path.startswith(f"{folder}/") for folder in folders):
+            netns.unmount(Path(path))
