@@ -1,0 +1,146 @@
+"""nftables of one network namespace: read a table, make the kernel hold a table, commit keyed changes.
+
+:meth:`Nft.apply` reads what is there, takes the difference and commits it as one transaction: packets see the old
+table or the new one, never a mixture, and an equal table is not touched at all. :meth:`Nft.commit` sends a prepared
+transaction without reading anything (one changed element costs about 0.1 ms at any size of the table). No process
+is started. A refusal names the operation and, for elements, the very element.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import KernelError, KernelNotFound
+from podwire.kernel import nft_codec as nl
+from podwire.kernel.nft_delinearize import delinearize
+from podwire.kernel.nft_messages import Batch, read_chain, read_elements, read_rule, read_set, read_table
+from podwire.kernel.nft_socket import NftSocket, Refusal
+from podwire.kernel.refusal import refusal
+from podwire.state.nft import FAMILIES, Set, Table
+from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff, removal
+
+_READS = 32
+
+
+class Nft:
+    """nftables in one network namespace (None: that of this thread)."""
+
+    def __init__(self, netns: Path | str | int | None = None) -> None:
+        self._socket = NftSocket(netns)
+
+    def __enter__(self) -> "Nft":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the socket; everything in the kernel stays."""
+        self._socket.close()
+
+    def tables(self) -> tuple[tuple[str, str], ...]:
+        """(family, name) of every table."""
+        found = []
+        for family, value in FAMILIES.items():
+            bodies = self._socket.dump(nl.NFT_MSG_GETTABLE, value)
+            found.extend((family, read_table(body)[0]) for body in bodies)
+        return tuple(found)
+
+    def read(self, family: str, name: str) -> Table | None:
+        """The table in canonical order with its counters, or None. Elements of dynamic sets are included.
+
+        Raises: KernelError.
+        """
+        for _ in range(_READS):
+            before = self._socket.generation()
+            try:
+                table = self._read(family, name)
+            except KernelNotFound:
+                continue
+            if self._socket.generation() == before:
+                return table
+        raise KernelError("read", f"table {family} {name}", 4, "the rules kept changing")
+
+    def _read(self, family: str, name: str) -> Table | None:
+        value = FAMILIES[family]
+        comments = dict(read_table(body) for body in self._socket.dump(nl.NFT_MSG_GETTABLE, value))
+        if name not in comments:
+            return None
+        sets = self._sets(value, name)
+        rules: dict[str, list[tuple[bytes, str]]] = {}
+        for body in self._socket.dump(nl.NFT_MSG_GETRULE, value, nl.text(1, name)):
+            table, chain, _, expressions, comment = read_rule(body)
+            if table == name:
+                rules.setdefault(chain, []).append((expressions, comment))
+        chains = []
+        for body in self._socket.dump(nl.NFT_MSG_GETCHAIN, value):
+            table, chain = read_chain(body, family)
+            if table == name:
+                written = (delinearize(e, family, sets, comment) for e, comment in rules.get(chain.name, ()))
+                chains.append(msgspec.structs.replace(chain, rules=tuple(written)))
+        chains.sort(key=lambda chain: chain.name)
+        named = sorted((each for each in sets.values() if "anonymous" not in each.flags), key=lambda s: s.name)
+        return Table(family=family, name=name, comment=comments[name], chains=tuple(chains), sets=tuple(named))
+
+    def _sets(self, family: int, table: str) -> dict[str, Set]:
+        found: dict[str, Set] = {}
+        for body in self._socket.dump(nl.NFT_MSG_GETSET, family, nl.text(1, table)):
+            owner, declared = read_set(body)
+            if owner == table:
+                found[declared.name] = declared
+        return {name: self._with_elements(family, table, declared) for name, declared in found.items()}
+
+    def _with_elements(self, family: int, table: str, declared: Set) -> Set:
+        bodies = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, nl.text(1, table) + nl.text(2, declared.name))
+        return msgspec.structs.replace(declared, elements=read_elements(bodies, declared))
+
+    def apply(self, want: Table) -> Transaction:
+        """Makes the kernel hold exactly this table; returns what had to change, empty when nothing had.
+
+        Raises: KernelError naming the refused operation; the table is as it was before.
+        """
+        have = self.read(want.family, want.name)
+        transaction = diff(have, want)
+        self.commit(transaction)
+        return transaction
+
+    def delete(self, family: str, name: str) -> None:
+        """Removes the table with everything in it; a missing one is no error."""
+        self.commit(removal(family, name))
+
+    def commit(self, transaction: Transaction) -> None:
+        """Commits the operations together or not at all; an empty transaction is not sent.
+
+        Raises: KernelError naming the refused operation.
+        """
+        if not transaction:
+            return
+        batch = Batch(transaction, self._socket.next_sequence())
+        data = batch.encode()
+        self._socket.next_sequence(len(batch.parts) + 1)
+        try:
+            self._socket.transact(data)
+        except Refusal as refused:
+            raise self._error(batch, refused) from refused
+
+    def _error(self, batch: Batch, refused: Refusal) -> KernelError:
+        operation, message = batch.subject(refused.sequence)
+        table = f"{batch.transaction.family} {batch.transaction.table}"
+        if operation is None:
+            return refusal("commit", f"table {table}", refused.number, refused.words)
+        subject = str(operation)
+        if isinstance(operation, AddElements | DeleteElements) and refused.offset:
+            subject = _element_at(operation, message, refused.offset) or subject
+        return refusal("nft", f"{subject} in table {table}", refused.number, refused.words)
+
+
+def _element_at(operation: AddElements | DeleteElements, message: bytes, offset: int) -> str:
+    """The element whose attribute lies at ``offset`` of its message; empty when none does."""
+    head = 8 if int.from_bytes(message[offset : offset + 2], "little") > 4 else 0
+    key = nl.attributes(message[offset + 4 :][: 4 + 256]).get(1, b"")[4:] if head else b""
+    key = key[: operation.set.key_length]
+    element = operation.elements.get(key)
+    if element is None:
+        return ""
+    verb = "add" if isinstance(operation, AddElements) else "delete"
+    return f"{verb} element {operation.set.name} {{ {operation.set.element_text(key, element)} }}"

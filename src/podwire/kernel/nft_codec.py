@@ -1,0 +1,110 @@
+"""nfnetlink framing for nftables: attributes, message headers, batches (pure).
+
+A batch is BEGIN, messages, END in one buffer; the kernel commits all of it or nothing. Attribute lengths are 16 bits,
+so long element lists are cut into several messages of one batch. All integers inside nftables attributes are in
+network order, headers in host order.
+
+Source: ``include/uapi/linux/netfilter/nf_tables.h`` and ``nfnetlink.h``; names keep the kernel's spelling.
+"""
+
+import struct
+from collections.abc import Iterator
+
+NFNL_SUBSYS_NFTABLES = 10
+NFNL_MSG_BATCH_BEGIN = 0x10
+NFNL_MSG_BATCH_END = 0x11
+NLMSG_ERROR = 2
+NLMSG_DONE = 3
+NLM_F_REQUEST = 1
+NLM_F_ACK = 4
+NLM_F_DUMP_INTR = 0x10
+NLM_F_DUMP = 0x300
+NLM_F_CREATE = 0x400
+NLM_F_APPEND = 0x800
+NLM_F_CAPPED = 0x100
+NLM_F_ACK_TLVS = 0x200
+NLA_F_NESTED = 0x8000
+NLA_TYPE_MASK = 0x3FFF
+
+NFT_MSG_NEWTABLE, NFT_MSG_GETTABLE, NFT_MSG_DELTABLE = 0, 1, 2
+NFT_MSG_NEWCHAIN, NFT_MSG_GETCHAIN, NFT_MSG_DELCHAIN = 3, 4, 5
+NFT_MSG_NEWRULE, NFT_MSG_GETRULE, NFT_MSG_DELRULE = 6, 7, 8
+NFT_MSG_NEWSET, NFT_MSG_GETSET, NFT_MSG_DELSET = 9, 10, 11
+NFT_MSG_NEWSETELEM, NFT_MSG_GETSETELEM, NFT_MSG_DELSETELEM = 12, 13, 14
+NFT_MSG_NEWGEN, NFT_MSG_GETGEN = 15, 16
+
+_HEADER = struct.Struct("=IHHII")
+_GENERIC = struct.Struct("!BBH")
+_ATTRIBUTE = struct.Struct("=HH")
+HEADER_SIZE = _HEADER.size + _GENERIC.size
+
+
+def attribute(kind: int, payload: bytes) -> bytes:
+    """One attribute with padding."""
+    size = len(payload)
+    return _ATTRIBUTE.pack(size + 4, kind) + payload + b"\0" * (-size & 3)
+
+
+def nested(kind: int, payload: bytes) -> bytes:
+    """An attribute that holds attributes."""
+    return attribute(kind | NLA_F_NESTED, payload)
+
+
+def text(kind: int, value: str) -> bytes:
+    """A zero-terminated string."""
+    return attribute(kind, value.encode() + b"\0")
+
+
+def u32(kind: int, value: int) -> bytes:
+    """A 32-bit number in network order."""
+    return attribute(kind, struct.pack("!I", value & 0xFFFFFFFF))
+
+
+def u64(kind: int, value: int) -> bytes:
+    """A 64-bit number in network order."""
+    return attribute(kind, struct.pack("!Q", value))
+
+
+def number(payload: bytes | None, default: int = 0) -> int:
+    """The number in an attribute's payload, ``default`` when it is missing."""
+    return default if payload is None else int.from_bytes(payload, "big")
+
+
+def string(payload: bytes | None) -> str:
+    """The zero-terminated string in a payload, empty when it is missing."""
+    return "" if payload is None else payload.split(b"\0", 1)[0].decode(errors="replace")
+
+
+def pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, payload) of each attribute in order."""
+    offset, end = 0, len(data)
+    while offset + 4 <= end:
+        size, kind = _ATTRIBUTE.unpack_from(data, offset)
+        if size < 4:
+            return
+        yield kind & NLA_TYPE_MASK, data[offset + 4 : offset + size]
+        offset += (size + 3) & ~3
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """The attributes by type; the last of equal ones wins."""
+    return dict(pieces(data))
+
+
+def message(kind: int, flags: int, sequence: int, family: int, body: bytes, *, batch: bool = False) -> bytes:
+    """One nfnetlink message; ``batch`` marks BEGIN and END, which name the subsystem in another place."""
+    subsystem = 0 if batch else NFNL_SUBSYS_NFTABLES << 8
+    resource = NFNL_SUBSYS_NFTABLES if batch else 0
+    head = _HEADER.pack(HEADER_SIZE + len(body), subsystem | kind, flags | NLM_F_REQUEST, sequence, 0)
+    return head + _GENERIC.pack(family, 0, resource) + body
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """(type, flags, sequence, bytes after the netlink header) of each message in a datagram."""
+    offset, end = 0, len(data)
+    while offset + _HEADER.size <= end:
+        size, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
+        if size < _HEADER.size:
+            return
+        yield kind, flags, sequence, data[offset + _HEADER.size : offset + size]
+        offset += (size + 3) & ~3

@@ -1,0 +1,429 @@
+"""Rules into the kernel's register expressions (pure).
+
+Operands are loaded into 32-bit registers from slot 0 upwards, the fields of a concatenation side by side; a statement
+consumes them at once, so every statement starts at slot 0 again. What nft implies (``tcp dport`` needs
+``meta l4proto tcp``) is written out here as nft does, so that its listing folds it back. An anonymous set becomes a
+set of its own in the same batch, known to the rule by an id.
+
+Source: ``net/netfilter/nf_tables_api.c`` and ``nft_*.c`` (what each expression demands), ``src/netlink_linearize.c``
+of nftables (the shapes that its listing understands).
+"""
+
+import struct
+
+import msgspec
+
+from podwire.errors import ConfigError
+from podwire.kernel.nft_codec import attribute, nested, text, u32, u64
+from podwire.state.nft import FAMILIES, Set, interval_bounds
+from podwire.state.nft_fields import FieldType, field_type
+from podwire.state.nft_rules import (
+    Assign,
+    Counter,
+    Field,
+    Limit,
+    Log,
+    Mapped,
+    Masked,
+    Masquerade,
+    Match,
+    Nat,
+    Notrack,
+    Numgen,
+    Operand,
+    Redirect,
+    Reject,
+    Rule,
+    SetRef,
+    Statement,
+    Update,
+    Value,
+    Values,
+    Verdict,
+    VerdictMap,
+    operand_types,
+)
+from podwire.state.nft_types import width
+
+VERDICT_CODES = {"drop": 0, "accept": 1, "continue": -1, "break": -2, "jump": -3, "goto": -4, "return": -5}
+COMPARISONS = {"==": 0, "!=": 1, "<": 2, "<=": 3, ">": 4, ">=": 5}
+NAT_FLAGS = {"random": 4, "persistent": 8, "fully-random": 16}
+LIMIT_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+LOG_LEVELS = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
+REJECT_CODES = {
+    "icmp": {
+        "net-unreachable": 0,
+        "host-unreachable": 1,
+        "prot-unreachable": 2,
+        "port-unreachable": 3,
+        "net-prohibited": 9,
+        "host-prohibited": 10,
+        "admin-prohibited": 13,
+    },
+    "icmpv6": {
+        "no-route": 0,
+        "admin-prohibited": 1,
+        "addr-unreachable": 3,
+        "port-unreachable": 4,
+        "policy-fail": 5,
+        "reject-route": 6,
+    },
+    "icmpx": {"no-route": 0, "port-unreachable": 1, "host-unreachable": 2, "admin-prohibited": 3},
+}
+DYNSET_OPS = {"add": 0, "update": 1, "delete": 2}
+_RANDOM_MODES = {"inc": 0, "random": 1}
+
+
+class AnonymousSet(msgspec.Struct, frozen=True):
+    """A set that a rule carries with it: id inside the batch, declaration with elements."""
+
+    number: int
+    set: Set
+
+
+class Linearized(msgspec.Struct, frozen=True):
+    """The expression list of one rule, ready for ``NFTA_RULE_EXPRESSIONS``, and the sets it needs first."""
+
+    expressions: bytes
+    sets: tuple[AnonymousSet, ...]
+
+
+def register(slot: int) -> int:
+    """The kernel's number of a 32-bit register slot (NFT_REG32_00 is 8)."""
+    return 8 + slot
+
+
+def expression(name: str, payload: bytes) -> bytes:
+    """One list element of an expression list."""
+    return nested(1, text(1, name) + nested(2, payload))
+
+
+def data_value(kind: int, data: bytes) -> bytes:
+    """A ``NFTA_DATA_VALUE`` inside its attribute."""
+    return nested(kind, attribute(1, data))
+
+
+def verdict_value(kind: int, verdict: Verdict) -> bytes:
+    """A ``NFTA_DATA_VERDICT`` inside its attribute."""
+    chain = text(2, verdict.chain) if verdict.chain else b""
+    return nested(kind, nested(2, u32(1, VERDICT_CODES[verdict.kind]) + chain))
+
+
+def linearize(rule: Rule, family: str, first_set: int = 1) -> Linearized:
+    """The expressions of a rule in a table of that family; anonymous sets are numbered from ``first_set``.
+
+    Raises: ConfigError for a statement that cannot be written.
+    """
+    writer = _Writer(family, first_set)
+    for statement in rule.statements:
+        writer.statement(statement)
+    return Linearized(b"".join(writer.out), tuple(writer.sets))
+
+
+class _Writer:
+    """Collects the expressions of one rule."""
+
+    def __init__(self, family: str, first_set: int) -> None:
+        self.family = family
+        self.first_set = first_set
+        self.out: list[bytes] = []
+        self.sets: list[AnonymousSet] = []
+        self.protocol = 0
+        self.network = family if family in ("ip", "ip6") else ""
+
+    def statement(self, statement: Statement) -> None:
+        """Adds one statement."""
+        write = _WRITERS.get(type(statement))
+        if write is None:
+            raise ConfigError("nft", "", f"cannot write {statement}")
+        write(self, statement)
+
+    def add(self, name: str, payload: bytes) -> None:
+        """Adds one expression."""
+        self.out.append(expression(name, payload))
+
+    def need(self, field: FieldType) -> None:
+        """Adds the matches that a field implies, once."""
+        if field.family and not self.network and field.source == "payload":
+            self._require("meta nfproto", bytes([FAMILIES[field.family]]))
+            self.network = field.family
+        if field.protocol and self.protocol != field.protocol:
+            self._require("meta l4proto", bytes([field.protocol]))
+            self.protocol = field.protocol
+
+    def _require(self, name: str, data: bytes) -> None:
+        self.load_field(field_type(name), 0)
+        self.compare(0, "==", data)
+
+    def load(self, operand: Operand, slot: int = 0) -> int:
+        """Loads an operand at ``slot``; returns the slot behind it."""
+        if isinstance(operand, Field):
+            field = field_type(operand.name)
+            self.need(field)
+            self.load_field(field, slot)
+            return slot + width(field.type.size) // 4
+        if isinstance(operand, Numgen):
+            self.add(
+                "numgen",
+                u32(1, register(slot))
+                + u32(2, operand.modulus)
+                + u32(3, _RANDOM_MODES[operand.mode])
+                + u32(4, operand.offset),
+            )
+            return slot + 1
+        if isinstance(operand, Masked):
+            return self._load_masked(operand, slot)
+        if isinstance(operand, Mapped):
+            self.load(operand.key, slot)
+            self.lookup(operand.map, slot, answer=slot)
+            return slot + 1
+        for part in operand.parts:
+            if isinstance(part, Field):
+                self.need(field_type(part.name))
+        for part in operand.parts:
+            slot = self.load(part, slot)
+        return slot
+
+    def load_field(self, field: FieldType, slot: int, size: int = 0) -> None:
+        """Loads a field, or its first ``size`` bytes."""
+        target = u32(1, register(slot))
+        if field.source == "payload":
+            self.add("payload", target + u32(2, field.a) + u32(3, field.b) + u32(4, size or field.type.size))
+        elif field.source == "ct":
+            direction = attribute(3, bytes([field.b])) if field.b >= 0 else b""
+            self.add("ct", target + u32(2, field.a) + direction)
+        elif field.source == "fib":
+            self.add("fib", target + u32(2, field.a) + u32(3, field.b))
+        else:
+            self.add("meta", target + u32(2, field.a))
+
+    def _load_masked(self, operand: Masked, slot: int) -> int:
+        kind = field_type(operand.field.name).type
+        after = self.load(operand.field, slot)
+        value = kind.parse(operand.value.text)
+        ones = b"\xff" * kind.size
+        if operand.op == "&":
+            self.bitwise(slot, value, b"\0" * kind.size)
+        elif operand.op == "|":
+            self.bitwise(slot, bytes(a ^ b for a, b in zip(ones, value, strict=True)), value)
+        else:
+            self.bitwise(slot, ones, value)
+        return after
+
+    def bitwise(self, slot: int, mask: bytes, flip: bytes) -> None:
+        """``register = register & mask ^ flip``."""
+        self.add(
+            "bitwise",
+            u32(1, register(slot))
+            + u32(2, register(slot))
+            + u32(3, len(mask))
+            + data_value(4, mask)
+            + data_value(5, flip),
+        )
+
+    def compare(self, slot: int, op: str, data: bytes) -> None:
+        """Ends the rule unless the register compares so."""
+        self.add("cmp", u32(1, register(slot)) + u32(2, COMPARISONS[op]) + data_value(3, data))
+
+    def lookup(
+        self, name: str, slot: int, answer: int | None = None, *, invert: bool = False, number: int = 0
+    ) -> None:
+        """Looks the registers from ``slot`` up; with ``answer``, the map's data go there."""
+        payload = text(1, name) + u32(2, register(slot))
+        if answer is not None:
+            payload += u32(3, register(answer) if answer >= 0 else 0)
+        if number:
+            payload += u32(4, number)
+        self.add("lookup", payload + (u32(5, 1) if invert else b""))
+
+    def immediate(self, slot: int, data: bytes) -> None:
+        """Loads a constant."""
+        self.add("immediate", u32(1, register(slot)) + data_value(2, data))
+
+    def match(self, match: Match) -> None:
+        """A match of any kind."""
+        if isinstance(match.right, Value):
+            self._match_value(match, match.right.text)
+            return
+        self.load(match.left)
+        if isinstance(match.right, SetRef):
+            self.lookup(match.right.name, 0, invert=match.op == "!=")
+            return
+        declared = _anonymous(operand_types(match.left)[0].name, match.right)
+        carried = AnonymousSet(self.first_set + len(self.sets), declared)
+        self.sets.append(carried)
+        self.lookup("__set%d", 0, invert=match.op == "!=", number=carried.number)
+
+    def _match_value(self, match: Match, value: str) -> None:
+        kind = operand_types(match.left)[0]
+        if kind.flags and match.op == "==" and isinstance(match.left, Field):
+            self.load(match.left)
+            self.bitwise(0, kind.parse(value), b"\0" * kind.size)
+            self.compare(0, "!=", b"\0" * kind.size)
+        elif kind.name in ("ipv4_addr", "ipv6_addr") and "/" in value and isinstance(match.left, Field):
+            self._match_prefix(match, value)
+        elif kind.name == "ifname" and value.endswith('*"'):
+            self.load(match.left)
+            self.compare(0, match.op, value.strip('"')[:-1].encode())
+        elif "-" in value and kind.name in ("inet_service", "ipv4_addr", "ipv6_addr", "inet_proto"):
+            first, last = interval_bounds(kind.name, value)
+            self.load(match.left)
+            self.add(
+                "range",
+                u32(1, register(0)) + u32(2, COMPARISONS[match.op]) + data_value(3, first) + data_value(4, last),
+            )
+        else:
+            self.load(match.left)
+            data = kind.parse(value)
+            self.compare(0, match.op, data)
+            self._note(match, data)
+
+    def _note(self, match: Match, data: bytes) -> None:
+        if match.op == "==" and isinstance(match.left, Field):
+            if match.left.name in ("meta l4proto", "ip protocol", "ip6 nexthdr"):
+                self.protocol = data[0]
+            elif match.left.name == "meta nfproto":
+                self.network = "ip" if data[0] == FAMILIES["ip"] else "ip6"
+
+    def _match_prefix(self, match: Match, value: str) -> None:
+        assert isinstance(match.left, Field)
+        field = field_type(match.left.name)
+        first, _ = interval_bounds(field.kind, value)
+        prefix = int(value.partition("/")[2])
+        self.need(field)
+        if field.source == "payload" and prefix and prefix % 8 == 0:
+            self.load_field(field, 0, prefix // 8)
+            self.compare(0, match.op, first[: prefix // 8])
+            return
+        bits = field.type.size * 8
+        mask = ((1 << bits) - (1 << (bits - prefix))).to_bytes(field.type.size, "big")
+        self.load_field(field, 0)
+        self.bitwise(0, mask, b"\0" * len(mask))
+        self.compare(0, match.op, first)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Ends or leaves the chain."""
+        self.add("immediate", u32(1, 0) + verdict_value(2, verdict))
+
+    def verdict_map(self, statement: VerdictMap) -> None:
+        """A verdict from a map."""
+        self.load(statement.key)
+        self.lookup(statement.map, 0, answer=-1)
+
+    def assign(self, statement: Assign) -> None:
+        """Sets a mark."""
+        field = field_type(statement.field.name)
+        if isinstance(statement.value, Value):
+            self.immediate(0, field.type.parse(statement.value.text))
+        else:
+            self.load(statement.value)
+        source = 4 if field.source == "ct" else 3
+        self.add(field.source, u32(2, field.a) + u32(source, register(0)))
+
+    def nat(self, statement: Nat) -> None:
+        """Rewrites an address."""
+        family = FAMILIES[statement.family]
+        payload = u32(1, 0 if statement.kind == "snat" else 1) + u32(2, family)
+        size = 1 if statement.family == "ip" else 4
+        if isinstance(statement.address, Mapped):
+            self.load(statement.address)
+            payload += u32(3, register(0)) + (u32(5, register(size)) if statement.ports else b"")
+        elif statement.address is not None:
+            kind = field_type("ip daddr" if statement.family == "ip" else "ip6 daddr").type
+            self.immediate(0, kind.parse(statement.address.text))
+            payload += u32(3, register(0))
+        if statement.port is not None:
+            self.immediate(4, struct.pack("!H", int(statement.port.text)))
+            payload += u32(5, register(4))
+        self.add("nat", payload + _flags(7, statement.flags))
+
+    def masquerade(self, statement: Masquerade) -> None:
+        """Source address of the way out."""
+        self.add("masq", _flags(1, statement.flags))
+
+    def redirect(self, statement: Redirect) -> None:
+        """To this machine."""
+        payload = b""
+        if statement.port is not None:
+            self.immediate(0, struct.pack("!H", int(statement.port.text)))
+            payload = u32(1, register(0))
+        self.add("redir", payload)
+
+    def reject(self, statement: Reject) -> None:
+        """An answer of refusal."""
+        if statement.how == "tcp reset":
+            if self.protocol != 6:
+                self._require("meta l4proto", b"\x06")
+                self.protocol = 6
+            self.add("reject", u32(1, 1))
+            return
+        kind, _, code = statement.how.partition(" ")
+        kind = kind or {"ip": "icmp", "ip6": "icmpv6"}.get(self.family, "icmpx")
+        number = REJECT_CODES[kind][code or "port-unreachable"]
+        self.add("reject", u32(1, 2 if kind == "icmpx" else 0) + attribute(2, bytes([number])))
+
+    def counter(self, _statement: Counter) -> None:
+        """A counter, from zero."""
+        self.add("counter", u64(1, 0) + u64(2, 0))
+
+    def log(self, statement: Log) -> None:
+        """A log line or netlink message."""
+        payload = text(2, statement.prefix) if statement.prefix else b""
+        if statement.group is not None:
+            payload += attribute(1, struct.pack("!H", statement.group))
+        elif statement.level:
+            payload += u32(5, LOG_LEVELS[statement.level])
+        self.add("log", payload)
+
+    def limit(self, statement: Limit) -> None:
+        """A rate."""
+        self.add(
+            "limit",
+            u64(1, statement.rate)
+            + u64(2, LIMIT_UNITS[statement.unit])
+            + u32(3, statement.burst)
+            + u32(4, 0)
+            + u32(5, int(statement.over)),
+        )
+
+    def update(self, statement: Update) -> None:
+        """An entry into a dynamic set."""
+        behind = self.load(statement.key)
+        payload = text(1, statement.set) + u32(3, DYNSET_OPS[statement.op]) + u32(4, register(0))
+        if statement.data is not None:
+            slot = (behind + 3) & ~3
+            self.load(statement.data, slot)
+            payload += u32(5, register(slot))
+        self.add("dynset", payload + (u64(6, statement.timeout_s * 1000) if statement.timeout_s else b""))
+
+    def notrack(self, _statement: Notrack) -> None:
+        """No connection tracking."""
+        self.out.append(nested(1, text(1, "notrack")))
+
+
+def _flags(kind: int, flags: tuple[str, ...]) -> bytes:
+    return u32(kind, sum(NAT_FLAGS[flag] for flag in flags)) if flags else b""
+
+
+def _anonymous(type_name: str, values: Values) -> Set:
+    interval = any("/" in value or "-" in value for value in values.values) and not type_name.startswith("icmp")
+    flags = ("anonymous", "constant", "interval") if interval else ("anonymous", "constant")
+    declared = Set(name="__set%d", key=(type_name,), flags=flags)
+    return declared.with_elements(declared.element(value) for value in values.values)
+
+
+_WRITERS = {
+    Match: _Writer.match,
+    Verdict: _Writer.verdict,
+    VerdictMap: _Writer.verdict_map,
+    Assign: _Writer.assign,
+    Nat: _Writer.nat,
+    Masquerade: _Writer.masquerade,
+    Redirect: _Writer.redirect,
+    Reject: _Writer.reject,
+    Counter: _Writer.counter,
+    Log: _Writer.log,
+    Limit: _Writer.limit,
+    Update: _Writer.update,
+    Notrack: _Writer.notrack,
+}

@@ -1,0 +1,208 @@
+"""The nfnetlink socket: batches in one send, dumps, generation numbers, notifications.
+
+A batch must be one datagram, so the send buffer is forced large (a full load of 10,000 Services is about 7 MB). The
+kernel handles a batch inside ``sendmsg``: when the call returns, all answers wait in the receive buffer.
+"""
+
+import errno
+import os
+import socket
+import struct
+from pathlib import Path
+
+from podwire.errors import KernelError
+from podwire.kernel import nft_codec as nl
+from podwire.kernel.netns import inside
+from podwire.kernel.refusal import refusal
+
+_SOL_NETLINK = 270
+_NETLINK_ADD_MEMBERSHIP, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_NO_ENOBUFS = 1, 10, 11, 5
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_NETLINK_NETFILTER = 12
+_BUFFER = 64 << 20
+_RECEIVE = 8 << 20
+_TRIES = 16
+NFNLGRP_NFTABLES = 7
+
+
+class Refusal(Exception):
+    """A message of a batch was refused: sequence number, errno, the kernel's words, offset of the attribute."""
+
+    def __init__(self, sequence: int, number: int, words: str, offset: int) -> None:
+        super().__init__(words)
+        self.sequence, self.number, self.words, self.offset = sequence, number, words, offset
+
+
+def open_socket(netns: Path | str | int | None) -> socket.socket:
+    """An nfnetlink socket that lives in the namespace.
+
+    Raises: KernelError when it cannot be opened.
+    """
+    with inside(netns):
+        try:
+            sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER)
+        except OSError as failure:
+            raise refusal("open", "nfnetlink socket", failure.errno or 0) from failure
+    sock.bind((0, 0))
+    sock.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+    sock.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+    for forced, plain, size in (
+        (_SO_SNDBUFFORCE, socket.SO_SNDBUF, _BUFFER),
+        (_SO_RCVBUFFORCE, socket.SO_RCVBUF, _RECEIVE),
+    ):
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, forced, size)
+        except PermissionError:
+            sock.setsockopt(socket.SOL_SOCKET, plain, size)
+    return sock
+
+
+class NftSocket:
+    """Requests to nftables in one network namespace."""
+
+    def __init__(self, netns: Path | str | int | None = None) -> None:
+        self._sock = open_socket(netns)
+        self._sequence = 0
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._sock.close()
+
+    def next_sequence(self, count: int = 1) -> int:
+        """The first of ``count`` unused sequence numbers."""
+        first = self._sequence + 1
+        self._sequence += count
+        return first
+
+    def transact(self, batch: bytes) -> None:
+        """Sends a batch and waits until the kernel has committed it.
+
+        Raises: Refusal for the first message that the kernel refused; nothing has changed then.
+        """
+        try:
+            self._sock.send(batch)
+        except OSError as failure:
+            raise refusal("send", f"nftables batch of {len(batch)} bytes", failure.errno or 0) from failure
+        first: Refusal | None = None
+        while True:
+            try:
+                data = self._sock.recv(1 << 17, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError as failure:
+                if failure.errno != errno.ENOBUFS:
+                    raise refusal("receive", "nftables answer", failure.errno or 0) from failure
+                continue
+            for kind, flags, sequence, body in nl.messages(data):
+                found = _refusal(kind, flags, sequence, body)
+                if found is not None and first is None:
+                    first = found
+        if first is not None:
+            raise first
+
+    def dump(self, kind: int, family: int, body: bytes = b"") -> list[bytes]:
+        """The bodies (behind the nfnetlink header) of every answer to a dump request.
+
+        Raises: KernelError; KernelNotFound when what the request names is not there.
+        """
+        for _ in range(_TRIES):
+            found = self._dump_once(kind, family, body)
+            if found is not None:
+                return found
+        raise KernelError("dump", f"nftables message {kind}", errno.EINTR, "the rules kept changing")
+
+    def _dump_once(self, kind: int, family: int, body: bytes) -> list[bytes] | None:
+        sequence = self.next_sequence()
+        self._sock.send(nl.message(kind, nl.NLM_F_DUMP, sequence, family, body))
+        found: list[bytes] = []
+        interrupted = False
+        while True:
+            for answer, flags, number, payload in nl.messages(self._sock.recv(1 << 18)):
+                if number != sequence:
+                    continue
+                interrupted = interrupted or bool(flags & nl.NLM_F_DUMP_INTR)
+                if answer == nl.NLMSG_DONE:
+                    return None if interrupted else found
+                failure = _refusal(answer, flags, number, payload)
+                if failure is not None:
+                    if failure.number == errno.EINTR:
+                        return None
+                    raise refusal("dump", f"nftables message {kind}", failure.number, failure.words)
+                found.append(payload[4:])
+
+    def generation(self) -> int:
+        """The number that grows with every committed transaction of the namespace."""
+        sequence = self.next_sequence()
+        self._sock.send(nl.message(nl.NFT_MSG_GETGEN, 0, sequence, 0, b""))
+        while True:
+            for _, _, number, payload in nl.messages(self._sock.recv(1 << 16)):
+                if number == sequence:
+                    return nl.number(nl.attributes(payload[4:]).get(1))
+
+
+def _refusal(kind: int, flags: int, sequence: int, body: bytes) -> Refusal | None:
+    if kind != nl.NLMSG_ERROR:
+        return None
+    number = -struct.unpack_from("=i", body)[0]
+    if not number:
+        return None
+    words, offset = "", 0
+    if flags & nl.NLM_F_ACK_TLVS:
+        capped = flags & nl.NLM_F_CAPPED
+        skip = 20 if capped else 4 + struct.unpack_from("=I", body, 4)[0]
+        extra = nl.attributes(body[skip:])
+        words = nl.string(extra.get(1))
+        offset = struct.unpack("=I", extra[2])[0] if 2 in extra else 0
+    return Refusal(sequence, number, words, offset)
+
+
+class NftMonitor:
+    """Notifications of changes of rules; readable when ``fileno`` is.
+
+    Only the names of tables are taken out: what changed is found by reading. ``own`` transactions are told apart by
+    the port of the socket that made them.
+    """
+
+    def __init__(self, netns: Path | str | int | None = None) -> None:
+        self._sock = open_socket(netns)
+        self._sock.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
+        self._sock.setblocking(False)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._sock.close()
+
+    def changed(self, own_process: int | None = None) -> set[tuple[int, str]]:
+        """(family number, table) of everything changed since the last call; an empty name means: unknown, read all.
+
+        A transaction made by the process ``own_process`` is left out.
+        """
+        found: set[tuple[int, str]] = set()
+        pending: set[tuple[int, str]] = set()
+        while True:
+            try:
+                data = self._sock.recv(1 << 18)
+            except BlockingIOError:
+                return found | pending
+            except OSError as failure:
+                if failure.errno == errno.ENOBUFS:
+                    found.add((0, ""))
+                    continue
+                raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
+            for kind, _, _, body in nl.messages(data):
+                if kind == (nl.NFNL_SUBSYS_NFTABLES << 8 | nl.NFT_MSG_NEWGEN):
+                    process = nl.number(nl.attributes(body[4:]).get(2))
+                    if process != own_process:
+                        found |= pending
+                    pending = set()
+                elif len(body) > 4:
+                    pending.add((body[0], nl.string(nl.attributes(body[4:]).get(1))))
+
+
+def own_process() -> int:
+    """This process, as notifications name it."""
+    return os.getpid()

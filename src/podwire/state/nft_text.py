@@ -1,0 +1,456 @@
+"""Reads nft's own text back into values: rules, and whole tables as ``nft list table`` prints them.
+
+Rules are read token by token: an operand is the longest field name at the place, ``numgen``, a concatenation, a mask
+or a map's answer; what follows decides the statement. Literals are brought into the form that nft prints
+(``10.0.0.5/8`` becomes ``10.0.0.0/8``, ``0x4000`` becomes ``0x00004000``), so two texts of one rule give equal values.
+A statement that is not known is an error, never skipped.
+"""
+
+import re
+
+from podwire.errors import ConfigError
+from podwire.state.nft import PRIORITIES, Chain, Element, Set, Table, interval_bounds, interval_text
+from podwire.state.nft_fields import FIELDS
+from podwire.state.nft_rules import (
+    Assign,
+    Concat,
+    Counter,
+    Field,
+    Limit,
+    Log,
+    Mapped,
+    Masked,
+    Masquerade,
+    Match,
+    Nat,
+    Notrack,
+    Numgen,
+    Operand,
+    Redirect,
+    Reject,
+    Rule,
+    SetRef,
+    Statement,
+    Update,
+    Value,
+    Values,
+    Verdict,
+    VerdictMap,
+    operand_types,
+)
+from podwire.state.nft_types import TYPES, DataType
+
+_TOKEN = re.compile(r'"[^"]*"|[{};,]|[^\s{};,"]+')
+_VERDICTS = frozenset(("accept", "drop", "continue", "return"))
+_NAT_FLAGS = frozenset(("random", "fully-random", "persistent"))
+_LONGEST_FIELD = max(len(name.split()) for name in FIELDS)
+_DURATION = re.compile(r"(\d+)([dhms])")
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+
+
+class Tokens:
+    """The tokens of one rule or table with a place in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.items = _TOKEN.findall(text)
+        self.at = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left."""
+        return self.at >= len(self.items)
+
+    def peek(self, ahead: int = 0) -> str:
+        """The token there, empty past the end."""
+        place = self.at + ahead
+        return self.items[place] if place < len(self.items) else ""
+
+    def take(self) -> str:
+        """The next token.
+
+        Raises: ConfigError at the end.
+        """
+        if self.done:
+            raise self.problem("ends too early")
+        self.at += 1
+        return str(self.items[self.at - 1])
+
+    def skip(self, token: str) -> bool:
+        """Takes the token when it is next."""
+        if self.peek() != token:
+            return False
+        self.at += 1
+        return True
+
+    def expect(self, token: str) -> None:
+        """Takes this token.
+
+        Raises: ConfigError when another one is next.
+        """
+        if not self.skip(token):
+            raise self.problem(f"expected {token!r}")
+
+    def problem(self, what: str) -> ConfigError:
+        """An error that shows the place."""
+        return ConfigError(
+            "nft", "", f"{what} at {' '.join(self.items[self.at : self.at + 4])!r} in {self.text[:200]!r}"
+        )
+
+
+def parse_rule(text: str) -> Rule:
+    """One rule from nft's text.
+
+    Raises: ConfigError with the place that does not parse.
+    """
+    tokens = Tokens(text)
+    statements: list[Statement] = []
+    comment = ""
+    while not tokens.done:
+        if tokens.skip("comment"):
+            comment = tokens.take().strip('"')
+        else:
+            statements.append(_statement(tokens))
+    return Rule(tuple(statements), comment)
+
+
+def parse_seconds(text: str) -> int:
+    """``1h30m`` in seconds."""
+    return sum(int(count) * _UNITS[unit] for count, unit in _DURATION.findall(text))
+
+
+def _statement(tokens: Tokens) -> Statement:
+    word = tokens.peek()
+    if word in _VERDICTS:
+        return Verdict(tokens.take())
+    if word in ("jump", "goto"):
+        return Verdict(tokens.take(), tokens.take())
+    reader = _STATEMENTS.get(word)
+    if reader is not None:
+        tokens.take()
+        return reader(tokens, word)
+    return _match(tokens)
+
+
+def _nat(tokens: Tokens, kind: str) -> Nat:
+    family = tokens.take() if tokens.peek() in ("ip", "ip6") and tokens.peek(1) == "to" else ""
+    tokens.expect("to")
+    mapped = _try_operand(tokens)
+    if isinstance(mapped, Mapped):
+        return Nat(kind, family or "ip", mapped, ports=bool(family), flags=_flags(tokens))
+    if mapped is not None:
+        raise tokens.problem("expected a map")
+    address, port = _socket_address(tokens.take())
+    family = family or ("ip6" if ":" in address else "ip")
+    return Nat(kind, family, Value(address), None if not port else Value(port), flags=_flags(tokens))
+
+
+def _socket_address(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        address, _, port = text[1:].partition("]")
+        return address, port.removeprefix(":")
+    if text.count(":") > 1:
+        return text, ""
+    address, _, port = text.partition(":")
+    return address, port
+
+
+def _flags(tokens: Tokens) -> tuple[str, ...]:
+    found: list[str] = []
+    while tokens.peek() in _NAT_FLAGS:
+        found.append(tokens.take())
+        tokens.skip(",")
+    return tuple(found)
+
+
+def _masquerade(tokens: Tokens, _word: str) -> Masquerade:
+    return Masquerade(_flags(tokens))
+
+
+def _redirect(tokens: Tokens, _word: str) -> Redirect:
+    return Redirect(Value(tokens.take().removeprefix(":"))) if tokens.skip("to") else Redirect()
+
+
+def _reject(tokens: Tokens, _word: str) -> Reject:
+    if not tokens.skip("with"):
+        return Reject()
+    kind = tokens.take()
+    if kind == "tcp":
+        tokens.expect("reset")
+        return Reject("tcp reset")
+    tokens.skip("type")
+    return Reject(f"{kind} {tokens.take()}")
+
+
+def _counter(tokens: Tokens, _word: str) -> Counter:
+    packets = int(tokens.take()) if tokens.skip("packets") else 0
+    return Counter(packets, int(tokens.take()) if tokens.skip("bytes") else 0)
+
+
+def _log(tokens: Tokens, _word: str) -> Log:
+    prefix = tokens.take().strip('"') if tokens.skip("prefix") else ""
+    level = tokens.take() if tokens.skip("level") else ""
+    return Log(prefix, level, int(tokens.take()) if tokens.skip("group") else None)
+
+
+def _limit(tokens: Tokens, _word: str) -> Limit:
+    tokens.expect("rate")
+    over = tokens.skip("over")
+    rate, _, unit = tokens.take().partition("/")
+    burst = 5
+    if tokens.skip("burst"):
+        burst = int(tokens.take())
+        tokens.expect("packets")
+    return Limit(int(rate), unit, burst, over)
+
+
+def _update(tokens: Tokens, word: str) -> Update:
+    name = tokens.take().removeprefix("@")
+    tokens.expect("{")
+    key = _concat(tokens)
+    timeout = parse_seconds(tokens.take()) if tokens.skip("timeout") else 0
+    data = _simple(tokens) if tokens.skip(":") else None
+    tokens.expect("}")
+    if isinstance(key, Numgen) or isinstance(data, Concat):
+        raise tokens.problem("the key must be made of fields and the data be one value")
+    return Update(word, name, key, data, timeout)
+
+
+def _notrack(_tokens: Tokens, _word: str) -> Notrack:
+    return Notrack()
+
+
+_STATEMENTS = {
+    "dnat": _nat,
+    "snat": _nat,
+    "masquerade": _masquerade,
+    "redirect": _redirect,
+    "reject": _reject,
+    "counter": _counter,
+    "log": _log,
+    "limit": _limit,
+    "add": _update,
+    "update": _update,
+    "delete": _update,
+    "notrack": _notrack,
+}
+
+
+def _match(tokens: Tokens) -> Statement:
+    left = _try_operand(tokens)
+    if left is None:
+        raise tokens.problem("unknown statement")
+    if tokens.skip("vmap"):
+        if not isinstance(left, Field | Numgen | Concat):
+            raise tokens.problem("a vmap needs fields as its key")
+        return VerdictMap(left, tokens.take().removeprefix("@"))
+    if tokens.skip("set"):
+        if not isinstance(left, Field):
+            raise tokens.problem("only a field can be set")
+        return Assign(left, _try_operand(tokens) or _value(tokens, operand_types(left)))
+    op = tokens.take() if tokens.peek() in ("==", "!=", "<", ">", "<=", ">=") else "=="
+    if tokens.peek().startswith("@"):
+        return Match(left, SetRef(tokens.take()[1:]), op)
+    if tokens.skip("{"):
+        return Match(left, _values(tokens, operand_types(left)), op)
+    return Match(left, _value(tokens, operand_types(left)), op)
+
+
+def _values(tokens: Tokens, types: tuple[DataType, ...]) -> Values:
+    found: list[str] = []
+    while not tokens.skip("}"):
+        found.append(_literal(tokens, types[0]))
+        tokens.skip(",")
+    return Values(sorted_values(types[0], tuple(found)))
+
+
+def sorted_values(kind: DataType, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The literals of an anonymous set in the order of their bytes."""
+    return tuple(sorted(values, key=lambda text: interval_bounds(kind.name, text)))
+
+
+def _value(tokens: Tokens, types: tuple[DataType, ...]) -> Value:
+    kind = types[0]
+    text = _literal(tokens, kind)
+    while kind.flags and tokens.skip(","):
+        text += "," + tokens.take()
+    return Value(kind.render(kind.parse(text)) if kind.flags else text)
+
+
+def _literal(tokens: Tokens, kind: DataType) -> str:
+    text = tokens.take()
+    if kind.flags:
+        return text
+    if kind.name == "ifname":
+        return '"' + text.strip('"') + '"'
+    return interval_text(kind.name, *interval_bounds(kind.name, text))
+
+
+def _try_operand(tokens: Tokens) -> Operand | None:
+    left = _try_concat(tokens)
+    if left is None:
+        return None
+    if isinstance(left, Field) and tokens.peek() in ("&", "|", "^"):
+        op = tokens.take()
+        return Masked(left, op, _value(tokens, operand_types(left)))
+    if tokens.skip("map"):
+        return Mapped(left, tokens.take().removeprefix("@"))
+    return left
+
+
+def _concat(tokens: Tokens) -> Field | Numgen | Concat:
+    found = _try_concat(tokens)
+    if found is None:
+        raise tokens.problem("expected a field")
+    return found
+
+
+def _try_concat(tokens: Tokens) -> Field | Numgen | Concat | None:
+    first = _try_simple(tokens)
+    if first is None or tokens.peek() != ".":
+        return first
+    parts = [first]
+    while tokens.skip("."):
+        parts.append(_simple(tokens))
+    return Concat(tuple(parts))
+
+
+def _simple(tokens: Tokens) -> Field | Numgen:
+    found = _try_simple(tokens)
+    if found is None:
+        raise tokens.problem("expected a field")
+    return found
+
+
+def _try_simple(tokens: Tokens) -> Field | Numgen | None:
+    if tokens.skip("numgen"):
+        mode = tokens.take()
+        tokens.expect("mod")
+        modulus = int(tokens.take())
+        return Numgen(modulus, int(tokens.take()) if tokens.skip("offset") else 0, mode)
+    for count in range(_LONGEST_FIELD, 0, -1):
+        name = " ".join(tokens.items[tokens.at : tokens.at + count])
+        if name in FIELDS:
+            tokens.at += count
+            return Field(name)
+    return None
+
+
+def parse_table(text: str) -> Table:
+    """A table from what ``nft list table`` prints; sets and chains come in the order of their names.
+
+    Raises: ConfigError with the place that does not parse.
+    """
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    head = lines[0].split()
+    comment, sets, chains = "", [], []
+    index = 1
+    while index < len(lines) - 1:
+        if lines[index].startswith("comment "):
+            comment = lines[index].split('"')[1]
+            index += 1
+            continue
+        end = _block_end(lines, index)
+        kind, name, _ = lines[index].split(maxsplit=2)
+        body = lines[index + 1 : end]
+        if kind == "chain":
+            chains.append(_chain(name, body))
+        else:
+            sets.append(_set(name, body))
+        index = end + 1
+    table = Table(family=head[1], name=head[2], comment=comment, chains=tuple(chains), sets=tuple(sets))
+    return table.canonical()
+
+
+def _block_end(lines: list[str], start: int) -> int:
+    for index in range(start + 1, len(lines)):
+        if lines[index] == "}":
+            return index
+    raise ConfigError("nft", "", f"no end of {lines[start]!r}")
+
+
+_BASE = re.compile(r"type (?P<type>\w+) hook (?P<hook>\w+) priority (?P<priority>[^;]+); policy (?P<policy>\w+);")
+
+
+def _chain(name: str, body: list[str]) -> Chain:
+    rules: list[Rule] = []
+    comment, base = "", None
+    for line in body:
+        if line.startswith("comment "):
+            comment = line.split('"')[1]
+        elif line.startswith("type ") and (base := _BASE.fullmatch(line)):
+            continue
+        else:
+            rules.append(parse_rule(line))
+    if base is None:
+        return Chain(name=name, comment=comment, rules=tuple(rules))
+    return Chain(
+        name=name,
+        type=base["type"],
+        hook=base["hook"],
+        priority=_priority(base["priority"]),
+        policy=base["policy"],
+        comment=comment,
+        rules=tuple(rules),
+    )
+
+
+def _priority(text: str) -> int:
+    word, *offset = text.split()
+    return PRIORITIES.get(word, 0) + int("".join(offset) or 0) if word in PRIORITIES else int(text)
+
+
+def _set(name: str, body: list[str]) -> Set:
+    settings: dict[str, str] = {}
+    elements = ""
+    for index, line in enumerate(body):
+        if line.startswith("elements = {"):
+            elements = " ".join(body[index:]).removeprefix("elements = {").removesuffix("}")
+            break
+        word, _, rest = line.partition(" ")
+        settings[word] = rest
+    declared, _, data = (settings.get("type") or settings["typeof"]).partition(" : ")
+    names = _types if "type" in settings else _example_types
+    flags = tuple(settings["flags"].split(",")) if "flags" in settings else ()
+    found = Set(
+        name=name,
+        key=names(declared),
+        data=names(data) if data else (),
+        flags=flags,
+        size=int(settings.get("size", 0)),
+        timeout_s=parse_seconds(settings.get("timeout", "")),
+        comment=settings.get("comment", "").strip('"'),
+    )
+    return found.with_elements(_elements(found, elements))
+
+
+def _types(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(" . "))
+
+
+def _example_types(text: str) -> tuple[str, ...]:
+    if text.strip() == "verdict":
+        return ("verdict",)
+    operand = _concat(Tokens(text))
+    kinds = {kind.name for kind in TYPES.values()}
+    return tuple(kind.name for kind in operand_types(operand) if kind.name in kinds)
+
+
+def _elements(declared: Set, text: str) -> list[tuple[bytes, Element]]:
+    tokens = Tokens(text)
+    found: list[tuple[bytes, Element]] = []
+    while not tokens.done:
+        key, value, comment, timeout = [], [], "", 0
+        target = key
+        while not tokens.done and not tokens.skip(","):
+            word = tokens.take()
+            if word == "comment":
+                comment = tokens.take().strip('"')
+            elif word in ("timeout", "expires"):
+                timeout = parse_seconds(tokens.take()) if word == "timeout" else (tokens.take(), timeout)[1]
+            elif word == ":":
+                target = value
+            else:
+                target.append(word)
+        found.append(declared.element(" ".join(key), " ".join(value), comment, timeout))
+    return found
