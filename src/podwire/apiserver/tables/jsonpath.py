@@ -1,0 +1,146 @@
+"""The JSONPath of printer columns: fields, ``['quoted']`` fields, indexes, ``[*]``, ``..`` and filters.
+
+It is the dialect of ``client-go/util/jsonpath`` as far as a column may use it: one expression, no ranges of
+templates. A path is compiled once to steps; each step maps the values found so far to the next ones, and the
+first value left is the cell.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+Step = Callable[[list[Any]], list[Any]]
+
+_TOKEN = re.compile(
+    r"""\.\.(?P<deep>[\w-]+|\*)
+      | \.(?P<field>(?:\\.|[^.\[\]\\])+)
+      | \[(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]
+      | \[\?\((?P<filter>[^()]*(?:\([^()]*\)[^()]*)*)\)\]
+      | \[(?P<slice>-?\d*:-?\d*(?::-?\d+)?)\]
+      | \[(?P<index>-?\d+|\*)\]""",
+    re.VERBOSE,
+)
+_FILTER = re.compile(r"\s*@(?P<path>[^=!<>\s]*)\s*(?:(?P<op>==|!=|<=|>=|<|>)\s*(?P<value>.+?))?\s*")
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "==": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    ">": lambda left, right: left > right,
+    ">=": lambda left, right: left >= right,
+}
+
+
+def _field(key: str) -> Step:
+    if key == "*":
+        return _each
+    return lambda found: [value[key] for value in found if isinstance(value, dict) and key in value]
+
+
+def _each(found: list[Any]) -> list[Any]:
+    out: list[Any] = []
+    for value in found:
+        out.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+    return out
+
+
+def _index(position: int) -> Step:
+    def step(found: list[Any]) -> list[Any]:
+        lists = [value for value in found if isinstance(value, list)]
+        return [value[position] for value in lists if -len(value) <= position < len(value)]
+
+    return step
+
+
+def _slice(text: str) -> Step:
+    bounds = slice(*(int(part) if part else None for part in text.split(":")))
+    return lambda found: [item for value in found if isinstance(value, list) for item in value[bounds]]
+
+
+def _walk(value: Any) -> Iterator[Any]:
+    yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _walk(item)
+
+
+def _deep(key: str) -> Step:
+    last = _field(key)
+    return lambda found: last([inner for value in found for inner in _walk(value)])
+
+
+def _literal(text: str) -> Any:
+    if text[:1] in "'\"":
+        return text[1:-1]
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text
+
+
+def _filter(text: str) -> Step:
+    match = _FILTER.fullmatch(text)
+    if match is None:
+        raise ValueError(f"unrecognized filter {text}")
+    steps = _compile(match["path"]) if match["path"] else ()
+    compare = _COMPARE[match["op"]] if match["op"] else None
+    wanted = _literal(match["value"]) if match["op"] else None
+
+    def passes(item: Any) -> bool:
+        found = _run(steps, item)
+        if compare is None or not found:
+            return bool(found)
+        try:
+            return compare(found[0], wanted)
+        except TypeError:
+            return False
+
+    return lambda found: [item for item in _each(found) if passes(item)]
+
+
+def _step(match: re.Match[str]) -> Step:
+    if match["deep"]:
+        return _deep(match["deep"])
+    if match["field"]:
+        return _field(re.sub(r"\\(.)", r"\1", match["field"]))
+    if match["quoted"]:
+        return _field(re.sub(r"\\(.)", r"\1", match["quoted"][1:-1]))
+    if match["filter"]:
+        return _filter(match["filter"])
+    if match["slice"]:
+        return _slice(match["slice"])
+    return _each if match["index"] == "*" else _index(int(match["index"]))
+
+
+@lru_cache(maxsize=512)
+def _compile(path: str) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    place = 0
+    while place < len(path):
+        match = _TOKEN.match(path, place)
+        if match is None:
+            raise ValueError(f"unrecognized character in path at {path[place:]}")
+        steps.append(_step(match))
+        place = match.end()
+    return tuple(steps)
+
+
+def _run(steps: tuple[Step, ...], value: Any) -> list[Any]:
+    found = [value]
+    for step in steps:
+        found = step(found)
+    return found
+
+
+def find(path: str, value: Any) -> list[Any]:
+    """Every value the path leads to, in order.
+
+    Raises: ValueError for a path that cannot be read.
+    """
+    text = path.strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = text[1:-1]
+    text = text.removeprefix("$").removeprefix("@")
+    return _run(_compile(text if text[:1] in (".", "[", "") else f".{text}") if text != "." else (), value)
