@@ -306,7 +306,10 @@ class PodDisruptionBudget(Fact, frozen=True):
 
 
 def changed_status(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, Any]:
-    """A merge patch of the status that turns ``old`` into ``new``: changed fields, null for those gone."""
-    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
-    patch = {key: value for key, value in after.items() if before.get(key) != value}
-    return patch | {key: None for key in before if key not in after}
+    """A merge patch of the status that turns ``old`` into ``new``: the fields that differ, null for None."""
+    patch: dict[str, Any] = {}
+    for name, spelled in zip(new.__struct_fields__, new.__struct_encode_fields__, strict=True):
+        value = getattr(new, name)
+        if value != getattr(old, name):
+            patch[spelled] = msgspec.to_builtins(value)
+    return patch

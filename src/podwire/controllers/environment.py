@@ -1,0 +1,114 @@
+"""What every controller of one process shares: client, informers, recorders, reconcile loops.
+
+A controller is a class that takes the environment, subscribes to the informers it reads, and is started under a
+supervisor. It reads only informers and writes only through the client. Its decisions are a pure ``plan``.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
+
+from podwire.errors import ApiError, ApiUnreachable, ConfigError, Conflict, NotFound, ProtocolError
+from podwire.kube.client import Client
+from podwire.kube.events import EventRecorder
+from podwire.kube.index import Index
+from podwire.kube.informer import Informer
+from podwire.kube.resources import PODS, Resource
+from podwire.kube.shared import SharedInformers
+from podwire.model.meta import controller_of
+from podwire.model.pod import Pod
+from podwire.observe.log import Log
+from podwire.runtime.supervise import Supervisor
+from podwire.runtime.workqueue import ReconcileLoop
+
+T = TypeVar("T")
+API_FAILURES = (ApiError, ApiUnreachable, ProtocolError)
+"""Failures of the API that a controller answers by trying again."""
+
+
+class Part(Protocol):
+    """A controller; made with the environment, then started once."""
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Starts the controller's tasks."""
+        ...
+
+
+class Environment:
+    """Made once per process; parts ask it for informers, recorders and loops before ``start``."""
+
+    def __init__(self, client: Client, component: str = "controller") -> None:
+        self.client = client
+        self.clock = client.clock
+        self.informers = SharedInformers(client)
+        self.log = Log(component)
+        self._recorders: dict[str, EventRecorder] = {}
+        self._owned_pods: Index[Pod] | None = None
+
+    def of(self, resource: Resource[T]) -> Informer[T]:
+        """The shared informer of a resource."""
+        return self.informers.of(resource)
+
+    def recorder(self, component: str) -> EventRecorder:
+        """The recorder of one component name, as shown in ``kubectl describe``."""
+        if component not in self._recorders:
+            self._recorders[component] = EventRecorder(self.client, component)
+        return self._recorders[component]
+
+    def pods_by_owner(self) -> Index[Pod]:
+        """Pods by the uid of their controller."""
+        if self._owned_pods is None:
+            self._owned_pods = Index(self.of(PODS), _owner_uids)
+        return self._owned_pods
+
+    def loop(
+        self, name: str, reconcile: Callable[[str], Awaitable[None]], *, interval_s: float = 0.0
+    ) -> ReconcileLoop[str]:
+        """A reconcile loop that retries failures of the API."""
+        return ReconcileLoop(
+            name, self.clock, reconcile, report=self._report_key, expected=API_FAILURES, interval_s=interval_s
+        )
+
+    async def run(self, parts: Mapping[str, Part]) -> None:
+        """Runs informers, recorders and parts until cancelled; parts start when everything is listed."""
+        async with Supervisor(self.clock, self._report) as supervisor:
+            self.informers.start(supervisor)
+            for component, recorder in self._recorders.items():
+                supervisor.start(f"events {component}", recorder.run)
+            await self.informers.wait_synced()
+            for part in parts.values():
+                part.start(supervisor)
+            self.log.info("running", parts=",".join(parts))
+
+    def _report_key(self, name: str, key: str, failure: Exception) -> None:
+        if isinstance(failure, Conflict | NotFound):
+            self.log.debug("will retry", controller=name, key=key, problem=failure)
+        else:
+            self.log.warning("will retry", controller=name, key=key, problem=failure)
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        self.log.error("task failed", failure=failure, task=name)
+
+
+def load_parts(
+    registry: Mapping[str, str], names: tuple[str, ...], environment: Environment
+) -> dict[str, Part]:
+    """The controllers ``names`` of a registry of ``name -> module:Class``, in the order given.
+
+    Raises: ConfigError for a name that the registry does not have.
+    """
+    parts: dict[str, Part] = {}
+    for name in names:
+        if name not in registry:
+            raise ConfigError(
+                "controller", "parts", f"no controller {name!r}; there are {', '.join(registry)}"
+            )
+        module, _, kind = registry[name].partition(":")
+        maker: Any = getattr(import_module(module), kind)
+        parts[name] = maker(environment)
+    return parts
+
+
+def _owner_uids(pod: Pod) -> tuple[str, ...]:
+    owner = controller_of(pod.metadata)
+    return (owner.uid,) if owner is not None else ()

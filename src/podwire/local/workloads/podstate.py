@@ -1,0 +1,93 @@
+"""What workloads want to know of a pod: active, ready, available, and which one to give up first.
+
+Source: ``k8s.io/kubernetes/pkg/controller/controller_utils.go`` (``ActivePodsWithRanks``), ``pkg/api/v1/pod``.
+"""
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from podwire.model.pod import Pod
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """The instant of an API time, None for none or an unreadable one."""
+    if not text:
+        return None
+    try:
+        return datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+
+
+def seconds_since(text: str | None, now: datetime.datetime) -> float:
+    """Seconds from an API time until ``now``; 0 for none."""
+    at = parse_time(text)
+    return (now - at).total_seconds() if at is not None else 0.0
+
+
+def active(pod: Pod) -> bool:
+    """Whether the pod neither ended nor was told to."""
+    return not pod.finished and pod.metadata.deletion_timestamp is None
+
+
+def ready_time(pod: Pod) -> str | None:
+    """Since when the pod is ready; None when it is not."""
+    for condition in pod.status.conditions:
+        if condition.type == "Ready" and condition.status == "True":
+            return condition.last_transition_time or ""
+    return None
+
+
+def available_in_s(pod: Pod, min_ready_s: int, now: datetime.datetime) -> float | None:
+    """Seconds until the pod counts as available: 0 when it is, None when it is not even ready."""
+    since = ready_time(pod)
+    if since is None:
+        return None
+    if min_ready_s == 0 or not since:
+        return 0.0
+    return max(0.0, min_ready_s - seconds_since(since, now))
+
+
+def restarts(pod: Pod) -> int:
+    """The restarts of all its containers."""
+    return sum(status.restart_count for status in pod.status.container_statuses)
+
+
+def victims(pods: Sequence[Pod], count: int, related: Iterable[Pod] = ()) -> tuple[Pod, ...]:
+    """The ``count`` pods to give up first.
+
+    Unassigned, then pending, then not ready, then of lower deletion cost, then on the node with more
+    ``related`` pods, then ready for less time, then restarted more, then younger.
+    """
+    crowd = Counter(pod.spec.node_name for pod in related or pods if active(pod))
+
+    def rank(pod: Pod) -> tuple[object, ...]:
+        phase = {"Pending": 0, "Unknown": 1, "Running": 2}.get(pod.status.phase, 0)
+        return (
+            bool(pod.spec.node_name),
+            phase,
+            pod.ready,
+            _cost(pod),
+            -crowd[pod.spec.node_name],
+            _reversed(ready_time(pod)),
+            -restarts(pod),
+            _reversed(pod.metadata.creation_timestamp),
+            pod.metadata.name,
+        )
+
+    return tuple(sorted(pods, key=rank)[:count])
+
+
+def _reversed(text: str | None) -> float:
+    at = parse_time(text)
+    return -at.timestamp() if at is not None else 0.0
+
+
+def _cost(pod: Pod) -> int:
+    try:
+        return int(pod.metadata.annotations.get(DELETION_COST, "0"))
+    except ValueError:
+        return 0
