@@ -228,10 +228,8 @@ class _Reader:
 
     def _compare_field(self, operand: Operand, op: str, data: bytes) -> None:
         kind = operand_types(operand)[0]
-        if kind.name == "ifname" and len(data) < 16:
-            text = '"' + data.decode() + '*"'
-        else:
-            text = kind.render(data)
+        wildcard = kind.name == "ifname" and len(data) < 16
+        text = '"' + data.decode() + '*"' if wildcard else kind.render(data)
         match = Match(operand, Value(text), op)
         self.out.append(match)
         if op == "==" and isinstance(operand, Field):

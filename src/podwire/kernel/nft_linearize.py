@@ -10,6 +10,8 @@ of nftables (the shapes that its listing understands).
 """
 
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -412,7 +414,7 @@ def _anonymous(type_name: str, values: Values) -> Set:
     return declared.with_elements(declared.element(value) for value in values.values)
 
 
-_WRITERS = {
+_WRITERS: dict[type, Callable[[_Writer, Any], None]] = {
     Match: _Writer.match,
     Verdict: _Writer.verdict,
     VerdictMap: _Writer.verdict_map,

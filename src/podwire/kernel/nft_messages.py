@@ -6,7 +6,8 @@ and its bytes, about a microsecond each. Sources: ``include/uapi/linux/netfilter
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -211,7 +212,7 @@ class Batch:
             self.add(operation, kind, flags, head + nested(3, chunk))
 
 
-_ENCODERS = {
+_ENCODERS: dict[type, Callable[[Batch, Any], None]] = {
     AddTable: Batch.add_table,
     DeleteTable: Batch.delete_table,
     AddChain: Batch.add_chain,

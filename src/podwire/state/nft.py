@@ -1,7 +1,7 @@
 """nftables tables as values: tables, chains, sets and maps with their elements; ``str()`` is nft's own text.
 
-A set keys its elements by the bytes that the kernel holds (see ``nft_types``), so that a hundred thousand of them cost
-no parsing and a kernel dump compares directly; :meth:`Set.element` makes one from text, ``str()`` prints them.
+A set keys its elements by the bytes that the kernel holds (see ``nft_types``), so that a hundred thousand of them
+cost no parsing and a kernel dump compares directly; :meth:`Set.element` makes one from text, ``str()`` prints them.
 The order of chains and sets is that of their names, the order of elements that of their bytes; nft lists in the order
 of creation, so texts are compared after :func:`podwire.state.nft_text.parse_table`.
 """
@@ -230,7 +230,8 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         lines = [f"table {self.family} {self.name} {{"]
         if self.comment:
             lines.append(f'\tcomment "{self.comment}"')
-        for index, part in enumerate((*self.sets, *self.chains)):
+        parts: tuple[Set | Chain, ...] = (*self.sets, *self.chains)
+        for index, part in enumerate(parts):
             if index:
                 lines.append("")
             lines.extend(part.lines())
