@@ -40,7 +40,7 @@ class Nft:
 
     def tables(self) -> tuple[tuple[str, str], ...]:
         """(family, name) of every table."""
-        found = []
+        found: list[tuple[str, str]] = []
         for family, value in FAMILIES.items():
             bodies = self._socket.dump(nl.NFT_MSG_GETTABLE, value)
             found.extend((family, read_table(body)[0]) for body in bodies)
@@ -69,9 +69,9 @@ class Nft:
         sets = self._sets(value, name)
         rules: dict[str, list[tuple[bytes, str]]] = {}
         for body in self._socket.dump(nl.NFT_MSG_GETRULE, value, nl.text(1, name)):
-            table, chain, _, expressions, comment = read_rule(body)
+            table, owner, _, expressions, comment = read_rule(body)
             if table == name:
-                rules.setdefault(chain, []).append((expressions, comment))
+                rules.setdefault(owner, []).append((expressions, comment))
         chains = []
         for body in self._socket.dump(nl.NFT_MSG_GETCHAIN, value):
             table, chain = read_chain(body, family)

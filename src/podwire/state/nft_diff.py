@@ -1,12 +1,13 @@
 """The difference between two tables as one atomic transaction of keyed operations.
 
-The order inside a transaction is the order in which the kernel can follow it: new sets and chains, elements and rules
-that go, rules and elements that come, then chains and sets that are no longer named. A chain whose rules differ is
+The order inside a transaction is the order in which the kernel can follow it: new sets and chains, elements and
+rules that go, rules and elements that come, then chains and sets that are no longer named. A chain whose rules differ is
 flushed and written again; a set or base chain whose declaration differs cannot be changed in place, so the whole table
 is replaced, in one transaction as well. Cost: the size of the difference.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 import msgspec
 
@@ -123,10 +124,7 @@ _SAMPLE = 8
 
 
 def _sample(declared: Set, elements: Mapping[bytes, Element]) -> str:
-    texts = [
-        declared.element_text(key, element)
-        for key, element, _ in zip(elements, elements.values(), range(_SAMPLE), strict=False)
-    ]
+    texts = [declared.element_text(key, element) for key, element in islice(elements.items(), _SAMPLE)]
     more = len(elements) - len(texts)
     return ", ".join(texts) + (f", and {more} more" if more else "")
 
@@ -179,9 +177,10 @@ def _same_frame(have: Table, want: Table) -> bool:
         return False
     old_sets = {each.name: each.without_elements() for each in have.sets}
     old_chains = {chain.name: _frame(chain) for chain in have.chains}
-    return all(
-        old_sets.get(each.name, each.without_elements()) == each.without_elements() for each in want.sets
-    ) and all(old_chains.get(chain.name, _frame(chain)) == _frame(chain) for chain in want.chains)
+    if any(old_chains.get(chain.name, _frame(chain)) != _frame(chain) for chain in want.chains):
+        return False
+    declared = (each.without_elements() for each in want.sets)
+    return all(old_sets.get(each.name, each) == each for each in declared)
 
 
 def _frame(chain: Chain) -> tuple[str, str, int, str]:

@@ -2,11 +2,13 @@
 
 Rules are read token by token: an operand is the longest field name at the place, ``numgen``, a concatenation, a mask
 or a map's answer; what follows decides the statement. Literals are brought into the form that nft prints
-(``10.0.0.5/8`` becomes ``10.0.0.0/8``, ``0x4000`` becomes ``0x00004000``), so two texts of one rule give equal values.
+(``10.0.0.5/8`` becomes ``10.0.0.0/8``, ``0x4000`` becomes ``0x00004000``), so two texts of one rule give equal
+values.
 A statement that is not known is an error, never skipped.
 """
 
 import re
+from collections.abc import Callable
 
 from podwire.errors import ConfigError
 from podwire.state.nft import PRIORITIES, Chain, Element, Set, Table, interval_bounds, interval_text
@@ -93,9 +95,7 @@ class Tokens:
 
     def problem(self, what: str) -> ConfigError:
         """An error that shows the place."""
-        return ConfigError(
-            "nft", "", f"{what} at {' '.join(self.items[self.at : self.at + 4])!r} in {self.text[:200]!r}"
-        )
+        return ConfigError("nft", "", f"{what} at {self.items[self.at : self.at + 4]} in {self.text[:200]!r}")
 
 
 def parse_rule(text: str) -> Rule:
@@ -220,7 +220,7 @@ def _notrack(_tokens: Tokens, _word: str) -> Notrack:
     return Notrack()
 
 
-_STATEMENTS = {
+_STATEMENTS: dict[str, Callable[[Tokens, str], Statement]] = {
     "dnat": _nat,
     "snat": _nat,
     "masquerade": _masquerade,
@@ -440,7 +440,9 @@ def _elements(declared: Set, text: str) -> list[tuple[bytes, Element]]:
     tokens = Tokens(text)
     found: list[tuple[bytes, Element]] = []
     while not tokens.done:
-        key, value, comment, timeout = [], [], "", 0
+        key: list[str] = []
+        value: list[str] = []
+        comment, timeout = "", 0
         target = key
         while not tokens.done and not tokens.skip(","):
             word = tokens.take()
