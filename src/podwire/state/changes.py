@@ -202,10 +202,17 @@ def _added(
         there.setdefault(x.key, []).append(x)
     for x in want:
         held = there.get(x.key, [])
-        if x in held and getattr(x, "link", "") not in remade:
+        if any(_same(y, x) for y in held) and getattr(x, "link", "") not in remade:
             continue
         ours = not owner or any(y.proto == owner.route_protocol for y in held)
         yield Change("replace" if held and ours else "add", x)
+
+
+def _same(there: Any, wanted: Any) -> bool:
+    """Whether nothing is to be done; a route that names no device is content with the one the kernel chose."""
+    if isinstance(wanted, Route) and wanted.via and not wanted.link:
+        there = replace(there, link="")
+    return bool(there == wanted)
 
 
 def _removed(share: Sequence[Any], want: Sequence[Any], gone: Iterable[str]) -> Iterator[Change]:

@@ -8,7 +8,7 @@ whoever applies the value puts its own there.
 
 from typing import Any
 
-from msgspec.structs import fields
+from msgspec.structs import astuple, fields
 
 from podwire.state import grammar
 from podwire.state.address import interface_text, ip_text, is_v6, mac_text, network_text
@@ -20,6 +20,8 @@ TABLE_MAIN = 254
 
 ZERO_MAC = "00:00:00:00:00:00"
 """The vxlan entry for frames to unknown destinations; it may have several ``dst``."""
+
+_ALL_BITS = 0xFFFFFFFF
 
 _V6_METRIC = 1024
 """What the kernel makes of an IPv6 route without a metric (IP6_RT_PRIO_USER, net/ip6_fib.h)."""
@@ -44,6 +46,8 @@ class Address(Value, frozen=True):
         canonical(self, "cidr", interface_text(self.cidr))
         if is_v6(self.cidr):
             canonical(self, "scope", "")
+        else:
+            canonical(self, "nodad", True)
 
     def __str__(self) -> str:
         return _line(ADDRESS, self)
@@ -180,16 +184,18 @@ class Rule(Value, frozen=True):
             text = getattr(self, field)
             if text:
                 canonical(self, field, network_text(text))
-                if is_v6(text) and not self.v6:
+                if is_v6(text):
                     canonical(self, "v6", True)
+        if self.mask == _ALL_BITS:
+            canonical(self, "mask", 0)
 
     def __str__(self) -> str:
         return _line(RULE, self)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """All that the kernel compares: everything but the owner."""
-        return (self.v6, self.priority, self.src, self.dst, self.iif, self.oif, self.mark, self.mask, self.table)
+        """Everything: a rule that differs in anything is another one."""
+        return astuple(self)
 
 
 class Sysctl(Value, frozen=True):

@@ -1,0 +1,405 @@
+"""Reads, adds and reconciles the network state of one namespace.
+
+:func:`apply` takes the whole share of one owner: dump, diff, one batch per kind of step. Calling it again
+changes nothing, and heals what somebody removed. Steps that touch devices or take addresses away have side
+effects in the kernel (a device that goes down loses its routes and neighbours; an address takes routes that
+prefer it along), so after such a round the state is read and compared once more, at most twice.
+
+Cost (2 cores, Linux 6.18): dump and compare of 5,000 routes, neighbours and entries each about 0.2 s of
+Python over 42 ms of kernel; a peer more or less is 0.07 ms. Failures are per object: the rest is applied.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from podwire.errors import KernelError, KernelExists, KernelNotFound
+from podwire.kernel import link_codec, route_codec, sysctl, tun
+from podwire.kernel.netlink import Message, Netlink
+from podwire.kernel.netns import open_netns
+from podwire.kernel.refusal import refusal
+from podwire.kernel.uapi import (
+    AF_INET,
+    AF_INET6,
+    NLM_F_APPEND,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    RTM_DELADDR,
+    RTM_DELLINK,
+    RTM_DELNEIGH,
+    RTM_DELROUTE,
+    RTM_DELRULE,
+    RTM_GETADDR,
+    RTM_GETLINK,
+    RTM_GETNEIGH,
+    RTM_GETROUTE,
+    RTM_GETRULE,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+    RTM_NEWNEIGH,
+    RTM_NEWROUTE,
+    RTM_NEWRULE,
+    RTM_SETLINK,
+)
+from podwire.state.changes import Change, Changes, diff
+from podwire.state.network import (
+    Address,
+    Fdb,
+    Link,
+    Neighbour,
+    NetworkState,
+    Owner,
+    Route,
+    Rule,
+    Sysctl,
+)
+from podwire.state.route import ZERO_MAC
+
+_ROUNDS = 3
+
+GRAVE = 0x706F6477
+"""The group of devices that are to be deleted together ("podw"); nothing lives in it."""
+
+
+class Report(NamedTuple):
+    """What was done, in order, and what the kernel refused."""
+
+    applied: tuple[Change, ...] = ()
+    failed: tuple[KernelError, ...] = ()
+
+    def check(self) -> "Report":
+        """Itself when nothing failed.
+
+        Raises: the first failure, with the others as notes.
+        """
+        if not self.failed:
+            return self
+        first, *others = self.failed
+        for other in others:
+            first.add_note(str(other))
+        raise first
+
+
+class _Devices(NamedTuple):
+    """The devices of a namespace and their numbers both ways."""
+
+    links: tuple[Link, ...]
+    indexes: dict[str, int]
+    names: dict[int, str]
+
+
+# Reading
+
+
+def read(netlink: Netlink, owner: Owner | None = None, sysctls: tuple[str, ...] = ()) -> NetworkState:
+    """The state of the socket's namespace; with an owner its routes alone, but everything else.
+
+    Left out is what the kernel does by itself: local routes, connected routes, learned neighbours. Sysctls are
+    read where their paths are named.
+
+    Raises: KernelError.
+    """
+    return _read(netlink, _read_devices(netlink), owner, sysctls)
+
+
+def _read(netlink: Netlink, devices: _Devices, owner: Owner | None, sysctls: tuple[str, ...]) -> NetworkState:
+    proto = owner.route_protocol if owner else 0
+    names = devices.names
+    neighbours = [*_dump_neighbours(netlink, names, proxy=False), *_dump_neighbours(netlink, names, proxy=True)]
+    addresses = _dump(netlink, RTM_GETADDR, route_codec.encode_address_dump(), "addresses")
+    routes = [
+        route_codec.decode_route(payload, names)
+        for family in (AF_INET, AF_INET6)
+        for payload in _dump(netlink, RTM_GETROUTE, route_codec.encode_route_dump(family, proto=proto), "routes")
+    ]
+    rules = [
+        route_codec.decode_rule(payload)
+        for family in (AF_INET, AF_INET6)
+        for payload in _dump(netlink, RTM_GETRULE, route_codec.encode_rule_dump(family), "rules")
+    ]
+    return NetworkState(
+        links=devices.links,
+        addresses=_known(route_codec.decode_address(payload, names) for payload in addresses),
+        routes=_known(routes),
+        neighbours=_known(neighbours),
+        fdb=_known(_dump_fdb(netlink, devices)),
+        rules=_known(rules),
+        sysctls=sysctl.snapshot(sysctls, netlink.netns) if sysctls else (),
+    )
+
+
+def _known(values: Any) -> tuple[Any, ...]:
+    return tuple(value for value in values if value is not None)
+
+
+def _dump(netlink: Netlink, kind: int, body: bytes, subject: str) -> list[bytes]:
+    return [payload for _, payload in netlink.dump(Message(kind, 0, body, "list", subject))]
+
+
+def _dump_neighbours(netlink: Netlink, names: Mapping[int, str], *, proxy: bool) -> Iterator[Neighbour | None]:
+    body = route_codec.encode_neighbour_dump(proxy=proxy)
+    for payload in _dump(netlink, RTM_GETNEIGH, body, "neighbours"):
+        yield route_codec.decode_neighbour(payload, names)
+
+
+def _dump_fdb(netlink: Netlink, devices: _Devices) -> Iterator[Fdb | None]:
+    for link in devices.links:
+        if link.kind == "vxlan":
+            body = route_codec.encode_fdb_dump(link.index)
+            for payload in _dump(netlink, RTM_GETNEIGH, body, f"forwarding entries of {link.name}"):
+                yield route_codec.decode_fdb(payload, devices.names)
+
+
+def read_links(netlink: Netlink) -> tuple[Link, ...]:
+    """The devices alone.
+
+    Raises: KernelError.
+    """
+    return _read_devices(netlink).links
+
+
+def read_link(netlink: Netlink, name: str) -> Link:
+    """One device by name; its master, peer and lower device are not resolved.
+
+    Raises: KernelNotFound, KernelError.
+    """
+    return read_raw_link(netlink, name).link
+
+
+def read_raw_link(netlink: Netlink, name: str) -> link_codec.ReadLink:
+    """One device with its relations as numbers and its operstate.
+
+    Raises: KernelNotFound, KernelError.
+    """
+    body = link_codec.encode_get(name)
+    return link_codec.decode(netlink.get(Message(RTM_GETLINK, 0, body, "read", f"link {name}"))[1])
+
+
+def _read_devices(netlink: Netlink) -> _Devices:
+    found = [link_codec.decode(payload) for payload in _dump(netlink, RTM_GETLINK, link_codec.encode_dump(), "links")]
+    names = {entry.link.index: entry.link.name for entry in found}
+    links = tuple(_resolve(entry, names) for entry in found)
+    return _Devices(links, {name: index for index, name in names.items()}, names)
+
+
+def _resolve(entry: link_codec.ReadLink, names: Mapping[int, str]) -> Link:
+    link = entry.link
+    if entry.master:
+        link = replace(link, master=names.get(entry.master, ""))
+    lower = names.get(entry.lower, "") if entry.lower and not entry.lower_elsewhere else ""
+    if not lower:
+        return link
+    if link.vxlan:
+        return replace(link, vxlan=replace(link.vxlan, device=lower))
+    return replace(link, peer=lower) if link.kind == "veth" else replace(link, device=lower)
+
+
+# Writing
+
+
+def apply(netlink: Netlink, want: NetworkState, owner: Owner) -> Report:
+    """Makes the namespace hold exactly ``want`` of what is the owner's.
+
+    Objects of ``want`` without a mark get the owner's. Nothing foreign is changed: where a foreign object has
+    the place, the report says KernelExists. Each failure stands for one object, the others are applied.
+
+    Raises: KernelError when the state cannot even be read.
+    """
+    want = owner.stamp(want)
+    applied: list[Change] = []
+    failed: tuple[KernelError, ...] = ()
+    paths = tuple(x.path for x in want.sysctls)
+    for _round in range(_ROUNDS):
+        devices = _read_devices(netlink)
+        changes = diff(_read(netlink, devices, owner, paths), want, owner)
+        report = _execute(netlink, changes, devices.indexes)
+        applied += report.applied
+        failed = report.failed
+        if not any(_has_side_effects(change) for change in report.applied):
+            break
+    return Report(tuple(applied), failed)
+
+
+def plan(netlink: Netlink, want: NetworkState, owner: Owner) -> Changes:
+    """What :func:`apply` would do.
+
+    Raises: KernelError when the state cannot be read.
+    """
+    paths = tuple(x.path for x in want.sysctls)
+    return diff(read(netlink, owner, paths), owner.stamp(want), owner)
+
+
+def remove(netlink: Netlink, owner: Owner) -> Report:
+    """Takes away everything that carries the owner's mark."""
+    return apply(netlink, NetworkState(), owner)
+
+
+def add(netlink: Netlink, state: NetworkState) -> Report:
+    """Puts the objects of ``state`` into the namespace without looking at what is there.
+
+    Addresses, neighbours and entries that exist are replaced; links, routes and rules that exist fail.
+    """
+    return _execute(netlink, diff(NetworkState(), state), _read_devices(netlink).indexes)
+
+
+def _has_side_effects(change: Change) -> bool:
+    return isinstance(change.value, Link) or (change.verb == "delete" and isinstance(change.value, Address))
+
+
+def _execute(netlink: Netlink, changes: Changes, indexes: dict[str, int]) -> Report:
+    applied: list[Change] = []
+    failed: list[KernelError] = [
+        KernelExists("add", str(conflict.value), errno.EEXIST, conflict.reason) for conflict in changes.conflicts
+    ]
+    waiting: list[tuple[Change, Message]] = []
+
+    def flush() -> None:
+        failures = netlink.batch([message for _, message in waiting])
+        failed.extend(x for at, x in failures.items() if not _harmless(waiting[at][0], x))
+        applied.extend(dict.fromkeys(x for at, (x, _) in enumerate(waiting) if at not in failures))
+        waiting.clear()
+
+    for step in changes.steps:
+        try:
+            if isinstance(step.value, Sysctl):
+                flush()
+                sysctl.write(step.value.path, step.value.value, netlink.netns)
+                applied.append(step)
+            elif isinstance(step.value, Link) and step.verb == "add":
+                flush()
+                _make_link(netlink, step.value, indexes)
+                applied.append(step)
+            else:
+                waiting.extend((step, message) for message in _messages(step, indexes))
+        except KernelError as failure:
+            failed.append(failure)
+    bury = [at for at, (step, _) in enumerate(waiting) if _deletes_link(step)]
+    if len(bury) > 1:
+        waiting[bury[0] :] = _bury(waiting[bury[0] :])
+    flush()
+    return Report(tuple(applied), tuple(failed))
+
+
+def _deletes_link(step: Change) -> bool:
+    return step.verb == "delete" and isinstance(step.value, Link)
+
+
+def _bury(waiting: list[tuple[Change, Message]]) -> list[tuple[Change, Message]]:
+    """The removal of devices, which the kernel does one by one in 16-22 ms each, as that of one group of them."""
+    moved = [
+        (step, Message(RTM_SETLINK, 0, link_codec.encode_group(step.value.index, GRAVE), "delete", step.value))
+        for step, _ in waiting
+        if isinstance(step.value, Link)
+    ]
+    everything = Message(RTM_DELLINK, 0, link_codec.encode_delete_group(GRAVE), "delete", "group of links")
+    return [*moved, (waiting[-1][0], everything)]
+
+
+def _harmless(step: Change, failure: KernelError) -> bool:
+    """What was to go and is gone already is well."""
+    return step.verb == "delete" and isinstance(failure, KernelNotFound)
+
+
+def _make_link(netlink: Netlink, link: Link, indexes: dict[str, int]) -> None:
+    """Makes a device and learns its number, so that what comes after can name it."""
+    operation, subject = "add", str(link)
+    with contextlib.ExitStack() as stack:
+        descriptor = -1
+        if link.peer_netns:
+            descriptor = open_netns(link.peer_netns)
+            stack.callback(os.close, descriptor)
+        if link.kind == "tun":
+            tun.create_persistent(link.name, netlink.netns, mode=link.mode or "tun")
+        else:
+            with _naming(operation, subject):
+                body = link_codec.encode_add(link, indexes, descriptor)
+            flags = NLM_F_CREATE | NLM_F_EXCL
+            netlink.request(Message(RTM_NEWLINK, flags, body, operation, link))
+    indexes[link.name] = read_link(netlink, link.name).index
+    if link.kind == "veth" and link.peer and not link.peer_netns:
+        indexes[link.peer] = read_link(netlink, link.peer).index
+    if link.alias or link.hairpin or link.kind == "tun":
+        for failure in netlink.batch(_set_messages(link, indexes)).values():
+            raise failure
+
+
+@contextlib.contextmanager
+def _naming(operation: str, subject: str) -> Iterator[None]:
+    """Turns an encoder's KeyError for an unknown device into the refusal that the kernel would give."""
+    try:
+        yield
+    except KeyError as missing:
+        raise refusal(operation, subject, errno.ENODEV, f"no device {missing.args[0]}") from missing
+    except ValueError as wrong:
+        raise refusal(operation, subject, errno.EINVAL, str(wrong)) from wrong
+
+
+def _set_messages(link: Link, indexes: Mapping[str, int]) -> list[Message]:
+    with _naming("set", str(link)):
+        index = indexes[link.name]
+        found = [Message(RTM_SETLINK, 0, link_codec.encode_set(link, index, indexes), "set", link)]
+        if link.master:
+            found.append(Message(RTM_SETLINK, 0, link_codec.encode_set_port(link, index), "set port", link))
+        return found
+
+
+_TYPES: dict[type, tuple[int, int]] = {
+    Address: (RTM_NEWADDR, RTM_DELADDR),
+    Route: (RTM_NEWROUTE, RTM_DELROUTE),
+    Neighbour: (RTM_NEWNEIGH, RTM_DELNEIGH),
+    Fdb: (RTM_NEWNEIGH, RTM_DELNEIGH),
+    Rule: (RTM_NEWRULE, RTM_DELRULE),
+}
+
+
+def _messages(step: Change, indexes: Mapping[str, int]) -> list[Message]:
+    """The requests of one step, in order.
+
+    Raises: KernelNotFound when a device that the object names does not exist.
+    """
+    value = step.value
+    if isinstance(value, Link):
+        if step.verb != "delete":
+            return _set_messages(value, indexes)
+        body = link_codec.header(value.index or indexes.get(value.name, 0))
+        return [Message(RTM_DELLINK, 0, body, "delete", value)]
+    with _naming(step.verb, str(value)):
+        body = encode(value, indexes)
+    new, delete = _TYPES[type(value)]
+    if step.verb == "delete":
+        return [Message(delete, 0, body, "delete", value)]
+    return [Message(new, NLM_F_CREATE | _new_flags(step), body, step.verb, value)]
+
+
+def _new_flags(step: Change) -> int:
+    """A route that is new to us must not take a foreign one's place; a replaced one must leave no gap."""
+    value = step.value
+    if isinstance(value, Fdb) and value.mac == ZERO_MAC:
+        return NLM_F_APPEND
+    if isinstance(value, Route | Rule) and step.verb == "add":
+        return NLM_F_EXCL
+    return NLM_F_REPLACE
+
+
+def encode(value: Address | Route | Neighbour | Fdb | Rule | Sysctl, indexes: Mapping[str, int]) -> bytes:
+    """The body of the message that adds or deletes the object.
+
+    Raises: KeyError with the name of a device that is not in ``indexes``.
+    """
+    match value:
+        case Address():
+            return route_codec.encode_address(value, indexes)
+        case Route():
+            return route_codec.encode_route(value, indexes)
+        case Neighbour():
+            return route_codec.encode_neighbour(value, indexes)
+        case Fdb():
+            return route_codec.encode_fdb(value, indexes)
+        case Rule():
+            return route_codec.encode_rule(value)
+    raise TypeError(f"{value} is not an rtnetlink object")

@@ -1,0 +1,57 @@
+"""TUN and TAP devices: the only kind that is made by ioctl on /dev/net/tun instead of rtnetlink.
+
+Source: include/uapi/linux/if_tun.h, drivers/net/tun.c. A device lives as long as its descriptor, or for good
+once it is persistent.
+"""
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from podwire.kernel.netns import inside
+from podwire.kernel.refusal import refusal
+
+TUNSETIFF = 0x400454CA
+TUNSETPERSIST = 0x400454CB
+TUNSETOFFLOAD = 0x400454D0
+IFF_TUN, IFF_TAP = 0x0001, 0x0002
+IFF_NO_PI = 0x1000
+IFF_VNET_HDR = 0x4000
+_IFREQ = struct.Struct("16sH22x")
+
+
+def open_tun(
+    name: str, netns: Path | str | int | None = None, *, mode: str = "tun", vnet_header: bool = False
+) -> int:
+    """A descriptor of the device, which is made when missing; the caller closes it.
+
+    ``vnet_header`` prepends each packet with struct virtio_net_hdr, so that 64 KiB segments can pass.
+
+    Raises: Unsupported without tun in the kernel; KernelError, EBUSY when somebody has it open.
+    """
+    flags = (IFF_TAP if mode == "tap" else IFF_TUN) | IFF_NO_PI | (IFF_VNET_HDR if vnet_header else 0)
+    descriptor = -1
+    try:
+        with inside(netns):
+            descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+            fcntl.ioctl(descriptor, TUNSETIFF, _IFREQ.pack(name.encode(), flags))
+    except OSError as failure:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise refusal("open tun device", name, failure.errno or 0) from failure
+    return descriptor
+
+
+def create_persistent(name: str, netns: Path | str | int | None = None, *, mode: str = "tun") -> None:
+    """Makes a device that stays without a process.
+
+    Raises: as :func:`open_tun`.
+    """
+    descriptor = open_tun(name, netns, mode=mode)
+    try:
+        fcntl.ioctl(descriptor, TUNSETPERSIST, 1)
+    except OSError as failure:
+        raise refusal("keep tun device", name, failure.errno or 0) from failure
+    finally:
+        os.close(descriptor)
