@@ -1,0 +1,45 @@
+"""Resource quantities as integers: thousandths of the unit, so ``100m`` of cpu is 100 and ``1Ki`` 1024000.
+
+Source: ``k8s.io/apimachinery/pkg/api/resource`` (suffixes); fractions of a thousandth are rounded up.
+"""
+
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from functools import lru_cache
+
+from podwire.errors import ConfigError
+
+_SUFFIXES = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+    "Ei": Decimal(2) ** 60,
+}
+
+
+@lru_cache(maxsize=4096)
+def parse_milli(quantity: str | int | float) -> int:
+    """The quantity in thousandths.
+
+    Raises: ConfigError when it is none.
+    """
+    text = str(quantity).strip()
+    number = text.rstrip("numkMGTPEi")
+    try:
+        value = Decimal(number) * _SUFFIXES[text[len(number) :]] * 1000
+        return int(value.to_integral_value(rounding=ROUND_CEILING))
+    except (InvalidOperation, KeyError, ValueError, OverflowError) as failure:
+        raise ConfigError(
+            "quantity", "", f"cannot parse {text!r}: expected a number with a suffix such as m, Mi"
+        ) from failure
