@@ -7,6 +7,7 @@ NXDOMAIN, and ``/ready`` says what is missing. While the API is away it goes on 
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from podwire.dns import wire
@@ -190,8 +191,10 @@ def _version() -> str:
         return "unknown"
 
 
-async def run(config: DnsConfig, clock: Clock) -> None:
+async def run(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lambda: None) -> None:
     """Serves until cancelled; then is not ready for ``lameduckSeconds`` and stops.
+
+    ``serving`` is called once all ports are bound.
 
     Raises: ConfigError when no API server is configured; OSError when a port is taken.
     """
@@ -214,6 +217,7 @@ async def run(config: DnsConfig, clock: Clock) -> None:
         await server.open()
         for port, routes in pages:
             https.append(await serve_pages(config.http_address, port, dict(routes)))
+        serving()
         server.log.info(
             "serving",
             domain=config.domain,
