@@ -5,10 +5,9 @@ supervisor. It reads only informers and writes only through the client. Its deci
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from podwire.errors import ApiError, ApiUnreachable, ConfigError, Conflict, NotFound, ProtocolError
+from podwire.errors import ApiError, ApiUnreachable, Conflict, NotFound, ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
 from podwire.kube.index import Index
@@ -88,25 +87,6 @@ class Environment:
 
     def _report(self, name: str, failure: BaseException) -> None:
         self.log.error("task failed", failure=failure, task=name)
-
-
-def load_parts(
-    registry: Mapping[str, str], names: tuple[str, ...], environment: Environment
-) -> dict[str, Part]:
-    """The controllers ``names`` of a registry of ``name -> module:Class``, in the order given.
-
-    Raises: ConfigError for a name that the registry does not have.
-    """
-    parts: dict[str, Part] = {}
-    for name in names:
-        if name not in registry:
-            raise ConfigError(
-                "controller", "parts", f"no controller {name!r}; there are {', '.join(registry)}"
-            )
-        module, _, kind = registry[name].partition(":")
-        maker: Any = getattr(import_module(module), kind)
-        parts[name] = maker(environment)
-    return parts
 
 
 def _owner_uids(pod: Pod) -> tuple[str, ...]:

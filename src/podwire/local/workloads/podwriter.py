@@ -43,7 +43,9 @@ class PodWriter:
         try:
             stored = await self._client.create(PODS, pod, owner.meta.namespace)
         except ApiError as failure:
-            self._recorder.event(owner.subject, "Warning", "FailedCreate", f"Error creating: {failure.message}")
+            self._recorder.event(
+                owner.subject, "Warning", "FailedCreate", f"Error creating: {failure.message}"
+            )
             raise
         self.own.wrote(owner.meta.uid, stored)
         name = stored["metadata"]["name"]

@@ -1,0 +1,1 @@
+"""EndpointSlices (and the older Endpoints) of Services with a selector."""

@@ -1,0 +1,182 @@
+"""The loop that keeps slices: which Services a change concerns, and writing what the plan says.
+
+Guarantees: 1. a first change of a Service is planned at once, further ones at most every 0.1 s, so a hundred
+pods getting ready cost some tens of writes; 2. Endpoints follow at most every 0.5 s; 3. no plan is made before
+the informer shows the last one's writes; 4. pods that change in what no slice shows cost no plan. Services and
+pods find each other by label pairs, so one pod costs its labels and not the cluster's Services.
+"""
+
+import msgspec
+
+from podwire.controllers.endpointslice import mirror
+from podwire.controllers.endpointslice.endpoints import address_types, desired, trigger_time
+from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, SERVICE_NAME, plan
+from podwire.controllers.environment import Environment
+from podwire.controllers.ownwrites import OwnWrites
+from podwire.errors import AlreadyExists, NotFound
+from podwire.kube.index import Index
+from podwire.kube.resources import ENDPOINTS, ENDPOINTSLICES, NODES, PODS, SERVICES
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.service import EndpointSlice, Service
+from podwire.runtime.supervise import Supervisor
+
+_INTERVAL_S = 0.1
+_MIRROR_INTERVAL_S = 0.5
+
+
+class EndpointSliceController:
+    """EndpointSlices and Endpoints of all Services with a selector."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._client = environment.client
+        self._services = environment.of(SERVICES)
+        self._nodes = environment.of(NODES)
+        self._mirrors = environment.of(ENDPOINTS)
+        slices = environment.of(ENDPOINTSLICES)
+        self._own = OwnWrites(slices)
+        self._slices: Index[EndpointSlice] = Index(slices, _managed_for)
+        self._pods: Index[Pod] = Index(environment.of(PODS), _pod_pairs)
+        self._by_pair: Index[Service] = Index(self._services, _service_pairs)
+        self._loop = environment.loop("endpointslice", self._reconcile, interval_s=_INTERVAL_S)
+        self._mirror_loop = environment.loop("endpoints", self._mirror, interval_s=_MIRROR_INTERVAL_S)
+        self._services.subscribe(lambda key, _old, _new: self._touch(key))
+        environment.of(PODS).subscribe(self._pod_changed)
+        slices.subscribe(self._slice_changed)
+        self._nodes.subscribe(self._node_changed)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Starts both loops."""
+        self._loop.start(supervisor)
+        self._mirror_loop.start(supervisor, workers=1)
+
+    def _touch(self, key: str) -> None:
+        self._loop.touch(key)
+        self._mirror_loop.touch(key)
+
+    def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and new is not None and _shown(old) == _shown(new):
+            return
+        for pod in (old, new):
+            if pod is not None and pod.addresses:
+                for key in self._selecting(pod):
+                    self._touch(key)
+
+    def _selecting(self, pod: Pod) -> set[str]:
+        labels = pod.metadata.labels
+        found: set[str] = set()
+        for pair in _pod_pairs(pod):
+            for key, service in self._by_pair.of(pair).items():
+                if service.spec.selector.items() <= labels.items():
+                    found.add(key)
+        return found
+
+    def _slice_changed(self, _key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        # Own writes come back here too; the plan then finds nothing to do.
+        for item in (old, new):
+            if item is not None:
+                for key in _managed_for(item):
+                    self._loop.touch(key)
+
+    def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
+        def labels(node: Node | None) -> dict[str, str] | None:
+            return node.metadata.labels if node is not None else None
+
+        if labels(old) == labels(new):
+            return
+        for service_key, service in self._services.objects.items():
+            if service.spec.selector:
+                self._loop.touch(service_key)
+
+    def _selected(self, service: Service) -> list[Pod]:
+        namespace, selector = service.metadata.namespace, service.spec.selector
+        candidates = [self._pods.of(f"{namespace}/{key}={value}") for key, value in selector.items()]
+        fewest = min(candidates, key=len)
+        return [pod for pod in fewest.values() if selector.items() <= pod.metadata.labels.items()]
+
+    async def _reconcile(self, key: str) -> None:
+        service = self._services.get(key)
+        if service is None or service.metadata.deletion_timestamp is not None or not service.spec.selector:
+            return
+        if not self._own.seen(key):
+            self._loop.queue.add_after(key, 1.0)
+            return
+        have = tuple(item for item in self._slices.of(key).values() if _owned_by(item, service))
+        external = service.spec.type == "ExternalName"
+        pods = [] if external else self._selected(service)
+        families = () if external else address_types(service)
+        wanted = desired(service, pods, self._nodes.objects)
+        changes = plan(service, wanted, have, families, trigger_time(pods))
+        namespace = service.metadata.namespace
+        for item in changes.create:
+            self._own.wrote(key, await self._client.create(ENDPOINTSLICES, _body(item), namespace))
+        for item in changes.update:
+            name = item.metadata.name
+            self._own.wrote(key, await self._client.update(ENDPOINTSLICES, _body(item), namespace, name=name))
+        for name in changes.delete:
+            try:
+                await self._client.delete(ENDPOINTSLICES, name, namespace)
+            except NotFound:
+                continue
+
+    async def _mirror(self, key: str) -> None:
+        service = self._services.get(key)
+        if service is None or service.metadata.deletion_timestamp is not None or not service.spec.selector:
+            return
+        if service.spec.type == "ExternalName":
+            return
+        have = self._mirrors.get(key)
+        wanted = desired(service, self._selected(service), self._nodes.objects)
+        want = mirror.render(service, wanted, address_types(service)[0])
+        namespace, name = service.metadata.namespace, service.metadata.name
+        if have is None:
+            try:
+                await self._client.create(ENDPOINTS, want, namespace)
+            except AlreadyExists:
+                self._mirror_loop.queue.add_after(key, _MIRROR_INTERVAL_S)
+        elif have.subsets != want.subsets or not want.metadata.labels.items() <= have.metadata.labels.items():
+            body = msgspec.to_builtins(want)
+            body.setdefault("subsets", [])
+            await self._client.update(ENDPOINTS, body, namespace, name=name)
+
+
+def _shown(pod: Pod) -> tuple[object, ...]:
+    """What of a pod its endpoint shows."""
+    spec, meta = pod.spec, pod.metadata
+    gone = meta.deletion_timestamp is not None
+    return pod.addresses, pod.ready, pod.finished, gone, meta.labels, spec.node_name, spec.hostname
+
+
+def _pod_pairs(pod: Pod) -> tuple[str, ...]:
+    return tuple(f"{pod.metadata.namespace}/{key}={value}" for key, value in pod.metadata.labels.items())
+
+
+def _service_pairs(service: Service) -> tuple[str, ...]:
+    """One pair of the selector is enough to find the Service from a pod that it selects."""
+    selector = service.spec.selector
+    if not selector:
+        return ()
+    key = min(selector)
+    return (f"{service.metadata.namespace}/{key}={selector[key]}",)
+
+
+def _managed_for(item: EndpointSlice) -> tuple[str, ...]:
+    labels = item.metadata.labels
+    if labels.get(MANAGED_BY) != MANAGER or SERVICE_NAME not in labels:
+        return ()
+    return (f"{item.metadata.namespace}/{labels[SERVICE_NAME]}",)
+
+
+def _owned_by(item: EndpointSlice, service: Service) -> bool:
+    """Slices of an earlier Service of the same name are left to the garbage collector."""
+    owners = item.metadata.owner_references
+    return not owners or any(owner.uid == service.metadata.uid for owner in owners)
+
+
+def _body(item: EndpointSlice) -> dict[str, object]:
+    """The API form; lists that are empty are written as such, since null would mean "unknown"."""
+    body: dict[str, object] = msgspec.to_builtins(item)
+    body.setdefault("addressType", item.address_type)
+    body.setdefault("endpoints", [])
+    body.setdefault("ports", [])
+    return body | {"apiVersion": item.api_version, "kind": item.kind}

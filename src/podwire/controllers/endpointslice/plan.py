@@ -1,0 +1,185 @@
+"""From desired endpoints and the slices there are to the fewest changes. Pure.
+
+How it works: an endpoint stays in the slice where it is; one that is no longer wanted leaves it; a changed one
+is replaced in place. New endpoints first fill slices that change anyway, then the fullest slice with room for
+all that is left, then new slices. A slice that runs empty is deleted, save one per address type when a Service
+has no endpoint at all, so that consumers see "none" rather than nothing. At most 100 endpoints a slice.
+
+Invariants: no endpoint is in two slices afterwards; planning again with the result changes nothing.
+Source: ``k8s.io/endpointslice`` (reconciler.go, ``reconcileByPortMapping``).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from podwire.controllers.endpointslice.endpoints import Desired, Group, identity
+from podwire.model.meta import ObjectMeta, OwnerReference
+from podwire.model.service import Endpoint, EndpointSlice, Service
+
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+MANAGER = "endpointslice-controller.k8s.io"
+SERVICE_NAME = "kubernetes.io/service-name"
+HEADLESS = "service.kubernetes.io/headless"
+TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
+_CAPACITY = 100
+
+
+@dataclass(slots=True)
+class Changes:
+    """Slices to create (without a name), to update (whole), to delete (by name)."""
+
+    create: list[EndpointSlice] = field(default_factory=list)
+    update: list[EndpointSlice] = field(default_factory=list)
+    delete: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.create or self.update or self.delete)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slice being planned; ``before`` is None for a new one."""
+
+    before: EndpointSlice | None
+    endpoints: dict[str, Endpoint]
+    touched: bool = False
+
+    @property
+    def room(self) -> int:
+        return _CAPACITY - len(self.endpoints)
+
+
+def plan(
+    service: Service,
+    wanted: Desired,
+    slices: Sequence[EndpointSlice],
+    families: Sequence[str],
+    trigger_time: str,
+) -> Changes:
+    """The changes that make ``slices`` (those of this controller) hold ``wanted``."""
+    changes = Changes()
+    by_group: dict[Group, list[EndpointSlice]] = {}
+    for item in sorted(slices, key=lambda s: s.metadata.name):
+        by_group.setdefault(Group(item.address_type, item.ports or ()), []).append(item)
+    for group, endpoints in wanted.items():
+        slots = _fill(endpoints, by_group.pop(group, ()))
+        _settle(service, group, slots, trigger_time, changes)
+    leftover = [item for items in by_group.values() for item in items]
+    _placeholders(service, wanted, leftover, families, changes)
+    return changes
+
+
+def labels_of(service: Service) -> dict[str, str]:
+    """The labels of a Service's slices: its own and the ones with a meaning."""
+    reserved = (MANAGED_BY, SERVICE_NAME, HEADLESS)
+    labels = {key: value for key, value in service.metadata.labels.items() if key not in reserved}
+    labels[SERVICE_NAME] = service.metadata.name
+    labels[MANAGED_BY] = MANAGER
+    if service.headless:
+        labels[HEADLESS] = ""
+    return labels
+
+
+def _fill(wanted: dict[str, Endpoint], slices: Iterable[EndpointSlice]) -> list[_Slot]:
+    slots: list[_Slot] = []
+    left = dict(wanted)
+    for item in slices:
+        before = {identity(endpoint): endpoint for endpoint in item.endpoints or ()}
+        kept = {key: left.pop(key) for key in before if key in left}
+        slots.append(_Slot(item, kept, touched=kept != before or len(before) != len(item.endpoints or ())))
+    queue = list(left.items())
+    for slot in slots:
+        if slot.touched:
+            queue = _pour(queue, slot)
+    while queue:
+        fits = [slot for slot in slots if slot.room >= min(len(queue), _CAPACITY)]
+        slot = min(fits, key=lambda s: s.room) if fits else _Slot(None, {})
+        if not fits:
+            slots.append(slot)
+        queue = _pour(queue, slot)
+    return slots
+
+
+def _pour(queue: list[tuple[str, Endpoint]], slot: _Slot) -> list[tuple[str, Endpoint]]:
+    taken, rest = queue[: slot.room], queue[slot.room :]
+    if taken:
+        slot.endpoints.update(taken)
+        slot.touched = True
+    return rest
+
+
+def _settle(service: Service, group: Group, slots: list[_Slot], trigger_time: str, changes: Changes) -> None:
+    labels = labels_of(service)
+    for slot in slots:
+        endpoints = tuple(slot.endpoints.values())
+        if slot.before is None:
+            changes.create.append(new_slice(service, group, endpoints, trigger_time))
+        elif not endpoints:
+            changes.delete.append(slot.before.metadata.name)
+        elif slot.touched or slot.before.metadata.labels != labels:
+            changes.update.append(
+                _updated(slot.before, labels, endpoints, trigger_time if slot.touched else "")
+            )
+
+
+def _placeholders(
+    service: Service,
+    wanted: Desired,
+    leftover: Sequence[EndpointSlice],
+    families: Sequence[str],
+    changes: Changes,
+) -> None:
+    served = {group.address_type for group in wanted}
+    kept: set[str] = set()
+    for item in leftover:
+        family = item.address_type
+        if family in families and family not in served | kept:
+            kept.add(family)
+            labels = labels_of(service)
+            if item.endpoints or item.ports or item.metadata.labels != labels:
+                empty = _updated(item, labels, (), "")
+                changes.update.append(msgspec.structs.replace(empty, ports=()))
+        else:
+            changes.delete.append(item.metadata.name)
+    for family in families:
+        if family not in served | kept:
+            changes.create.append(new_slice(service, Group(family, ()), (), ""))
+
+
+def _updated(
+    before: EndpointSlice, labels: dict[str, str], endpoints: tuple[Endpoint, ...], trigger_time: str
+) -> EndpointSlice:
+    annotations = dict(before.metadata.annotations)
+    if trigger_time:
+        annotations[TRIGGER_TIME] = trigger_time
+    metadata = msgspec.structs.replace(before.metadata, labels=labels, annotations=annotations)
+    return msgspec.structs.replace(before, metadata=metadata, endpoints=endpoints)
+
+
+def new_slice(
+    service: Service, group: Group, endpoints: tuple[Endpoint, ...], trigger_time: str
+) -> EndpointSlice:
+    """A slice of the Service, still without a name."""
+    meta = service.metadata
+    owner = OwnerReference(
+        api_version="v1",
+        kind="Service",
+        name=meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    return EndpointSlice(
+        metadata=ObjectMeta(
+            generate_name=f"{meta.name}-",
+            namespace=meta.namespace,
+            labels=labels_of(service),
+            annotations={TRIGGER_TIME: trigger_time} if trigger_time else {},
+            owner_references=(owner,),
+        ),
+        address_type=group.address_type,
+        endpoints=endpoints,
+        ports=group.ports,
+    )

@@ -1,0 +1,1 @@
+"""Pod CIDRs of nodes: a pure allocator and the loop that writes ``spec.podCIDRs``."""

@@ -1,0 +1,31 @@
+"""Everything that decides in a local cluster, by name, in one process.
+
+``run(client, config)`` with ``LocalControllerConfig`` runs the controllers of any cluster, the workload
+controllers and the scheduler on shared informers: one copy of each object, one watch per resource.
+"""
+
+from podwire.controllers import parts
+from podwire.controllers.parts import ControllerConfig
+from podwire.kube.client import Client
+
+registry = {
+    **parts.registry,
+    "scheduler": "podwire.local.scheduler.scheduler:Scheduler",
+    "deployment": "podwire.local.workloads.deployment:DeploymentController",
+    "replicaset": "podwire.local.workloads.replicaset:ReplicaSetController",
+    "replicationcontroller": "podwire.local.workloads.replicaset:ReplicationControllerController",
+}
+
+
+class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
+    """A controller process that runs every part unless told otherwise."""
+
+    parts: tuple[str, ...] = tuple(registry)
+
+
+async def run(client: Client, config: ControllerConfig | None = None) -> None:
+    """Runs the configured parts until cancelled.
+
+    Raises: ConfigError before anything is started.
+    """
+    await parts.run(client, config or LocalControllerConfig(), registry)
