@@ -11,11 +11,13 @@ import signal
 import time
 from pathlib import Path
 
-from podwire.errors import KernelNotFound
-from podwire.kernel import netns
+from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
 from podwire.local import cgroup, places, processes
+from podwire.local.fabric.plan import PROTOCOL, alias_prefix
+from podwire.local.kubelet import mounts
 from podwire.local.layout import Layout
+from podwire.state.network import Owner
 
 _END_WAIT_S = 5.0
 
@@ -73,16 +75,13 @@ def _inside(folder: Path) -> list[int]:
 
 def _delete_host_link(layout: Layout) -> None:
     with Netlink() as host:
-        try:
-            host.delete_link(layout.host_link)
-        except KernelNotFound:
-            pass
+        network.remove(host, Owner(route_protocol=PROTOCOL, alias_prefix=alias_prefix(layout))).check()
 
 
 def unmount_below(folders: tuple[Path, ...]) -> None:
     """Unmounts everything mounted below the folders, the latest first."""
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
-    for place in reversed(mounts):
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    for place in reversed(mounted):
         path = place.encode().decode("unicode_escape")
         if any(path.startswith(f"{folder}/") for folder in folders):
-            netns.unmount(Path(path))
+            mounts.unmount(path)

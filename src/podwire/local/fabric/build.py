@@ -42,7 +42,7 @@ def nodes(layout: Layout, fabric: Fabric) -> None:
 
 def remove_node(layout: Layout, node: str) -> None:
     """Takes a node's namespace away; its port goes with the last process in it."""
-    netns.delete(layout.netns(node))
+    netns.delete(Path(layout.netns(node)))
 
 
 def node_names(layout: Layout) -> tuple[str, ...]:
