@@ -26,7 +26,7 @@ class Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_
     """The settings that every section shares."""
 
 
-class CniSection(Section):
+class CniSection(Section, frozen=True):
     """``socket`` and ``database`` empty mean ``cni.sock`` in the run directory, ``ipam.db`` in the state directory.
 
     ``conf_dir`` and ``bin_dir`` are the container runtime's directories; empty: nothing is installed there.
@@ -42,14 +42,14 @@ class CniSection(Section):
     cooldown_s: float = 30.0
 
 
-class HealthSection(Section):
+class HealthSection(Section, frozen=True):
     """Where ``/healthz``, ``/readyz`` and ``/metrics`` are answered; port 0: nowhere."""
 
     address: str = "127.0.0.1"
     port: int = 0
 
 
-class AgentConfig(Section):
+class AgentConfig(Section, frozen=True):
     """One node's agent.
 
     ``parts`` are those to run. ``kubeconfig`` empty means ``$KUBECONFIG`` or the pod's own service account.
@@ -108,7 +108,7 @@ def parse(text: str, source: str) -> AgentConfig:
         document = yaml.safe_load(text)
     except yaml.YAMLError as problem:
         raise ConfigError(source, "", f"not YAML: {problem}") from problem
-    config = _convert(document if document is not None else {}, AgentConfig, source)
+    config: AgentConfig = _convert(document if document is not None else {}, AgentConfig, source)
     for index, part in enumerate(config.parts):
         if part not in PARTS:
             raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; there are {', '.join(PARTS)}")
@@ -131,7 +131,7 @@ def overlay(options: Options, data: Mapping[str, str], source: str) -> Options:
         section, _, field = key.partition(".")
         if section == "routing":
             document[field] = yaml.safe_load(text) if text.strip() else text
-    merged = _convert(document, Options, source, "routing")
+    merged: Options = _convert(document, Options, source, "routing")
     _check_options(merged, source)
     return merged
 

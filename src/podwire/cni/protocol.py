@@ -140,6 +140,6 @@ def _check_names(command: str, container: str, ifname: str) -> None:
 def _arguments(text: str) -> dict[str, str]:
     pairs = (pair.split("=", 1) for pair in text.split(";") if pair)
     try:
-        return {name: value for name, value in pairs}
+        return dict(pairs)
     except ValueError as problem:
         raise CniError(spec.INVALID_ENVIRONMENT, f"invalid CNI_ARGS {text!r}", "expected NAME=VALUE;...") from problem

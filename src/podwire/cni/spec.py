@@ -43,7 +43,7 @@ class Document(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename
     """The settings that every CNI document shares."""
 
 
-class Dns(Document):
+class Dns(Document, frozen=True):
     """Resolver settings."""
 
     nameservers: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Dns(Document):
     options: tuple[str, ...] = ()
 
 
-class Route(Document):
+class Route(Document, frozen=True):
     """A route inside the pod; ``gw`` empty means on link."""
 
     dst: str
@@ -64,7 +64,7 @@ class Route(Document):
     scope: int | None = None
 
 
-class Link(Document):
+class Link(Document, frozen=True):
     """An interface that was made; an empty ``sandbox`` means it is the host's."""
 
     name: str
@@ -75,7 +75,7 @@ class Link(Document):
     pci_id: str = msgspec.field(default="", name="pciID")
 
 
-class Ip(Document):
+class Ip(Document, frozen=True):
     """An address with its prefix; ``interface`` is an index into the result's interfaces."""
 
     address: str
@@ -83,7 +83,7 @@ class Ip(Document):
     interface: int | None = None
 
 
-class Result(Document):
+class Result(Document, frozen=True):
     """What ADD made."""
 
     interfaces: tuple[Link, ...] = ()
@@ -92,7 +92,7 @@ class Result(Document):
     dns: Dns = Dns()
 
 
-class PortMapping(Document):
+class PortMapping(Document, frozen=True):
     """One hostPort; ``host_ip`` empty means every address of the node."""
 
     host_port: int
@@ -101,7 +101,7 @@ class PortMapping(Document):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
-class RuntimeConfig(Document):
+class RuntimeConfig(Document, frozen=True):
     """What the runtime adds, as far as it is used."""
 
     port_mappings: tuple[PortMapping, ...] = ()
@@ -109,14 +109,14 @@ class RuntimeConfig(Document):
     mac: str = ""
 
 
-class ValidAttachment(Document):
+class ValidAttachment(Document, frozen=True):
     """One attachment that garbage collection must keep."""
 
     container_id: str = msgspec.field(name="containerID")
     ifname: str
 
 
-class NetConf(Document):
+class NetConf(Document, frozen=True):
     """A plugin's configuration as the runtime sends it; fields that are not used are left out."""
 
     cni_version: str = DEFAULT_VERSION

@@ -43,8 +43,9 @@ def masquerade(me: Me, peers: Sequence[Peer], pods: Iterable[Network], tunnel: s
         sets += [pod_set, kept]
         source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
         if tunnel:
-            rules.append(Rule((Match(Field("oifname"), Value(f'"{tunnel}"')), Match(source, SetRef(pod_set.name), "!="),
-                               Masquerade(("fully-random",))), "the node into the tunnel"))
+            leaving = Match(Field("oifname"), Value(f'"{tunnel}"'))
+            foreign = Match(source, SetRef(pod_set.name), "!=")
+            rules.append(Rule((leaving, foreign, Masquerade(("fully-random",))), "the node into the tunnel"))
         rules.append(Rule((Match(source, SetRef(pod_set.name)), Match(destination, SetRef(kept.name), "!="),
                            Masquerade(("fully-random",))), "pods out of the cluster"))
     chain = Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=tuple(rules))

@@ -103,12 +103,16 @@ class Pool:
         self._released.pop(offset, None)
         self._cursor = offset
 
+    def _rested(self, offset: int, now: float) -> bool:
+        at = self._released.get(offset)
+        return at is None or now - at >= self._cooldown_s
+
     def _next_rested(self, now: float) -> int | None:
         if self.free <= 0:
             return None
         offset = self._cursor
         for _ in range(min(self.size, self.held + len(self._released) + 1)):
             offset = offset + 1 if offset < self._last else self._first
-            if offset not in self._held and now - self._released.get(offset, now - self._cooldown_s) >= self._cooldown_s:
+            if offset not in self._held and self._rested(offset, now):
                 return offset
         return None

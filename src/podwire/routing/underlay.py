@@ -1,0 +1,33 @@
+"""Which device carries the node's own addresses: found by the addresses, never by name or order."""
+
+from collections.abc import Sequence
+from ipaddress import ip_interface
+
+from podwire.routing.nodes import Address, Underlay
+from podwire.state.network import NetworkState
+
+DEFAULT_MTU = 1500
+
+
+def find(state: NetworkState, addresses: Sequence[Address]) -> Underlay | None:
+    """The device that holds the first of the addresses that any device holds, or None.
+
+    Its MTU is the device's, or that of its default route where that is smaller.
+    """
+    for wanted in addresses:
+        for held in state.addresses:
+            if ip_interface(held.cidr).ip == wanted:
+                return _describe(state, held.link)
+    return None
+
+
+def _describe(state: NetworkState, name: str) -> Underlay:
+    link = state.link(name)
+    sizes = [link.mtu if link is not None and link.mtu else DEFAULT_MTU]
+    sizes += [route.mtu for route in state.routes if route.link == name and route.mtu and _is_default(route.dst)]
+    own = (ip_interface(a.cidr) for a in state.addresses if a.link == name)
+    return Underlay(name, min(sizes), tuple(a for a in own if not a.is_link_local))
+
+
+def _is_default(dst: str) -> bool:
+    return dst in ("default", "::/0", "0.0.0.0/0")
