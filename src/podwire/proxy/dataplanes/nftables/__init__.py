@@ -1,0 +1,1 @@
+"""Services in nftables: constant chains, one map element per frontend and endpoint."""

@@ -1,0 +1,370 @@
+"""The elements of one family: what each Service puts into which map, and the change when it changes (pure).
+
+Every Service port is compiled to elements by set (:func:`compile_port`), and :class:`Contents` keeps what all of them
+together put in. An element that several Services may share (a cluster address, a hairpin pair, an affinity number)
+is counted; a frontend can belong to one Service only, the first that claims it, until that one lets go.
+
+Endpoints keep their slots: one that leaves is replaced by one that comes, or by the last one, so that a change costs
+two or three elements and not the whole list. After a restart the slots are read back from the kernel.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
+
+import msgspec
+
+from podwire.proxy.dataplanes.nftables.layout import AFFINITY_BIT, LOCAL_SLOT, Layout, Shape, shape_of
+from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.state.nft import Element, Set, Table
+from podwire.state.nft_diff import (
+    AddChain,
+    AddElements,
+    AddRule,
+    DeleteElements,
+    Operation,
+    Transaction,
+    diff,
+)
+from podwire.state.nft_rules import Verdict
+from podwire.state.nft_types import HOST_ORDER, pack
+
+Elements = dict[str, dict[bytes, Element]]
+"""Elements by the name of their set."""
+
+_SHARED = frozenset(("cluster-ips", "hairpin", "affinity-endpoints"))
+_REFUSE = Element(verdict=Verdict("goto", "refuse"))
+_DROP = Element(verdict=Verdict("drop"))
+_PRESENT = Element()
+
+
+def keep_slots(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """``wanted`` in an order that leaves as many endpoints of ``before`` in their places as possible."""
+    missing = set(wanted)
+    slots: list[Endpoint | None] = [None] * len(wanted)
+    for place, endpoint in enumerate(before[: len(wanted)]):
+        if endpoint in missing:
+            slots[place] = endpoint
+            missing.discard(endpoint)
+    rest = (endpoint for endpoint in wanted if endpoint in missing)
+    return tuple(endpoint if endpoint is not None else next(rest) for endpoint in slots)
+
+
+class Slots(msgspec.Struct, frozen=True, gc=False):
+    """Endpoints of one Service port in the order of their slots."""
+
+    internal: tuple[Endpoint, ...] = ()
+    cluster: tuple[Endpoint, ...] = ()
+    local: tuple[Endpoint, ...] = ()
+
+
+def place(port: ServicePort, before: Slots) -> Slots:
+    """The slots of a port, given where its endpoints were."""
+    cluster = keep_slots(before.cluster, port.cluster_endpoints)
+    local = keep_slots(before.local, port.local_endpoints)
+    return Slots(internal=local if port.internal_local else cluster, cluster=cluster, local=local)
+
+
+class _Frontend(msgspec.Struct, frozen=True, gc=False):
+    """One way in: key bytes, whether it is a node port, the name of its maps' prefix."""
+
+    key: bytes
+    node_port: bool
+
+    @property
+    def suffix(self) -> str:
+        return "node-ports" if self.node_port else "services"
+
+
+class PortCompiler:
+    """Compiles the ports of one family."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._keep_off = ~(layout.facts.masquerade_mark | AFFINITY_BIT) & 0xFFFFFFFF
+        self._targets: dict[tuple[str, int], bytes] = {}
+
+    def compile(self, port: ServicePort, slots: Slots) -> tuple[Elements, frozenset[Shape]]:
+        """All elements of one Service port, and the shared chains that they go to."""
+        out: Elements = {}
+        shapes: set[Shape] = set()
+        comment = Element(comment=port.name)
+        internal = self._address_frontend(port.cluster_ip, port)
+        self._put(out, "cluster-ips", internal.key[: self._size], _PRESENT)
+        self._internal(out, shapes, (port, slots, internal, comment))
+        for address in dict.fromkeys((*port.external_ips, *port.load_balancer_ips)):
+            frontend = self._address_frontend(address, port)
+            self._external(out, shapes, (port, slots, frontend, comment))
+            if address in port.load_balancer_ips and port.source_ranges:
+                self._guard(out, port, frontend)
+        if port.node_port:
+            key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
+            self._external(out, shapes, (port, slots, _Frontend(key, True), comment))
+        for endpoint in {*port.cluster_endpoints, *port.local_endpoints}:
+            if endpoint.local:
+                address_bytes = self._target(endpoint)[: self._size]
+                self._put(out, "hairpin", address_bytes + address_bytes, _PRESENT)
+        return out, frozenset(shapes)
+
+    @property
+    def _size(self) -> int:
+        return 4 if self._layout.family == "ip" else 16
+
+    def _address_frontend(self, address: str, port: ServicePort) -> _Frontend:
+        types = (self._layout.address, "inet_proto", "inet_service")
+        return _Frontend(pack(types, (address, port.protocol, str(port.port))), False)
+
+    def _put(self, out: Elements, name: str, key: bytes, element: Element) -> None:
+        out.setdefault(name, {})[key] = element
+
+    def _target(self, endpoint: Endpoint) -> bytes:
+        known = self._targets.get((endpoint.address, endpoint.port))
+        if known is None:
+            types = (self._layout.address, "inet_service")
+            known = pack(types, (endpoint.address, str(endpoint.port)))
+            self._targets[endpoint.address, endpoint.port] = known
+        return known
+
+    def _internal(self, out: Elements, shapes: set[Shape], what: "_What") -> None:
+        port, slots, frontend, comment = what
+        if not slots.internal:
+            self._unreachable(out, frontend, comment, drop=port.has_endpoints)
+            return
+        shape = Shape("cluster", len(slots.internal), False, port.affinity_s)
+        self._serve(out, shapes, (frontend, comment, shape), slots.internal)
+
+    def _external(self, out: Elements, shapes: set[Shape], what: "_What") -> None:
+        port, slots, frontend, comment = what
+        if not port.has_endpoints:
+            self._unreachable(out, frontend, comment, drop=False)
+            return
+        kind = "cluster" if port.external_local else "external"
+        if slots.cluster:
+            shape = Shape(kind, len(slots.cluster), frontend.node_port, port.affinity_s)
+            self._serve(out, shapes, (frontend, comment, shape), slots.cluster)
+        if not port.external_local:
+            return
+        if slots.local:
+            shape = Shape("local", len(slots.local), frontend.node_port, port.affinity_s)
+            self._serve(out, shapes, (frontend, comment, shape), slots.local)
+        else:
+            drop = Element(verdict=_DROP.verdict, comment=comment.comment)
+            self._put(out, f"local-{frontend.suffix}", frontend.key, drop)
+
+    def _unreachable(self, out: Elements, frontend: _Frontend, comment: Element, *, drop: bool) -> None:
+        verdict = (_DROP if drop else _REFUSE).verdict
+        element = Element(verdict=verdict, comment=comment.comment)
+        self._put(out, f"refused-{frontend.suffix}", frontend.key, element)
+
+    def _serve(
+        self,
+        out: Elements,
+        shapes: set[Shape],
+        dispatch: tuple[_Frontend, Element, Shape],
+        endpoints: tuple[Endpoint, ...],
+    ) -> None:
+        frontend, comment, shape = dispatch
+        shapes.add(shape)
+        prefix = "local-" if shape.kind == "local" else ""
+        element = Element(verdict=Verdict("goto", shape.chain), comment=comment.comment)
+        self._put(out, prefix + frontend.suffix, frontend.key, element)
+        first = LOCAL_SLOT if shape.kind == "local" else 0
+        name = "node-port-endpoints" if frontend.node_port else "endpoints"
+        if shape.affinity_s:
+            self._affine(out, frontend, first, endpoints)
+            return
+        into = out.setdefault(name, {})
+        for slot, endpoint in enumerate(endpoints, first):
+            into[frontend.key + slot.to_bytes(4, HOST_ORDER)] = Element(self._target(endpoint))
+
+    def _affine(self, out: Elements, frontend: _Frontend, first: int, endpoints: tuple[Endpoint, ...]) -> None:
+        slots = "affinity-node-port-slots" if frontend.node_port else "affinity-slots"
+        for slot, endpoint in enumerate(endpoints, first):
+            number = self.number(endpoint)
+            key = frontend.key + slot.to_bytes(4, HOST_ORDER)
+            self._put(out, slots, key, Element(number.to_bytes(4, HOST_ORDER)))
+            target = Element(self._target(endpoint))
+            for marked in (number, number | self._layout.facts.masquerade_mark):
+                self._put(out, "affinity-endpoints", marked.to_bytes(4, HOST_ORDER), target)
+
+    def number(self, endpoint: Endpoint) -> int:
+        """The number of an endpoint, the same on every start."""
+        return zlib.crc32(str(endpoint).encode()) & self._keep_off | AFFINITY_BIT
+
+    def _guard(self, out: Elements, port: ServicePort, frontend: _Frontend) -> None:
+        self._put(out, "guarded-services", frontend.key, _PRESENT)
+        ranges = list(port.source_ranges)
+        own = [a for a in self._layout.facts.addresses if (":" in a) == (self._layout.family == "ip6")]
+        if any(_contains(text, address) for text in ranges for address in own):
+            ranges.extend(port.load_balancer_ips)
+        for text in ranges:
+            network = ip_network(text)
+            first, last = network.network_address.packed, network.broadcast_address.packed
+            element = Element(end=frontend.key + last)
+            self._put(out, "guarded-sources", frontend.key + first, element)
+
+
+_What = tuple[ServicePort, Slots, _Frontend, Element]
+
+
+def _contains(network: str, address: str) -> bool:
+    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
+
+
+class _Service(msgspec.Struct, frozen=True):
+    """One Service as it is programmed."""
+
+    ports: tuple[ServicePort, ...]
+    slots: dict[str, Slots]
+    elements: Elements
+
+
+class Contents:
+    """All elements of one family, and the changes to commit."""
+
+    def __init__(self, layout: Layout, known: Table | None = None) -> None:
+        self.layout = layout
+        self.compiler = PortCompiler(layout)
+        self.declared: dict[str, Set] = {each.name: each for each in layout.sets()}
+        self.held: Elements = {each.name: {} for each in layout.sets() if not each.elements and not each.dynamic}
+        self.shapes: set[Shape] = set()
+        self._counts: dict[tuple[str, bytes], int] = {}
+        self._owners: dict[tuple[str, bytes], str] = {}
+        self._waiting: dict[tuple[str, bytes], set[str]] = {}
+        self._services: dict[str, _Service] = {}
+        self._known = {} if known is None else {each.name: each.elements for each in known.sets}
+
+    def table(self) -> Table:
+        """The whole desired table."""
+        return self.layout.table(frozenset(self.shapes), self.held)
+
+    def forget_kernel(self) -> None:
+        """Drops what was read at the start; called after the first load."""
+        self._known = {}
+
+    def conflicts(self) -> tuple[str, ...]:
+        """Services that wait for a frontend which another one holds."""
+        return tuple(sorted({service for waiting in self._waiting.values() for service in waiting}))
+
+    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
+        """Takes over new ports of Services (of this family) and returns what to commit."""
+        removed: Elements = {}
+        added: Elements = {}
+        shapes = set(self.shapes)
+        affinity = any(shape.affinity_s for shape in shapes)
+        queue = dict(changed)
+        while queue:
+            service, ports = queue.popitem()
+            self._replace(service, ports, (removed, added))
+            queue.update((loser, self._services_ports(loser)) for loser in self._released())
+        return self._transaction((removed, added), sorted(self.shapes - shapes), affinity)
+
+    def _services_ports(self, service: str) -> tuple[ServicePort, ...]:
+        known = self._services.get(service)
+        return () if known is None else known.ports
+
+    def _released(self) -> list[str]:
+        free = [place for place in self._waiting if place not in self._owners]
+        return sorted({service for place in free for service in self._waiting.pop(place)})
+
+    def _replace(self, service: str, ports: tuple[ServicePort, ...], delta: tuple[Elements, Elements]) -> None:
+        before = self._services.pop(service, None)
+        slots: dict[str, Slots] = {}
+        elements: Elements = {}
+        for port in ports:
+            old = before.slots.get(port.key) if before else None
+            slots[port.key] = place(port, old if old is not None else self._read_slots(port))
+            compiled, shapes = self.compiler.compile(port, slots[port.key])
+            self.shapes |= shapes
+            for name, entries in compiled.items():
+                elements.setdefault(name, {}).update(entries)
+        if ports:
+            self._services[service] = _Service(ports, slots, elements)
+        self._swap(service, before.elements if before else {}, elements, delta)
+
+    def _swap(self, service: str, old: Elements, new: Elements, delta: tuple[Elements, Elements]) -> None:
+        for name, entries in old.items():
+            fresh = new.get(name, {})
+            for key, element in entries.items():
+                if fresh.get(key) != element:
+                    self._leave(service, name, key, delta)
+        for name, entries in new.items():
+            stale = old.get(name, {})
+            for key, element in entries.items():
+                lost = name not in _SHARED and self._owners.get((name, key)) != service
+                if lost or stale.get(key) != element:
+                    self._enter(service, name, (key, element), delta)
+
+    def _leave(self, service: str, name: str, key: bytes, delta: tuple[Elements, Elements]) -> None:
+        spot = (name, key)
+        if name in _SHARED:
+            self._counts[spot] -= 1
+            if self._counts[spot]:
+                return
+            del self._counts[spot]
+        elif self._owners.get(spot) != service:
+            self._waiting.get(spot, set()).discard(service)
+            return
+        else:
+            del self._owners[spot]
+        removed, added = delta
+        element = self.held[name].pop(key)
+        if added.get(name, {}).get(key) == element:
+            del added[name][key]
+        else:
+            removed.setdefault(name, {})[key] = element
+
+    def _enter(self, service: str, name: str, entry: tuple[bytes, Element], delta: tuple[Elements, Elements]) -> None:
+        key, element = entry
+        spot = (name, key)
+        if name in _SHARED:
+            self._counts[spot] = self._counts.get(spot, 0) + 1
+            if self._counts[spot] > 1:
+                return
+        elif self._owners.setdefault(spot, service) != service:
+            self._waiting.setdefault(spot, set()).add(service)
+            return
+        removed, added = delta
+        self.held[name][key] = element
+        if removed.get(name, {}).get(key) == element:
+            del removed[name][key]
+        else:
+            added.setdefault(name, {})[key] = element
+
+    def _transaction(self, delta: tuple[Elements, Elements], shapes: Iterable[Shape], affinity: bool) -> Transaction:
+        removed, added = delta
+        operations: list[Operation] = []
+        chains = [self.layout.chain(shape) for shape in shapes]
+        if not affinity and any(shape.affinity_s for shape in self.shapes):
+            plain = {chain.name for chain in self.layout.chains(affinity=False)}
+            chains += [c for c in self.layout.chains(affinity=True) if c.name not in plain]
+        operations += (AddChain(chain) for chain in chains)
+        operations += (DeleteElements(self.declared[n], e) for n, e in removed.items() if e)
+        operations += (AddRule(chain.name, rule) for chain in chains for rule in chain.rules)
+        operations += (AddElements(self.declared[n], e) for n, e in added.items() if e)
+        table = self.layout.table(frozenset(), {})
+        return Transaction(table.family, table.name, tuple(operations))
+
+    def _read_slots(self, port: ServicePort) -> Slots:
+        if not self._known:
+            return Slots()
+        types = (self.layout.address, "inet_proto", "inet_service")
+        key = pack(types, (port.cluster_ip, port.protocol, str(port.port)))
+        by_target = {self.compiler._target(e): e for e in (*port.cluster_endpoints, *port.local_endpoints)}
+        endpoints = self._known.get("endpoints", {})
+        slots: list[Endpoint] = []
+        while (entry := endpoints.get(key + len(slots).to_bytes(4, HOST_ORDER))) is not None:
+            slots.append(by_target.get(entry.data, Endpoint("", 0)))
+        order = tuple(slots)
+        return Slots(internal=order, cluster=order, local=order)
+
+
+def read_shapes(table: Table) -> frozenset[Shape]:
+    """The shapes of the shared chains that a table holds."""
+    found = (shape_of(chain.name) for chain in table.chains)
+    return frozenset(shape for shape in found if shape is not None)
+
+
+def full_change(have: Table | None, contents: Contents) -> Transaction:
+    """The transaction that brings the kernel's table to the desired one."""
+    return diff(have, contents.table())

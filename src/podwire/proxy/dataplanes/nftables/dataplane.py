@@ -1,0 +1,123 @@
+"""The ``nftables`` data plane: keeps both families' tables equal to the resolved Services.
+
+1. ``load`` reads the kernel, takes over the slots it finds, and commits only what differs: a restart with nothing
+   changed writes nothing. 2. ``update`` commits the elements of the changed Services alone, without reading. 3. A
+   refused transaction is answered by a full load; when that fails too, the error is raised and the next call loads
+   again. 4. ``heal`` is for the day when somebody else changed the table: it reads and writes what differs.
+5. ``close`` leaves everything in force; ``remove`` takes it all away.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from podwire.errors import KernelError
+from podwire.kernel.nft import Nft
+from podwire.proxy.dataplanes.nftables.contents import Contents, full_change
+from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.state.nft import Table
+from podwire.state.nft_diff import Transaction, removal
+
+FAMILIES = ("ip", "ip6")
+
+
+class NftablesDataPlane:
+    """Services through nftables in one network namespace (None: that of this process)."""
+
+    name = "nftables"
+
+    def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
+        self._nft = Nft(netns)
+        self._facts = facts
+        self._services: dict[str, tuple[ServicePort, ...]] = {}
+        self._contents: dict[str, Contents] = {}
+        self._lost = True
+
+    def close(self) -> None:
+        """Lets go of the kernel; traffic goes on."""
+        self._nft.close()
+
+    def remove(self) -> None:
+        """Takes the tables away.
+
+        Raises: KernelError.
+        """
+        for family in FAMILIES:
+            self._nft.commit(removal(family, TABLE))
+        self._lost = True
+
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[Transaction, ...]:
+        """Makes the kernel hold exactly these Services; returns what had to be committed for each family.
+
+        Raises: KernelError; the tables are as they were.
+        """
+        self._facts = facts or self._facts
+        self._services = {key: ports for key, ports in services.items() if ports}
+        self._lost = True
+        committed = []
+        for family in FAMILIES:
+            have = self._nft.read(family, TABLE)
+            contents = Contents(Layout(family, self._facts), have)
+            contents.change(_family_map(self._services, family))
+            contents.forget_kernel()
+            transaction = full_change(have, contents)
+            self._nft.commit(transaction)
+            self._contents[family] = contents
+            committed.append(transaction)
+        self._lost = False
+        return tuple(committed)
+
+    def update(self, changed: ServiceMap) -> tuple[Transaction, ...]:
+        """Takes over changed Services (an empty tuple: gone); returns what was committed for each family.
+
+        Raises: KernelError when a full load was tried as well and failed.
+        """
+        for key, ports in changed.items():
+            if ports:
+                self._services[key] = ports
+            else:
+                self._services.pop(key, None)
+        if self._lost:
+            return self.load(self._services)
+        try:
+            return tuple(self._update_family(family, changed) for family in FAMILIES)
+        except KernelError:
+            return self.load(self._services)
+
+    def _update_family(self, family: str, changed: ServiceMap) -> Transaction:
+        transaction = self._contents[family].change(_family_map(changed, family))
+        self._nft.commit(transaction)
+        return transaction
+
+    def heal(self) -> tuple[Transaction, ...]:
+        """Reads the kernel and writes what differs; returns what had to be committed.
+
+        Raises: KernelError.
+        """
+        if self._lost:
+            return self.load(self._services)
+        committed = []
+        for family in FAMILIES:
+            transaction = full_change(self._nft.read(family, TABLE), self._contents[family])
+            self._nft.commit(transaction)
+            committed.append(transaction)
+        return tuple(committed)
+
+    def conflicts(self) -> tuple[str, ...]:
+        """Services of which a frontend is held by another Service."""
+        return tuple(sorted({key for contents in self._contents.values() for key in contents.conflicts()}))
+
+    def desired(self) -> tuple[Table, ...]:
+        """The tables that the kernel should hold."""
+        return tuple(contents.table() for contents in self._contents.values())
+
+    def held(self) -> tuple[Table, ...]:
+        """The tables that the kernel holds.
+
+        Raises: KernelError.
+        """
+        return tuple(table for f in FAMILIES if (table := self._nft.read(f, TABLE)) is not None)
+
+
+def _family_map(services: ServiceMap, family: str) -> Mapping[str, tuple[ServicePort, ...]]:
+    return {key: tuple(p for p in ports if p.family == family) for key, ports in services.items()}

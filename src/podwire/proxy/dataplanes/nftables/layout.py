@@ -1,0 +1,243 @@
+"""The constant part of the table: sets, chains and rules that do not depend on any Service (pure).
+
+A new connection costs a few hash lookups, however many Services there are::
+
+    services                     frontend -> goto <kind>-<number of endpoints>
+    <kind>-<n>                   mark for masquerade as the kind says; dnat to endpoints[frontend . random slot]
+
+Chains are shared by all Services with as many endpoints, so a change of one Service touches map elements only. A
+frontend is ``address . protocol . port``, or ``protocol . port`` for a node port. The *kinds* are the rows of
+Kubernetes' table of source translation:
+
+==========  ======================================  ================================================
+kind        used for                                masquerade
+==========  ======================================  ================================================
+cluster     cluster addresses; short cut of pods    sources that are not pods
+            and this node to Local frontends
+external    frontends from outside, policy Cluster  every source
+local       frontends from outside, policy Local,   never
+            for sources outside
+==========  ======================================  ================================================
+
+Local frontends stand twice: in ``local-services`` for sources outside, with the slots from 65536, and in
+``services`` for everyone else. Masquerade happens in postrouting for marked packets, and for an endpoint that
+reaches itself (``hairpin``).
+
+Session affinity remembers an endpoint's number in a dynamic map that packets fill (``affinity``; key: client and
+frontend). nft 1.0.6 cannot list a map's answer as part of a key, so the number travels in the packet mark between two
+rules, with bit 30 set, and is taken off the packet right behind the nat hook. An endpoint that is gone has no entry
+under its number: the client is forgotten and gets another one, inside the same packet.
+
+Without an endpoint a frontend is refused at once: TCP by reset (not held back by the kernel's limit on ICMP
+errors), anything else by ICMP. Priorities are those of kube-proxy's documented interface.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from podwire.proxy.servicemap import NodeFacts, of_family
+from podwire.state.nft import Chain, Element, Set, Table
+from podwire.state.nft_rules import Rule
+from podwire.state.nft_text import parse_rule
+
+TABLE = "podwire-proxy"
+LOCAL_SLOT = 65536
+"""First slot of the local endpoints of a frontend."""
+AFFINITY_BIT = 0x40000000
+"""Set in every endpoint number, and in no other mark of ours."""
+AFFINITY_SIZE = 1 << 20
+"""Clients remembered at most; the kernel takes memory as they come."""
+
+_ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
+
+
+class Shape(msgspec.Struct, frozen=True, gc=False, order=True):
+    """What tells one shared chain from another."""
+
+    kind: str
+    """cluster, external or local."""
+    count: int
+    """Endpoints to choose from."""
+    node_port: bool = False
+    affinity_s: int = 0
+
+    @property
+    def chain(self) -> str:
+        """The name of the chain, such as ``node-port-external-3-affinity-10800``."""
+        prefix = "node-port-" if self.node_port else ""
+        suffix = f"-affinity-{self.affinity_s}" if self.affinity_s else ""
+        return f"{prefix}{self.kind}-{self.count}{suffix}"
+
+
+def shape_of(chain: str) -> Shape | None:
+    """The shape whose chain has this name, or None."""
+    node_port = chain.startswith("node-port-")
+    parts = chain.removeprefix("node-port-").split("-")
+    if parts[0] not in ("cluster", "external", "local") or not all(p.isdigit() for p in parts[1::2]):
+        return None
+    if len(parts) == 2:
+        return Shape(parts[0], int(parts[1]), node_port)
+    if len(parts) == 4 and parts[2] == "affinity":
+        return Shape(parts[0], int(parts[1]), node_port, int(parts[3]))
+    return None
+
+
+class Layout:
+    """The constant part for one family on one node."""
+
+    def __init__(self, family: str, facts: NodeFacts) -> None:
+        self.family = family
+        self.facts = facts
+        self.address = _ADDRESS[family]
+        self.pods = of_family(facts.pod_cidrs, family)
+        self._mark = f"0x{facts.masquerade_mark:08x}"
+        self._frontend = f"{family} daddr . meta l4proto . th dport"
+
+    def rules(self, *texts: str) -> tuple[Rule, ...]:
+        """Rules from text."""
+        return tuple(parse_rule(text) for text in texts if text)
+
+    def sets(self) -> tuple[Set, ...]:
+        """Declarations of all sets and maps, those known from the node's facts with their elements."""
+        address = self.address
+        frontend = (address, "inet_proto", "inet_service")
+        node_port = ("inet_proto", "inet_service")
+        target = (address, "inet_service")
+        verdict = ("verdict",)
+        return (
+            Set(name="services", key=frontend, data=verdict),
+            Set(name="local-services", key=frontend, data=verdict),
+            Set(name="node-ports", key=node_port, data=verdict),
+            Set(name="local-node-ports", key=node_port, data=verdict),
+            Set(name="endpoints", key=(*frontend, "slot"), data=target),
+            Set(name="node-port-endpoints", key=(*node_port, "slot"), data=target),
+            Set(name="refused-services", key=frontend, data=verdict),
+            Set(name="refused-node-ports", key=node_port, data=verdict),
+            Set(name="guarded-services", key=frontend),
+            Set(name="guarded-sources", key=(*frontend, address), flags=("interval",)),
+            Set(name="cluster-ips", key=(address,)),
+            Set(name="hairpin", key=(address, address)),
+            Set(name="affinity-slots", key=(*frontend, "slot"), data=("mark",)),
+            Set(name="affinity-node-port-slots", key=(*node_port, "slot"), data=("mark",)),
+            Set(name="affinity-endpoints", key=("mark",), data=target),
+            Set(
+                name="affinity",
+                key=(address, *frontend),
+                data=("mark",),
+                flags=("dynamic", "timeout"),
+                size=AFFINITY_SIZE,
+            ),
+            self._filled("node-addresses", of_family(self.facts.addresses, self.family), ()),
+            self._filled("pod-cidrs", self.pods, ("interval",)),
+            self._filled("service-cidrs", of_family(self.facts.service_cidrs, self.family), ("interval",)),
+        )
+
+    def _filled(self, name: str, values: tuple[str, ...], flags: tuple[str, ...]) -> Set:
+        declared = Set(name=name, key=(self.address,), flags=flags)
+        return declared.with_elements(declared.element(value) for value in values)
+
+    def chains(self, *, affinity: bool) -> tuple[Chain, ...]:
+        """The chains that are always there; with ``affinity`` also those that take its mark off again."""
+        found = [
+            self._base("guard-prerouting", "filter", "prerouting", -110, "ct state new jump guard"),
+            self._base("guard-output", "filter", "output", -110, "ct state new jump guard"),
+            self._base("nat-prerouting", "nat", "prerouting", -100, "jump dispatch"),
+            self._base("nat-output", "nat", "output", -100, "jump dispatch"),
+            self._base(
+                "nat-postrouting",
+                "nat",
+                "postrouting",
+                100,
+                f"meta mark & {self._mark} == {self._mark} meta mark set meta mark ^ {self._mark} "
+                "masquerade fully-random",
+                f"ct status dnat {self.family} saddr . {self.family} daddr @hairpin masquerade fully-random",
+            ),
+            self._base("filter-input", "filter", "input", 0, "ct state new jump refused"),
+            self._base("filter-forward", "filter", "forward", 0, "ct state new jump refused"),
+            self._base("filter-output", "filter", "output", 0, "ct state new jump refused"),
+            Chain(name="guard", rules=self._guard()),
+            Chain(name="dispatch", rules=self._dispatch()),
+            Chain(name="refused", rules=self._refused()),
+            Chain(name="refuse", rules=self.rules("reject with tcp reset", "reject")),
+        ]
+        if affinity:
+            wipe = (
+                f"ct state new ct status dnat meta mark & 0x{AFFINITY_BIT:08x} == 0x{AFFINITY_BIT:08x} "
+                f"meta mark set meta mark & {self._mark}"
+            )
+            found.append(self._base("affinity-prerouting", "filter", "prerouting", -99, wipe))
+            found.append(self._base("affinity-output", "filter", "output", -99, wipe))
+        return tuple(found)
+
+    def _base(self, name: str, kind: str, hook: str, priority: int, *texts: str) -> Chain:
+        return Chain(name=name, type=kind, hook=hook, priority=priority, rules=self.rules(*texts))
+
+    def _guard(self) -> tuple[Rule, ...]:
+        return self.rules(
+            f"{self._frontend} @guarded-services {self._frontend} . {self.family} saddr != @guarded-sources drop"
+        )
+
+    def _dispatch(self) -> tuple[Rule, ...]:
+        outside = f"{self.family} saddr != @pod-cidrs fib saddr type != local"
+        to_node = f"{self.family} daddr @node-addresses"
+        return self.rules(
+            f"{outside} {self._frontend} vmap @local-services",
+            f"{self._frontend} vmap @services",
+            f"{outside} {to_node} meta l4proto . th dport vmap @local-node-ports",
+            f"{to_node} meta l4proto . th dport vmap @node-ports",
+        )
+
+    def _refused(self) -> tuple[Rule, ...]:
+        return self.rules(
+            f"{self._frontend} vmap @refused-services",
+            f"{self.family} daddr @node-addresses meta l4proto . th dport vmap @refused-node-ports",
+            f"{self.family} daddr @cluster-ips goto refuse",
+            f"{self.family} daddr @service-cidrs drop",
+        )
+
+    def chain(self, shape: Shape) -> Chain:
+        """The shared chain of a shape."""
+        key = "meta l4proto . th dport" if shape.node_port else self._frontend
+        offset = f" offset {LOCAL_SLOT}" if shape.kind == "local" else ""
+        slot = f"numgen random mod {shape.count}{offset}"
+        if shape.affinity_s:
+            return Chain(name=shape.chain, rules=self._affine(shape, f"{key} . {slot}"))
+        endpoints = "node-port-endpoints" if shape.node_port else "endpoints"
+        translate = f"dnat {self.family} to {key} . {slot} map @{endpoints}"
+        return Chain(name=shape.chain, rules=self.rules(self._masquerade(shape.kind), translate))
+
+    def _masquerade(self, kind: str) -> str:
+        mark = f"meta mark set meta mark | {self._mark}"
+        if kind == "external" or (kind == "cluster" and self.facts.masquerade_all):
+            return mark
+        if kind == "cluster" and self.pods:
+            return f"{self.family} saddr != @pod-cidrs {mark}"
+        return ""
+
+    def _affine(self, shape: Shape, candidate: str) -> tuple[Rule, ...]:
+        slots = "affinity-node-port-slots" if shape.node_port else "affinity-slots"
+        client = f"{self.family} saddr . {self._frontend}"
+        choose = f"meta mark set {candidate} map @{slots}"
+        keep = f"update @affinity {{ {client} timeout {shape.affinity_s}s : meta mark }}"
+        recall = f"meta mark set {client} map @affinity"
+        translate = f"dnat {self.family} to meta mark map @affinity-endpoints"
+        once = (choose, keep, recall, self._masquerade(shape.kind), translate)
+        forget = f"delete @affinity {{ {client} : meta mark }}"
+        return self.rules(*once, forget, *once)
+
+    def table(self, shapes: frozenset[Shape], contents: Mapping[str, Mapping[bytes, Element]]) -> Table:
+        """The whole table: constant part, shared chains, and elements by the name of their set."""
+        sets = tuple(
+            msgspec.structs.replace(each, elements=contents[each.name]) if contents.get(each.name) else each
+            for each in self.sets()
+        )
+        shared = tuple(self.chain(shape) for shape in sorted(shapes))
+        affinity = any(shape.affinity_s for shape in shapes)
+        return Table(
+            family=self.family,
+            name=TABLE,
+            comment="podwire: Services",
+            chains=(*self.chains(affinity=affinity), *shared),
+            sets=sets,
+        )

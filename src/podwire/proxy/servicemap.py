@@ -1,0 +1,97 @@
+"""The resolved Services of one node: what a data plane programs, with every policy already decided.
+
+A :class:`ServicePort` is one port of one Service in one family. Its endpoint lists are final: topology hints, traffic
+policies and terminating endpoints are applied by ``proxy.resolve``; a data plane only spreads connections over the
+lists. The map is keyed by Service, so that a change costs its Service alone.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Endpoint(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Where a connection may go; ``local``: the pod runs on this node."""
+
+    address: str
+    port: int
+    local: bool = False
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+class ServicePort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One port of one Service in one family."""
+
+    service: str
+    """``namespace/name``."""
+    port_name: str
+    protocol: str
+    """``tcp``, ``udp`` or ``sctp``."""
+    family: str
+    """``ip`` or ``ip6``."""
+    port: int
+    cluster_ip: str
+    node_port: int = 0
+    external_ips: tuple[str, ...] = ()
+    load_balancer_ips: tuple[str, ...] = ()
+    source_ranges: tuple[str, ...] = ()
+    """Clients allowed to reach the load balancer addresses; empty means everyone."""
+    internal_local: bool = False
+    """``internalTrafficPolicy: Local``."""
+    external_local: bool = False
+    """``externalTrafficPolicy: Local`` on a Service that is reachable from outside."""
+    cluster_endpoints: tuple[Endpoint, ...] = ()
+    local_endpoints: tuple[Endpoint, ...] = ()
+    has_endpoints: bool = False
+    """Whether any usable endpoint exists on any node: without one the Service refuses, else it may drop."""
+    serving: frozenset[str] = frozenset()
+    """``address:port`` of every serving endpoint anywhere, for the clean-up of UDP flows."""
+    affinity_s: int = 0
+    """How long one client keeps its endpoint; 0 without affinity."""
+    health_check_node_port: int = 0
+
+    @property
+    def name(self) -> str:
+        """``namespace/name:port``, as errors, comments and logs say it."""
+        return f"{self.service}:{self.port_name}" if self.port_name else self.service
+
+    @property
+    def key(self) -> str:
+        """What tells this port from all others of its family."""
+        return f"{self.name}/{self.protocol}"
+
+    @property
+    def internal_endpoints(self) -> tuple[Endpoint, ...]:
+        """Who serves the cluster address."""
+        return self.local_endpoints if self.internal_local else self.cluster_endpoints
+
+
+ServiceMap = Mapping[str, tuple[ServicePort, ...]]
+"""Ports of both families by ``namespace/name``; an empty tuple means that the Service has nothing to program."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What resolving and programming need to know of this node and its cluster."""
+
+    name: str
+    zone: str = ""
+    addresses: tuple[str, ...] = ()
+    """Where node ports answer: the node's internal addresses, both families."""
+    pod_cidrs: tuple[str, ...] = ()
+    """Sources that count as pods (the cluster's pod ranges); without one, nothing is told apart by source."""
+    service_cidrs: tuple[str, ...] = ()
+    """Ranges in which an address without a Service is dropped."""
+    masquerade_bit: int = 14
+    masquerade_all: bool = False
+
+    @property
+    def masquerade_mark(self) -> int:
+        """The packet mark that asks for masquerade."""
+        return 1 << self.masquerade_bit
+
+
+def of_family(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
+    """The addresses or ranges that belong to ``ip`` or ``ip6``."""
+    return tuple(text for text in texts if (":" in text) == (family == "ip6"))
