@@ -1,0 +1,102 @@
+import pytest
+
+from podwire.errors import ConfigError
+from podwire.local.probe.plan import Facts, Port, overview, parse_port, plan
+from podwire.model.meta import Condition, ObjectMeta
+from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
+from podwire.model.service import Service, ServicePort, ServiceSpec
+
+
+def pod(name: str, node: str, address: str, *, namespace: str = "shop", ready: bool = True, port: int = 80) -> Pod:
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace=namespace, uid=f"uid-{name}", labels={"app": name.split("-")[0]}),
+        spec=PodSpec(node_name=node, containers=(Container(name="c", ports=(ContainerPort(container_port=port),)),)),
+        status=PodStatus(
+            phase="Running", pod_ip=address, conditions=(Condition(type="Ready", status=str(ready)),)
+        ),
+    )
+
+
+def service(name: str, cluster_ip: str, **fields: object) -> Service:
+    spec = ServiceSpec(cluster_ip=cluster_ip, ports=(ServicePort(port=8080, **fields),), type="NodePort")  # type: ignore[arg-type]
+    return Service(metadata=ObjectMeta(name=name, namespace="shop"), spec=spec)
+
+
+FACTS = Facts(
+    pods=(
+        pod("web-1", "node-1", "10.244.0.2"),
+        pod("web-2", "node-2", "10.244.1.2"),
+        pod("db-0", "node-1", "10.244.0.3", ready=False, port=5432),
+    ),
+    services=(service("web", "10.96.0.7", node_port=30080), service("all", "None", target_port=80)),
+    node_addresses=(("node-1", "10.89.0.11"), ("node-2", "10.89.0.12")),
+    backed=frozenset({"shop/web", "shop/all"}),
+)
+
+
+def told(sources: str, targets: str, *ports: Port) -> list[tuple[str, str, str, str, bool]]:
+    return [
+        (a.source.name, a.target, a.address, str(a.port), a.expected)
+        for a in plan(FACTS, (sources,), (targets,), ports)
+    ]
+
+
+def test_pods_are_tried_on_the_ports_they_declare_and_not_from_themselves() -> None:
+    assert told("shop/web", "shop/web") == [
+        ("shop/web-1", "shop/web-2", "10.244.1.2", "80/TCP", True),
+        ("shop/web-2", "shop/web-1", "10.244.0.2", "80/TCP", True),
+    ]
+
+
+def test_a_pod_that_is_not_ready_or_does_not_declare_the_port_is_not_expected() -> None:
+    assert told("shop/web-1", "shop/app=db") == [("shop/web-1", "shop/db-0", "10.244.0.3", "5432/TCP", False)]
+    assert told("shop/web-1", "shop/web-2", Port(number=81))[0][4] is False
+
+
+def test_services_go_by_name_and_headless_ones_by_their_target_port() -> None:
+    assert told("shop/web-1", "svc/shop/web") == [
+        ("shop/web-1", "svc/shop/web", "web.shop.svc.cluster.local", "8080/TCP", True)
+    ]
+    assert told("shop/web-1", "svc/shop/all")[0][3] == "80/TCP"
+
+
+def test_the_host_reaches_services_by_node_port_and_no_pods() -> None:
+    assert told("host", "svc/shop/web") == [
+        ("host", "node-1:30080 of svc/shop/web", "10.89.0.11", "30080/TCP", True),
+        ("host", "node-2:30080 of svc/shop/web", "10.89.0.12", "30080/TCP", True),
+    ]
+    assert told("host", "shop/web-1")[0][4] is False
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("shop/nobody", "all", "names no running pod"),
+        ("svc/shop/web", "all", "not from a Service"),
+        ("all", "host", "'host' is a source"),
+        ("all", "svc/shop/none", "no Service none in namespace shop"),
+    ],
+)
+def test_words_that_name_nothing_are_refused(source: str, target: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(FACTS, (source,), (target,), ())
+
+
+@pytest.mark.parametrize("word", ["", "http", "0", "70000", "80/SCTP", "80/tcp/x"])
+def test_wrong_ports_are_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match="expected a number"):
+        parse_port(word)
+
+
+def test_ports_are_read() -> None:
+    assert (parse_port("53/udp"), parse_port("80")) == (Port(number=53, protocol="UDP"), Port(number=80))
+
+
+def test_the_overview_spreads_over_nodes_and_covers_services_and_node_ports() -> None:
+    attempts = overview(FACTS, most=2)
+    pairs = {(a.source.name, a.target) for a in attempts if not a.named and a.source.name != "host"}
+    assert pairs == {("shop/db-0", "shop/web-2"), ("shop/web-2", "shop/db-0")}
+    assert {(a.source.node, a.target) for a in attempts if a.named} == {
+        (node, target) for node in ("node-1", "node-2") for target in ("svc/shop/web", "svc/shop/all")
+    }
+    assert sum(1 for a in attempts if a.source.name == "host") == 2

@@ -1,0 +1,53 @@
+import json
+
+from podwire.local.probe.plan import HOST, Attempt, Place, Port
+from podwire.local.probe.result import Result, as_json, as_table, overview, summary
+
+WEB = Place(name="shop/web", pod_uid="1", node="node-1")
+DB = Place(name="shop/db", pod_uid="2", node="node-2")
+
+
+def result(source: Place, target: str, *, reached: bool = True, named: bool = False, error: str = "") -> Result:
+    attempt = Attempt(source=source, target=target, address="10.0.0.1", port=Port(number=80), named=named)
+    return Result(attempt=attempt, reached=reached, ms=1.25, answered_by="shop/db", source_seen="10.1.1.1", error=error)
+
+
+def test_json_lines_have_the_documented_fields() -> None:
+    line = json.loads(as_json(result(WEB, "shop/db")))
+    assert line == {
+        "from": "shop/web", "to": "shop/db", "protocol": "TCP", "port": 80, "reached": True, "expected": True,
+        "answered_by": "shop/db", "source_seen": "10.1.1.1", "ms": 1.25, "error": "",
+    }  # fmt: skip
+
+
+def test_the_table_marks_surprises() -> None:
+    text = as_table([result(WEB, "shop/db"), result(DB, "shop/web", reached=False, error="timed out")])
+    assert text.splitlines()[1].split()[:4] == ["shop/web", "shop/db", "80/TCP", "yes"]
+    assert "no (timed out)" in text
+    assert text.splitlines()[2].endswith("<- expected to be reached")
+
+
+def test_summary_counts_and_gives_the_median() -> None:
+    assert summary([result(WEB, "shop/db")]) == "1 of 1 as expected, median 1.2 ms"
+    assert summary([result(WEB, "shop/db", reached=False)]) == "0 of 1 as expected; 1 NOT as expected"
+
+
+def test_the_overview_has_three_parts_and_names_failures() -> None:
+    text = overview(
+        [
+            result(WEB, "shop/db"),
+            result(DB, "shop/web", reached=False, error="refused"),
+            result(WEB, "svc/shop/db", named=True),
+            result(Place(name=HOST), "node-1:30080 of svc/shop/web"),
+        ]
+    )
+    assert text.splitlines()[:4] == [
+        "Pods to pods (o reached, X not):",
+        "  #  POD       NODE    1  2",
+        "  1  shop/web  node-1  -  o",
+        "  2  shop/db   node-2  X  -",
+    ]
+    assert "  shop/db 80/TCP  o" in text
+    assert "  shop/web 80/TCP  o" in text
+    assert "shop/db  ->  shop/web  80/TCP  refused" in text
+    assert text.endswith("3 of 4 as expected, median 1.2 ms; 1 NOT as expected")
