@@ -86,8 +86,9 @@ def header(index: int = 0, flags: int = 0, change: int = 0, family: int = AF_UNS
     return IFINFOMSG.pack(family, 0, index, flags, change)
 
 
-def encode_add(link: Link, indexes: Mapping[str, int], netns_fd: int = -1) -> bytes:
-    """RTM_NEWLINK that makes the device; ``netns_fd`` is where a veth's peer goes (-1: here).
+def encode_add(link: Link, indexes: Mapping[str, int], netns_fd: int = -1, peer: Link | None = None) -> bytes:
+    """RTM_NEWLINK that makes the device; ``netns_fd`` is where a veth's peer goes (-1: here), and ``peer`` what
+    that end is to be (name, mtu, mac and index count; None: its name and the same mtu).
 
     A device whose ``link`` has an alias or is a bridge port needs :func:`encode_set` after it.
 
@@ -105,7 +106,7 @@ def encode_add(link: Link, indexes: Mapping[str, int], netns_fd: int = -1) -> by
     if link.device:
         parts.append(u32(IFLA_LINK, indexes[link.device]))
     info = [text(IFLA_INFO_KIND, link.kind)]
-    data = _encode_data(link, indexes, netns_fd)
+    data = encode_peer(peer, netns_fd) if peer else _encode_data(link, indexes, netns_fd)
     if data:
         info.append(nested(IFLA_INFO_DATA, data))
     parts.append(nested(IFLA_LINKINFO, *info))
@@ -114,8 +115,7 @@ def encode_add(link: Link, indexes: Mapping[str, int], netns_fd: int = -1) -> by
 
 def _encode_data(link: Link, indexes: Mapping[str, int], netns_fd: int) -> bytes:
     if link.kind == "veth" and link.peer:
-        peer = Link(link.peer, mtu=link.mtu, up=False)
-        return encode_peer(peer, netns_fd)
+        return encode_peer(Link(link.peer, mtu=link.mtu), netns_fd)
     if link.vxlan:
         return _encode_vxlan(link.vxlan, indexes)
     if link.mode:

@@ -108,6 +108,16 @@ def create(path: Path | str) -> None:
         raise
 
 
+def create_anonymous() -> int:
+    """A descriptor of a new namespace without a name; it goes when the last descriptor and socket is closed.
+
+    Raises: KernelError, EPERM without CAP_SYS_ADMIN.
+    """
+    with inside(_OWN):
+        _call("create network namespace", "without a name", _LIBC.unshare, CLONE_NEWNET)
+        return os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def delete(path: Path | str) -> bool:
     """Unmounts the namespace and removes the path; False when there was nothing.
 
@@ -117,7 +127,7 @@ def delete(path: Path | str) -> bool:
     """
     place = Path(path)
     while exists(place):
-        _call("unmount network namespace", str(place), _LIBC.umount2, os.fsencode(place), MNT_DETACH)
+        unmount(place)
     try:
         place.unlink()
     except FileNotFoundError:
@@ -125,6 +135,14 @@ def delete(path: Path | str) -> bool:
     except OSError as failure:
         raise refusal("delete network namespace", str(place), failure.errno or 0) from failure
     return True
+
+
+def unmount(path: Path | str) -> None:
+    """Unmounts whatever is mounted on the path, at once for those who look it up from now on (MNT_DETACH).
+
+    Raises: KernelError, EINVAL when it is no mount point.
+    """
+    _call("unmount", str(path), _LIBC.umount2, os.fsencode(path), MNT_DETACH)
 
 
 def exists(path: Path | str) -> bool:

@@ -83,13 +83,26 @@ IFLA_MACVLAN_MODE = 1
 IFLA_IPVLAN_MODE = 1
 RTEXT_FILTER_SKIP_STATS = 1 << 3
 
-# ip.h: numbers of the per-device parameters in IFLA_INET_CONF
-IPV4_DEVCONF_FORWARDING = 1
-IPV4_DEVCONF_PROXY_ARP = 3
-IPV4_DEVCONF_ACCEPT_REDIRECTS = 4
-IPV4_DEVCONF_SEND_REDIRECTS = 6
-IPV4_DEVCONF_RP_FILTER = 8
-IPV4_DEVCONF_ROUTE_LOCALNET = 26
+# ip.h: IPV4_DEVCONF_*, the numbers of the per-device parameters in IFLA_INET_CONF, by their sysctl names
+IPV4_DEVCONF = {
+    "forwarding": 1,
+    "proxy_arp": 3,
+    "accept_redirects": 4,
+    "secure_redirects": 5,
+    "send_redirects": 6,
+    "rp_filter": 8,
+    "accept_source_route": 9,
+    "log_martians": 11,
+    "arp_filter": 13,
+    "arp_announce": 18,
+    "arp_ignore": 19,
+    "promote_secondaries": 20,
+    "arp_accept": 21,
+    "arp_notify": 22,
+    "accept_local": 23,
+    "src_valid_mark": 24,
+    "route_localnet": 26,
+}
 
 # if_addr.h
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS, IFA_PROTO = 1, 2, 4, 8, 11

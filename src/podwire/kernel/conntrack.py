@@ -1,0 +1,179 @@
+"""Connection tracking: flows of a namespace, listed and forgotten (ctnetlink).
+
+Needed where the kernel remembers what is no longer so: a UDP flow that was translated to an endpoint that is gone
+goes on to it as long as packets come; a pod's address that is given out again would meet the flows of the old pod.
+Deleting an entry does not break TCP by itself: the next packet is looked up anew.
+
+The kernel lists a family's whole table (1.5 us an entry) and :func:`forget` picks from it, because filters in the
+kernel (CTA_FILTER, 5.8) know neither "either direction" nor prefixes. An entry is deleted by its original tuple,
+zone and id, so that one which came anew meanwhile stays. Source: include/uapi/linux/netfilter/nfnetlink_conntrack.h.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from podwire.errors import KernelNotFound, Unsupported
+from podwire.kernel.attributes import attribute, number, parse
+from podwire.kernel.netlink import Message, Netlink
+from podwire.kernel.uapi import (
+    AF_INET,
+    AF_INET6,
+    CTA_ID,
+    CTA_IP_V4_DST,
+    CTA_IP_V4_SRC,
+    CTA_IP_V6_DST,
+    CTA_IP_V6_SRC,
+    CTA_MARK,
+    CTA_PROTO_DST_PORT,
+    CTA_PROTO_NUM,
+    CTA_PROTO_SRC_PORT,
+    CTA_TUPLE_IP,
+    CTA_TUPLE_ORIG,
+    CTA_TUPLE_PROTO,
+    CTA_TUPLE_REPLY,
+    CTA_ZONE,
+    IPCTNL_MSG_CT_DELETE,
+    IPCTNL_MSG_CT_GET,
+    NETLINK_NETFILTER,
+    NFNL_SUBSYS_CTNETLINK,
+)
+from podwire.state.address import ip_text, unpack_ip
+
+_NFGENMSG = struct.Struct("!BBH")
+_PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
+
+
+class Tuple(NamedTuple):
+    """One direction of a flow; ports are 0 for protocols without."""
+
+    src: str
+    dst: str
+    sport: int
+    dport: int
+
+
+class Flow(NamedTuple):
+    """One entry: protocol name (or number), what came first, and what answers to it look like.
+
+    A translated flow has an answer that is not the mirror of the original. ``raw`` is what deletes it.
+    """
+
+    protocol: str
+    original: Tuple
+    reply: Tuple
+    mark: int = 0
+    zone: int = 0
+    raw: bytes = b""
+    family: int = AF_INET
+
+    def __str__(self) -> str:
+        one, two = self.original, self.reply
+        return (
+            f"{self.protocol} {one.src} {one.sport} -> {one.dst} {one.dport}"
+            f" reply {two.src} {two.sport} -> {two.dst} {two.dport}"
+        )
+
+    def concerns(self, ips: Iterable[str]) -> bool:
+        """Whether any of the addresses is an end of it, in either direction."""
+        return not {self.original.src, self.original.dst, self.reply.src, self.reply.dst}.isdisjoint(ips)
+
+    @property
+    def backend(self) -> tuple[str, int]:
+        """Who answers: behind a translated address, the real destination."""
+        return (self.reply.src, self.reply.sport)
+
+
+def decode(payload: bytes) -> Flow:
+    """The flow in a conntrack message.
+
+    Raises: ProtocolError, struct.error when the bytes are none.
+    """
+    family, _version, _zone = _NFGENMSG.unpack_from(payload)
+    found = parse(payload, _NFGENMSG.size)
+    kept = (CTA_TUPLE_ORIG, CTA_ZONE, CTA_ID)
+    protocol, original = _decode_tuple(found.get(CTA_TUPLE_ORIG, b""))
+    return Flow(
+        protocol=_PROTOCOLS.get(protocol, str(protocol)),
+        original=original,
+        reply=_decode_tuple(found.get(CTA_TUPLE_REPLY, b""))[1],
+        mark=int.from_bytes(found.get(CTA_MARK, b""), "big"),
+        zone=int.from_bytes(found.get(CTA_ZONE, b""), "big"),
+        raw=b"".join(attribute(kind | _nested(kind), found[kind]) for kind in kept if kind in found),
+        family=family,
+    )
+
+
+def _nested(kind: int) -> int:
+    return 0x8000 if kind == CTA_TUPLE_ORIG else 0
+
+
+def _decode_tuple(data: bytes) -> tuple[int, Tuple]:
+    found = parse(data)
+    ip, transport = parse(found.get(CTA_TUPLE_IP, b"")), parse(found.get(CTA_TUPLE_PROTO, b""))
+    src = ip.get(CTA_IP_V4_SRC) or ip.get(CTA_IP_V6_SRC) or b""
+    dst = ip.get(CTA_IP_V4_DST) or ip.get(CTA_IP_V6_DST) or b""
+    ends = Tuple(
+        unpack_ip(src) if src else "",
+        unpack_ip(dst) if dst else "",
+        int.from_bytes(transport.get(CTA_PROTO_SRC_PORT, b""), "big"),
+        int.from_bytes(transport.get(CTA_PROTO_DST_PORT, b""), "big"),
+    )
+    return number(transport, CTA_PROTO_NUM), ends
+
+
+class Conntrack:
+    """The connection tracking of one network namespace."""
+
+    def __init__(self, netns: Path | str | int | None = None) -> None:
+        self._netlink = Netlink(netns, NETLINK_NETFILTER)
+
+    def __enter__(self) -> "Conntrack":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._netlink.close()
+
+    def flows(self) -> list[Flow]:
+        """All entries of both families.
+
+        Raises: Unsupported when the kernel has no conntrack netlink; KernelError.
+        """
+        found = []
+        for family in (AF_INET, AF_INET6):
+            kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET
+            request = Message(kind, 0, _NFGENMSG.pack(family, 0, 0), "list", "tracked connections")
+            try:
+                found += [decode(payload) for _, payload in self._netlink.dump(request)]
+            except KernelNotFound as failure:
+                raise Unsupported("conntrack", "2.6.18", str(failure)) from failure
+        return found
+
+    def forget(self, matches: Callable[[Flow], bool]) -> int:
+        """Deletes the entries that ``matches`` accepts, in one batch; how many there were.
+
+        Raises: Unsupported, KernelError.
+        """
+        chosen = [flow for flow in self.flows() if matches(flow)]
+        kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE
+        failures = self._netlink.batch(
+            [Message(kind, 0, _NFGENMSG.pack(flow.family, 0, 0) + flow.raw, "forget", flow) for flow in chosen]
+        )
+        gone = [failure for failure in failures.values() if isinstance(failure, KernelNotFound)]
+        for failure in failures.values():
+            if failure not in gone:
+                raise failure
+        return len(chosen) - len(gone)
+
+    def forget_addresses(self, ips: Iterable[str], protocol: str = "") -> int:
+        """Deletes all entries that an address takes part in, of one protocol or of all; how many there were.
+
+        Raises: Unsupported, KernelError.
+        """
+        wanted = frozenset(ip_text(ip) for ip in ips)
+        return self.forget(lambda flow: flow.concerns(wanted) and protocol in ("", flow.protocol))

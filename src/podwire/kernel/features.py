@@ -1,0 +1,211 @@
+"""What the running kernel can do: probes with three answers.
+
+A probe does the thing in a namespace of its own, which goes away with it, instead of reading versions or
+configuration: distributions backport, and modules load on demand. ``no`` is only said when the kernel said that it
+does not know the thing; anything else, above all missing privileges, is ``unknown`` with the reason. A probe costs
+1-30 ms, is done when it is first asked for, and its answer is kept.
+
+``minimum`` is the first kernel that has the feature when it is compiled in.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from podwire.errors import KernelError, KernelNotFound, Unsupported
+from podwire.kernel import link_codec, netns
+from podwire.kernel.attributes import nested, text, u32
+from podwire.kernel.netlink import Message, Netlink
+from podwire.kernel.uapi import (
+    CTRL_ATTR_FAMILY_NAME,
+    CTRL_CMD_GETFAMILY,
+    GENL_ID_CTRL,
+    IFLA_IFNAME,
+    IFLA_INFO_DATA,
+    IFLA_INFO_KIND,
+    IFLA_LINKINFO,
+    IPCTNL_MSG_CT_GET,
+    NETLINK_GENERIC,
+    NETLINK_NETFILTER,
+    NFNL_SUBSYS_CTNETLINK,
+    NFNL_SUBSYS_NFTABLES,
+    NFT_MSG_GETGEN,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    RTM_NEWLINK,
+)
+
+Verdict = Literal["yes", "no", "unknown"]
+
+
+class Answer(NamedTuple):
+    """What a probe found out."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    minimum: str
+
+    def __bool__(self) -> bool:
+        return self.verdict == "yes"
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        since = f", in Linux since {self.minimum}" if self.minimum and self.verdict != "yes" else ""
+        return f"{self.name}: {self.verdict}{why}{since}"
+
+    def require(self) -> None:
+        """Raises: Unsupported unless the answer is yes."""
+        if self.verdict != "yes":
+            raise Unsupported(self.name, self.minimum, self.reason)
+
+
+class Feature(NamedTuple):
+    """A probe: returns for yes; raises Unsupported for no and KernelError for unknown."""
+
+    minimum: str
+    probe: Callable[[], None]
+
+
+def _link(kind: str, data: bytes = b"") -> Callable[[], None]:
+    def probe() -> None:
+        descriptor = netns.create_anonymous()
+        try:
+            with Netlink(descriptor) as scratch:
+                info = [text(IFLA_INFO_KIND, kind), *([nested(IFLA_INFO_DATA, data)] if data else [])]
+                body = link_codec.header() + text(IFLA_IFNAME, "probe") + nested(IFLA_LINKINFO, *info)
+                scratch.request(Message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, "add", f"link {kind}"))
+        finally:
+            os.close(descriptor)
+
+    return probe
+
+
+def _lower_link(kind: str) -> Callable[[], None]:
+    """Kinds on top of a device are refused without one: with EINVAL or ENODEV when the kernel knows them."""
+
+    def probe() -> None:
+        try:
+            _link(kind)()
+        except KernelNotFound:
+            return
+        except KernelError as failure:
+            if failure.errno != errno.EINVAL:
+                raise
+
+    return probe
+
+
+def _file(path: str, what: str) -> Callable[[], None]:
+    def probe() -> None:
+        if not Path(path).exists():
+            raise Unsupported(what, detail=f"there is no {path}")
+
+    return probe
+
+
+def _nfnetlink(subsystem: int, message: int, *, dump: bool) -> Callable[[], None]:
+    def probe() -> None:
+        with Netlink(None, NETLINK_NETFILTER) as scratch:
+            request = Message(subsystem << 8 | message, 0, bytes((2, 0, 0, 0)), "ask", "nfnetlink")
+            try:
+                scratch.dump(request) if dump else scratch.get(request)
+            except KernelError as failure:
+                if failure.errno == errno.EINVAL:
+                    raise Unsupported("nfnetlink", detail="the kernel knows no such subsystem") from failure
+                raise
+
+    return probe
+
+
+def _generic(family: str) -> Callable[[], None]:
+    def probe() -> None:
+        with Netlink(None, NETLINK_GENERIC) as scratch:
+            body = struct.pack("=BBxx", CTRL_CMD_GETFAMILY, 1) + text(CTRL_ATTR_FAMILY_NAME, family)
+            try:
+                scratch.get(Message(GENL_ID_CTRL, 0, body, "find", f"generic netlink family {family}"))
+            except KernelNotFound as failure:
+                raise Unsupported(family, detail="the kernel has no such netlink family") from failure
+
+    return probe
+
+
+_BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
+_BPF_MAP_CREATE = 0
+_BPF_MAP_TYPE_ARRAY = 2
+
+
+def _bpf() -> None:
+    machine = os.uname().machine
+    if machine not in _BPF_SYSCALL:
+        raise KernelError("probe", "bpf", errno.ENOSYS, f"no system call number known for {machine}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    attributes = ctypes.create_string_buffer(struct.pack("=IIII", _BPF_MAP_TYPE_ARRAY, 4, 4, 1), 72)
+    descriptor = libc.syscall(_BPF_SYSCALL[machine], _BPF_MAP_CREATE, attributes, 72)
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        if number == errno.ENOSYS:
+            raise Unsupported("bpf", detail=os.strerror(number))
+        raise KernelError("probe", "bpf", number, os.strerror(number))
+    os.close(descriptor)
+
+
+def _cgroup2() -> None:
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    if not any(words[2] == "cgroup2" for words in mounts):
+        raise Unsupported("cgroup2", detail="it is mounted nowhere")
+
+
+FEATURES: dict[str, Feature] = {
+    "veth": Feature("2.6.24", _link("veth")),
+    "bridge": Feature("2.2", _link("bridge")),
+    "dummy": Feature("2.2", _link("dummy")),
+    "vxlan": Feature("3.7", _link("vxlan", u32(1, 1))),
+    "geneve": Feature("3.18", _link("geneve", u32(1, 1))),
+    "ipip": Feature("2.2", _link("ipip")),
+    "wireguard": Feature("5.6", _link("wireguard")),
+    "macvlan": Feature("2.6.23", _lower_link("macvlan")),
+    "ipvlan": Feature("3.19", _lower_link("ipvlan")),
+    "tun": Feature("2.4", _file("/dev/net/tun", "tun")),
+    "ipv6": Feature("2.2", _file("/proc/sys/net/ipv6", "ipv6")),
+    "br_netfilter": Feature("2.6", _file("/proc/sys/net/bridge/bridge-nf-call-iptables", "br_netfilter")),
+    "nftables": Feature("3.13", _nfnetlink(NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN, dump=False)),
+    "conntrack": Feature("2.6.18", _nfnetlink(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET, dump=True)),
+    "ip_vs": Feature("2.6.28", _generic("IPVS")),
+    "bpf": Feature("3.18", _bpf),
+    "cgroup2": Feature("4.5", _cgroup2),
+}
+
+
+class Features:
+    """The answers of this kernel, found out when first asked for."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Answer] = {}
+
+    def probe(self, name: str) -> Answer:
+        """The answer for a name in ``FEATURES``.
+
+        Raises: KeyError for another name.
+        """
+        if name not in self._answers:
+            self._answers[name] = _answer(name, FEATURES[name])
+        return self._answers[name]
+
+    def all(self) -> tuple[Answer, ...]:
+        """The answers for everything there is a probe for."""
+        return tuple(self.probe(name) for name in FEATURES)
+
+
+def _answer(name: str, feature: Feature) -> Answer:
+    try:
+        feature.probe()
+    except Unsupported as failure:
+        return Answer(name, "no", failure.detail, feature.minimum)
+    except KernelError as failure:
+        return Answer(name, "unknown", str(failure), feature.minimum)
+    return Answer(name, "yes", "", feature.minimum)
