@@ -45,7 +45,7 @@ _NFGENMSG = struct.Struct("!BBH")
 _PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
 
 
-class Tuple(NamedTuple):
+class Ends(NamedTuple):
     """One direction of a flow; ports are 0 for protocols without."""
 
     src: str
@@ -61,8 +61,8 @@ class Flow(NamedTuple):
     """
 
     protocol: str
-    original: Tuple
-    reply: Tuple
+    original: Ends
+    reply: Ends
     mark: int = 0
     zone: int = 0
     raw: bytes = b""
@@ -109,12 +109,12 @@ def _nested(kind: int) -> int:
     return 0x8000 if kind == CTA_TUPLE_ORIG else 0
 
 
-def _decode_tuple(data: bytes) -> tuple[int, Tuple]:
+def _decode_tuple(data: bytes) -> tuple[int, Ends]:
     found = parse(data)
     ip, transport = parse(found.get(CTA_TUPLE_IP, b"")), parse(found.get(CTA_TUPLE_PROTO, b""))
     src = ip.get(CTA_IP_V4_SRC) or ip.get(CTA_IP_V6_SRC) or b""
     dst = ip.get(CTA_IP_V4_DST) or ip.get(CTA_IP_V6_DST) or b""
-    ends = Tuple(
+    ends = Ends(
         unpack_ip(src) if src else "",
         unpack_ip(dst) if dst else "",
         int.from_bytes(transport.get(CTA_PROTO_SRC_PORT, b""), "big"),

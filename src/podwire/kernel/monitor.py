@@ -79,12 +79,12 @@ _RECEIVE = 1 << 16
 class Event(NamedTuple):
     """One change: what kind of object, whether it went away, its device's number, its protocol (owner mark).
 
-    ``lost`` stands for changes that were missed. ``index`` and ``proto`` are 0 where they do not apply.
+    ``lost`` stands for changes that were missed. ``device`` and ``proto`` are 0 where they do not apply.
     """
 
     kind: Subject | Literal["lost"]
     removed: bool = False
-    index: int = 0
+    device: int = 0
     proto: int = 0
 
 
@@ -161,8 +161,8 @@ def decode(datagram: bytes) -> list[Event]:
         for kind, _flags, _sequence, payload in attributes.messages(datagram):
             if kind in _KINDS:
                 subject, removed = _KINDS[kind]
-                index, proto = _details(subject, payload)
-                found.append(Event(subject, removed, index, proto))
+                device, proto = _details(subject, payload)
+                found.append(Event(subject, removed, device, proto))
     except (ProtocolError, struct.error):
         found.append(Event("lost"))
     return found
