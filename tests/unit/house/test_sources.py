@@ -1,0 +1,201 @@
+"""Rules of the house that no linter knows: sizes, names, docstrings, mirrored tests, words."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[3]
+_SRC = _ROOT / "src" / "podwire"
+_MODULES = sorted(_SRC.rglob("*.py"))
+_MAX_FILE_LINES = 500
+_MAX_FUNCTION_LINES = 60
+_VAGUE = {"util", "utils", "helper", "helpers", "common", "misc", "base", "core", "manager", "stuff", "lib", "tools"}
+_IMPURE = {"os", "socket", "asyncio", "subprocess", "time", "random", "logging"}
+_PURE_NAMES = ("plan", "allocate", "compile", "evaluate", "*_codec", "wire", "layout")
+"""Module names that promise a pure module wherever they stand."""
+
+_TEXT_FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "scripts", "requirements")
+_TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".c", ".h", ".txt", ".json", ".sh", ""}
+# Each pattern is written so that it does not match its own source.
+_FORBIDDEN = [
+    r"\bTO[D]O\b", r"\bFIX[M]E\b", r"\bX[X]X\b", r"/work/(?:main|shared)", r"/tm[p]/team", r"\bCla[u]de\b",
+    r"\bAn[t]hropic\b", r"\blanguage mo[d]el\b", r"\bsub-?ag[e]nts?\b", r"\bdeveloper [A-H]\b", r"CONTRACTS\.m[d]",
+]  # fmt: skip
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(_SRC.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+_EACH = pytest.mark.parametrize("path", _MODULES, ids=_name)
+
+
+@_EACH
+def test_a_module_says_what_is_in_it(path: Path) -> None:
+    tree = _tree(path)
+    text = ast.get_docstring(tree) or ""
+    assert text.strip().endswith((".", ":", ")")) or "\n" in text, f"{path}: no docstring of one sentence or more"
+    if path.name == "__init__.py":
+        assert len(tree.body) == 1, f"{path}: holds more than a docstring"
+
+
+@_EACH
+def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= _MAX_FILE_LINES, f"{path}: {lines} lines"
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert size <= _MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name}: {size} lines"
+
+
+@_EACH
+def test_names_say_something(path: Path) -> None:
+    for part in path.relative_to(_SRC).with_suffix("").parts:
+        words = set(part.lower().strip("_").split("_"))
+        assert not words & _VAGUE, f"{path}: {part}"
+
+
+@_EACH
+def test_public_functions_and_classes_are_described(path: Path) -> None:
+    for node in _public(_tree(path)):
+        assert ast.get_docstring(node), f"{path}:{node.lineno} {node.name}: no docstring"
+
+
+def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+@_EACH
+def test_nothing_is_mocked_and_no_task_starts_unsupervised(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert "unittest.mock" not in text, f"{path}: mocks"
+    if not {"runtime", "testing"} & set(path.parts):
+        for call in ("asyncio.create_task(", "ensure_future(", "asyncio.sleep(", "datetime.now("):
+            assert call not in text, f"{path}: {call} belongs to podwire.runtime"
+    if "asyncio" in _imports(path) and path.parent.name != "runtime":
+        assert "time.sleep(" not in text, f"{path}: time.sleep would stop the loop"
+
+
+@_EACH
+def test_nothing_stands_at_module_level_but_definitions(path: Path) -> None:
+    allowed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign,
+               ast.AnnAssign, ast.If, ast.Expr, ast.Try, ast.Assert)  # fmt: skip
+    for node in _tree(path).body:
+        assert isinstance(node, allowed), f"{path}:{node.lineno}: {type(node).__name__} at module level"
+        if isinstance(node, ast.Expr):
+            assert isinstance(node.value, ast.Constant), f"{path}:{node.lineno}: a call at module level"
+        assert not isinstance(node, ast.Global), f"{path}:{node.lineno}: global"
+
+
+def _pure_patterns() -> list[str]:
+    contracts = tomllib.loads((_ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return next(c["source_modules"] for c in contracts if c["name"].startswith("pure modules"))
+
+
+def _is_pure(name: str) -> bool:
+    return any(_fits(name.split("."), pattern.split(".")) for pattern in _pure_patterns())
+
+
+def _fits(parts: list[str], pattern: list[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_fits(parts[skip:], pattern[1:]) for skip in range(1, len(parts) + 1))
+    return bool(parts) and pattern[0] in ("*", parts[0]) and _fits(parts[1:], pattern[1:])
+
+
+_PURE = [path for path in _MODULES if path.name != "__init__.py" and _is_pure(_name(path))]
+
+
+@_EACH
+def test_a_name_that_promises_purity_is_on_the_list(path: Path) -> None:
+    if any(fnmatchcase(path.stem, pattern) for pattern in _PURE_NAMES) and _imports(path).isdisjoint(_IMPURE):
+        assert _is_pure(_name(path)) or "layout" in path.stem, (
+            f"add {_name(path)} to the pure modules in pyproject.toml"
+        )
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def _imported(path: Path) -> set[str]:
+    """Modules of podwire that a file imports, by full name."""
+    found = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("podwire"):
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def _tested(folder: Path) -> set[str]:
+    """What the tests of a folder import, and what those modules import of their own package."""
+    direct = {name for test in folder.rglob("test_*.py") for name in _imported(test)}
+    near = set(direct)
+    for path in _MODULES:
+        package, _, _ = _name(path).rpartition(".")
+        if _name(path) in direct:
+            near |= {name for name in _imported(path) if name.startswith(package)}
+    return near
+
+
+@pytest.mark.parametrize("path", _PURE, ids=_name)
+def test_a_pure_module_has_tests_in_the_mirrored_folder(path: Path) -> None:
+    below = path.parent.relative_to(_SRC)
+    # The tests of a package may stand in the folder of the package above it, but never further away.
+    folders = [_ROOT / "tests" / "unit" / below] + [_ROOT / "tests" / "unit" / below.parent] * (len(below.parts) > 1)
+    if not _only_names(path) and not any(_name(path) in _tested(folder) for folder in folders):
+        pytest.fail(f"no test under {folders[0].relative_to(_ROOT)} imports {_name(path)}")
+
+
+def _only_names(path: Path) -> bool:
+    """Whether a module holds no function: types and constants are tested by their users."""
+    return not any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(_tree(path)))
+
+
+def _texts() -> Iterator[Path]:
+    for folder in _TEXT_FOLDERS:
+        for path in sorted((_ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix in _TEXT_SUFFIXES and "__pycache__" not in path.parts:
+                yield path
+    for pattern in ("*.md", "Makefile", "pyproject.toml", ".ci/*"):
+        yield from _ROOT.glob(pattern)
+
+
+def test_the_tree_speaks_of_the_project_alone() -> None:
+    patterns = [re.compile(pattern) for pattern in _FORBIDDEN]
+    found = []
+    for path in _texts():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            found += [f"{path.relative_to(_ROOT)}:{number}: {p.pattern}" for p in patterns if p.search(line)]
+    assert not found, "\n".join(found)
+
+
+def test_requirements_name_no_index() -> None:
+    for path in sorted((_ROOT / "requirements").glob("*.txt")):
+        assert not re.search(r"https?://|--(extra-)?index-url|--find-links", path.read_text()), path
