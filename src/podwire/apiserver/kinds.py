@@ -54,6 +54,11 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
+    def shared(self) -> bool:
+        """Whether its objects may be stored under another version."""
+        return self.custom or self.kind in ("Event", "HorizontalPodAutoscaler")
+
+    @property
     def table(self) -> str:
         """The name under which the objects are kept."""
         return self.storage or f"{self.group}/{self.plural}"
@@ -114,9 +119,7 @@ def _status(kind: str, group: str = "", version: str = "v1") -> Subresource:
 _SCALE = Subresource("scale", "Scale", WRITE, "autoscaling", "v1")
 
 
-def _core(
-    kind: str, plural: str, short_names: tuple[str, ...] = (), *, status: bool = False, **rest: Any
-) -> Kind:
+def _core(kind: str, plural: str, short_names: tuple[str, ...] = (), *, status: bool = False, **rest: Any) -> Kind:
     extra: tuple[Subresource, ...] = rest.pop("subresources", ())
     subresources = (*extra, *((_status(kind),) if status else ()))
     return Kind(
@@ -237,9 +240,7 @@ _LIST: tuple[Kind, ...] = (
         status=True,
         subresources=(_SCALE,),
     ),
-    _named(
-        "apps", "ReplicaSet", "replicasets", ("rs",), categories=("all",), status=True, subresources=(_SCALE,)
-    ),
+    _named("apps", "ReplicaSet", "replicasets", ("rs",), categories=("all",), status=True, subresources=(_SCALE,)),
     _named(
         "apps",
         "StatefulSet",

@@ -16,7 +16,7 @@ Cost: an object is its JSON text and a small index record (about 400 bytes); a l
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -136,6 +136,8 @@ class Store:
         self._in_flight: list[Change] = []
         self._scheduled = False
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.on_write: list[Callable[[Change], None]] = []
+        """Told about every write at once, before it is on the disk."""
         self.on_change: list[Callable[[Change], None]] = []
         """Told about every committed change, in order."""
         self.on_rollback: list[Callable[[], None]] = []
@@ -199,6 +201,8 @@ class Store:
 
     def _queue(self, change: Change) -> None:
         self._pending.append(change)
+        for observer in self.on_write:
+            observer(change)
         if not self._scheduled and not self._in_flight:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -272,6 +276,13 @@ class Store:
         else:
             self._waiters.append((version, future))
         return future
+
+    def uncommitted(self, table: str) -> Iterator[Change]:
+        """The changes of a table that are not on the disk yet, the newest first."""
+        for changes in (self._pending, self._in_flight):
+            for change in reversed(changes):
+                if change.entry.table == table:
+                    yield change
 
     def close(self) -> None:
         """Writes what is pending and closes the journal."""

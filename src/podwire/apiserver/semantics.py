@@ -1,0 +1,117 @@
+"""What objects mean: schemas, defaults, validation, patches, managed fields and allocation for the request path.
+
+The functions behind it are pure; this is the one place where the request path meets them.
+"""
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from podwire.apiserver import bodies, failures
+from podwire.apiserver.allocate import ServiceAllocator
+from podwire.apiserver.calls import Call
+from podwire.apiserver.defaults import objects as defaults
+from podwire.apiserver.kinds import Key, Kind
+from podwire.apiserver.messages import Request, Response
+from podwire.apiserver.patch import json_patch, merge, strategic
+from podwire.apiserver.schema import data
+from podwire.apiserver.settings import Settings
+from podwire.apiserver.store import Change, Store
+from podwire.apiserver.tables import columns
+
+Object = dict[str, Any]
+
+
+class Semantics:
+    """The rules of every kind."""
+
+    def __init__(self, settings: Settings, kinds: dict[Key, Kind], store: Store) -> None:
+        self._settings = settings
+        self._kinds = kinds
+        self._store = store
+        self.on_kinds: Callable[[], None] = lambda: None
+        """Told when the kinds that are served have changed."""
+
+    def start(self) -> None:
+        """Derives from the store what follows from it, and follows its writes."""
+        self._derive()
+        self._store.on_write.append(self._observe)
+        self._store.on_rollback.append(self._derive)
+
+    def _derive(self) -> None:
+        self._allocator = ServiceAllocator(self._settings.service_cidrs, self._settings.node_port_range())
+        for entry in self._store.entries("/services"):
+            self._allocator.observe(None, entry.object())
+
+    def _observe(self, change: Change) -> None:
+        if change.entry.table == "/services":
+            old = change.before.object() if change.before is not None else None
+            self._allocator.observe(old, None if change.type == "DELETED" else change.entry.object())
+
+    def documents(self, request: Request) -> Response:
+        """The OpenAPI documents."""
+        raise failures.no_resource()
+
+    def schema(self, kind: Kind) -> data.SchemaNode:
+        """The schema of a kind's objects."""
+        return data.for_kind(kind.group, kind.version, kind.kind) or data.SchemaNode({}, {})
+
+    def table(self, kind: Kind, objects: Sequence[Object], now: datetime.datetime, include: str) -> Object:
+        """A Table with one row an object."""
+        shown: Object = columns.render(kind, objects, now, include=include)  # type: ignore[arg-type]
+        return shown
+
+    def parsed(self, call: Call, media_type: str, body: bytes) -> Object:
+        """The object in a request's body."""
+        return bodies.parse_object(media_type, body)
+
+    def prepare(self, call: Call, new: Object, old: Object | None) -> Object:
+        """The object with its defaults and what is allocated to it."""
+        new = defaults.apply(call.kind, new)
+        if call.kind.table == "/services":
+            new = self._allocator.assign(new, old)
+        return new
+
+    def validate(self, call: Call, new: Object, old: Object | None) -> None:
+        """Raises Invalid with every field that is wrong."""
+        if not new["metadata"].get("name"):
+            problem = "Required value: name or generateName is required"
+            cause = failures.Cause("metadata.name", "FieldValueRequired", problem)
+            raise failures.invalid(call.kind, "", [cause])
+
+    def track(self, call: Call, new: Object, old: Object | None, now: str) -> None:
+        """Keeps managed fields current for a write that is no apply."""
+
+    def is_apply(self, media_type: str) -> bool:
+        """Whether a patch is a server-side apply."""
+        return media_type == bodies.APPLY_YAML
+
+    def patched(self, call: Call, media_type: str, body: bytes, before: Object) -> Object:
+        """The object with the patch applied."""
+        patch = bodies.parse_json(body) if not media_type.endswith("yaml") else bodies.parse_yaml(body)
+        result: Any
+        if media_type == bodies.JSON_PATCH:
+            result = json_patch.apply(before, patch)
+        elif media_type == bodies.MERGE_PATCH:
+            result = merge.apply(before, patch)
+        elif media_type == bodies.STRATEGIC_PATCH and not call.kind.custom:
+            result = strategic.apply(before, patch, self.schema(call.kind))
+        else:
+            raise failures.unsupported_media_type(
+                ", ".join((bodies.JSON_PATCH, bodies.MERGE_PATCH, bodies.STRATEGIC_PATCH, bodies.APPLY_YAML))
+            )
+        if not isinstance(result, dict):
+            raise failures.bad_request("the patched value is not an object")
+        return result
+
+    def parse_applied(self, call: Call, body: bytes) -> Object:
+        """The configuration of a server-side apply."""
+        found = bodies.parse_yaml(body)
+        if not isinstance(found, dict):
+            raise failures.bad_request("the body is not an object")
+        return found
+
+    def applied(self, call: Call, live: Object | None, applied: Object, now: str) -> Object:
+        """The object that a server-side apply makes of ``live``."""
+        merged = merge.apply(live or {}, applied)
+        return dict(merged)
