@@ -23,7 +23,8 @@ INT_OR_STRING = "int-or-string"
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 
 
-def _read(name: str) -> dict[str, Any]:
+def read(name: str) -> dict[str, Any]:
+    """One packaged JSON file, decompressed."""
     data = files("podwire.apiserver.schema").joinpath(name).read_bytes()
     out: dict[str, Any] = json.loads(lzma.decompress(data))
     return out
@@ -32,13 +33,13 @@ def _read(name: str) -> dict[str, Any]:
 @cache
 def definitions() -> Definitions:
     """Every packaged definition by its dotted name; references are bare names."""
-    return _read("types.json.xz")
+    return read("types.json.xz")
 
 
 @cache
 def descriptions() -> Mapping[str, tuple[str, Mapping[str, str]]]:
     """Per definition its own description and those of its fields."""
-    return _read("descriptions.json.xz")
+    return read("descriptions.json.xz")
 
 
 @cache
