@@ -14,6 +14,10 @@ registry = {
     "deployment": "podwire.local.workloads.deployment:DeploymentController",
     "replicaset": "podwire.local.workloads.replicaset:ReplicaSetController",
     "replicationcontroller": "podwire.local.workloads.replicaset:ReplicationControllerController",
+    "daemonset": "podwire.local.workloads.daemonset:DaemonSetController",
+    "statefulset": "podwire.local.workloads.statefulset:StatefulSetController",
+    "job": "podwire.local.workloads.job:JobController",
+    "serviceaccount": "podwire.local.workloads.serviceaccount:ServiceAccountController",
 }
 
 
