@@ -16,13 +16,12 @@ from podwire.cni import ports, spec, wiring
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import Key, Request
-from podwire.cni.wiring import Node
+from podwire.cni.wiring import Node, Wiring
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.state.network import NetworkState
 from podwire.state.nft import Table
-from podwire.state.pod import PodWiring
 
 ALREADY_ATTACHED = 101
 IFNAME_EXISTS = 102
@@ -34,7 +33,7 @@ _OBSERVATIONS = 2
 class Plumber(Protocol):
     """The kernel as CNI needs it; all calls are short."""
 
-    def wire(self, planned: PodWiring) -> None:
+    def wire(self, planned: Wiring, netns: str) -> None:
         """Makes a pod's devices.
 
         Raises: KernelExists when the pod has the interface or the node the name; KernelError; nothing is left.
@@ -49,7 +48,7 @@ class Plumber(Protocol):
         """Gives running pods another MTU."""
         ...
 
-    def missing(self, planned: PodWiring) -> list[str]:
+    def missing(self, planned: Wiring, netns: str) -> list[str]:
         """The lines of a wiring that the kernel does not hold."""
         ...
 
@@ -110,7 +109,7 @@ class PodNetwork:
         node = self._node()
         self._leases.hold(one)
         try:
-            self._plumber.wire(wiring.plan(one, node, netns))
+            self._plumber.wire(wiring.plan(one, node), netns)
             if one.ports:
                 self._hold_ports()
         except KernelError as failure:
@@ -138,7 +137,7 @@ class PodNetwork:
             if lost := [str(ip) for ip in one.ips if ip not in earlier]:
                 raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lost)} of {request.key}")
         try:
-            missing = self._plumber.missing(wiring.plan(one, self._node(), netns))
+            missing = self._plumber.missing(wiring.plan(one, self._node()), netns)
         except KernelError as failure:
             raise CniError(spec.CHECK_FAILED, f"{request.key} cannot be read", str(failure)) from failure
         if missing:

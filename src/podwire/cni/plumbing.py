@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ports import TABLE
-from podwire.cni.wiring import OWNER, Node, owner_of, plan
+from podwire.cni.wiring import OWNER, Node, Wiring, owner_of, plan
 from podwire.errors import KernelExists, KernelNotFound
 from podwire.kernel import link_codec, netns, network, pods
 from podwire.kernel.netlink import Message, Netlink
@@ -21,7 +21,6 @@ from podwire.kernel.uapi import RTM_DELLINK
 from podwire.state.changes import diff
 from podwire.state.network import Link, NetworkState, Owner
 from podwire.state.nft import Table
-from podwire.state.pod import PodWiring, host_state, pod_state
 
 _NOBODY = Owner(route_protocol=255)
 """An owner of nothing: a comparison with it never removes."""
@@ -40,21 +39,20 @@ class KernelPlumber:
         self._netlink.close()
         self._nft.close()
 
-    def wire(self, planned: PodWiring) -> None:
+    def wire(self, planned: Wiring, place: str) -> None:
         """Makes a pod's devices; a device of the same name that waits for its burial is buried first."""
         try:
-            pods.wire(self._netlink, planned)
+            pods.wire(self._netlink, place, planned.host, planned.pod)
         except KernelExists:
-            if not self._in_grave(planned.link):
+            if not self._in_grave(planned.host.links[0].name):
                 raise
             self.bury()
-            pods.wire(self._netlink, planned)
+            pods.wire(self._netlink, place, planned.host, planned.pod)
 
     def unwire(self, ones: Iterable[Attachment]) -> None:
         """Takes pods' routes and neighbours away, and hands their devices over to ``bury``."""
-        for one in ones:
-            if self._link_of(one) is not None:
-                pods.unwire(self._netlink, one.host_link, one.addresses)
+        present = [one for one in ones if self._link_of(one) is not None]
+        pods.unwire(self._netlink, [plan(one, Node()).host for one in present])
 
     def bury(self) -> None:
         """Deletes the devices that were unwired; takes some 20 ms, whatever their number."""
@@ -65,17 +63,17 @@ class KernelPlumber:
         for one in ones:
             if self._link_of(one) is None or not netns.exists(one.netns):
                 continue
-            wanted = plan(one, node, one.netns)
-            end = Link(one.host_link, mtu=node.mtu)
-            network.apply(self._netlink, NetworkState(links=(end,)), _NOBODY)
+            wanted = plan(one, node)
+            network.apply(self._netlink, NetworkState(links=(Link(one.host_link, mtu=node.mtu),)), _NOBODY)
             with Netlink(one.netns) as pod:
-                network.apply(pod, pod_state(wanted), OWNER)
+                network.apply(pod, wanted.pod, OWNER)
 
-    def missing(self, planned: PodWiring) -> list[str]:
+    def missing(self, planned: Wiring, place: str) -> list[str]:
         """The lines of a wiring that the kernel does not hold; a changed hardware address is no fault."""
-        found = _missing(network.read(self._netlink), host_state(planned))
-        with Netlink(planned.netns) as pod:
-            return [*found, *_missing(network.read(pod), pod_state(planned))]
+        paths = tuple(x.path for x in planned.host.sysctls)
+        found = _missing(network.read(self._netlink, sysctls=paths), planned.host)
+        with Netlink(place) as pod:
+            return [*found, *_missing(network.read(pod), planned.pod)]
 
     def read(self) -> NetworkState:
         """What the node's namespace holds."""
@@ -113,7 +111,7 @@ class KernelPlumber:
 
 
 def _missing(have: NetworkState, want: NetworkState) -> list[str]:
-    links = tuple(replace(x, mac="") for x in want.links)
+    links = tuple(replace(x, mac="", peer="") for x in want.links)
     known = {x.key for x in have.neighbours}
     neighbours = tuple(x for x in want.neighbours if x.key not in known)
     rest = replace(want, links=links, neighbours=neighbours)

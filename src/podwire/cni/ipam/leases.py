@@ -106,6 +106,10 @@ class Leases:
             self.held.pop(one.key, None)
             self.put_back(one.ips)
 
+    def close(self) -> None:
+        """Closes the ledger."""
+        self._ledger.close()
+
     def exhausted(self) -> tuple[str, ...]:
         """The pod CIDRs of each family that has no address left; empty when pods can be added."""
         gone: list[str] = []

@@ -1,0 +1,117 @@
+"""The CNI part of an agent: socket, addresses and kernel put together, and its two background jobs.
+
+``bury`` deletes unwired devices in a thread, :data:`BURY_S` after the first DEL, so that a burst of them is one
+deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from podwire.cni.ipam.leases import Leases
+from podwire.cni.ipam.ledger import Ledger
+from podwire.cni.ipam.pool import Network
+from podwire.cni.node import PodNetwork
+from podwire.cni.plumbing import KernelPlumber
+from podwire.cni.protocol import Request
+from podwire.cni.server import Server
+from podwire.cni.wiring import Node
+from podwire.errors import KernelError
+from podwire.observe.health import Sample
+from podwire.observe.log import Log
+from podwire.runtime.clock import Clock
+
+BURY_S = 0.05
+SWEEP_S = 60.0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the part has its things; ``netns`` None means the namespace of this process."""
+
+    socket: Path
+    database: Path
+    network: str = "podwire"
+    cooldown_s: float = 30.0
+    netns: Path | None = None
+
+
+class CniService:
+    """The CNI part of one node's agent."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._log = Log("cni")
+        self._node = Node()
+        self._unwired = asyncio.Event()
+        self._plumber = KernelPlumber(settings.netns)
+        self.leases = Leases(Ledger(settings.database), clock.now, settings.cooldown_s)
+        self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
+        self._server = Server(settings.socket, self._handle, self._log)
+
+    def serve(self, networks: Iterable[Network]) -> None:
+        """Sets the node's pod CIDRs."""
+        wanted = tuple(networks)
+        if wanted and wanted != tuple(pool.network for pool in self.leases.pools):
+            self._log.info("pod CIDRs", cidrs=",".join(str(n) for n in wanted))
+            self.leases.serve(wanted)
+
+    def set_node(self, mtu: int, sources: dict[int, str]) -> None:
+        """Sets the MTU of pods and the node's source addresses towards them; pods that run follow the MTU."""
+        node = Node(mtu=mtu, sources=sources)
+        if node != self._node:
+            self._log.info("pod MTU", mtu=mtu)
+            self._node = node
+            self.pods.node_changed()
+
+    def recover(self) -> None:
+        """Puts right what an earlier agent left; to be called before ``run``."""
+        self.pods.recover(self._settings.network)
+        self._unwired.set()
+
+    async def run(self) -> None:
+        """Answers requests until cancelled."""
+        await self._server.run()
+
+    async def bury(self) -> None:
+        """Deletes unwired devices, until cancelled."""
+        while True:
+            await self._unwired.wait()
+            await self._clock.sleep(BURY_S)
+            self._unwired.clear()
+            try:
+                await asyncio.to_thread(self._plumber.bury)
+            except KernelError as failure:
+                self._log.warning("unwired devices are still there", problem=failure)
+
+    async def sweep(self) -> None:
+        """Gives back what vanished pods held, until cancelled."""
+        while True:
+            await self._clock.sleep(SWEEP_S)
+            self.pods.sweep()
+            self._unwired.set()
+
+    def close(self) -> None:
+        """Closes sockets and ledger; everything in the kernel stays."""
+        self._plumber.close()
+        self.leases.close()
+
+    def problem(self) -> str:
+        """Why pods cannot be added now, or empty."""
+        if not self.leases.pools:
+            return "no pod CIDR yet"
+        gone = self.leases.exhausted()
+        return f"no free address in {', '.join(gone)}" if gone else ""
+
+    def samples(self) -> list[Sample]:
+        """The metrics."""
+        return self.pods.samples()
+
+    def _handle(self, request: Request, netns: str) -> bytes:
+        try:
+            return self.pods.handle(request, netns)
+        finally:
+            if request.command in ("DEL", "GC"):
+                self._unwired.set()
