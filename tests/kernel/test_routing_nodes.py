@@ -1,0 +1,400 @@
+"""Routing between node namespaces on one bridge: pods by the real ADD, real packets, switches under traffic."""
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from podwire.cni.node import PodNetwork
+from podwire.cni.ipam.leases import Leases
+from podwire.cni.ipam.ledger import Ledger
+from podwire.cni.plumbing import KernelPlumber
+from podwire.cni.protocol import Key, Request
+from podwire.cni.spec import NetConf, parse_result
+from podwire.cni.wiring import Node as PodNode
+from podwire.kernel import netns
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.routing.backend import Options
+from podwire.routing.machine import KernelMachine
+from podwire.routing.router import Router, annotation
+from podwire.runtime.clock import SystemClock
+
+ECHO = """
+import socket, threading
+def serve(one):
+    while data := one.recv(65536):
+        one.sendall(data)
+with socket.create_server(("", 7)) as server:
+    print("up", flush=True)
+    while True:
+        one, _ = server.accept()
+        threading.Thread(target=serve, args=(one,), daemon=True).start()
+"""
+TELL = """
+import socket
+with socket.create_server(("", 8)) as server:
+    print("up", flush=True)
+    while True:
+        one, peer = server.accept()
+        one.sendall(peer[0].encode())
+        one.close()
+"""
+
+
+def inside(place: Path, *command: str) -> str:
+    done = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def connect(place: Path, address: str, port: int, timeout: float = 2.0) -> socket.socket:
+    with netns.inside(place):
+        one = socket.socket()
+    one.settimeout(timeout)
+    one.connect((address, port))
+    return one
+
+
+def source_seen(place: Path, address: str) -> str:
+    with connect(place, address, 8) as one:
+        return one.recv(100).decode()
+
+
+class ClusterNode:
+    """A node namespace with CNI and routing, driven by the test step by step."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self.name = f"node-{number}"
+        self.number = number
+        self.place = cluster.root / self.name
+        self.cluster = cluster
+        netns.create(self.place)
+        inside(cluster.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0",
+               "netns", str(self.place))
+        inside(cluster.fabric, "ip", "link", "set", f"n{number}", "master", "br0", "up")
+        inside(self.place, "ip", "link", "set", "lo", "up")
+        inside(self.place, "ip", "link", "set", "eth0", "up")
+        inside(self.place, "ip", "address", "add", f"{self.ip}/24", "dev", "eth0")
+        inside(self.place, "ip", "route", "add", "default", "via", "10.89.0.1")
+        self.plumber = KernelPlumber(self.place)
+        self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
+        self.leases.serve([ip_network(self.cidr)])
+        self.mtu = 1500
+        self.pods = PodNetwork(self.leases, self.plumber, lambda: PodNode(mtu=self.mtu, sources={4: self.ip}))
+        self.machine = KernelMachine(self.place)
+        self.router = Router(self.name, cluster.nodes, self.machine, SystemClock())
+        self.router.cidrs = (ip_network("10.244.0.0/16"),)
+
+    @property
+    def ip(self) -> str:
+        return f"10.89.0.{10 + self.number}"
+
+    @property
+    def cidr(self) -> str:
+        return f"10.244.{self.number}.0/24"
+
+    def object(self, annotations: dict[str, str] | None = None) -> Node:
+        return Node(
+            metadata=ObjectMeta(name=self.name, annotations=annotations or {}),
+            spec=NodeSpec(pod_cidr=self.cidr, pod_cidrs=(self.cidr,)),
+            status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address=self.ip),)),
+        )
+
+    def reconcile(self) -> None:
+        self.router.reconcile()
+        assert self.router.problem == "", self.router.problem
+        assert self.router.plan is not None
+        self.mtu = self.router.plan.pod_mtu
+        self.pods.node_changed()
+        if self.name in self.cluster.nodes:
+            self.cluster.nodes[self.name] = self.object(annotation(self.router.plan.facts))
+
+    def pod(self, name: str) -> "Pod":
+        place = self.cluster.root / "pods" / name
+        netns.create(place)
+        request = Request(command="ADD", conf=NetConf(cni_version="1.0.0", name="podwire"),
+                          key=Key("podwire", f"c-{name}", "eth0"), netns=str(place), namespace="shop", pod=name)
+        result = parse_result(json.loads(self.pods.handle(request, str(place))))
+        return Pod(place, result.ips[0].address.partition("/")[0])
+
+    def shows(self, *command: str) -> str:
+        return inside(self.place, *command)
+
+    def close(self) -> None:
+        self.plumber.close()
+        self.leases.close()
+        self.machine.close()
+        netns.delete(self.place)
+
+
+class Pod:
+    """A pod's namespace and address."""
+
+    def __init__(self, place: Path, address: str) -> None:
+        self.place = place
+        self.address = address
+
+    @contextmanager
+    def running(self, program: str) -> Iterator[None]:
+        server = subprocess.Popen(["nsenter", f"--net={self.place}", "python3", "-c", program],
+                                  stdout=subprocess.PIPE)
+        assert server.stdout is not None and server.stdout.readline()
+        try:
+            yield
+        finally:
+            server.kill()
+            server.wait()
+            server.stdout.close()
+
+
+class Cluster:
+    """A bridge and nodes on it; ``nodes`` is what the API would tell."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        self.root = root
+        self.fabric = root / "fabric"
+        self.nodes: dict[str, Node] = {}
+        netns.create(self.fabric)
+        inside(self.fabric, "ip", "link", "add", "br0", "type", "bridge")
+        inside(self.fabric, "ip", "link", "set", "br0", "up")
+        inside(self.fabric, "ip", "address", "add", "10.89.0.1/24", "dev", "br0")
+        inside(self.fabric, "ip", "address", "add", "192.0.2.1/32", "dev", "br0")
+        self.all = [ClusterNode(self, number + 1) for number in range(count)]
+        self.nodes.update({node.name: node.object() for node in self.all})
+
+    def configure(self, options: Options) -> None:
+        for node in self.all:
+            node.router.configure(options)
+
+    def settle(self) -> None:
+        for _ in range(3):
+            for node in self.all:
+                node.reconcile()
+
+    def close(self) -> None:
+        for node in self.all:
+            node.close()
+        for place in (self.root / "pods").glob("*"):
+            netns.delete(place)
+        netns.delete(self.fabric)
+
+
+Make = Callable[[int], Cluster]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Cluster] = []
+
+    def build(count: int) -> Cluster:
+        made.append(Cluster(tmp_path, count))
+        return made[-1]
+
+    yield build
+    for cluster in made:
+        cluster.close()
+
+
+BACKENDS = ["vxlan", "hostgw"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pods_nodes_and_the_world(make: Make, backend: str) -> None:
+    cluster = make(3)
+    cluster.configure(Options(backend=backend))
+    cluster.settle()
+    a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
+    with b.running(TELL):
+        assert source_seen(a.place, b.address) == a.address
+        assert source_seen(cluster.all[1].place, b.address) == cluster.all[1].ip
+        from_node = source_seen(cluster.all[0].place, b.address)
+        assert from_node == ("10.244.1.1" if backend == "vxlan" else cluster.all[0].ip)
+        assert source_seen(cluster.all[2].place, b.address)
+    world = Pod(cluster.fabric, "192.0.2.1")
+    node = Pod(cluster.all[1].place, cluster.all[1].ip)
+    with world.running(TELL):
+        assert source_seen(a.place, world.address) == cluster.all[0].ip
+    with node.running(TELL):
+        assert source_seen(a.place, node.address) == a.address
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_second_run_changes_nothing(make: Make, backend: str) -> None:
+    cluster = make(2)
+    cluster.configure(Options(backend=backend))
+    cluster.settle()
+    node = cluster.all[0]
+    watched = subprocess.Popen(["nsenter", f"--net={node.place}", "ip", "monitor", "link", "address", "route", "neigh"],
+                               stdout=subprocess.PIPE, text=True)
+    time.sleep(0.1)
+    for _ in range(3):
+        node.reconcile()
+    time.sleep(0.1)
+    watched.kill()
+    said, _ = watched.communicate()
+    assert said == ""
+
+
+def test_what_somebody_removes_comes_back(make: Make) -> None:
+    cluster = make(2)
+    cluster.settle()
+    a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
+    damages = [
+        ("ip", "link", "del", "podwire-vxlan"),
+        ("ip", "route", "del", "10.244.2.0/24"),
+        ("ip", "neigh", "flush", "dev", "podwire-vxlan", "nud", "permanent"),
+        ("bridge", "fdb", "del", "02:00:00:00:00:00", "dev", "podwire-vxlan", "self"),
+        ("ip", "address", "flush", "dev", "podwire-vxlan"),
+        ("ip", "link", "set", "podwire-vxlan", "down"),
+        ("nft", "delete", "table", "inet", "podwire-masquerade"),
+    ]
+    with b.running(TELL):
+        for damage in damages:
+            subprocess.run(["nsenter", f"--net={cluster.all[0].place}", *damage], capture_output=True, check=False)
+            cluster.all[0].reconcile()
+            assert source_seen(a.place, b.address) == a.address, damage
+    assert "podwire-masquerade" in cluster.all[0].shows("nft", "list", "tables")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_node_that_leaves_leaves_nothing(make: Make, backend: str) -> None:
+    cluster = make(3)
+    cluster.configure(Options(backend=backend))
+    cluster.settle()
+    stays = cluster.all[0]
+    assert "10.244.3.0/24" in stays.shows("ip", "route")
+    del cluster.nodes["node-3"]
+    stays.reconcile()
+    everything = stays.shows("ip", "route") + stays.shows("ip", "neigh") + stays.shows("bridge", "fdb")
+    assert "10.244.3." not in everything and "10.89.0.13" not in everything
+    assert "10.244.2.0/24" in everything
+
+
+class Talk(threading.Thread):
+    """One TCP connection that echoes all the time; ``slowest`` in seconds, ``failure`` when it broke."""
+
+    def __init__(self, client: Pod, server: Pod) -> None:
+        super().__init__()
+        self.connection = connect(client.place, server.address, 7)
+        self.connection.settimeout(5)
+        self.slowest, self.rounds, self.failure, self._end = 0.0, 0, "", threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self._end.is_set():
+                started = time.monotonic()
+                self.connection.sendall(b"x" * 4000)
+                got = 0
+                while got < 4000:
+                    piece = self.connection.recv(4000 - got)
+                    assert piece, "closed"
+                    got += len(piece)
+                self.rounds += 1
+                self.slowest = max(self.slowest, time.monotonic() - started)
+                time.sleep(0.002)
+        except (OSError, AssertionError) as failure:
+            self.failure = repr(failure)
+
+    def end(self) -> None:
+        self._end.set()
+        self.join()
+        self.connection.close()
+        assert not self.failure and self.rounds
+
+
+@pytest.mark.parametrize(("before", "after"), [("vxlan", "hostgw"), ("hostgw", "vxlan")])
+def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, after: str) -> None:
+    cluster = make(3)
+    cluster.configure(Options(backend=before))
+    cluster.settle()
+    pods = [node.pod(f"p{node.number}") for node in cluster.all]
+    with pods[0].running(ECHO), pods[1].running(ECHO), pods[2].running(ECHO):
+        talks = [Talk(one, other) for one in pods for other in pods if one is not other]
+        for node in cluster.all:
+            node.router.configure(Options(backend=after))
+            for other in cluster.all:
+                other.reconcile()
+            time.sleep(0.15)
+            for one in pods:
+                for other in pods:
+                    if one is not other:
+                        connect(one.place, other.address, 7, 1.0).close()
+        cluster.settle()
+        for talk in talks:
+            talk.end()
+        assert max(talk.slowest for talk in talks) < 1.0
+    for node in cluster.all:
+        links, routes = node.shows("ip", "-br", "link"), node.shows("ip", "route")
+        assert ("podwire-vxlan" in links) == (after == "vxlan")
+        assert ("via 10.89.0." in routes.replace("default via 10.89.0.1 ", "")) == (after == "hostgw")
+        tables = node.shows("nft", "list", "tables")
+        assert ("podwire-routing" in tables) == (after == "vxlan")
+        mtu = json.loads(inside(pods[0].place, "ip", "-j", "link", "show", "eth0"))[0]["mtu"]
+        assert mtu == (1450 if after == "vxlan" else 1500)
+
+
+def test_traffic_outlives_the_agent(make: Make) -> None:
+    cluster = make(2)
+    cluster.settle()
+    a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
+    with b.running(ECHO):
+        talk = Talk(a, b)
+        for node in cluster.all:
+            node.machine.close()
+            node.machine = KernelMachine(node.place)
+            node.router = Router(node.name, cluster.nodes, node.machine, SystemClock())
+            node.router.cidrs = (ip_network("10.244.0.0/16"),)
+            node.reconcile()
+            time.sleep(0.1)
+        talk.end()
+        assert talk.slowest < 0.2
+
+
+@pytest.mark.parametrize("mtu", [1400, 9000])
+def test_pods_fill_the_underlay(make: Make, mtu: int) -> None:
+    cluster = make(2)
+    for node in cluster.all:
+        inside(cluster.fabric, "ip", "link", "set", f"n{node.number}", "mtu", str(mtu))
+        inside(node.place, "ip", "link", "set", "eth0", "mtu", str(mtu))
+    inside(cluster.fabric, "ip", "link", "set", "br0", "mtu", str(mtu))
+    cluster.settle()
+    a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
+    with netns.inside(a.place):
+        probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with netns.inside(b.place):
+        sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with probe, sink:
+        sink.bind(("", 9))
+        sink.settimeout(1)
+        probe.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
+        largest = mtu - 50 - 28
+        probe.sendto(b"x" * largest, (b.address, 9))
+        assert len(sink.recv(65536)) == largest
+        with pytest.raises(OSError):
+            probe.sendto(b"x" * (largest + 1), (b.address, 9))
+
+
+def test_vxlan_from_elsewhere_is_dropped(make: Make) -> None:
+    cluster = make(2)
+    cluster.settle()
+    a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
+    inner = bytes.fromhex("0800000000100000")  # VXLAN header, VNI 4096
+    for place in (cluster.fabric, a.place):
+        with netns.inside(place):
+            injector = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with injector:
+            injector.sendto(inner + b"\0" * 60, (cluster.all[1].ip, 8472))
+    time.sleep(0.05)
+    shown = json.loads(cluster.all[1].shows("ip", "-j", "-s", "link", "show", "podwire-vxlan"))[0]
+    assert shown["stats64"]["rx"]["packets"] + shown["stats64"]["rx"]["errors"] == 0
+    with b.running(TELL):
+        assert source_seen(a.place, b.address) == a.address
