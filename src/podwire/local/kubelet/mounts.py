@@ -29,7 +29,8 @@ MNT_DETACH = 2
 
 _OLD = ".machine"
 _DEVICES = (
-    ("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0), ("ptmx", 5, 2),
+    ("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0),
+    ("ptmx", 5, 2),
 )  # fmt: skip
 _LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 

@@ -28,11 +28,12 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class StandinOrder(msgspec.Struct, frozen=True):
-    """What one stand-in is: its identity, its image (for the log) and its ports."""
+    """What one stand-in is: its identity, its image (for the log), its ports; ``ends``: it ends at once, with 0."""
 
     identity: Identity
     image: str
     ports: tuple[Port, ...]
+    ends: bool = False
 
 
 class Said(msgspec.Struct, frozen=True):

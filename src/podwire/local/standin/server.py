@@ -232,6 +232,10 @@ async def _serve(order: StandinOrder, started: Callable[[], None]) -> None:
 def run_standin(payload: bytes, started: Callable[[], None]) -> None:
     """The body of a stand-in container; ``started`` is called when it listens."""
     order = msgspec.json.decode(payload, type=StandinOrder)
+    if order.ends:
+        log(f"stand-in for {order.image}: nothing to do, done")
+        started()
+        return
     supported = tuple(port for port in order.ports if port.protocol in ("TCP", "UDP"))
     try:
         asyncio.run(_serve(msgspec.structs.replace(order, ports=supported), started))

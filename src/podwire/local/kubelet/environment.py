@@ -1,0 +1,217 @@
+"""A container's environment: variables, expansion, downward API, Service variables. Pure.
+
+Order, later ones win: Service variables, ``envFrom`` in order, ``env`` in order. ``$(NAME)`` in a value means an
+earlier variable, or stays as it is when there is none; ``$$`` is a dollar sign. Sources: kubernetes
+pkg/kubelet/envvars, third_party/forked/golang/expansion, API reference of EnvVarSource.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol
+
+import msgspec
+
+from podwire.errors import ConfigError
+from podwire.model.pod import Container, Pod
+from podwire.model.service import Service
+
+_REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
+_SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
+_VALID_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
+_SUFFIXES = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("0.001"), "": Decimal(1), "k": Decimal(1000),
+    "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40), "Pi": Decimal(2**50),
+}  # fmt: skip
+
+
+class Objects(Protocol):
+    """Where configMaps and secrets come from; None when there is no such object."""
+
+    def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """Its keys, text encoded."""
+        ...
+
+    def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """Its keys, decoded."""
+        ...
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """``text`` with ``$(NAME)`` replaced by known variables."""
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1] == "$":
+            return "$"
+        return variables.get(found[2], found[0])
+
+    return _REFERENCE.sub(replace, text) if "$" in text else text
+
+
+def quantity(value: str | int | float) -> Decimal:
+    """The number of a resource quantity.
+
+    Raises: ConfigError when it is none.
+    """
+    text = str(value)
+    number = text.rstrip("numkMGTPEi")
+    try:
+        return Decimal(number) * _SUFFIXES[text[len(number) :]]
+    except (InvalidOperation, KeyError) as failure:
+        raise ConfigError("quantity", "", f"{text!r} is not a quantity") from failure
+
+
+def service_variables(services: Iterable[Service], namespace: str, *, links: bool) -> dict[str, str]:
+    """The variables of the Services of a namespace; without ``links`` only those of ``default/kubernetes``."""
+    chosen: dict[str, Service] = {}
+    for service in services:
+        meta = service.metadata
+        master = meta.namespace == "default" and meta.name == "kubernetes"
+        if service.spec.cluster_ip in ("", "None") or not service.spec.ports:
+            continue
+        own = links and meta.namespace == namespace
+        if own or (master and meta.name not in chosen):
+            chosen[meta.name] = service
+    found: dict[str, str] = {}
+    for name in sorted(chosen):
+        found |= _variables_of(chosen[name])
+    return found
+
+
+def _variables_of(service: Service) -> dict[str, str]:
+    prefix = service.metadata.name.upper().replace("-", "_")
+    address = service.spec.cluster_ip
+    shown = f"[{address}]" if ":" in address else address
+    first = service.spec.ports[0]
+    found = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(first.port)}
+    for port in service.spec.ports:
+        if port.name:
+            found[f"{prefix}_SERVICE_PORT_{port.name.upper().replace('-', '_')}"] = str(port.port)
+    found[f"{prefix}_PORT"] = f"{first.protocol.lower()}://{shown}:{first.port}"
+    for port in service.spec.ports:
+        head = f"{prefix}_PORT_{port.port}_{port.protocol}"
+        found[head] = f"{port.protocol.lower()}://{shown}:{port.port}"
+        found |= {f"{head}_PROTO": port.protocol.lower(), f"{head}_PORT": str(port.port), f"{head}_ADDR": address}
+    return found
+
+
+class PodFacts(msgspec.Struct, frozen=True):
+    """What is known of a pod when one of its containers starts."""
+
+    pod: Pod
+    node: str
+    ips: tuple[str, ...] = ()
+    host_ips: tuple[str, ...] = ()
+    allocatable: Mapping[str, str] = {}
+
+
+def field(path: str, facts: PodFacts) -> str:
+    """The value of a downward API ``fieldPath``.
+
+    Raises: ConfigError when the path is not supported.
+    """
+    pod = facts.pod
+    if found := _SUBSCRIPT.match(path):
+        source = pod.metadata.labels if found[1] == "labels" else pod.metadata.annotations
+        return source.get(found[2], "")
+    simple: dict[str, Callable[[], str]] = {
+        "metadata.name": lambda: pod.metadata.name,
+        "metadata.namespace": lambda: pod.metadata.namespace,
+        "metadata.uid": lambda: pod.metadata.uid,
+        "metadata.labels": lambda: _lines(pod.metadata.labels),
+        "metadata.annotations": lambda: _lines(pod.metadata.annotations),
+        "spec.nodeName": lambda: pod.spec.node_name,
+        "spec.serviceAccountName": lambda: pod.spec.service_account_name or "default",
+        "status.podIP": lambda: facts.ips[0] if facts.ips else "",
+        "status.podIPs": lambda: ",".join(facts.ips),
+        "status.hostIP": lambda: facts.host_ips[0] if facts.host_ips else "",
+        "status.hostIPs": lambda: ",".join(facts.host_ips),
+    }
+    if path not in simple:
+        raise ConfigError("fieldRef", "fieldPath", f"{path!r} is not supported")
+    return simple[path]()
+
+
+def _lines(mapping: Mapping[str, str]) -> str:
+    return "\n".join(f'{key}="{_escape(mapping[key])}"' for key in sorted(mapping))
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def resource(reference: Mapping[str, Any], facts: PodFacts, container: Container) -> str:
+    """The value of a ``resourceFieldRef``, rounded up; a limit that is not set is the node's allocatable."""
+    name = reference.get("containerName") or container.name
+    spec = facts.pod.spec
+    target = next((c for c in spec.containers + spec.init_containers if c.name == name), container)
+    kind, _, what = str(reference.get("resource", "")).partition(".")
+    held = target.resources.limits if kind == "limits" else target.resources.requests
+    fallback = facts.allocatable.get(what, "0") if kind == "limits" else target.resources.limits.get(what, "0")
+    divisor = quantity(reference.get("divisor") or "1") or Decimal(1)
+    return str(math.ceil(quantity(held.get(what, fallback)) / divisor))
+
+
+def compile_environment(
+    container: Container, facts: PodFacts, services: Mapping[str, str], objects: Objects
+) -> dict[str, str]:
+    """The container's own variables on top of those of ``services``.
+
+    Raises: ConfigError naming the configMap, secret or key that is missing.
+    """
+    variables = dict(services)
+    for source in container.env_from:
+        variables |= _from_source(source, facts.pod.metadata.namespace, objects)
+    for wanted in container.env:
+        if wanted.value_from:
+            value = _from_reference(wanted.value_from, facts, container, objects)
+            if value is None:
+                continue
+        else:
+            value = expand(wanted.value, variables)
+        variables[wanted.name] = value
+    return variables
+
+
+def _from_source(source: Mapping[str, Any], namespace: str, objects: Objects) -> dict[str, str]:
+    prefix = source.get("prefix", "")
+    for key, fetch, kind in (
+        ("configMapRef", objects.config_map, "configmap"), ("secretRef", objects.secret, "secret"),
+    ):  # fmt: skip
+        if reference := source.get(key):
+            data = fetch(namespace, reference.get("name", ""))
+            if data is None:
+                if reference.get("optional"):
+                    return {}
+                raise ConfigError(kind, "", f'{kind} "{reference.get("name", "")}" not found')
+            named = {prefix + name: value for name, value in data.items()}
+            return {name: value.decode(errors="replace") for name, value in named.items() if _VALID_NAME.match(name)}
+    return {}
+
+
+def _from_reference(
+    reference: Mapping[str, Any], facts: PodFacts, container: Container, objects: Objects
+) -> str | None:
+    if found := reference.get("fieldRef"):
+        return field(found.get("fieldPath", ""), facts)
+    if found := reference.get("resourceFieldRef"):
+        return resource(found, facts, container)
+    namespace = facts.pod.metadata.namespace
+    if found := reference.get("configMapKeyRef"):
+        return _key(found, objects.config_map(namespace, found.get("name", "")), "configmap", namespace)
+    if found := reference.get("secretKeyRef"):
+        return _key(found, objects.secret(namespace, found.get("name", "")), "secret", namespace)
+    raise ConfigError("valueFrom", "", f"{', '.join(reference)} is not supported")
+
+
+def _key(reference: Mapping[str, Any], data: Mapping[str, bytes] | None, kind: str, namespace: str) -> str | None:
+    name, key = reference.get("name", ""), reference.get("key", "")
+    if data is not None and key in data:
+        return data[key].decode(errors="replace")
+    if reference.get("optional"):
+        return None
+    if data is None:
+        raise ConfigError(kind, "", f'{kind} "{name}" not found')
+    raise ConfigError(kind, "", f"couldn't find key {key} in {kind} {namespace}/{name}")

@@ -1,0 +1,131 @@
+"""What containers take from the API: configMaps, secrets, Services, service account tokens.
+
+ConfigMaps and Secrets are watched from the first pod that refers to one; a pod that needs an object waits for the
+first list. Tokens are requested once per namespace, service account and audience and shared by the node's pods
+until four fifths of their life have passed, so a hundred pods of one account cost one request.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from podwire.kube.client import Client
+from podwire.kube.informer import Informer
+from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json, Resource
+from podwire.local.kubelet.volumes import Tokens, audiences, config_map_data, secret_data
+from podwire.model.pod import Container, Pod
+from podwire.runtime.clock import Clock, parse_rfc3339
+from podwire.runtime.supervise import Supervisor
+
+_TOKEN_LIFE_S = 3607
+_RENEW_SHARE = 0.8
+_SYNC_S = 10.0
+
+
+_CONFIG_MAP = ("configMap", "configMapRef", "configMapKeyRef")
+_SECRET = ("secret", "secretRef", "secretKeyRef")
+
+
+def needs(pod: Pod) -> tuple[bool, bool]:
+    """Whether a pod refers to a ConfigMap, and to a Secret (the cluster's root certificate is not counted)."""
+    containers: Sequence[Container] = pod.spec.containers + pod.spec.init_containers
+    held: list[Any] = list(pod.spec.volumes)
+    for container in containers:
+        held += [*container.env_from, *(v.value_from for v in container.env if v.value_from)]
+    found = {kind for value in held for kind in _kinds(value)}
+    return not found.isdisjoint(_CONFIG_MAP), not found.isdisjoint(_SECRET)
+
+
+def _kinds(value: Any) -> Iterable[str]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not (isinstance(inner, Mapping) and inner.get("name") == "kube-root-ca.crt"):
+                yield key
+            yield from _kinds(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _kinds(inner)
+
+
+class ApiObjects:
+    """ConfigMaps and Secrets as the kubelet's containers see them."""
+
+    def __init__(self, client: Client, supervisor: Supervisor, changed: Callable[[str], None]) -> None:
+        self._client = client
+        self._supervisor = supervisor
+        self._changed = changed
+        self._informers: dict[str, Informer[Json]] = {}
+
+    async def ready_for(self, pod: Pod) -> None:
+        """Returns when everything that ``pod`` refers to has been looked for.
+
+        Raises: TimeoutError when the API stays away.
+        """
+        config_maps, secrets = needs(pod)
+        wanted = [CONFIGMAPS] * config_maps + [SECRETS] * secrets
+        for resource in wanted:
+            informer = self._informer(resource)
+            if not informer.synced.is_set():
+                async with asyncio.timeout(_SYNC_S):
+                    await informer.synced.wait()
+
+    def _informer(self, resource: Resource[Json]) -> Informer[Json]:
+        informer = self._informers.get(resource.plural)
+        if informer is None:
+            informer = self._informers[resource.plural] = Informer(self._client, resource)
+            informer.subscribe(lambda key, old, new: self._changed(key.partition("/")[0]))
+            self._supervisor.start(f"watch {resource.plural}", informer.run)
+        return informer
+
+    def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """The keys of a ConfigMap, None when there is none."""
+        found = self._informer(CONFIGMAPS).get(f"{namespace}/{name}")
+        return None if found is None else config_map_data(found)
+
+    def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """The keys of a Secret, None when there is none."""
+        found = self._informer(SECRETS).get(f"{namespace}/{name}")
+        return None if found is None else secret_data(found)
+
+
+class TokenSource:
+    """Service account tokens of a node's pods."""
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._held: dict[tuple[str, str, str], tuple[str, float]] = {}
+        self._locks: dict[tuple[str, str, str], asyncio.Lock] = {}
+
+    async def for_volumes(self, pod: Pod, volumes: Iterable[Mapping[str, Any]]) -> tuple[Tokens, float]:
+        """The tokens that volumes project, and when (monotonic) the first has to be renewed; 0 without any.
+
+        Raises: ApiError, ApiUnreachable.
+        """
+        wanted = {audience for volume in volumes for audience in audiences(volume)}
+        found: dict[str, str] = {}
+        renew = 0.0
+        for audience in sorted(wanted):
+            token, due = await self._token(pod, audience)
+            found[audience] = token
+            renew = min(renew, due) if renew else due
+        return Tokens(found, self._client.config.ca), renew
+
+    async def _token(self, pod: Pod, audience: str) -> tuple[str, float]:
+        account = pod.spec.service_account_name or "default"
+        key = (pod.metadata.namespace, account, audience)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            held = self._held.get(key)
+            if held is not None and held[1] > self._clock.monotonic():
+                return held
+            spec: Json = {"expirationSeconds": _TOKEN_LIFE_S}
+            if audience:
+                spec["audiences"] = [audience]
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+            answer = await self._client.create(
+                SERVICEACCOUNTS, body, pod.metadata.namespace, name=account, subresource="token"
+            )
+            status = answer["status"]
+            left_s = (parse_rfc3339(status["expirationTimestamp"]) - self._clock.now()).total_seconds()
+            self._held[key] = (status["token"], self._clock.monotonic() + max(5.0, left_s * _RENEW_SHARE))
+            return self._held[key]

@@ -1,0 +1,71 @@
+"""The verdict of a probe as a state machine over its results. Pure.
+
+A readiness probe begins unready and a startup probe unstarted; a liveness probe begins well. A verdict turns after
+``successThreshold`` successes or ``failureThreshold`` failures in a row. A startup probe that has passed is never
+asked again; the other two wait for it.
+
+One deviation from the kubelet, for the sake of short waits: until a readiness or startup probe has succeeded once,
+it is asked again after 0.1 s, doubling up to its period, and these early failures do not count. Source: kubernetes
+pkg/kubelet/prober.
+"""
+
+from enum import Enum
+
+import msgspec
+
+from podwire.model.pod import Probe
+
+_EARLY_S = 0.1
+
+
+class Kind(Enum):
+    """What a probe decides."""
+
+    STARTUP = "Startup"
+    LIVENESS = "Liveness"
+    READINESS = "Readiness"
+
+
+class ProbeState(msgspec.Struct):
+    """One probe of one container's run."""
+
+    kind: Kind
+    probe: Probe
+    good: bool
+    successes: int = 0
+    failures: int = 0
+    early_s: float = _EARLY_S
+    ever: bool = False
+
+    @classmethod
+    def begin(cls, kind: Kind, probe: Probe) -> "ProbeState":
+        """The state before the first result."""
+        return cls(kind, probe, good=kind is Kind.LIVENESS)
+
+    def first_delay_s(self) -> float:
+        """Seconds from the container's start to the first probe."""
+        return float(self.probe.initial_delay_seconds)
+
+    def record(self, success: bool) -> float:  # noqa: FBT001
+        """Takes one result and returns the seconds until the next probe; ``good`` is the verdict."""
+        period = float(max(1, self.probe.period_seconds))
+        if success:
+            self.ever = True
+            self.successes, self.failures = self.successes + 1, 0
+            if self.successes >= max(1, self.probe.success_threshold):
+                self.good = True
+            return min(period, _EARLY_S) if not self.good else period
+        self.successes = 0
+        if not self.ever and self.kind is not Kind.LIVENESS and self.early_s < period:
+            delay, self.early_s = self.early_s, self.early_s * 2
+            return delay
+        self.failures += 1
+        if self.failures >= max(1, self.probe.failure_threshold):
+            self.good = False
+        return period
+
+    @property
+    def failed(self) -> bool:
+        """Whether the container has to be stopped: liveness lost, or never started up."""
+        over = self.failures >= max(1, self.probe.failure_threshold)
+        return over and self.kind is not Kind.READINESS and not self.good

@@ -1,0 +1,106 @@
+"""``/etc/resolv.conf``, ``/etc/hosts`` and the host name of a pod, as text. Pure.
+
+Rules by ``dnsPolicy`` as in kubernetes pkg/kubelet/network/dns: ClusterFirst gives the cluster's servers with the
+search list ``<namespace>.svc.<domain> svc.<domain> <domain>`` before the node's and ``ndots:5``; on the node's
+network it means Default; Default is the node's file; None is ``dnsConfig`` alone. Limits: 3 servers, 32 search
+domains, 2048 characters.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from podwire.model.pod import Pod, PodDNSConfig
+
+_MAX_SERVERS = 3
+_MAX_SEARCHES = 32
+_MAX_SEARCH_CHARACTERS = 2048
+
+
+class Resolver(msgspec.Struct, frozen=True):
+    """Servers, search domains and options in order; ``str()`` is the file."""
+
+    servers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"search {' '.join(self.searches)}"] if self.searches else []
+        lines += [f"nameserver {server}" for server in self.servers]
+        lines += [f"options {' '.join(self.options)}"] if self.options else []
+        return "\n".join(lines) + "\n"
+
+
+def parse_resolver(text: str) -> Resolver:
+    """The settings in a resolv.conf; of several search lines the last counts."""
+    servers: list[str] = []
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    for raw in text.splitlines():
+        words = raw.split("#")[0].split(";")[0].split()
+        if len(words) >= 2 and words[0] == "nameserver":
+            servers.append(words[1])
+        elif words and words[0] in ("search", "domain"):
+            searches = tuple(word if word == "." else word.rstrip(".") for word in words[1:])
+        elif words and words[0] == "options":
+            options = tuple(words[1:])
+    return Resolver(tuple(servers), searches, options)
+
+
+def pod_resolver(pod: Pod, node: Resolver, cluster_dns: Iterable[str], domain: str) -> Resolver:
+    """The resolver settings of a pod on a node."""
+    policy = pod.spec.dns_policy
+    if policy == "ClusterFirst" and pod.spec.host_network:
+        policy = "Default"
+    servers = tuple(cluster_dns)
+    if policy == "None":
+        found = Resolver()
+    elif policy == "Default" or not servers:
+        found = node
+    else:
+        own = (f"{pod.metadata.namespace}.svc.{domain}", f"svc.{domain}", domain)
+        found = Resolver(servers, tuple(dict.fromkeys(own + node.searches)), ("ndots:5",))
+    return _limit(_merge(found, pod.spec.dns_config) if pod.spec.dns_config else found)
+
+
+def _merge(found: Resolver, config: PodDNSConfig) -> Resolver:
+    options = {option.partition(":")[0]: option for option in found.options}
+    for option in config.options:
+        options[option.name] = option.name if option.value is None else f"{option.name}:{option.value}"
+    return Resolver(
+        tuple(dict.fromkeys(found.servers + config.nameservers)),
+        tuple(dict.fromkeys(found.searches + config.searches)),
+        tuple(options.values()),
+    )
+
+
+def _limit(found: Resolver) -> Resolver:
+    searches = found.searches[:_MAX_SEARCHES]
+    while len(" ".join(searches)) > _MAX_SEARCH_CHARACTERS:
+        searches = searches[:-1]
+    return Resolver(found.servers[:_MAX_SERVERS], searches, found.options)
+
+
+def pod_hostname(pod: Pod, node: str) -> str:
+    """The host name: the node's on its network, else ``spec.hostname`` or the pod's name, 63 characters at most."""
+    if pod.spec.host_network:
+        return node
+    return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
+
+
+def pod_hosts(pod: Pod, ips: Iterable[str], hostname: str, domain: str, node_hosts: str) -> str:
+    """The text of /etc/hosts; on the node's network it is the node's, with the pod's aliases."""
+    if pod.spec.host_network:
+        lines = ["# Managed by podwire: the node's own entries.", node_hosts.rstrip("\n")]
+    else:
+        lines = [
+            "# Managed by podwire.", "127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback",
+            "fe00::0\tip6-localnet", "ff02::1\tip6-allnodes", "ff02::2\tip6-allrouters",
+        ]  # fmt: skip
+        zone = f"{pod.metadata.namespace}.svc.{domain}"
+        full = f"{hostname}.{pod.spec.subdomain}.{zone}\t" if pod.spec.subdomain else ""
+        lines += [f"{ip}\t{full}{hostname}" for ip in ips]
+    if pod.spec.host_aliases:
+        lines.append("# From spec.hostAliases.")
+        lines += [f"{alias.ip}\t" + "\t".join(alias.hostnames) for alias in pod.spec.host_aliases]
+    return "\n".join(lines) + "\n"
