@@ -38,6 +38,11 @@ class Nft:
         """Closes the socket; everything in the kernel stays."""
         self._socket.close()
 
+    @property
+    def port(self) -> int:
+        """What notifications of this object's transactions carry; for :class:`NftMonitor` to leave out."""
+        return self._socket.port
+
     def tables(self) -> tuple[tuple[str, str], ...]:
         """(family, name) of every table."""
         found: list[tuple[str, str]] = []

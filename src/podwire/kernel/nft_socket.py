@@ -4,8 +4,8 @@ A batch must be one datagram, so the send buffer is forced large (a full load of
 kernel handles a batch inside ``sendmsg``: when the call returns, all answers wait in the receive buffer.
 """
 
+import ctypes
 import errno
-import os
 import socket
 import struct
 from pathlib import Path
@@ -14,10 +14,11 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
 from podwire.kernel.netns import inside
 from podwire.kernel.refusal import refusal
+from podwire.state.nft import FAMILIES
 
 _SOL_NETLINK = 270
 _NETLINK_ADD_MEMBERSHIP, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_NO_ENOBUFS = 1, 10, 11, 5
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_ATTACH_FILTER = 32, 33, 26
 _NETLINK_NETFILTER = 12
 _BUFFER = 64 << 20
 _RECEIVE = 8 << 20
@@ -63,6 +64,11 @@ class NftSocket:
     def __init__(self, netns: Path | str | int | None = None) -> None:
         self._sock = open_socket(netns)
         self._sequence = 0
+
+    @property
+    def port(self) -> int:
+        """The port that notifications of this socket's transactions carry."""
+        return int(self._sock.getsockname()[0])
 
     def close(self) -> None:
         """Closes the socket."""
@@ -159,12 +165,20 @@ def _refusal(kind: int, flags: int, sequence: int, body: bytes) -> Refusal | Non
 class NftMonitor:
     """Notifications of changes of rules; readable when ``fileno`` is.
 
-    Only the names of tables are taken out: what changed is found by reading. ``own`` transactions are told apart by
-    the port of the socket that made them.
+    Only the names of tables are taken out: what changed is found by reading. Transactions of the sockets whose ports
+    are in ``ignore`` (one's own) are dropped inside the kernel by a socket filter: a full load of one's own costs
+    nothing here.
     """
 
-    def __init__(self, netns: Path | str | int | None = None) -> None:
+    def __init__(self, netns: Path | str | int | None = None, ignore: tuple[int, ...] = ()) -> None:
         self._sock = open_socket(netns)
+        self._filter = _drop_ports(ignore)
+        if ignore:
+            code = ctypes.create_string_buffer(self._filter)
+            count = len(self._filter) // 8
+            self._sock.setsockopt(
+                socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", count, ctypes.addressof(code))
+            )
         self._sock.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
         self._sock.setblocking(False)
 
@@ -176,33 +190,37 @@ class NftMonitor:
         """Stops listening."""
         self._sock.close()
 
-    def changed(self, own_process: int | None = None) -> set[tuple[int, str]]:
-        """(family number, table) of everything changed since the last call; an empty name means: unknown, read all.
-
-        A transaction made by the process ``own_process`` is left out.
-        """
-        found: set[tuple[int, str]] = set()
-        pending: set[tuple[int, str]] = set()
+    def changed(self) -> set[tuple[str, str]]:
+        """(family, table) of everything changed since the last call; ("", "") means: some were missed, read all."""
+        found: set[tuple[str, str]] = set()
         while True:
             try:
                 data = self._sock.recv(1 << 18)
             except BlockingIOError:
-                return found | pending
+                return found
             except OSError as failure:
-                if failure.errno == errno.ENOBUFS:
-                    found.add((0, ""))
-                    continue
-                raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
+                if failure.errno != errno.ENOBUFS:
+                    raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
+                found.add(("", ""))
+                continue
             for kind, _, _, body in nl.messages(data):
-                if kind == (nl.NFNL_SUBSYS_NFTABLES << 8 | nl.NFT_MSG_NEWGEN):
-                    process = nl.number(nl.attributes(body[4:]).get(2))
-                    if process != own_process:
-                        found |= pending
-                    pending = set()
-                elif len(body) > 4:
-                    pending.add((body[0], nl.string(nl.attributes(body[4:]).get(1))))
+                if kind != (nl.NFNL_SUBSYS_NFTABLES << 8 | nl.NFT_MSG_NEWGEN) and len(body) > 4:
+                    family = _FAMILY_NAMES.get(body[0], "")
+                    found.add((family, nl.string(nl.attributes(body[4:]).get(1))))
 
 
-def own_process() -> int:
-    """This process, as notifications name it."""
-    return os.getpid()
+_FAMILY_NAMES = {number: name for name, number in FAMILIES.items()}
+_PORT_OFFSET = 12
+"""Where ``nlmsg_pid``, the port of the socket that asked, lies in a message."""
+
+
+def _drop_ports(ports: tuple[int, ...]) -> bytes:
+    """A classic BPF program that drops messages whose first header names one of the ports."""
+    load = struct.pack("HBBI", 0x20, 0, 0, _PORT_OFFSET)
+    tests = b""
+    for index, port in enumerate(ports):
+        swapped = int.from_bytes(struct.pack("=I", port), "big")
+        tests += struct.pack("HBBI", 0x15, len(ports) - index, 0, swapped)
+    keep = struct.pack("HBBI", 0x06, 0, 0, 0xFFFFFFFF)
+    drop = struct.pack("HBBI", 0x06, 0, 0, 0)
+    return load + tests + keep + drop

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel.nft import Nft
+from podwire.kernel.nft_socket import NftMonitor
 from podwire.proxy.dataplanes.nftables.contents import Contents, full_change
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
@@ -28,6 +29,7 @@ class NftablesDataPlane:
 
     def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
         self._nft = Nft(netns)
+        self._monitor = NftMonitor(netns, (self._nft.port,))
         self._facts = facts
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._contents: dict[str, Contents] = {}
@@ -36,6 +38,16 @@ class NftablesDataPlane:
     def close(self) -> None:
         """Lets go of the kernel; traffic goes on."""
         self._nft.close()
+        self._monitor.close()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when somebody changed rules; :meth:`disturbed` then tells whether ours."""
+        return self._monitor.fileno()
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed a table of ours since the last call."""
+        changed = self._monitor.changed()
+        return ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
 
     def remove(self) -> None:
         """Takes the tables away.

@@ -1,0 +1,240 @@
+"""Keeps a data plane equal to the API: changed objects in, changed Services out.
+
+Guarantees: 1. nothing is written before Services and EndpointSlices are both known, so a start never takes away what
+is in force; 2. a change is committed 10 ms after it came, or 50 ms after the first of a burst; 3. only Services named
+by a changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused
+commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop;
+5. tables that somebody else changed are put right within 0.2 s; 6. after a change of UDP endpoints, flows to
+endpoints that do not serve any more are forgotten, also when none is left.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from podwire.errors import KernelError
+from podwire.model.node import Node
+from podwire.model.service import EndpointSlice, Service
+from podwire.observe.log import Log
+from podwire.proxy.resolve import resolve, service_of
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.runtime.backoff import Backoff
+from podwire.runtime.clock import Clock
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+_QUIET_S = 0.01
+_BURST_S = 0.05
+_HEAL_S = 0.2
+
+
+class Source(Protocol[T]):
+    """A collection that is kept current; the informer of ``kube`` is one."""
+
+    objects: dict[str, T]
+    synced: asyncio.Event
+
+    def subscribe(self, callback: Callable[[str, T | None, T | None], None], *, replay: bool = True) -> None:
+        """Calls back with key, old and new object on each change."""
+        ...
+
+
+class DataPlane(Protocol):
+    """What programs a kernel; see ``proxy.registry`` for those there are."""
+
+    name: str
+
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> object:
+        """Makes the kernel hold exactly these Services."""
+        ...
+
+    def update(self, changed: ServiceMap) -> object:
+        """Takes over changed Services; an empty tuple removes one."""
+        ...
+
+    def heal(self) -> object:
+        """Puts right what somebody else changed."""
+        ...
+
+    def fileno(self) -> int:
+        """Readable when :meth:`disturbed` should be asked."""
+        ...
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed what this data plane holds."""
+        ...
+
+    def conflicts(self) -> tuple[str, ...]:
+        """Services of which a frontend is held by another Service."""
+        ...
+
+
+FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], None]
+"""Given UDP ports before and after a change, forgets flows that lead nowhere."""
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """Where the objects come from."""
+
+    services: Source[Service]
+    slices: Source[EndpointSlice]
+    nodes: Source[Node]
+
+
+class ServiceProxy:
+    """The part of an agent that programs Services."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        plane: DataPlane,
+        facts: NodeFacts,
+        clock: Clock,
+        clean_flows: FlowCleaner | None = None,
+    ) -> None:
+        self._sources = sources
+        self._plane = plane
+        self._facts = facts
+        self._clock = clock
+        self._clean_flows = clean_flows
+        self._slices: dict[str, dict[str, EndpointSlice]] = {}
+        self._resolved: dict[str, tuple[ServicePort, ...]] = {}
+        self._dirty: set[str] = set()
+        self._full = True
+        self._disturbed = False
+        self._wake = asyncio.Event()
+        self._log = Log("proxy")
+        self.programmed = asyncio.Event()
+        """Set while the kernel holds everything known."""
+
+    @property
+    def services(self) -> ServiceMap:
+        """The resolved Services as last programmed."""
+        return self._resolved
+
+    @property
+    def facts(self) -> NodeFacts:
+        """The node as last seen."""
+        return self._facts
+
+    async def run(self) -> None:
+        """Programs until cancelled; what is in force stays."""
+        self._sources.services.subscribe(self._service_changed)
+        self._sources.slices.subscribe(self._slice_changed)
+        self._sources.nodes.subscribe(self._node_changed)
+        await self._sources.services.synced.wait()
+        await self._sources.slices.synced.wait()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._plane.fileno(), self._rules_changed)
+        backoff = Backoff(0.1, 10.0)
+        try:
+            while True:
+                try:
+                    self._program()
+                    backoff.reset()
+                except KernelError as failure:
+                    self._full = True
+                    self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
+                    await self._clock.sleep(backoff.next_delay_s())
+                    continue
+                await self._wake.wait()
+                await self._settle()
+        finally:
+            loop.remove_reader(self._plane.fileno())
+
+    async def _settle(self) -> None:
+        """Waits until a burst of changes is over."""
+        started = self._clock.monotonic()
+        while self._wake.is_set():
+            self._wake.clear()
+            await self._clock.sleep(_HEAL_S / 2 if self._disturbed and not self._dirty else _QUIET_S)
+            if self._clock.monotonic() - started >= _BURST_S:
+                self._wake.clear()
+
+    def _service_changed(self, key: str, _old: Service | None, _new: Service | None) -> None:
+        self._mark(key)
+
+    def _slice_changed(self, key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        before = service_of(old) if old is not None else ""
+        after = service_of(new) if new is not None else ""
+        if before and before != after:
+            self._slices.get(before, {}).pop(key, None)
+            self._mark(before)
+        if after and new is not None:
+            self._slices.setdefault(after, {})[key] = new
+            self._mark(after)
+
+    def _node_changed(self, key: str, _old: Node | None, new: Node | None) -> None:
+        if key != self._facts.name or new is None:
+            return
+        zone = new.metadata.labels.get(ZONE_LABEL, "")
+        facts = msgspec.structs.replace(self._facts, zone=zone, addresses=new.internal_ips)
+        if facts != self._facts:
+            self._facts = facts
+            self._full = True
+            self._wake.set()
+
+    def _rules_changed(self) -> None:
+        if self._plane.disturbed():
+            self._disturbed = True
+            self._wake.set()
+
+    def _mark(self, key: str) -> None:
+        self._dirty.add(key)
+        self.programmed.clear()
+        self._wake.set()
+
+    def _program(self) -> None:
+        dirty, self._dirty = self._dirty, set()
+        disturbed, self._disturbed = self._disturbed, False
+        full, self._full = self._full, False
+        keys = set(self._sources.services.objects) | set(self._resolved) if full else dirty
+        changed = self._resolve(keys)
+        before = {key: self._resolved.get(key, ()) for key in changed}
+        self._keep(changed)
+        if full:
+            self._plane.load(self._resolved, self._facts)
+        elif changed:
+            self._plane.update(changed)
+        if disturbed and not full:
+            self._log.warning("rules were changed by somebody else", plane=self._plane.name)
+            self._plane.heal()
+        self._forget_flows(before, changed)
+        if not self._dirty:
+            self.programmed.set()
+
+    def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
+        """The Services of these keys that resolve to something else than before."""
+        changed: dict[str, tuple[ServicePort, ...]] = {}
+        for key in keys:
+            service = self._sources.services.objects.get(key)
+            slices = self._slices.get(key, {})
+            ports = resolve(service, slices.values(), self._facts) if service is not None else ()
+            if ports != self._resolved.get(key, ()):
+                changed[key] = ports
+            if service is None and not slices:
+                self._slices.pop(key, None)
+        return changed
+
+    def _keep(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> None:
+        for key, ports in changed.items():
+            if ports:
+                self._resolved[key] = ports
+            else:
+                self._resolved.pop(key, None)
+
+    def _forget_flows(self, before: ServiceMap, after: ServiceMap) -> None:
+        if self._clean_flows is None:
+            return
+        old = tuple(p for ports in before.values() for p in ports if p.protocol == "udp")
+        new = tuple(p for ports in after.values() for p in ports if p.protocol == "udp")
+        if not old and not new:
+            return
+        try:
+            self._clean_flows(old, new)
+        except KernelError as failure:
+            self._log.warning("stale UDP flows remain", problem=str(failure))

@@ -1,0 +1,166 @@
+"""The packet table of Services: ``tests/cases/services/*.yaml`` as API objects and expected outcomes.
+
+Every proxy data plane runs every case, through the tracer and as real packets. The world that the cases speak of is
+fixed: see the head of ``policies.yaml``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from podwire.model import service as api
+from podwire.model.meta import ObjectMeta
+from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
+from podwire.proxy.servicemap import NodeFacts, ServicePort
+
+NODE = NodeFacts(
+    name="n1",
+    zone="z1",
+    addresses=("192.168.99.1", "fd99::1"),
+    pod_cidrs=("10.180.0.0/16", "fd18::/16"),
+    service_cidrs=("10.96.0.0/16", "fd96::/112"),
+)
+ADDRESSES: dict[str, tuple[str, str]] = {
+    "one": ("10.180.0.1", "fd18::1"),
+    "two": ("10.180.0.2", "fd18::2"),
+    "far": ("10.180.1.3", "fd18:1::3"),
+    "node": ("192.168.99.1", "fd99::1"),
+    "outside": ("192.168.99.2", "fd99::2"),
+}
+_NODE_OF = {"one": "n1", "two": "n1", "far": "n2"}
+
+
+class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+    """One connection attempt and what must become of it."""
+
+    source: str
+    target: str
+    protocol: str = "tcp"
+    reaches: tuple[str, ...] = ()
+    sticky: tuple[str, ...] = ()
+    """One of these, and always the same one."""
+    refused: bool = False
+    dropped: bool = False
+    seen: str = ""
+    """client or node; empty: either."""
+
+    @property
+    def address(self) -> str:
+        """The target's address."""
+        return self.target.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The target's port."""
+        return int(self.target.rpartition(":")[2])
+
+    @property
+    def client(self) -> str:
+        """The source's address in the family of the target; the loopback address for a target there."""
+        if self.address.startswith("127."):
+            return "127.0.0.1"
+        return ADDRESSES[self.source][":" in self.address]
+
+    def __str__(self) -> str:
+        return f"{self.source} to {self.target}/{self.protocol}"
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A set of Services and packets."""
+
+    name: str
+    services: tuple[api.Service, ...]
+    slices: tuple[api.EndpointSlice, ...]
+    packets: tuple[Packet, ...]
+
+    def resolved(self, node: NodeFacts = NODE) -> dict[str, tuple[ServicePort, ...]]:
+        """The resolved Services by key."""
+        found: dict[str, tuple[ServicePort, ...]] = {}
+        for service in self.services:
+            own = [s for s in self.slices if s.metadata.labels[SERVICE_NAME_LABEL] == service.metadata.name]
+            found[f"default/{service.metadata.name}"] = resolve(service, own, node)
+        return found
+
+
+def read_cases(path: Path) -> tuple[Case, ...]:
+    """The cases of one file in their order."""
+    return tuple(_case(document) for document in yaml.safe_load(path.read_text()))
+
+
+def _case(document: dict[str, Any]) -> Case:
+    services = tuple(_service(entry) for entry in document["services"])
+    slices: list[api.EndpointSlice] = []
+    for entry in document["services"]:
+        endpoints = document["endpoints"].get(entry["name"])
+        if endpoints is not None:
+            slices.extend(_slice(entry, endpoints, family) for family in (0, 1))
+    packets = msgspec.convert(document["packets"], tuple[Packet, ...])
+    return Case(document["name"], services, tuple(slices), packets)
+
+
+def _service(entry: dict[str, Any]) -> api.Service:
+    addresses = tuple(entry[key] for key in ("clusterIP", "clusterIP6") if key in entry)
+    affinity = entry.get("affinity", 0)
+    spec = api.ServiceSpec(
+        type=entry.get("type", "ClusterIP"),
+        cluster_ip=addresses[0] if addresses else "",
+        cluster_ips=addresses,
+        external_ips=tuple(entry.get("externalIPs", ())),
+        external_traffic_policy=entry.get("externalTrafficPolicy", ""),
+        internal_traffic_policy=entry.get("internalTrafficPolicy"),
+        load_balancer_source_ranges=tuple(entry.get("sourceRanges", ())),
+        session_affinity="ClientIP" if affinity else "None",
+        session_affinity_config=api.SessionAffinityConfig(client_ip=api.ClientIPConfig(timeout_seconds=affinity))
+        if affinity
+        else None,
+        ports=tuple(_port(port) for port in entry["ports"]),
+    )
+    ingress = tuple(api.LoadBalancerIngress(ip=address) for address in entry.get("ingress", ()))
+    return api.Service(
+        metadata=ObjectMeta(name=entry["name"], namespace="default", labels=entry.get("labels", {})),
+        spec=spec,
+        status=api.ServiceStatus(load_balancer=api.LoadBalancerStatus(ingress=ingress)),
+    )
+
+
+def _port(port: dict[str, Any]) -> api.ServicePort:
+    return api.ServicePort(
+        name=port.get("name", ""),
+        protocol=port.get("protocol", "TCP"),
+        port=port["port"],
+        node_port=port.get("nodePort", 0),
+    )
+
+
+def _slice(entry: dict[str, Any], endpoints: list[dict[str, Any]], family: int) -> api.EndpointSlice:
+    ports = tuple(
+        api.EndpointPort(name=p.get("name", ""), protocol=p.get("protocol", "TCP"), port=p.get("target", 8080))
+        for p in entry["ports"]
+    )
+    name = f"{entry['name']}-{family}"
+    meta = ObjectMeta(name=name, namespace="default", labels={SERVICE_NAME_LABEL: entry["name"]})
+    return api.EndpointSlice(
+        metadata=meta,
+        address_type="IPv6" if family else "IPv4",
+        endpoints=tuple(_endpoint(endpoint, family) for endpoint in endpoints),
+        ports=ports,
+    )
+
+
+def _endpoint(entry: dict[str, Any], family: int) -> api.Endpoint:
+    hints = None
+    if "zones" in entry or "nodes" in entry:
+        hints = api.EndpointHints(
+            for_zones=tuple(api.HintTarget(name=zone) for zone in entry.get("zones", ())),
+            for_nodes=tuple(api.HintTarget(name=node) for node in entry.get("nodes", ())),
+        )
+    return api.Endpoint(
+        addresses=(ADDRESSES[entry["pod"]][family],),
+        node_name=_NODE_OF[entry["pod"]],
+        conditions=api.EndpointConditions(
+            ready=entry.get("ready"), serving=entry.get("serving"), terminating=entry.get("terminating")
+        ),
+        hints=hints,
+    )
