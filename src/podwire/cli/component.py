@@ -5,45 +5,78 @@ in order on SIGTERM or SIGINT. What a component runs is chosen in its configurat
 the Service proxy alone can run beside another CNI plugin.
 """
 
-import asyncio
-import signal
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import click
+import msgspec
 
-from podwire.errors import ConfigError
+from podwire.observe import log
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.foreground import run_until_signal
 
 _config = click.option("--config", "config_file", metavar="FILE", required=True, help="Configuration (YAML).")
 _kubeconfig = click.option("--kubeconfig", metavar="FILE", help="How to reach the API; wins over the configuration.")
 
-Body = Callable[[], Coroutine[Any, Any, None]]
 
+@click.command()
+@_config
+@_kubeconfig
+def agent(config_file: str, kubeconfig: str | None) -> None:
+    """Run the node agent: CNI server with address management, routing between nodes, Service proxy.
 
-def run_until_signal(body: Body) -> None:
-    """Runs a component until it returns or a signal asks it to end."""
-    asyncio.run(_guarded(body))
-
-
-async def _guarded(body: Body) -> None:
-    main = asyncio.current_task()
-    assert main is not None
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, main.cancel)
-    try:
-        await body()
-    except asyncio.CancelledError:
-        return
-
-
-def text_of(path: str) -> str:
-    """The text of a configuration file.
-
-    Raises: ConfigError.
+    `parts` in the configuration chooses what runs: [cni, routing, proxy].
     """
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise ConfigError(path, "", f"cannot be read: {failure}") from failure
+    from podwire.agent import config, daemon
+
+    settings = config.load(Path(config_file))
+    if kubeconfig:
+        settings = msgspec.structs.replace(settings, kubeconfig=kubeconfig)
+    log.configure(settings.log_level)
+    run_until_signal(lambda: daemon.run(settings, SystemClock()))
+
+
+@click.command()
+@_config
+@_kubeconfig
+def controller(config_file: str, kubeconfig: str | None) -> None:
+    """Run the cluster's controllers: node CIDRs, EndpointSlices, Services.
+
+    On a local cluster also the scheduler and the workload controllers; `parts` chooses.
+    """
+    from podwire.local import components
+
+    components.run_controller_file(config_file, kubeconfig)
+
+
+@click.command()
+@click.option("--config", "config_file", metavar="FILE", help="Configuration (YAML); all settings have defaults.")
+@_kubeconfig
+def dns(config_file: str | None, kubeconfig: str | None) -> None:
+    """Run cluster DNS: answers for Services and pods from memory, forwards the rest."""
+    from podwire.dns import config, server
+
+    settings = config.load_config(config_file) if config_file else config.DnsConfig()
+    if kubeconfig:
+        settings = msgspec.structs.replace(settings, kubeconfig=kubeconfig)
+    log.configure()
+    run_until_signal(lambda: server.run(settings, SystemClock()))
+
+
+@click.command()
+@_config
+def apiserver(config_file: str) -> None:
+    """Run the embedded Kubernetes API server: one process, state in one SQLite file."""
+    from podwire.apiserver import server, settings
+
+    loaded = settings.load(Path(config_file))
+    log.configure()
+    run_until_signal(lambda: server.run(loaded))
+
+
+@click.command()
+@_config
+def kubelet(config_file: str) -> None:
+    """Run the local kubelet: pods as real processes in namespaces of this machine."""
+    from podwire.local.kubelet import daemon
+
+    daemon.main(config_file)

@@ -21,8 +21,8 @@ svc/shop/web       a Service, by its DNS name; from the host, by its NodePorts
 @click.command(
     help=f"""Test connectivity with real packets.
 
-    Sockets are opened inside the pods' own network namespaces, so what is tested is what the pods' programs get. Without
-    --port each target is tried on the ports that it declares. --from and --to take, also repeated:
+    Sockets are opened inside the pods' own network namespaces, so what is tested is what the pods' programs get.
+    Without --port each target is tried on the ports that it declares. --from and --to take, also repeated:
 
     {_WORDS}
 

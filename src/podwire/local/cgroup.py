@@ -39,25 +39,31 @@ def create(cluster: str) -> Path | None:
 def destroy(cluster: str) -> None:
     """Kills every process of the cluster and removes its folders; returns when they are gone."""
     top = root()
-    if top is None or not (top / _FOLDER / cluster).is_dir():
+    if top is None:
         return
-    folder = top / _FOLDER / cluster
-    kill = folder / "cgroup.kill"
-    if kill.exists():
-        kill.write_text("1", encoding="ascii")
-    deadline = time.monotonic() + _EMPTY_WAIT_S
-    while not _remove(folder) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    destroy_folder(top / _FOLDER / cluster)
     try:
         (top / _FOLDER).rmdir()
     except OSError:
         pass
 
 
+def destroy_folder(folder: Path) -> None:
+    """Kills every process in a folder and below, and removes it; nothing when it is not there."""
+    if not folder.is_dir():
+        return
+    kill = folder / "cgroup.kill"
+    if kill.exists():
+        kill.write_text("1", encoding="ascii")
+    deadline = time.monotonic() + _EMPTY_WAIT_S
+    while not _remove(folder) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
 def _remove(folder: Path) -> bool:
     """Removes a folder and those below it, deepest first; False while one still has processes."""
-    gone = all([_remove(child) for child in folder.iterdir() if child.is_dir()])
-    if not gone:
+    emptied = [_remove(child) for child in folder.iterdir() if child.is_dir()]
+    if not all(emptied):
         return False
     try:
         folder.rmdir()

@@ -79,9 +79,7 @@ def _read_pair(place: Path, name: str) -> KeyPair:
     return KeyPair((place / f"{name}.crt").read_bytes(), (place / f"{name}.key").read_bytes())
 
 
-def _user(
-    layout: Layout, authority: KeyPair, who: tuple[str, str, str], server: str, now: datetime.datetime
-) -> None:
+def _user(layout: Layout, authority: KeyPair, who: tuple[str, str, str], server: str, now: datetime.datetime) -> None:
     """``who`` is file name, user and group; a kubeconfig with another server is written again."""
     file, user, group = who
     path = kubeconfig_path(layout, file)

@@ -84,6 +84,10 @@ class Processes:
             kept.pid = self._spawn(kept)
         kept.ended.set()
 
+    def keeps(self, name: str) -> bool:
+        """Whether a process of that name is kept running."""
+        return name in self._kept
+
     def pids(self) -> dict[str, int]:
         """The pid of each process by name."""
         return {name: kept.pid for name, kept in self._kept.items()}

@@ -5,8 +5,7 @@ only then has an event loop. Bringing the cluster up is idempotent: each step lo
 supervisor dies, everything else runs on; the next ``up`` starts a new one, which adopts what it finds.
 
 Order of a start, with what each step waits for: credentials; the host's link (the API server listens on it); API
-server; then, at the same time, the nodes' namespaces and the objects that every cluster has; controller; agents and
-kubelets; all nodes Ready.
+server; nodes' namespaces, agents and kubelets meanwhile; then the objects that every cluster has, and the controller.
 """
 
 import asyncio
@@ -15,18 +14,18 @@ from typing import Any
 
 import msgspec
 
-from podwire.errors import ApiUnreachable, ClusterError
+from podwire.errors import ApiUnreachable, ClusterError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
-from podwire.kube.informer import Informer
 from podwire.kube.resources import NODES
-from podwire.local import addons, cgroup, components, credentials
+from podwire.local import cgroup, components, credentials
+from podwire.local.addons import ensure as addons
 from podwire.local.config import ClusterConfig, check_config
 from podwire.local.control import Ask, ControlServer, Progress
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import plan
 from podwire.local.layout import Layout
-from podwire.local.processes import Processes
+from podwire.local.processes import Order, Processes
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.forkserver import ForkServer
@@ -34,8 +33,7 @@ from podwire.runtime.supervise import Supervisor
 
 CONTROL_SOCKET = "control.sock"
 _API_WAIT_S = 20.0
-_NODES_WAIT_S = 60.0
-_CONFIG = "cluster.json"
+_API_POLL_S = 0.01
 
 
 class ClusterSupervisor:
@@ -48,10 +46,10 @@ class ClusterSupervisor:
         self._log = Log("supervisor")
         records = self._run / "processes"
         records.mkdir(parents=True, exist_ok=True)
-        self._processes = Processes(fork_server, records, cgroup.create(layout.name), clock)
+        self._cgroup = cgroup.create(layout.name)
+        self._processes = Processes(fork_server, records, self._cgroup, clock)
         self._tasks = Supervisor(clock, self._report)
         self._changing = asyncio.Lock()
-        self._config: ClusterConfig | None = None
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -62,38 +60,71 @@ class ClusterSupervisor:
         self._log.error("task failed", failure=failure, task=name)
 
     async def _handle(self, ask: Ask, progress: Progress) -> dict[str, Any]:
-        match ask.do:
-            case "ensure":
-                config = msgspec.convert(ask.argument, ClusterConfig)
-                check_config(config, "podwire")
-                async with self._changing:
-                    return await self._ensure(config, progress)
-            case "processes":
-                return {"processes": self._processes.pids()}
-            case _:
-                raise ClusterError(f"unknown request {ask.do!r}")
+        if ask.do != "ensure":
+            raise ClusterError(f"unknown request {ask.do!r}")
+        config = msgspec.convert(ask.argument, ClusterConfig)
+        check_config(config, "podwire")
+        async with self._changing:
+            await self._ensure(config, progress)
+        return {}
 
-    async def _ensure(self, config: ClusterConfig, progress: Progress) -> dict[str, Any]:
-        layout = self._layout
-        port = components.api_port(layout, config)
-        created = credentials.ensure(layout, config, port)
-        if created:
-            progress("credentials")
+    async def _ensure(self, config: ClusterConfig, progress: Progress) -> None:
+        layout, now = self._layout, self._clock.now()
+        port = components.api_port(layout, config, running=self._processes.keeps("apiserver"))
+        kubernetes = components.service_address(config, 1)
+        if credentials.ensure(layout, port, (kubernetes,), now):
+            progress("credentials made")
         fabric = plan(layout, config.nodes)
         build.host(layout, fabric)
+        (self._run / "resolv.conf").write_text(f"nameserver {layout.host_address}\n", encoding="ascii")
         self._keep(components.apiserver(layout, config, port))
         build.nodes(layout, fabric)
-        progress(f"fabric: {layout.segment_count} segment(s), {config.nodes} node(s)")
-        async with self._client() as client:
+        progress(f"fabric: {config.nodes} nodes on {layout.segment_count} segment(s)")
+        client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), self._clock)
+        try:
+            for place in layout.nodes(config.nodes):
+                credentials.ensure_node(layout, place, now)
             await self._api_ready(client)
             progress(f"API server on https://127.0.0.1:{port}")
-            await addons.ensure(client, layout, config)
             self._keep(components.controller(layout, config))
-            for place in layout.nodes(config.nodes):
-                self._keep(components.agent(layout, config, place))
-                self._keep(components.kubelet(layout, config, place))
+            self._keep_nodes(config)
+            await addons.ensure(client, config, components.service_address(config, components.DNS_NUMBER))
             await self._drop_nodes(client, config)
-            await self._nodes_ready(client, config.nodes, progress)
-        self._config = config
-        (self._run / _CONFIG).write_bytes(msgspec.json.encode(config))
-        return {"kubeconfig": str(credentials.kubeconfig(layout, "admin"))}
+        finally:
+            await client.close()
+
+    def _keep_nodes(self, config: ClusterConfig) -> None:
+        pods = self._cgroup.parent if self._cgroup else None
+        for place in self._layout.nodes(config.nodes):
+            self._keep(components.agent(self._layout, config, place))
+            self._keep(components.kubelet(self._layout, config, place, pods))
+
+    def _keep(self, order: Order) -> None:
+        if not self._processes.keeps(order.name):
+            self._tasks.start(order.name, lambda: self._processes.keep(order))
+
+    async def _api_ready(self, client: Client) -> None:
+        deadline = self._clock.monotonic() + _API_WAIT_S
+        while True:
+            try:
+                if (await client.raw("GET", "/readyz")).status == 200:
+                    return
+            except ApiUnreachable as failure:
+                if self._clock.monotonic() > deadline:
+                    log = self._run / "log/apiserver.log"
+                    raise ClusterError(f"the API server does not come up ({failure}); its log is {log}") from failure
+            await self._clock.sleep(_API_POLL_S)
+
+    async def _drop_nodes(self, client: Client, config: ClusterConfig) -> None:
+        """Removes the nodes beyond the wanted number: their pods move elsewhere, their namespaces go."""
+        wanted = {place.name for place in self._layout.nodes(config.nodes)}
+        gone = [name for name in build.node_names(self._layout) if name not in wanted]
+        for name in gone:
+            try:
+                await client.delete(NODES, name)
+            except NotFound:
+                pass
+            await self._processes.stop([f"kubelet-{name}", f"agent-{name}"])
+            if self._cgroup:
+                cgroup.destroy_folder(self._cgroup.parent / name)
+            build.remove_node(self._layout, name)

@@ -1,0 +1,248 @@
+"""What runs as a process in a local cluster: entries of the fork server, and the configuration of each.
+
+Every component gets one file, written here, and could be run by hand with it: ``podwire agent --config FILE``. This
+module imports all of them, so that a process forked from one that has imported it starts without importing anything.
+"""
+
+import socket
+from collections.abc import Mapping
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from podwire.agent import config as agent_config
+from podwire.agent import daemon as agent_daemon
+from podwire.apiserver import server as api_server
+from podwire.apiserver import settings as api_settings
+from podwire.errors import ConfigError
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.local import credentials
+from podwire.local.config import ClusterConfig
+from podwire.local.kubelet import daemon as kubelet_daemon
+from podwire.local.layout import Layout, NodePlace
+from podwire.local.processes import Order
+from podwire.local.workloads import parts
+from podwire.observe import log
+from podwire.runtime.child import Placement
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.foreground import run_until_signal
+from podwire.runtime.forkserver import Entry
+
+CONTROLLER_CONFIG = "controller.yaml"
+DNS_NUMBER = 10
+"""Cluster DNS is the tenth address of the first Service network, as everywhere."""
+
+
+class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The controller's file: how to reach the API, and what to run."""
+
+    kubeconfig: str
+    controller: parts.LocalControllerConfig
+    log_level: str = "info"
+
+
+def run_apiserver(payload: bytes) -> None:
+    """The API server; ``payload`` is the path of its settings."""
+    log.configure()
+    settings = api_settings.load(Path(payload.decode()))
+    run_until_signal(lambda: api_server.run(settings))
+
+
+def run_controller(payload: bytes) -> None:
+    """Controllers, scheduler and workloads; ``payload`` is the path of their file."""
+    run_controller_file(payload.decode(), None)
+
+
+def run_controller_file(path: str, kubeconfig: str | None) -> None:
+    """Runs the controllers of a file; ``kubeconfig`` wins over the one in it.
+
+    Raises: ConfigError.
+    """
+    file = read_controller(path)
+    log.configure(file.log_level)
+
+    async def body() -> None:
+        client = Client(load_kubeconfig(kubeconfig or file.kubeconfig), SystemClock(), manager="podwire-controller")
+        await parts.run(client, file.controller)
+
+    run_until_signal(body)
+
+
+def read_controller(path: str) -> ControllerFile:
+    """The controller's file.
+
+    Raises: ConfigError naming the field.
+    """
+    try:
+        return msgspec.yaml.decode(Path(path).read_bytes(), type=ControllerFile)
+    except OSError as failure:
+        raise ConfigError(path, "", f"cannot be read: {failure.strerror}") from failure
+    except msgspec.ValidationError as failure:
+        problem, _, where = str(failure).partition(" - at `$")
+        raise ConfigError(path, where.strip(".`"), problem) from failure
+    except msgspec.DecodeError as failure:
+        raise ConfigError(path, "", f"not YAML: {failure}") from failure
+
+
+def run_agent(payload: bytes) -> None:
+    """A node's agent; ``payload`` is the path of its configuration."""
+    config = agent_config.load(Path(payload.decode()))
+    log.configure(config.log_level)
+    run_until_signal(lambda: agent_daemon.run(config, SystemClock()))
+
+
+def run_kubelet(payload: bytes) -> None:
+    """A node's kubelet; ``payload`` is the path of its configuration."""
+    kubelet_daemon.main(payload.decode())
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "apiserver": run_apiserver,
+    "controller": run_controller,
+    "agent": run_agent,
+    "kubelet": run_kubelet,
+}
+"""What the fork server can start."""
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def api_port(layout: Layout, config: ClusterConfig, *, running: bool) -> int:
+    """The API's port on loopback: the configured one, else that of the last start, else a free one.
+
+    Raises: ConfigError when the configured port is taken by somebody else.
+    """
+    memory = Path(layout.state) / "api-port"
+    known = int(memory.read_text(encoding="ascii")) if memory.exists() else 0
+    if running and known:
+        return known
+    for port in filter(None, (config.api_port, known)):
+        if _is_free(port):
+            break
+        if port == config.api_port:
+            raise ConfigError("podwire up", "apiPort", f"port {port} on 127.0.0.1 is in use by another program")
+    else:
+        port = free_port()
+    memory.write_text(str(port), encoding="ascii")
+    return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def service_address(config: ClusterConfig, number: int) -> str:
+    """Address ``number`` of the first Service network."""
+    return str(ip_network(config.service_cidrs[0])[number])
+
+
+def apiserver(layout: Layout, config: ClusterConfig, port: int) -> Order:
+    """The API server on loopback and on the host's fabric address."""
+    place = credentials.folder(layout)
+    families = {ip_network(cidr).version for cidr in config.service_cidrs}
+    host = {4: str(layout.host_address), 6: str(layout.host_address6)}
+    document = {
+        "listen": [f"127.0.0.1:{port}", f"{layout.host_address}:{credentials.API_FABRIC_PORT}"],
+        "state": f"{layout.state}/api.db",
+        "certificate": f"{place}/apiserver.crt",
+        "key": f"{place}/apiserver.key",
+        "clientCa": f"{place}/ca.crt",
+        "signingKey": f"{place}/tokens.key",
+        "kubeletCertificate": f"{place}/kubelet-client.crt",
+        "kubeletKey": f"{place}/kubelet-client.key",
+        "serviceCidrs": config.service_cidrs,
+        "advertise": [host[4]] if 4 in families else [host[6]],
+        "advertisePort": credentials.API_FABRIC_PORT,
+    }
+    return _order(layout, "apiserver", "apiserver", Path(layout.run), document)
+
+
+def controller(layout: Layout, config: ClusterConfig) -> Order:
+    """Controllers, scheduler and workloads in one process on the host."""
+    document = {
+        "kubeconfig": str(credentials.kubeconfig_path(layout, "controller")),
+        "controller": {
+            "clusterCIDRs": config.pod_cidrs,
+            "serviceCIDRs": config.service_cidrs,
+            "caFile": f"{credentials.folder(layout)}/ca.crt",
+        },
+        "logLevel": config.log_level,
+    }
+    return _order(layout, "controller", "controller", Path(layout.run), document)
+
+
+def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Order:
+    """A node's agent, in the node's namespace."""
+    run = Path(layout.node_run(place.name))
+    document = {
+        "nodeName": place.name,
+        "kubeconfig": str(credentials.kubeconfig_path(layout, place.name)),
+        "runDir": str(run),
+        "stateDir": str(layout.node_state(place.name)),
+        "clusterCIDRs": config.pod_cidrs,
+        "serviceCIDRs": config.service_cidrs,
+        "cni": {"confDir": str(run / "cni/net.d"), "binDir": str(run / "cni/bin")},
+        "routing": {"backend": config.routing.backend},
+        "proxy": {"mode": config.proxy.mode},
+        "health": {"address": "0.0.0.0", "port": 9440},
+        "logLevel": config.log_level,
+    }
+    return _order(layout, f"agent-{place.name}", "agent", run, document, str(layout.netns(place.name)))
+
+
+def kubelet(layout: Layout, config: ClusterConfig, place: NodePlace, cgroup: Path | None) -> Order:
+    """A node's kubelet, in the node's namespace; ``cgroup`` is the cluster's folder."""
+    run = Path(layout.node_run(place.name))
+    keys = credentials.folder(layout)
+    families = {ip_network(cidr).version for cidr in config.pod_cidrs}
+    addresses = [str(place.address)] * (4 in families) + [str(place.address6)] * (6 in families)
+    document = {
+        "node": place.name,
+        "kubeconfig": str(credentials.kubeconfig_path(layout, place.name)),
+        "runDir": str(run / "kubelet"),
+        "stateDir": f"{layout.node_state(place.name)}/kubelet",
+        "netnsDir": f"{layout.run}/netns",
+        "hidden": [layout.run],
+        "addresses": addresses,
+        "zone": place.segment.bridge,
+        "serving": {
+            "certificate": f"{keys}/{place.name}.crt",
+            "key": f"{keys}/{place.name}.key",
+            "clientCA": f"{keys}/ca.crt",
+        },
+        "cni": {
+            "binDir": str(run / "cni/bin"),
+            "confDir": str(run / "cni/net.d"),
+            "env": {"PODWIRE_CNI_SOCKET": str(run / "cni.sock")},
+        },
+        "clusterDNS": [service_address(config, DNS_NUMBER)],
+        "resolvConf": f"{layout.run}/resolv.conf",
+        "cgroup": str(cgroup / place.name) if cgroup else "",
+        "images": [msgspec.to_builtins(rule) for rule in config.images],
+        "logLevel": config.log_level,
+    }
+    return _order(layout, f"kubelet-{place.name}", "kubelet", run, document, str(layout.netns(place.name)))
+
+
+def _order(layout: Layout, name: str, entry: str, folder: Path, document: dict[str, Any], netns: str = "") -> Order:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{entry}.yaml"
+    path.write_bytes(msgspec.yaml.encode(document))
+    path.chmod(0o600)
+    log_file = f"{layout.run}/log/{name}.log"
+    placement = Placement(title=f"podwire: {name} {layout.name}", netns=netns, log=log_file, daemon=True)
+    return Order(name=name, entry=entry, payload=str(path).encode(), placement=placement)
