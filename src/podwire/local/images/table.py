@@ -56,7 +56,7 @@ SERVER_PORTS: Mapping[str, tuple[int, ...]] = {
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Rule(msgspec.Struct, frozen=True):
+class Rule(msgspec.Struct, frozen=True, rename="camel"):
     """One entry of the user's table: exactly one of ``name`` and ``prefix``."""
 
     command: tuple[str, ...]

@@ -6,19 +6,18 @@ next one adopts them. When its fork server dies the kubelet ends too, to be star
 """
 
 import asyncio
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from podwire.dns import server as dns_server
 from podwire.errors import ClusterError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer
 from podwire.kube.resources import PODS, SERVICES
-from podwire.local.kubelet.config import KubeletConfig, parse_config
+from podwire.local.kubelet.config import KubeletConfig, read_config
+from podwire.local.kubelet.entries import ENTRIES
 from podwire.local.kubelet.mounts import machine_binds
 from podwire.local.kubelet.network import Network
 from podwire.local.kubelet.node import NodeKeeper
@@ -28,18 +27,15 @@ from podwire.local.kubelet.resolver import parse_resolver
 from podwire.local.kubelet.sandbox import SHIM_ENTRY, Ground
 from podwire.local.kubelet.shim import run_shim
 from podwire.local.kubelet.surroundings import Surroundings
-from podwire.local.standin.server import run_standin
 from podwire.observe.log import Log, configure
 from podwire.runtime.clock import Clock, SystemClock
 from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.tasks import TaskSet
 
-_ = (dns_server, json)
-
 
 def _shim(payload: bytes) -> None:
-    run_shim(payload, {"standin": run_standin})
+    run_shim(payload, ENTRIES)
 
 
 def serve(config: KubeletConfig) -> None:
@@ -55,9 +51,12 @@ def serve(config: KubeletConfig) -> None:
         fork_server.close()
 
 
-def serve_payload(payload: bytes) -> None:
-    """The same for a fork server's entry; the payload is the configuration as YAML or JSON."""
-    serve(parse_config(payload, "kubelet configuration"))
+def main(path: str) -> None:
+    """Runs a kubelet with the configuration in a file; the body of the command and of a fork server's entry.
+
+    Raises: ConfigError, ClusterError.
+    """
+    serve(read_config(path))
 
 
 def _ground(config: KubeletConfig, fork_server: ForkServer, network: Network, tasks: TaskSet, clock: Clock) -> Ground:
@@ -97,14 +96,16 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
     pod_informer = Informer(client, PODS, field_selector=f"spec.nodeName={config.node}")
     events = EventRecorder(client, "kubelet", host=config.node)
     async with Supervisor(clock, report) as supervisor:
+        objects = ApiObjects(client, supervisor)
         around = Surroundings(
             config=config, ground=ground, client=client, clock=clock, tasks=tasks, events=events,
-            objects=ApiObjects(client, supervisor, lambda namespace: pods.objects_changed(namespace)),
+            objects=objects,
             tokens=TokenSource(client, clock), services=services,
             node_resolver=parse_resolver(_text(config.resolv_conf)), node_hosts=_text("/etc/hosts"),
             allocatable=keeper.capacity,
         )  # fmt: skip
         pods = Pods(pod_informer, around)
+        objects.changed = pods.objects_changed
         running = [
             supervisor.start("node", keeper.run),
             supervisor.start("lease", keeper.renew),

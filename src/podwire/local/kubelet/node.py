@@ -56,7 +56,7 @@ def render_node_status(
     ready = problem is None
     pressure = (("MemoryPressure", "Memory"), ("DiskPressure", "Disk"), ("PIDPressure", "PID"))
     conditions: list[Json] = [
-        _condition(kind, "False", f"KubeletHasSufficient{what}", f"kubelet has sufficient {what.lower()} available", now)
+        _condition(kind, "False", f"KubeletHasSufficient{what}", f"enough {what.lower()} is available", now)
         for kind, what in pressure
     ]
     conditions.append(

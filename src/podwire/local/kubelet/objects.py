@@ -50,10 +50,11 @@ def _kinds(value: Any) -> Iterable[str]:
 class ApiObjects:
     """ConfigMaps and Secrets as the kubelet's containers see them."""
 
-    def __init__(self, client: Client, supervisor: Supervisor, changed: Callable[[str], None]) -> None:
+    def __init__(self, client: Client, supervisor: Supervisor) -> None:
         self._client = client
         self._supervisor = supervisor
-        self._changed = changed
+        self.changed: Callable[[str], None] = lambda namespace: None
+        """Called with the namespace of a ConfigMap or Secret that changed."""
         self._informers: dict[str, Informer[Json]] = {}
 
     async def ready_for(self, pod: Pod) -> None:
@@ -73,7 +74,7 @@ class ApiObjects:
         informer = self._informers.get(resource.plural)
         if informer is None:
             informer = self._informers[resource.plural] = Informer(self._client, resource)
-            informer.subscribe(lambda key, old, new: self._changed(key.partition("/")[0]))
+            informer.subscribe(lambda key, old, new: self.changed(key.partition("/")[0]))
             self._supervisor.start(f"watch {resource.plural}", informer.run)
         return informer
 

@@ -552,10 +552,9 @@ def _is_news(status: Json, before: Json) -> bool:
         return status["phase"] != "Pending"
 
     def turns(rendered: Json) -> list[tuple[str, str]]:
-        return [(c["type"], c["status"]) for c in rendered["conditions"]]
+        return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
 
-    phase_turned: bool = status["phase"] != before["phase"]
-    return phase_turned or turns(status) != turns(before)
+    return turns(status) != turns(before)
 
 
 def _mounts_token(container: Container) -> bool:
