@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from podwire.apiserver import failures
+from podwire.apiserver import failures, protobuf
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -69,8 +69,6 @@ def parse_object(header: str, body: bytes) -> dict[str, Any]:
     elif kind in (YAML, "application/x-yaml", "text/yaml"):
         found = parse_yaml(body)
     elif kind == PROTOBUF:
-        from podwire.apiserver import protobuf
-
         found = protobuf.decode(body)
     else:
         raise failures.unsupported_media_type(f"{JSON}, {YAML}, {PROTOBUF}")

@@ -1,9 +1,11 @@
 """Versions of one kind: Events of ``v1`` and ``events.k8s.io/v1``, autoscalers of ``v1`` and ``v2``.
 
-Objects are stored as they were written and converted when they leave in the other version.
+Objects are kept in one version and converted when they come or leave in the other.
 """
 
 from typing import Any
+
+from podwire.apiserver.kinds import Kind
 
 Object = dict[str, Any]
 
@@ -12,6 +14,29 @@ _EVENT_NAMES = (
     ("firstTimestamp", "deprecatedFirstTimestamp"), ("lastTimestamp", "deprecatedLastTimestamp"),
     ("count", "deprecatedCount"), ("reportingComponent", "reportingController"),
 )  # fmt: skip
+
+
+_STORED = {"/events": "v1", "autoscaling/horizontalpodautoscalers": "autoscaling/v2"}
+
+
+def view(kind: Kind, obj: Object) -> Object:
+    """The object in the version of ``kind``; custom objects differ in nothing but their version."""
+    return _converted(kind, obj, kind.api_version)
+
+
+def stored(kind: Kind, obj: Object) -> Object:
+    """The object in the version in which objects of this kind are kept."""
+    return _converted(kind, obj, _STORED.get(kind.table, kind.api_version))
+
+
+def _converted(kind: Kind, obj: Object, api_version: str) -> Object:
+    if obj.get("apiVersion") == api_version:
+        return obj
+    if kind.table == "/events":
+        obj = event_view(obj, api_version)
+    elif kind.table == "autoscaling/horizontalpodautoscalers":
+        obj = autoscaler_view(obj, api_version)
+    return {**obj, "apiVersion": api_version}
 
 
 def event_view(event: Object, api_version: str) -> Object:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.apiserver import bodies, failures, views
+from podwire.apiserver import bodies, conversion, failures, views
 from podwire.apiserver.calls import Call
 from podwire.apiserver.fields import Filter, parse_filter
 from podwire.apiserver.messages import Response
@@ -68,7 +68,7 @@ class Reader:
     def render_object(self, call: Call, obj: dict[str, Any], status: int = 200) -> Response:
         """One object, stored or not, in the form asked for."""
         view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
-        obj = views.converted(call.kind, obj)
+        obj = conversion.view(call.kind, obj)
         if view.form == views.TABLE:
             obj = self.table(view, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
         elif view.form == views.METADATA:
@@ -131,7 +131,7 @@ class Reader:
             meta["continue"] = more
             if remaining is not None:
                 meta["remainingItemCount"] = remaining
-        objects = [views.converted(view.kind, entry.object()) for entry in entries]
+        objects = [conversion.view(view.kind, entry.object()) for entry in entries]
         return _encode(self.table(view, objects, meta))
 
     def select(self, table: str, found: Filter) -> Sequence[Entry]:

@@ -21,6 +21,8 @@ from podwire.apiserver.tables import columns
 
 Object = dict[str, Any]
 
+_PRIORITIES = "scheduling.k8s.io/priorityclasses"
+
 
 class Semantics:
     """The rules of every kind."""
@@ -68,9 +70,26 @@ class Semantics:
     def prepare(self, call: Call, new: Object, old: Object | None) -> Object:
         """The object with its defaults and what is allocated to it."""
         new = defaults.apply(call.kind, new)
+        if call.kind.table == "/pods" and old is None:
+            self._set_priority(call, new)
         if call.kind.table == "/services":
             new = self._allocator.assign(new, old)
         return new
+
+    def _set_priority(self, call: Call, pod: Object) -> None:
+        """The priority that the pod's class has, else that of the default class, else 0."""
+        spec = pod.get("spec") or {}
+        name = spec.get("priorityClassName")
+        if name:
+            entry = self._store.get(_PRIORITIES, "", str(name))
+            if entry is None:
+                raise failures.forbidden(call.kind, call.name, f"no PriorityClass with name {name} was found")
+            found: Object = entry.object()
+        else:
+            classes = (entry.object() for entry in self._store.entries(_PRIORITIES))
+            found = next((c for c in classes if c.get("globalDefault")), {"value": 0})
+        spec["priority"] = found.get("value", 0)
+        spec["preemptionPolicy"] = found.get("preemptionPolicy") or "PreemptLowerPriority"
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
         """Raises Invalid with every field that is wrong."""

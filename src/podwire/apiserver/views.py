@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.apiserver import failures
+from podwire.apiserver import conversion, failures
 from podwire.apiserver.kinds import Kind
 from podwire.apiserver.store import Entry
 
@@ -62,22 +62,7 @@ def plain(kind: Kind, entry: Entry) -> bytes:
     """The object as JSON in the version asked for."""
     if not kind.shared or is_converted(kind, entry.raw):
         return entry.raw
-    return _encode(converted(kind, entry.object()))
-
-
-def converted(kind: Kind, obj: Object) -> Object:
-    """The object in the version asked for; changes and returns ``obj``."""
-    if obj.get("apiVersion") != kind.api_version:
-        if kind.kind == "Event":
-            from podwire.apiserver.conversion import event_view
-
-            obj = event_view(obj, kind.api_version)
-        elif kind.kind == "HorizontalPodAutoscaler":
-            from podwire.apiserver.conversion import autoscaler_view
-
-            obj = autoscaler_view(obj, kind.api_version)
-        obj["apiVersion"] = kind.api_version
-    return obj
+    return _encode(conversion.view(kind, entry.object()))
 
 
 def metadata_only(obj: Object) -> Object:

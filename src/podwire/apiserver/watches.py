@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.apiserver import failures, views
+from podwire.apiserver import conversion, failures, views
 from podwire.apiserver.calls import Call
 from podwire.apiserver.fields import Filter, parse_filter
 from podwire.apiserver.http import Stream, Streaming, frame
@@ -109,7 +109,7 @@ class Watch:
     def _object(self, view: views.View, entry: Entry) -> bytes:
         if view.form == views.PLAIN:
             return views.plain(view.kind, entry)
-        obj = views.converted(view.kind, entry.object())
+        obj = conversion.view(view.kind, entry.object())
         if view.form == views.METADATA:
             return _encode(views.metadata_only(obj))
         return _encode(self._reader.table(view, [obj], {"resourceVersion": str(entry.version)}))

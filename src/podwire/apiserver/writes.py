@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from podwire.apiserver import failures, strategies
+from podwire.apiserver import conversion, failures, strategies
 from podwire.apiserver.calls import Call
 from podwire.apiserver.deletion import Deletion, deletes_now
 from podwire.apiserver.kinds import Key, Kind
@@ -81,7 +81,7 @@ class Writer:
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = self.now()
         strategies.prepare_create(kind, obj)
-        obj = self._semantics.prepare(call, obj, None)
+        obj = self._semantics.prepare(call, conversion.stored(kind, obj), None)
         self._semantics.validate(call, obj, None)
         if not applied:
             self._semantics.track(call, obj, None, self.now())
@@ -168,7 +168,7 @@ class Writer:
                 "metadata.resourceVersion", "FieldValueInvalid", "Invalid value: 0x0: must be specified for an update"
             )
             raise failures.invalid(kind, call.name, [cause])
-        return self.replace(call, obj, old)
+        return self.replace(call, conversion.stored(kind, obj), old)
 
     def replace(self, call: Call, new: Object, old: Entry, *, applied: bool = False) -> Written:
         """Puts ``new`` in the place of ``old`` under the rules of an update.
@@ -225,14 +225,14 @@ class Writer:
             return self._apply(call, body, old)
         if old is None:
             raise failures.not_found(kind, call.name)
-        before = old.object()
+        before = conversion.view(kind, old.object())
         new = self._semantics.patched(call, media_type, body, before)
         if not isinstance(new.get("metadata"), dict):
             raise failures.bad_request("the patch removes metadata")
         meta = new["metadata"]
         if meta.get("name") != old.name or meta.get("namespace", "") != old.namespace:
             raise failures.bad_request("the name or namespace of the object cannot be changed by a patch")
-        return self.replace(call, new, old)
+        return self.replace(call, conversion.stored(kind, new), old)
 
     def _apply(self, call: Call, body: bytes, old: Entry | None) -> Written:
         applied = self._semantics.parse_applied(call, body)
@@ -244,8 +244,8 @@ class Writer:
             return self.create(call, obj, applied=True)
         if (uid := applied["metadata"].get("uid")) and uid != old.uid:
             raise failures.precondition(call.kind, old.name, "UID", str(uid), old.uid)
-        new = self._semantics.applied(call, old.object(), applied, self.now())
-        return self.replace(call, new, old, applied=True)
+        new = self._semantics.applied(call, conversion.view(call.kind, old.object()), applied, self.now())
+        return self.replace(call, conversion.stored(call.kind, new), old, applied=True)
 
 
 def same(new: Object, old: Object) -> bool:
