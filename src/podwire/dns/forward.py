@@ -163,10 +163,10 @@ def parse_upstream(text: str, source: str) -> tuple[str, int]:
     return host, number
 
 
-def read_resolv_conf(path: str) -> tuple[tuple[str, int], ...]:
+def read_resolv_conf(path: str, *, loopback: bool = False) -> tuple[tuple[str, int], ...]:
     """The name servers of a resolver configuration, in order; none when the file cannot be read.
 
-    Loopback addresses are left out: this server answers there itself.
+    Loopback addresses are left out unless asked for: in a pod, this server answers there itself.
     """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -180,6 +180,6 @@ def read_resolv_conf(path: str) -> tuple[tuple[str, int], ...]:
                 address = ipaddress.ip_address(words[1].partition("%")[0])
             except ValueError:
                 continue
-            if not address.is_loopback:
+            if loopback or not address.is_loopback:
                 found.append((words[1], 53))
     return tuple(dict.fromkeys(found))
