@@ -26,6 +26,7 @@ from podwire.local.fabric import build
 from podwire.local.fabric.plan import plan
 from podwire.local.layout import Layout
 from podwire.local.processes import Order, Processes
+from podwire.local.upstream import UpstreamRelay
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.forkserver import ForkServer
@@ -50,6 +51,7 @@ class ClusterSupervisor:
         self._processes = Processes(fork_server, records, self._cgroup, clock)
         self._tasks = Supervisor(clock, self._report)
         self._changing = asyncio.Lock()
+        self._relaying = False
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -77,6 +79,9 @@ class ClusterSupervisor:
         fabric = plan(layout, config.nodes)
         build.host(layout, fabric)
         (self._run / "resolv.conf").write_text(f"nameserver {layout.host_address}\n", encoding="ascii")
+        if not self._relaying:
+            self._relaying = True
+            self._tasks.start("upstream", UpstreamRelay(str(layout.host_address), self._clock).serve)
         self._keep(components.apiserver(layout, config, port))
         build.nodes(layout, fabric)
         progress(f"fabric: {config.nodes} nodes on {layout.segment_count} segment(s)")
