@@ -12,7 +12,6 @@ from podwire.apiserver.allocate import ServiceAllocator
 from podwire.apiserver.calls import Call
 from podwire.apiserver.defaults import objects as defaults
 from podwire.apiserver.kinds import Key, Kind
-from podwire.apiserver.messages import Request, Response
 from podwire.apiserver.patch import json_patch, merge, strategic
 from podwire.apiserver.schema import data
 from podwire.apiserver.settings import Settings
@@ -31,7 +30,7 @@ class Semantics:
         self._settings = settings
         self._kinds = kinds
         self._store = store
-        self.on_kinds: Callable[[], None] = lambda: None
+        self.on_kinds: tuple[Callable[[], None], ...] = ()
         """Told when the kinds that are served have changed."""
 
     def start(self) -> None:
@@ -49,10 +48,6 @@ class Semantics:
         if change.entry.table == "/services":
             old = change.before.object() if change.before is not None else None
             self._allocator.observe(old, None if change.type == "DELETED" else change.entry.object())
-
-    def documents(self, request: Request) -> Response:
-        """The OpenAPI documents."""
-        raise failures.no_resource()
 
     def schema(self, kind: Kind) -> data.SchemaNode:
         """The schema of a kind's objects."""

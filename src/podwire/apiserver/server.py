@@ -17,6 +17,7 @@ import msgspec
 
 from podwire.apiserver import bootstrap, failures
 from podwire.apiserver.auth import Authenticator, Tokens
+from podwire.apiserver.documents import OpenApi
 from podwire.apiserver.garbage import Garbage
 from podwire.apiserver.http import HttpServer
 from podwire.apiserver.journal import Journal
@@ -74,8 +75,9 @@ class Server:
                 Subresources(self.store, self.writer, tokens, clock), self._tunnel.carry,
             )
         )  # fmt: skip
-        self.api.documents = self._semantics.documents
-        self._semantics.on_kinds = self.api.discovery.changed
+        openapi = OpenApi(self.kinds, dict)
+        self.api.documents = openapi.answer
+        self._semantics.on_kinds = (self.api.discovery.changed, openapi.changed)
         self._semantics.start()
         Garbage(self.store, self.writer.deletion, self.kinds).start()
         Namespaces(self.store, self.writer.deletion, self.kinds, clock).start()
