@@ -8,7 +8,6 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from podwire.cni import program
 from podwire.cni.service import CniService, Settings
+from podwire.cni.wiring import Node as PodNode
 from podwire.kernel import netns
 from podwire.runtime.clock import SystemClock
 
@@ -75,8 +75,8 @@ class NodeAgent:
     async def _main(self, ready: threading.Event) -> None:
         settings = Settings(socket=self.socket, database=self.database, netns=self.place)
         self.service = CniService(settings, SystemClock())
-        self.service.serve(ip_network(cidr) for cidr in self.cidrs)
         self.service.recover()
+        self.service.set_node(PodNode(cidrs=self.cidrs))
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         tasks = [asyncio.ensure_future(body()) for body in (self.service.run, self.service.bury)]
         await asyncio.sleep(0.02)
@@ -314,7 +314,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_kernel(make: Callable[..., NodeAgent]
 def test_pods_follow_a_new_mtu(make: Callable[..., NodeAgent]) -> None:
     node = make()
     node.add("a")
-    node._loop.call_soon_threadsafe(node.service.set_node, 1400, {})
+    node._loop.call_soon_threadsafe(node.service.set_node, PodNode(mtu=1400, cidrs=node.cidrs))
     node.add("b")
     for name in "ab":
         shown = json.loads(inside(node.pods / name, "ip", "-j", "link", "show", "eth0").stdout)

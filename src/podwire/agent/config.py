@@ -41,6 +41,28 @@ class CniSection(Section, frozen=True):
     network: str = "podwire"
     cooldown_s: float = 30.0
 
+    @property
+    def conf_path(self) -> Path:
+        """``conf_dir`` as a path."""
+        return Path(self.conf_dir)
+
+    @property
+    def bin_path(self) -> Path:
+        """``bin_dir`` as a path."""
+        return Path(self.bin_dir)
+
+    @property
+    def conflist(self) -> bytes:
+        """The network configuration for the container runtime."""
+        plugin = {"type": "podwire-cni", "capabilities": {"portMappings": True}}
+        document = {
+            "cniVersion": "1.0.0",
+            "cniVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"],
+            "name": self.network,
+            "plugins": [plugin],
+        }
+        return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
 
 class HealthSection(Section, frozen=True):
     """Where ``/healthz``, ``/readyz`` and ``/metrics`` are answered; port 0: nowhere."""

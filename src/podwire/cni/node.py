@@ -78,6 +78,7 @@ class PodNetwork:
         self._node = node
         self._log = Log("cni")
         self._suspects: dict[Key, int] = {}
+        self._released: set[str] = set()
         self._node_seen = node()
         self.counts: dict[tuple[str, str], int] = {}
 
@@ -192,11 +193,18 @@ class PodNetwork:
         self._report_collected(dead, "its device has been gone for a minute")
         self._remove_strays(have)
 
+    def forgotten(self) -> frozenset[str]:
+        """The addresses given back since the last call that nobody holds again: their connections may go."""
+        held = {ip for one in self._leases.held.values() for ip in one.addresses}
+        gone = frozenset(self._released - held)
+        self._released.clear()
+        return gone
+
     def node_changed(self) -> None:
         """To be called when the node's MTU may have changed: running pods follow."""
         node = self._node()
-        if node != self._node_seen:
-            self._node_seen = node
+        before, self._node_seen = self._node_seen, node
+        if node.mtu != before.mtu:
             self._plumber.rewire(self._leases.held.values(), node)
 
     def samples(self) -> list[Sample]:
@@ -246,6 +254,7 @@ class PodNetwork:
             return
         self._plumber.unwire(ones)
         self._leases.release(ones)
+        self._released.update(ip for one in ones for ip in one.addresses)
         if any(one.ports for one in ones):
             self._hold_ports()
 

@@ -5,7 +5,7 @@ empties a pod's routes and neighbours and moves its device into a group, and ``b
 another thread and over a socket of its own: 50 devices in the time of two (measured).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from podwire.cni.ports import TABLE
 from podwire.cni.wiring import OWNER, Node, Wiring, owner_of, plan
 from podwire.errors import KernelExists, KernelNotFound
 from podwire.kernel import link_codec, netns, network, pods
+from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.nft import Nft
 from podwire.kernel.uapi import RTM_DELLINK
@@ -54,9 +55,15 @@ class KernelPlumber:
         present = [one for one in ones if self._link_of(one) is not None]
         pods.unwire(self._netlink, [plan(one, Node()).host for one in present])
 
-    def bury(self) -> None:
-        """Deletes the devices that were unwired; takes some 20 ms, whatever their number."""
+    def bury(self, addresses: Collection[str] = ()) -> None:
+        """Deletes the devices that were unwired; takes some 20 ms, whatever their number.
+
+        The tracked connections of ``addresses`` go too: whoever gets one next must not meet its last owner's.
+        """
         pods.sweep(self._place)
+        if addresses:
+            with Conntrack(self._place) as conntrack:
+                conntrack.forget_addresses(addresses)
 
     def rewire(self, ones: Iterable[Attachment], node: Node) -> None:
         """Gives running pods another MTU: both ends of the device and the default routes."""

@@ -5,14 +5,13 @@ deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a
 """
 
 import asyncio
-from collections.abc import Iterable
+from ipaddress import ip_network
 from pathlib import Path
 
 import msgspec
 
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
-from podwire.cni.ipam.pool import Network
 from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import Request
@@ -44,30 +43,34 @@ class CniService:
         self._settings = settings
         self._clock = clock
         self._log = Log("cni")
+        self._ledger = Ledger(settings.database)
         self._node = Node()
         self._unwired = asyncio.Event()
         self._plumber = KernelPlumber(settings.netns)
-        self.leases = Leases(Ledger(settings.database), clock.now, settings.cooldown_s)
+        self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
         self._server = Server(settings.socket, self._handle, self._log)
 
-    def serve(self, networks: Iterable[Network]) -> None:
-        """Sets the node's pod CIDRs."""
-        wanted = tuple(networks)
-        if wanted and wanted != tuple(pool.network for pool in self.leases.pools):
-            self._log.info("pod CIDRs", cidrs=",".join(str(n) for n in wanted))
-            self.leases.serve(wanted)
+    def set_node(self, node: Node) -> None:
+        """Sets what is known of the node; pods that run follow a new MTU.
 
-    def set_node(self, mtu: int, sources: dict[int, str]) -> None:
-        """Sets the MTU of pods and the node's source addresses towards them; pods that run follow the MTU."""
-        node = Node(mtu=mtu, sources=sources)
-        if node != self._node:
-            self._log.info("pod MTU", mtu=mtu)
-            self._node = node
-            self.pods.node_changed()
+        It is remembered: an agent that starts while the API is away serves pods as its predecessor did.
+        """
+        if node == self._node:
+            return
+        self._log.info("node", mtu=node.mtu, cidrs=",".join(node.cidrs))
+        self._ledger.remember("node", msgspec.json.encode(node))
+        self._take(node)
+
+    def _take(self, node: Node) -> None:
+        self._node = node
+        self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
+        self.pods.node_changed()
 
     def recover(self) -> None:
         """Puts right what an earlier agent left; to be called before ``run``."""
+        if remembered := self._ledger.fact("node"):
+            self._take(msgspec.json.decode(remembered, type=Node))
         self.pods.recover(self._settings.network)
         self._unwired.set()
 
@@ -81,10 +84,11 @@ class CniService:
             await self._unwired.wait()
             await self._clock.sleep(BURY_S)
             self._unwired.clear()
+            gone = self.pods.forgotten()
             try:
-                await asyncio.to_thread(self._plumber.bury)
+                await asyncio.to_thread(self._plumber.bury, gone)
             except KernelError as failure:
-                self._log.warning("unwired devices are still there", problem=failure)
+                self._log.warning("what unwired pods left is still there", problem=failure)
 
     async def sweep(self) -> None:
         """Gives back what vanished pods held, until cancelled."""

@@ -39,10 +39,15 @@ _HASH_LETTERS = 6
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the node goes into a pod's wiring: MTU in bytes, and the source of the node's packets to pods."""
+    """What of the node goes into pods' wiring.
+
+    ``mtu`` in bytes; ``sources`` are the sources of the node's own packets to pods, by family; ``cidrs`` the
+    node's pod CIDRs, none while they are not known.
+    """
 
     mtu: int = 1500
     sources: dict[int, str] = {}
+    cidrs: tuple[str, ...] = ()
 
 
 class Wiring(msgspec.Struct, frozen=True):

@@ -1,10 +1,12 @@
 """The kernel as routing uses it: one namespace's rtnetlink and nftables."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import network
+from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.routing import underlay
@@ -22,9 +24,14 @@ class KernelMachine:
     def __init__(self, netns: Path | str | None = None) -> None:
         self._netlink = Netlink(netns)
         self._nft = Nft(netns)
+        self._place = netns
+        self._monitor: Monitor | None = None
+        self._watched: frozenset[int] = frozenset()
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""
+        if self._monitor is not None:
+            self._monitor.close()
         self._netlink.close()
         self._nft.close()
 
@@ -40,6 +47,25 @@ class KernelMachine:
             return [str(failure)]
         return [str(failure) for failure in report.failed]
 
+    def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
+        """Calls ``changed`` from the running loop when something happens to routing's objects or to a device.
+
+        What pods' wiring does to the kernel is not reported: it has other devices and another route protocol.
+        Without a running loop nothing is watched.
+        """
+        self._watched = frozenset(link.index for link in network.read_links(self._netlink) if link.name in links)
+        if self._monitor is not None or not _in_loop():
+            return
+        self._monitor = Monitor(self._place, ("link", "address", "route", "neighbour"))
+        self._monitor.ignore(self._netlink.port)
+        self._monitor.attach(lambda events: changed() if any(map(self._concerns, events)) else None)
+
+    def _concerns(self, event: Event) -> bool:
+        kind, removed, index, proto = event
+        if kind == "route":
+            return removed and proto == OWNER.route_protocol
+        return kind == "lost" or index in self._watched
+
     def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:
         """Makes the kernel hold nftables tables; what failed, in words."""
         failed = []
@@ -52,3 +78,11 @@ class KernelMachine:
             except KernelError as failure:
                 failed.append(str(failure))
         return failed
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

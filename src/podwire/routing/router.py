@@ -45,6 +45,10 @@ class Machine(Protocol):
         """Makes the kernel hold routing's state; what failed, in words."""
         ...
 
+    def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
+        """Calls ``changed`` when something happens to routing's objects or to one of the devices."""
+        ...
+
     def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:
         """Makes the kernel hold nftables tables, None meaning none of that name; what failed, in words."""
         ...
@@ -120,6 +124,7 @@ class Router:
         backends: dict[str, Backend] = {name: load(name, self.options) for name in BACKENDS}
         desired = plan(me, peers, self.options, backends)
         failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(self._tables(me, peers, desired))]
+        self._machine.watch(self.changed, (me.underlay.link, DEVICE))
         self.plan = desired
         self._tell(tuple(str(one) for one in desired.problems))
         self._end("; ".join(failed))

@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS lease (
     address TEXT NOT NULL PRIMARY KEY, network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL)
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS released (address TEXT NOT NULL PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS fact (name TEXT NOT NULL PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cursor (family INTEGER NOT NULL PRIMARY KEY, address TEXT NOT NULL);
 """
 
@@ -83,6 +84,16 @@ class Ledger:
     def cursors(self) -> dict[int, Address]:
         """The address last handed out, by family."""
         return {family: ip_address(text) for family, text in self._db.execute("SELECT family, address FROM cursor")}
+
+    def fact(self, name: str) -> bytes:
+        """What was remembered under a name, or nothing."""
+        row = self._db.execute("SELECT body FROM fact WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else b""
+
+    def remember(self, name: str, body: bytes) -> None:
+        """Remembers something about the node."""
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, body))
 
     def hold(self, one: Attachment) -> None:
         """Writes an attachment and its addresses.

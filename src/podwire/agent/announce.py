@@ -1,0 +1,63 @@
+"""What an agent writes to its Node object: the routing annotation, and that the node's network is there.
+
+Both are compared with what the object says already, so an idle agent writes nothing. ``NetworkUnavailable`` is
+the condition that keeps the scheduler away (by its taint) until somebody has made the network; nobody else clears it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.errors import ApiError, ApiUnreachable
+from podwire.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Client
+from podwire.kube.resources import NODES
+from podwire.model.node import Node
+from podwire.observe.log import Log
+from podwire.runtime.clock import rfc3339
+
+_CONDITION = "NetworkUnavailable"
+
+
+class Announcer:
+    """Writes one Node object."""
+
+    def __init__(self, client: Client, node: str, nodes: Mapping[str, Node]) -> None:
+        self._client = client
+        self._node = node
+        self._nodes = nodes
+        self._log = Log("agent")
+        self._refused = ""
+
+    async def announce(self, annotations: Mapping[str, str]) -> bool:
+        """Makes the Node say it; whether it does now."""
+        node = self._nodes.get(self._node)
+        if node is None:
+            return False
+        try:
+            if any(node.metadata.annotations.get(name) != text for name, text in annotations.items()):
+                await self._client.patch(NODES, self._node, {"metadata": {"annotations": dict(annotations)}},
+                                         patch_type=MERGE_PATCH)
+            if not _is_clear(node):
+                await self._client.patch(NODES, self._node, {"status": {"conditions": [self._condition()]}},
+                                         patch_type=STRATEGIC_MERGE_PATCH, subresource="status")
+        except (ApiError, ApiUnreachable) as failure:
+            if str(failure) != self._refused:
+                self._log.warning("cannot write to the Node", node=self._node, problem=failure)
+            self._refused = str(failure)
+            return False
+        self._refused = ""
+        return True
+
+    def _condition(self) -> dict[str, Any]:
+        now = rfc3339(self._client.clock.now())
+        return {
+            "type": _CONDITION,
+            "status": "False",
+            "reason": "PodwireIsUp",
+            "message": "podwire routes pods on this node",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+
+
+def _is_clear(node: Node) -> bool:
+    return any(c.type == _CONDITION and c.status == "False" for c in node.status.conditions)

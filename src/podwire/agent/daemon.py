@@ -1,0 +1,175 @@
+"""The node daemon: puts CNI, routing and the Service proxy together, and nothing else.
+
+Everything that the parts share is made here: the API client, the collection of Nodes, the health endpoint, the
+supervisor. A part that is not listed in the configuration is not even imported. Ending the process, in order or by
+kill -9, leaves the kernel as it is; the next start compares and goes on.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.agent.announce import Announcer
+from podwire.agent.config import AgentConfig, overlay
+from podwire.cni import program
+from podwire.cni.service import CniService
+from podwire.cni.service import Settings as CniSettings
+from podwire.cni.wiring import Node as PodNode
+from podwire.errors import ConfigError
+from podwire.kube.client import Client
+from podwire.kube.config import load
+from podwire.kube.informer import Informer
+from podwire.kube.resources import CONFIGMAPS, NODES, Json
+from podwire.model.node import Node
+from podwire.observe.health import Health
+from podwire.observe.log import Log, configure
+from podwire.routing.machine import KernelMachine
+from podwire.routing.nodes import pod_cidrs_of
+from podwire.routing.plan import Plan
+from podwire.routing.router import Router, annotation
+from podwire.routing.underlay import DEFAULT_MTU
+from podwire.runtime.clock import Clock
+from podwire.runtime.supervise import Supervisor
+
+
+class Agent:
+    """One node's agent; ``run`` is its whole life."""
+
+    def __init__(self, config: AgentConfig, client: Client) -> None:
+        self.config = config
+        self.client = client
+        self.clock: Clock = client.clock
+        self.health = Health()
+        self.log = Log("agent")
+        alone = set(config.parts) == {"cni"}
+        self.nodes = Informer(client, NODES, field_selector=f"metadata.name={config.node_name}" if alone else "")
+        self.announcer = Announcer(client, config.node_name, self.nodes.objects)
+        self.machine = KernelMachine()
+
+    async def run(self) -> None:
+        """Runs the parts until cancelled."""
+        self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
+        async with Supervisor(self.clock, self._report) as supervisor:
+            supervisor.start("health", self._serve_health)
+            cni = self._start_cni(supervisor) if "cni" in self.config.parts else None
+            if "routing" in self.config.parts:
+                self._start_routing(supervisor, cni)
+            elif cni is not None:
+                self._follow_node(cni)
+            if "proxy" in self.config.parts:
+                self._start_proxy(supervisor)
+            supervisor.start("nodes", self.nodes.run)
+            self.log.info("started", node=self.config.node_name, parts=",".join(self.config.parts))
+
+    def _report(self, task: str, failure: BaseException) -> None:
+        self.log.error("task failed and is started again", failure=failure, task=task)
+
+    async def _serve_health(self) -> None:
+        await self.health.serve(self.config.health.address, self.config.health.port)
+
+    def _start_cni(self, supervisor: Supervisor) -> CniService:
+        config = self.config
+        service = CniService(
+            CniSettings(
+                socket=config.socket,
+                database=config.database,
+                network=config.cni.network,
+                cooldown_s=config.cni.cooldown_s,
+            ),
+            self.clock,
+        )
+        service.recover()
+        self.health.ready["cni"] = service.problem
+        self.health.metrics["cni"] = service.samples
+        supervisor.start("cni", service.run)
+        supervisor.start("cni bury", service.bury)
+        supervisor.start("cni sweep", service.sweep)
+        if config.cni.bin_dir:
+            program.install(config.cni.bin_path)
+        if config.cni.conf_dir:
+            program.write_configuration(config.cni.conf_path, config.cni.conflist)
+        return service
+
+    def _start_routing(self, supervisor: Supervisor, cni: CniService | None) -> None:
+        router = Router(self.config.node_name, self.nodes.objects, self.machine, self.clock)
+        router.cidrs = self.config.networks
+        router.configure(self.config.routing)
+        settings = self._settings(router)
+        self.nodes.subscribe(router.node_changed)
+        self.health.ready["routing"] = lambda: router.problem
+        self.health.metrics["routing"] = router.samples
+
+        async def announce(plan: Plan) -> bool:
+            me, _ = router.me()
+            if cni is not None and me is not None:
+                cni.set_node(_pod_node(plan.pod_mtu, me.addresses, self._own()))
+            return await self.announcer.announce(annotation(plan.facts))
+
+        async def route() -> None:
+            await self.nodes.synced.wait()
+            if settings is not None:
+                await settings.synced.wait()
+            await router.run(announce)
+
+        if settings is not None:
+            supervisor.start("settings", settings.run)
+        supervisor.start("routing", route)
+
+    def _settings(self, router: Router) -> "Informer[Json] | None":
+        if not self.config.settings:
+            return None
+        namespace, _, name = self.config.settings.partition("/")
+        informer: Informer[Json] = Informer(
+            self.client, CONFIGMAPS, namespace=namespace, field_selector=f"metadata.name={name}"
+        )
+
+        def changed(key: str, _old: Json | None, new: Json | None) -> None:
+            data: Mapping[str, Any] = (new or {}).get("data") or {}
+            try:
+                router.configure(overlay(self.config.routing, data, f"ConfigMap {key}"))
+            except ConfigError as problem:
+                self.log.warning("settings refused, the last good ones stay", problem=problem)
+
+        informer.subscribe(changed)
+        return informer
+
+    def _own(self) -> Node | None:
+        return self.nodes.objects.get(self.config.node_name)
+
+    def _follow_node(self, cni: CniService) -> None:
+        """Without routing: the pod CIDRs of the Node, the MTU of the device that carries its address."""
+
+        def changed(_key: str, _old: Node | None, _new: Node | None) -> None:
+            node = self._own()
+            if node is None:
+                return
+            own = Router(self.config.node_name, self.nodes.objects, self.machine, self.clock)
+            me, _ = own.me()
+            if me is not None:
+                cni.set_node(_pod_node(me.underlay.mtu, me.addresses, node))
+            elif node.spec.pod_cidrs:
+                cni.set_node(_pod_node(DEFAULT_MTU, (), node))
+
+        self.nodes.subscribe(changed)
+
+    def _start_proxy(self, supervisor: Supervisor) -> None:
+        del supervisor
+
+
+def _pod_node(mtu: int, addresses: tuple[Any, ...], node: Node | None) -> PodNode:
+    sources = {address.version: str(address) for address in reversed(addresses)}
+    cidrs = tuple(str(cidr) for cidr in pod_cidrs_of(node)) if node is not None else ()
+    return PodNode(mtu=mtu, sources=sources, cidrs=cidrs)
+
+
+async def run(config: AgentConfig, clock: Clock) -> None:
+    """Runs an agent until cancelled.
+
+    Raises: ConfigError when the kubeconfig or the configuration is wrong; nothing is touched then.
+    """
+    configure(config.log_level)
+    client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-agent")
+    try:
+        await Agent(config, client).run()
+    finally:
+        await client.close()
