@@ -143,7 +143,8 @@ def must_be_remade(there: Link, link: Link) -> bool:
     if there.kind != link.kind or there.vxlan != link.vxlan:
         return True
     if link.kind == "veth":
-        return bool(link.peer) and there.peer != ("" if link.peer_netns else link.peer)
+        elsewhere = link.peer_netns != there.peer_netns
+        return bool(link.peer) and there.peer != ("" if elsewhere else link.peer)
     return any(getattr(link, x) and getattr(there, x) != getattr(link, x) for x in ("device", "mode"))
 
 
@@ -231,7 +232,8 @@ def _commands(change: Change) -> list[str]:
         case Link():
             return _link_commands(change.verb, value)
         case Address():
-            return [f"ip address {change.verb} {_words(value, 1)}"]
+            dad = " nodad" if ":" in value.cidr and value.nodad and change.verb == "add" else ""
+            return [f"ip address {change.verb} {_words(replace(value, nodad=True), 1)}{dad}"]
         case Route():
             family = "-6 " if ":" in value.dst else ""
             return [f"ip {family}route {change.verb} {_words(value, 1)}"]
@@ -243,7 +245,7 @@ def _commands(change: Change) -> list[str]:
             return [f"bridge fdb {verb} {_words(value, 1)} self permanent"]
         case Rule():
             family = "-6 " if value.v6 else ""
-            rule = _words(replace(value, v6=False), 1)
+            rule = _words(value, 1).replace(" -6", "").replace(" mask ", "/")
             return [f"ip {family}rule {'add' if change.verb == 'replace' else change.verb} priority {rule}"]
         case Sysctl():
             return [f"sysctl -w {value.path}={grammar.quote(value.value)}"]

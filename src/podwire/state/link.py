@@ -73,7 +73,7 @@ class Link(Value, frozen=True):
     hairpin: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.name.encode()) <= NAME_MAX or "/" in self.name or " " in self.name:
+        if not 0 < len(self.name) <= NAME_MAX or "/" in self.name or " " in self.name:
             raise ValueError(f"{self.name!r} is not a device name: 1 to {NAME_MAX} bytes without / and space")
         if self.mac:
             canonical(self, "mac", mac_text(self.mac))

@@ -168,7 +168,7 @@ def parse(text: str, source: str = "network state") -> NetworkState:
     Raises: ConfigError naming the line.
     """
     parts: dict[str, list[Any]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         noun, *words = grammar.split(line)

@@ -1,0 +1,68 @@
+"""Devices as rtnetlink messages and back."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.errors import ProtocolError
+from podwire.kernel import attributes, link_codec
+from podwire.kernel.uapi import IFF_UP, IFLA_IFALIAS, IFLA_INFO_DATA, IFLA_LINKINFO, IFLA_MASTER, VETH_INFO_PEER
+from podwire.state.network import Link, Vxlan
+
+INDEXES = {"eth0": 2, "br0": 3}
+
+LINKS = [
+    Link("br0", "bridge", 1500, mac="02:00:00:00:00:01"),
+    Link("down0", "dummy", up=False, group=7),
+    Link("vx", "vxlan", 1450, vxlan=Vxlan(4096, 4789, "10.0.0.1", ttl=9, learning=True)),
+    Link("vx6", "vxlan", vxlan=Vxlan(1, local="fd00::1")),
+    Link("mv", "macvlan", mode="passthru"),
+    Link("iv", "ipvlan", mode="l3s"),
+]
+
+
+@pytest.mark.parametrize("link", LINKS, ids=str)
+def test_what_is_added_is_what_is_read(link: Link) -> None:
+    assert link_codec.decode(link_codec.encode_add(link, INDEXES)).link == link
+
+
+def test_relations_are_numbers() -> None:
+    port = Link("p", "macvlan", master="br0", device="eth0", mode="bridge")
+    read = link_codec.decode(link_codec.encode_add(port, INDEXES))
+    assert (read.master, read.lower, read.lower_elsewhere) == (3, 2, False)
+    tunnel = Link("vx", "vxlan", vxlan=Vxlan(1, device="eth0"))
+    assert link_codec.decode(link_codec.encode_add(tunnel, INDEXES)).lower == 2
+
+
+def test_an_unknown_relation_is_named() -> None:
+    with pytest.raises(KeyError, match="br9"):
+        link_codec.encode_add(Link("p", "dummy", master="br9"), INDEXES)
+    with pytest.raises(ValueError, match="'wild' is not a mode of macvlan: private, vepa"):
+        link_codec.encode_add(Link("p", "macvlan", mode="wild"), INDEXES)
+
+
+def test_a_peer_is_never_created_up() -> None:
+    body = link_codec.encode_add(Link("a", "veth", 1400, peer="b"), INDEXES, 5)
+    info = attributes.parse(attributes.parse(body, 16)[IFLA_LINKINFO])
+    peer = attributes.parse(info[IFLA_INFO_DATA])[VETH_INFO_PEER]
+    read = link_codec.decode(peer)
+    assert read.link == Link("b", mtu=1400, up=False)
+    assert struct.unpack_from("=BxHiII", body)[3] == IFF_UP
+
+
+def test_settings_hold_what_is_asked_for_and_no_more() -> None:
+    body = link_codec.encode_set(Link("eth0", alias="x y"), 2, INDEXES)
+    assert attributes.parse(body, 16) == {IFLA_IFALIAS: b"x y"}
+    body = link_codec.encode_set(Link("eth0", master="br0", up=False), 2, INDEXES)
+    assert struct.unpack_from("=BxHiII", body)[2:] == (2, 0, IFF_UP)
+    assert attributes.number(attributes.parse(body, 16), IFLA_MASTER) == 3
+
+
+@given(st.binary(min_size=16, max_size=120))
+def test_bytes_from_elsewhere_are_refused_or_read(data: bytes) -> None:
+    try:
+        link_codec.decode(data)
+    except (ProtocolError, ValueError):
+        pass

@@ -1,0 +1,122 @@
+"""Addresses, routes, neighbours, entries and rules as rtnetlink messages and back."""
+
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.errors import ProtocolError
+from podwire.kernel import route_codec
+from podwire.state.network import Address, Fdb, Neighbour, Route, Rule
+
+INDEXES = {"eth0": 2, "lo": 1}
+NAMES = {index: name for name, index in INDEXES.items()}
+
+networks4 = st.tuples(st.ip_addresses(v=4), st.integers(0, 32))
+networks6 = st.tuples(st.ip_addresses(v=6), st.integers(0, 128))
+
+
+def _network(pair: tuple[object, int]) -> str:
+    return str(ipaddress.ip_network(f"{pair[0]}/{pair[1]}", strict=False))
+
+
+def _routes(version: int) -> st.SearchStrategy[Route]:
+    ips = st.ip_addresses(v=version).map(str)
+    return st.builds(
+        Route,
+        (networks4 if version == 4 else networks6).map(_network),
+        via=st.one_of(st.just(""), ips),
+        link=st.sampled_from(["eth0", "lo"]),
+        onlink=st.booleans(),
+        src=st.one_of(st.just(""), ips),
+        mtu=st.integers(0, 65535),
+        proto=st.integers(3, 255),
+        metric=st.integers(0, 2**32 - 1),
+        table=st.integers(256, 2**32 - 1) | st.integers(1, 254),
+        scope=st.sampled_from(["", "global", "link", "host"]),
+    )
+
+
+@given(st.one_of(_routes(4), _routes(6)))
+def test_routes_round_trip(route: Route) -> None:
+    assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route
+
+
+@pytest.mark.parametrize("kind", ["blackhole", "unreachable", "prohibit", "throw"])
+def test_routes_without_device(kind: str) -> None:
+    route = Route("fd00::/64", kind=kind, proto=113)
+    assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route
+
+
+def test_an_ipv4_route_through_an_ipv6_next_hop() -> None:
+    route = Route("10.0.0.0/8", via="fe80::1", link="eth0", proto=5)
+    assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route
+
+
+@pytest.mark.parametrize("route", [Route("10.0.0.0/8", proto=2), Route("10.0.0.1/32", table=255, proto=9)], ids=str)
+def test_the_kernel_s_own_routes_are_left_out(route: Route) -> None:
+    assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) is None
+
+
+@given(st.one_of(networks4, networks6), st.booleans(), st.booleans(), st.integers(0, 255))
+def test_addresses_round_trip(pair: tuple[object, int], nodad: bool, noprefixroute: bool, proto: int) -> None:
+    address = Address("eth0", f"{pair[0]}/{pair[1]}", nodad=nodad, noprefixroute=noprefixroute, proto=proto)
+    assert route_codec.decode_address(route_codec.encode_address(address, INDEXES), NAMES) == address
+
+
+@given(st.ip_addresses(), st.binary(min_size=6, max_size=6), st.integers(0, 255))
+def test_neighbours_round_trip(ip: object, mac: bytes, proto: int) -> None:
+    neighbour = Neighbour("eth0", str(ip), mac.hex(":"), proto=proto)
+    assert route_codec.decode_neighbour(route_codec.encode_neighbour(neighbour, INDEXES), NAMES) == neighbour
+    proxy = Neighbour("eth0", str(ip), proxy=True, proto=proto)
+    assert route_codec.decode_neighbour(route_codec.encode_neighbour(proxy, INDEXES), NAMES) == proxy
+
+
+def test_learned_neighbours_are_left_out() -> None:
+    learned = Neighbour("eth0", "10.0.0.1", "02:00:00:00:00:01", permanent=False)
+    assert route_codec.decode_neighbour(route_codec.encode_neighbour(learned, INDEXES), NAMES) is None
+
+
+@given(st.binary(min_size=6, max_size=6), st.one_of(st.just(""), st.ip_addresses().map(str)))
+def test_forwarding_entries_round_trip(mac: bytes, dst: str) -> None:
+    fdb = Fdb("eth0", mac.hex(":"), dst)
+    assert route_codec.decode_fdb(route_codec.encode_fdb(fdb, INDEXES), NAMES) == fdb
+
+
+@given(
+    st.builds(
+        Rule,
+        st.integers(0, 2**32 - 1),
+        src=networks4.map(_network).filter(lambda text: text != "0.0.0.0/0"),
+        mark=st.integers(1, 2**32 - 1),
+        mask=st.integers(0, 2**32 - 1),
+        table=st.integers(0, 2**32 - 1),
+        iif=st.sampled_from(["", "eth0"]),
+        oif=st.sampled_from(["", "eth1"]),
+        kind=st.sampled_from(["lookup", "blackhole", "prohibit", "unreachable"]),
+        proto=st.integers(0, 255),
+    )
+)
+def test_rules_round_trip(rule: Rule) -> None:
+    assert route_codec.decode_rule(route_codec.encode_rule(rule)) == rule
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(KeyError, match="eth9"):
+        route_codec.encode_route(Route("10.0.0.0/8", link="eth9"), INDEXES)
+
+
+@given(st.binary(min_size=12, max_size=80))
+def test_bytes_from_elsewhere_are_refused_or_read(data: bytes) -> None:
+    for reading in (
+        route_codec.decode_route,
+        route_codec.decode_address,
+        route_codec.decode_neighbour,
+        route_codec.decode_fdb,
+        lambda data, names: route_codec.decode_rule(data),
+    ):
+        try:
+            reading(data, NAMES)
+        except (ProtocolError, ValueError):
+            pass

@@ -1,0 +1,54 @@
+"""Words of a line: quoting, splitting, keyword tables."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.state import grammar
+from podwire.state.grammar import Grammar, Option
+
+SHAPE = Grammar(
+    "thing",
+    "name",
+    (
+        Option("size", "size", "number"),
+        Option("mask", "mask", "hex"),
+        Option("fast", "fast", "flag"),
+        Option("unsafe", "safe", "noflag"),
+        Option("up", "up", "switch", "down"),
+        Option("note", "note"),
+    ),
+)
+
+
+@given(st.lists(st.text(min_size=1)))
+def test_quoted_words_are_split_again(words: list[str]) -> None:
+    line = " ".join(grammar.quote(word) for word in words)
+    assert grammar.split(line) == words
+
+
+def test_every_form_of_option_is_read() -> None:
+    words = grammar.split('x size 3 mask 0x10 fast unsafe down note "a b"')
+    assert grammar.parse(SHAPE, words) == {
+        "name": "x",
+        "size": 3,
+        "mask": 16,
+        "fast": True,
+        "safe": False,
+        "up": False,
+        "note": "a b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "a word is missing after 'thing'"),
+        ("x size", "a word is missing after 'size'"),
+        ("x size big", "size takes a number, not 'big'"),
+        ("x colour red", "'colour' is not a keyword of thing"),
+    ],
+)
+def test_a_wrong_word_is_named(line: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        grammar.parse(SHAPE, grammar.split(line))
