@@ -43,6 +43,10 @@ class Nft:
         """What notifications of this object's transactions carry; for :class:`NftMonitor` to leave out."""
         return self._socket.port
 
+    def generation(self) -> int:
+        """A number that grows with every transaction of anybody in this namespace."""
+        return self._socket.generation()
+
     def tables(self) -> tuple[tuple[str, str], ...]:
         """(family, name) of every table."""
         found: list[tuple[str, str]] = []

@@ -134,7 +134,7 @@ class ServiceProxy:
         try:
             while True:
                 try:
-                    self._program()
+                    await self._program()
                     backoff.reset()
                 except KernelError as failure:
                     self._full = True
@@ -188,7 +188,7 @@ class ServiceProxy:
         self.programmed.clear()
         self._wake.set()
 
-    def _program(self) -> None:
+    async def _program(self) -> None:
         dirty, self._dirty = self._dirty, set()
         disturbed, self._disturbed = self._disturbed, False
         full, self._full = self._full, False
@@ -197,13 +197,14 @@ class ServiceProxy:
         before = {key: self._resolved.get(key, ()) for key in changed}
         self._keep(changed)
         if full:
-            self._plane.load(self._resolved, self._facts)
+            await asyncio.to_thread(self._plane.load, dict(self._resolved), self._facts)
+            self._rules_changed()
         elif changed:
             self._plane.update(changed)
         if disturbed and not full:
             self._log.warning("rules were changed by somebody else", plane=self._plane.name)
-            self._plane.heal()
-        self._forget_flows(before, changed)
+            await asyncio.to_thread(self._plane.heal)
+        await self._forget_flows(before, changed)
         if not self._dirty:
             self.programmed.set()
 
@@ -227,7 +228,7 @@ class ServiceProxy:
             else:
                 self._resolved.pop(key, None)
 
-    def _forget_flows(self, before: ServiceMap, after: ServiceMap) -> None:
+    async def _forget_flows(self, before: ServiceMap, after: ServiceMap) -> None:
         if self._clean_flows is None:
             return
         old = tuple(p for ports in before.values() for p in ports if p.protocol == "udp")
@@ -235,6 +236,6 @@ class ServiceProxy:
         if not old and not new:
             return
         try:
-            self._clean_flows(old, new)
+            await asyncio.to_thread(self._clean_flows, old, new)
         except KernelError as failure:
             self._log.warning("stale UDP flows remain", problem=str(failure))

@@ -88,7 +88,10 @@ def _bits(size: int, order: str, names: dict[str, int]) -> tuple[Callable[[str],
 
 @lru_cache(maxsize=65536)
 def _ipv4(text: str) -> bytes:
-    return IPv4Address(text).packed
+    parts = text.split(".")
+    if len(parts) != 4:
+        raise ValueError(f"{text!r} is not an IPv4 address")
+    return bytes(map(int, parts))
 
 
 @lru_cache(maxsize=65536)

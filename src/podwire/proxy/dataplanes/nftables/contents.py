@@ -14,7 +14,7 @@ from ipaddress import ip_network
 
 import msgspec
 
-from podwire.proxy.dataplanes.nftables.layout import AFFINITY_BIT, LOCAL_SLOT, Layout, Shape, shape_of
+from podwire.proxy.dataplanes.nftables.layout import AFFINITY_BIT, LOCAL_SLOT, TABLE, Layout, Shape
 from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.state.nft import Element, Set, Table
 from podwire.state.nft_diff import (
@@ -27,7 +27,7 @@ from podwire.state.nft_diff import (
     diff,
 )
 from podwire.state.nft_rules import Verdict
-from podwire.state.nft_types import HOST_ORDER, pack
+from podwire.state.nft_types import HOST_ORDER, data_type, pack
 
 Elements = dict[str, dict[bytes, Element]]
 """Elements by the name of their set."""
@@ -36,6 +36,7 @@ _SHARED = frozenset(("cluster-ips", "hairpin", "affinity-endpoints"))
 _REFUSE = Element(verdict=Verdict("goto", "refuse"))
 _DROP = Element(verdict=Verdict("drop"))
 _PRESENT = Element()
+_NOBODY = Endpoint("", 0)
 
 
 def keep_slots(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
@@ -65,15 +66,26 @@ def place(port: ServicePort, before: Slots) -> Slots:
     return Slots(internal=local if port.internal_local else cluster, cluster=cluster, local=local)
 
 
-class _Frontend(msgspec.Struct, frozen=True, gc=False):
-    """One way in: key bytes, whether it is a node port, the name of its maps' prefix."""
+class Frontend(msgspec.Struct, frozen=True, gc=False):
+    """One way in: the bytes of its key, and whether it is a node port."""
 
     key: bytes
     node_port: bool
 
     @property
     def suffix(self) -> str:
+        """What the names of its verdict maps end in."""
         return "node-ports" if self.node_port else "services"
+
+    def slots(self, *, affinity: bool) -> str:
+        """The name of the map that holds its slots."""
+        if affinity:
+            return "affinity-node-port-slots" if self.node_port else "affinity-slots"
+        return "node-port-endpoints" if self.node_port else "endpoints"
+
+    def slot(self, number: int) -> bytes:
+        """The key of one slot."""
+        return self.key + number.to_bytes(4, HOST_ORDER)
 
 
 class PortCompiler:
@@ -82,6 +94,7 @@ class PortCompiler:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._keep_off = ~(layout.facts.masquerade_mark | AFFINITY_BIT) & 0xFFFFFFFF
+        self._parse = data_type(layout.address).parse
         self._targets: dict[tuple[str, int], bytes] = {}
 
     def compile(self, port: ServicePort, slots: Slots) -> tuple[Elements, frozenset[Shape]]:
@@ -89,39 +102,49 @@ class PortCompiler:
         out: Elements = {}
         shapes: set[Shape] = set()
         comment = Element(comment=port.name)
-        internal = self._address_frontend(port.cluster_ip, port)
+        internal, *external = self.frontends(port)
         self._put(out, "cluster-ips", internal.key[: self._size], _PRESENT)
         self._internal(out, shapes, (port, slots, internal, comment))
-        for address in dict.fromkeys((*port.external_ips, *port.load_balancer_ips)):
-            frontend = self._address_frontend(address, port)
+        for frontend in external:
             self._external(out, shapes, (port, slots, frontend, comment))
-            if address in port.load_balancer_ips and port.source_ranges:
-                self._guard(out, port, frontend)
-        if port.node_port:
-            key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
-            self._external(out, shapes, (port, slots, _Frontend(key, True), comment))
+        if port.source_ranges:
+            for address in port.load_balancer_ips:
+                self._guard(out, port, self._address_frontend(address, port))
         for endpoint in {*port.cluster_endpoints, *port.local_endpoints}:
             if endpoint.local:
-                address_bytes = self._target(endpoint)[: self._size]
+                address_bytes = self.target(endpoint)[: self._size]
                 self._put(out, "hairpin", address_bytes + address_bytes, _PRESENT)
         return out, frozenset(shapes)
+
+    def internal(self, port: ServicePort) -> Frontend:
+        """The frontend of the cluster address."""
+        return self._address_frontend(port.cluster_ip, port)
+
+    def frontends(self, port: ServicePort) -> tuple[Frontend, ...]:
+        """The cluster address, then everything that is reached from outside."""
+        addresses = dict.fromkeys((*port.external_ips, *port.load_balancer_ips))
+        found = [self.internal(port), *(self._address_frontend(address, port) for address in addresses)]
+        if port.node_port:
+            key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
+            found.append(Frontend(key, True))
+        return tuple(found)
 
     @property
     def _size(self) -> int:
         return 4 if self._layout.family == "ip" else 16
 
-    def _address_frontend(self, address: str, port: ServicePort) -> _Frontend:
+    def _address_frontend(self, address: str, port: ServicePort) -> Frontend:
         types = (self._layout.address, "inet_proto", "inet_service")
-        return _Frontend(pack(types, (address, port.protocol, str(port.port))), False)
+        return Frontend(pack(types, (address, port.protocol, str(port.port))), False)
 
     def _put(self, out: Elements, name: str, key: bytes, element: Element) -> None:
         out.setdefault(name, {})[key] = element
 
-    def _target(self, endpoint: Endpoint) -> bytes:
+    def target(self, endpoint: Endpoint) -> bytes:
         known = self._targets.get((endpoint.address, endpoint.port))
         if known is None:
-            types = (self._layout.address, "inet_service")
-            known = pack(types, (endpoint.address, str(endpoint.port)))
+            address = self._parse(endpoint.address)
+            known = address + endpoint.port.to_bytes(2, "big") + b"\0\0"
             self._targets[endpoint.address, endpoint.port] = known
         return known
 
@@ -151,7 +174,7 @@ class PortCompiler:
             drop = Element(verdict=_DROP.verdict, comment=comment.comment)
             self._put(out, f"local-{frontend.suffix}", frontend.key, drop)
 
-    def _unreachable(self, out: Elements, frontend: _Frontend, comment: Element, *, drop: bool) -> None:
+    def _unreachable(self, out: Elements, frontend: Frontend, comment: Element, *, drop: bool) -> None:
         verdict = (_DROP if drop else _REFUSE).verdict
         element = Element(verdict=verdict, comment=comment.comment)
         self._put(out, f"refused-{frontend.suffix}", frontend.key, element)
@@ -160,7 +183,7 @@ class PortCompiler:
         self,
         out: Elements,
         shapes: set[Shape],
-        dispatch: tuple[_Frontend, Element, Shape],
+        dispatch: tuple[Frontend, Element, Shape],
         endpoints: tuple[Endpoint, ...],
     ) -> None:
         frontend, comment, shape = dispatch
@@ -169,21 +192,19 @@ class PortCompiler:
         element = Element(verdict=Verdict("goto", shape.chain), comment=comment.comment)
         self._put(out, prefix + frontend.suffix, frontend.key, element)
         first = LOCAL_SLOT if shape.kind == "local" else 0
-        name = "node-port-endpoints" if frontend.node_port else "endpoints"
         if shape.affinity_s:
             self._affine(out, frontend, first, endpoints)
             return
-        into = out.setdefault(name, {})
+        into = out.setdefault(frontend.slots(affinity=False), {})
         for slot, endpoint in enumerate(endpoints, first):
-            into[frontend.key + slot.to_bytes(4, HOST_ORDER)] = Element(self._target(endpoint))
+            into[frontend.slot(slot)] = Element(self.target(endpoint))
 
-    def _affine(self, out: Elements, frontend: _Frontend, first: int, endpoints: tuple[Endpoint, ...]) -> None:
-        slots = "affinity-node-port-slots" if frontend.node_port else "affinity-slots"
+    def _affine(self, out: Elements, frontend: Frontend, first: int, endpoints: tuple[Endpoint, ...]) -> None:
+        slots = frontend.slots(affinity=True)
         for slot, endpoint in enumerate(endpoints, first):
             number = self.number(endpoint)
-            key = frontend.key + slot.to_bytes(4, HOST_ORDER)
-            self._put(out, slots, key, Element(number.to_bytes(4, HOST_ORDER)))
-            target = Element(self._target(endpoint))
+            self._put(out, slots, frontend.slot(slot), Element(number.to_bytes(4, HOST_ORDER)))
+            target = Element(self.target(endpoint))
             for marked in (number, number | self._layout.facts.masquerade_mark):
                 self._put(out, "affinity-endpoints", marked.to_bytes(4, HOST_ORDER), target)
 
@@ -191,7 +212,7 @@ class PortCompiler:
         """The number of an endpoint, the same on every start."""
         return zlib.crc32(str(endpoint).encode()) & self._keep_off | AFFINITY_BIT
 
-    def _guard(self, out: Elements, port: ServicePort, frontend: _Frontend) -> None:
+    def _guard(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
         self._put(out, "guarded-services", frontend.key, _PRESENT)
         ranges = list(port.source_ranges)
         own = [a for a in self._layout.facts.addresses if (":" in a) == (self._layout.family == "ip6")]
@@ -204,7 +225,7 @@ class PortCompiler:
             self._put(out, "guarded-sources", frontend.key + first, element)
 
 
-_What = tuple[ServicePort, Slots, _Frontend, Element]
+_What = tuple[ServicePort, Slots, Frontend, Element]
 
 
 def _contains(network: str, address: str) -> bool:
@@ -342,27 +363,32 @@ class Contents:
         operations += (DeleteElements(self.declared[n], e) for n, e in removed.items() if e)
         operations += (AddRule(chain.name, rule) for chain in chains for rule in chain.rules)
         operations += (AddElements(self.declared[n], e) for n, e in added.items() if e)
-        table = self.layout.table(frozenset(), {})
-        return Transaction(table.family, table.name, tuple(operations))
+        return Transaction(self.layout.family, TABLE, tuple(operations))
 
     def _read_slots(self, port: ServicePort) -> Slots:
+        """The slots that the kernel's table has for a port, as read before the first load."""
         if not self._known:
             return Slots()
-        types = (self.layout.address, "inet_proto", "inet_service")
-        key = pack(types, (port.cluster_ip, port.protocol, str(port.port)))
-        by_target = {self.compiler._target(e): e for e in (*port.cluster_endpoints, *port.local_endpoints)}
-        endpoints = self._known.get("endpoints", {})
+        endpoints = (*port.cluster_endpoints, *port.local_endpoints)
+        if port.affinity_s:
+            found = {self.compiler.number(e).to_bytes(4, HOST_ORDER): e for e in endpoints}
+        else:
+            found = {self.compiler.target(e): e for e in endpoints}
+        internal = self._slots_at(self.compiler.internal(port), 0, port, found)
+        frontends = self.compiler.frontends(port)
+        outside = frontends[1] if len(frontends) > 1 else frontends[0]
+        local = internal if port.internal_local else self._slots_at(outside, LOCAL_SLOT, port, found)
+        cluster = self._slots_at(outside, 0, port, found) if port.internal_local else internal
+        return Slots(internal=internal, cluster=cluster, local=local)
+
+    def _slots_at(
+        self, frontend: Frontend, first: int, port: ServicePort, found: Mapping[bytes, Endpoint]
+    ) -> tuple[Endpoint, ...]:
+        entries = self._known.get(frontend.slots(affinity=bool(port.affinity_s)), {})
         slots: list[Endpoint] = []
-        while (entry := endpoints.get(key + len(slots).to_bytes(4, HOST_ORDER))) is not None:
-            slots.append(by_target.get(entry.data, Endpoint("", 0)))
-        order = tuple(slots)
-        return Slots(internal=order, cluster=order, local=order)
-
-
-def read_shapes(table: Table) -> frozenset[Shape]:
-    """The shapes of the shared chains that a table holds."""
-    found = (shape_of(chain.name) for chain in table.chains)
-    return frozenset(shape for shape in found if shape is not None)
+        while (entry := entries.get(frontend.slot(first + len(slots)))) is not None:
+            slots.append(found.get(entry.data, _NOBODY))
+        return tuple(slots)
 
 
 def full_change(have: Table | None, contents: Contents) -> Transaction:

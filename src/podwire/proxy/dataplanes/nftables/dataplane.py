@@ -34,6 +34,7 @@ class NftablesDataPlane:
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._contents: dict[str, Contents] = {}
         self._lost = True
+        self._unheard = False
 
     def close(self) -> None:
         """Lets go of the kernel; traffic goes on."""
@@ -47,6 +48,9 @@ class NftablesDataPlane:
     def disturbed(self) -> bool:
         """Whether somebody else may have changed a table of ours since the last call."""
         changed = self._monitor.changed()
+        unheard, self._unheard = self._unheard, False
+        if unheard:
+            return True
         return ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
 
     def remove(self) -> None:
@@ -66,6 +70,17 @@ class NftablesDataPlane:
         self._facts = facts or self._facts
         self._services = {key: ports for key, ports in services.items() if ports}
         self._lost = True
+        self._monitor.pause()
+        try:
+            committed, generation = self._load_families()
+        finally:
+            self._monitor.resume()
+        self._unheard = self._nft.generation() != generation
+        self._lost = False
+        return committed
+
+    def _load_families(self) -> tuple[tuple[Transaction, ...], int]:
+        """What was committed, and the generation of the rules right after."""
         committed = []
         for family in FAMILIES:
             have = self._nft.read(family, TABLE)
@@ -76,8 +91,7 @@ class NftablesDataPlane:
             self._nft.commit(transaction)
             self._contents[family] = contents
             committed.append(transaction)
-        self._lost = False
-        return tuple(committed)
+        return tuple(committed), self._nft.generation()
 
     def update(self, changed: ServiceMap) -> tuple[Transaction, ...]:
         """Takes over changed Services (an empty tuple: gone); returns what was committed for each family.

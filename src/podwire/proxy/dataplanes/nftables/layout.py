@@ -70,19 +70,6 @@ class Shape(msgspec.Struct, frozen=True, gc=False, order=True):
         return f"{prefix}{self.kind}-{self.count}{suffix}"
 
 
-def shape_of(chain: str) -> Shape | None:
-    """The shape whose chain has this name, or None."""
-    node_port = chain.startswith("node-port-")
-    parts = chain.removeprefix("node-port-").split("-")
-    if parts[0] not in ("cluster", "external", "local") or not all(p.isdigit() for p in parts[1::2]):
-        return None
-    if len(parts) == 2:
-        return Shape(parts[0], int(parts[1]), node_port)
-    if len(parts) == 4 and parts[2] == "affinity":
-        return Shape(parts[0], int(parts[1]), node_port, int(parts[3]))
-    return None
-
-
 class Layout:
     """The constant part for one family on one node."""
 
