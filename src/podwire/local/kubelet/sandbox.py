@@ -27,6 +27,8 @@ from podwire.runtime.child import Placement
 from podwire.runtime.forkserver import ForkServer
 
 SHIM_ENTRY = "shim"
+_CGROUP_TRIES = 100
+_CGROUP_WAIT_S = 0.01
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -173,7 +175,7 @@ class Sandbox:
         if self.client is not None:
             await self.client.end()
             self.client = None
-        self._kill()
+        await self._kill()
         detached = await self._detach()
         if self.record.netns and detached:
             try:
@@ -195,27 +197,31 @@ class Sandbox:
             return False
         return True
 
-    def _kill(self) -> None:
+    async def _kill(self) -> None:
         record = self.record
         if record.shim_pid and start_ticks(record.shim_pid) == record.shim_ticks:
             try:
                 os.kill(record.shim_pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        if record.cgroup:
-            kill_cgroup(Path(record.cgroup))
+        if not record.cgroup:
+            return
+        for _ in range(_CGROUP_TRIES):
+            if kill_cgroup(Path(record.cgroup)):
+                return
+            await self._ground.clock.sleep(_CGROUP_WAIT_S)
 
 
-def kill_cgroup(cgroup: Path) -> None:
-    """Kills what is in a cgroup and removes it as soon as it is empty (tried once; a busy one is left)."""
+def kill_cgroup(cgroup: Path) -> bool:
+    """Kills what is in a cgroup and removes it; False while something in it still dies."""
     try:
         (cgroup / "cgroup.kill").write_text("1", encoding="ascii")
-    except OSError:
-        pass
-    try:
         cgroup.rmdir()
+    except FileNotFoundError:
+        return True
     except OSError:
-        pass
+        return False
+    return True
 
 
 def load_record(directory: Path) -> PodRecord | None:

@@ -554,7 +554,8 @@ def _is_news(status: Json, before: Json) -> bool:
     def turns(rendered: Json) -> list[tuple[str, str]]:
         return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
 
-    return turns(status) != turns(before)
+    differ: bool = turns(status) != turns(before)
+    return differ
 
 
 def _mounts_token(container: Container) -> bool:
