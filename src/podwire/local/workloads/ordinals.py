@@ -11,6 +11,8 @@ import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from podwire.local.workloads.podstate import available_in_s
 from podwire.local.workloads.revisions import HASH
 from podwire.model.pod import Pod
@@ -107,6 +109,9 @@ class _State:
             if pod.metadata.labels.get(HASH) != self._revision.update:
                 if not _going(pod):
                     chosen.delete.append(pod)
+                    # The ordinal belongs to the new revision from here on, also for its replacement.
+                    left = max(0, chosen.status.current_replicas - 1)
+                    chosen.status = msgspec.structs.replace(chosen.status, current_replicas=left)
                 return
             if not self._healthy(pod):
                 return
@@ -138,12 +143,7 @@ class _State:
         if strategy.type != "RollingUpdate" or self._revision.current == self._revision.update:
             return self._revision.update
         partition = strategy.rolling_update.partition
-        alive = [pod for pod in self.every if not _going(pod)]
-        bound = (
-            partition
-            if partition
-            else self._item.status.current_replicas or _count(alive, self._revision.current)
-        )
+        bound = partition or self._item.status.current_replicas
         return self._revision.current if ordinal < self._start + bound else self._revision.update
 
     def _available(self, pod: Pod) -> bool:

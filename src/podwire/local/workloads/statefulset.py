@@ -8,6 +8,7 @@ import copy
 from collections.abc import Sequence
 
 from podwire.controllers.environment import Environment
+from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.resources import PERSISTENTVOLUMECLAIMS, PODS, STATEFULSETS
 from podwire.local.workloads.ordinals import Plan, Revision, plan
@@ -78,6 +79,7 @@ class StatefulSetController:
         self._environment = environment
         self._client = environment.client
         self._objects = environment.of(STATEFULSETS)
+        self._own = OwnWrites(self._objects)
         self._pods = environment.pods_by_owner()
         self._orphans = orphans_of(environment)
         self._claims = environment.of(PERSISTENTVOLUMECLAIMS)
@@ -104,7 +106,7 @@ class StatefulSetController:
         owner = Owner("apps/v1", "StatefulSet", item.metadata)
         update = await self._revisions.ensure(owner, item.spec.template)
         uid = item.metadata.uid
-        if update is None or not self._writer.own.seen(uid):
+        if update is None or not self._writer.own.seen(uid) or not self._own.seen(uid):
             self._loop.queue.add_after(key, 0.02 if update is None else 1.0)
             return
         by_name = {revision.metadata.name: revision for revision in self._revisions.of(uid)}
@@ -185,4 +187,7 @@ class StatefulSetController:
         if patch:
             meta = item.metadata
             body = {"metadata": {"uid": meta.uid}, "status": patch}
-            await self._client.patch(STATEFULSETS, meta.name, body, meta.namespace, subresource="status")
+            stored = await self._client.patch(
+                STATEFULSETS, meta.name, body, meta.namespace, subresource="status"
+            )
+            self._own.wrote(meta.uid, stored)
