@@ -12,6 +12,7 @@ from podwire.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.resources import NODES
 from podwire.model.node import Node
 from podwire.observe.log import Log
+from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import rfc3339
 
 _CONDITION = "NetworkUnavailable"
@@ -27,8 +28,14 @@ class Announcer:
         self._log = Log("agent")
         self._refused = ""
 
-    async def announce(self, annotations: Mapping[str, str]) -> bool:
-        """Makes the Node say it; whether it does now."""
+    async def insist(self, annotations: Mapping[str, str]) -> None:
+        """Makes the Node say it, trying until it does."""
+        backoff = Backoff(0.2, 10.0)
+        while not await self.announce(annotations):
+            await self._client.clock.sleep(backoff.next_delay_s())
+
+    async def announce(self, annotations: Mapping[str, str], *, network: bool = False) -> bool:
+        """Makes the Node say it, and with ``network`` that its network is there; whether it does now."""
         node = self._nodes.get(self._node)
         if node is None:
             return False
@@ -36,7 +43,7 @@ class Announcer:
             if any(node.metadata.annotations.get(name) != text for name, text in annotations.items()):
                 await self._client.patch(NODES, self._node, {"metadata": {"annotations": dict(annotations)}},
                                          patch_type=MERGE_PATCH)
-            if not _is_clear(node):
+            if network and not _is_clear(node):
                 await self._client.patch(NODES, self._node, {"status": {"conditions": [self._condition()]}},
                                          patch_type=STRATEGIC_MERGE_PATCH, subresource="status")
         except (ApiError, ApiUnreachable) as failure:

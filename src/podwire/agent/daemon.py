@@ -1,13 +1,13 @@
 """The node daemon: puts CNI, routing and the Service proxy together, and nothing else.
 
 Everything that the parts share is made here: the API client, the collection of Nodes, the health endpoint, the
-supervisor. A part that is not listed in the configuration is not even imported. Ending the process, in order or by
+supervisor. The proxy is imported only when it is listed in the configuration. Ending the process, in order or by
 kill -9, leaves the kernel as it is; the next start compares and goes on.
 """
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, overlay
@@ -31,6 +31,9 @@ from podwire.routing.underlay import DEFAULT_MTU
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
 
+if TYPE_CHECKING:
+    from podwire.agent.services import ServicePart
+
 
 class Agent:
     """One node's agent; ``run`` is its whole life."""
@@ -41,8 +44,8 @@ class Agent:
         self.clock: Clock = client.clock
         self.health = Health()
         self.log = Log("agent")
-        alone = set(config.parts) == {"cni"}
-        self.nodes = Informer(client, NODES, field_selector=f"metadata.name={config.node_name}" if alone else "")
+        alone = "" if "routing" in config.parts else f"metadata.name={config.node_name}"
+        self.nodes = Informer(client, NODES, field_selector=alone)
         self.announcer = Announcer(client, config.node_name, self.nodes.objects)
         self.machine = KernelMachine()
 
@@ -57,7 +60,7 @@ class Agent:
             elif cni is not None:
                 self._follow_node(cni)
             if "proxy" in self.config.parts:
-                self._start_proxy(supervisor)
+                self._services().start(supervisor, self.health, self.announcer)
             supervisor.start("nodes", self.nodes.run)
             self.log.info("started", node=self.config.node_name, parts=",".join(self.config.parts))
 
@@ -103,7 +106,7 @@ class Agent:
             me, _ = router.me()
             if cni is not None and me is not None:
                 cni.set_node(_pod_node(plan.pod_mtu, me.addresses, self._own()))
-            return await self.announcer.announce(annotation(plan.facts))
+            return await self.announcer.announce(annotation(plan.facts), network=True)
 
         async def route() -> None:
             await self.nodes.synced.wait()
@@ -152,8 +155,10 @@ class Agent:
 
         self.nodes.subscribe(changed)
 
-    def _start_proxy(self, supervisor: Supervisor) -> None:
-        del supervisor
+    def _services(self) -> "ServicePart":
+        from podwire.agent.services import ServicePart
+
+        return ServicePart(self.config, self.client, self.nodes)
 
 
 def _pod_node(mtu: int, addresses: tuple[Any, ...], node: Node | None) -> PodNode:

@@ -1,7 +1,8 @@
 """The nodes of a cluster as routing sees them: addresses, pod CIDRs, and what each says about itself.
 
-A node announces its :class:`Facts` as JSON in the annotation ``podwire.io/routing``; everything else is read from
-the Node object. A node without the annotation (its agent has not come up yet) is taken to do what this node does.
+A node announces its :class:`Facts` as JSON in the annotation ``podwire.io/routing-facts`` (and the backend alone,
+for people, in ``podwire.io/routing``); everything else is read from the Node object. A node without the annotation
+(its agent has not come up yet) is taken to do what this node does.
 """
 
 import hashlib
@@ -20,7 +21,8 @@ import msgspec
 
 from podwire.model.node import Node
 
-ANNOTATION = "podwire.io/routing"
+ANNOTATION = "podwire.io/routing-facts"
+BACKEND_ANNOTATION = "podwire.io/routing"
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface

@@ -21,7 +21,7 @@ from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.routing.backend import Backend, Options
 from podwire.routing.backends.vxlan import DEVICE
-from podwire.routing.nodes import ANNOTATION, Address, Facts, Me, Network, Peer, Underlay, peer_of
+from podwire.routing.nodes import ANNOTATION, BACKEND_ANNOTATION, Address, Facts, Me, Network, Peer, Underlay, peer_of
 from podwire.routing.plan import Plan, cluster_networks, plan
 from podwire.routing.registry import BACKENDS, load
 from podwire.routing.tables import GUARD, MASQUERADE, guard, masquerade
@@ -191,5 +191,5 @@ class Router:
 
 
 def annotation(facts: Facts) -> dict[str, str]:
-    """The annotation that announces facts."""
-    return {ANNOTATION: msgspec.json.encode(facts).decode()}
+    """The annotations that announce facts, to peers and to people."""
+    return {ANNOTATION: msgspec.json.encode(facts).decode(), BACKEND_ANNOTATION: facts.backend}

@@ -161,7 +161,7 @@ def test_cluster_networks_are_merged() -> None:
 def test_peer_from_a_node_object() -> None:
     node = Node(
         metadata=ObjectMeta(
-            name="n", annotations={"podwire.io/routing": '{"backend":"vxlan","receives":["vxlan"]}'}
+            name="n", annotations={"podwire.io/routing-facts": '{"backend":"vxlan","receives":["vxlan"]}'}
         ),
         spec=NodeSpec(pod_cidrs=("10.244.3.0/24", "nonsense")),
         status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.89.0.12"),
@@ -171,7 +171,7 @@ def test_peer_from_a_node_object() -> None:
     assert got.addresses == (ip_address("10.89.0.12"),)
     assert got.pod_cidrs == (ip_network("10.244.3.0/24"),)
     assert got.facts == Facts("vxlan", ("vxlan",))
-    damaged = Node(metadata=ObjectMeta(name="n", annotations={"podwire.io/routing": "{"}))
+    damaged = Node(metadata=ObjectMeta(name="n", annotations={"podwire.io/routing-facts": "{"}))
     assert peer_of(damaged) == Peer(name="n")
 
 
