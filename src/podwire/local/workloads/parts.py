@@ -17,6 +17,9 @@ registry = {
     "daemonset": "podwire.local.workloads.daemonset:DaemonSetController",
     "statefulset": "podwire.local.workloads.statefulset:StatefulSetController",
     "job": "podwire.local.workloads.job:JobController",
+    "cronjob": "podwire.local.workloads.cronjob:CronJobController",
+    "poddisruptionbudget": "podwire.local.workloads.disruption:DisruptionController",
+    "nodelifecycle": "podwire.local.workloads.nodelifecycle:NodeLifecycleController",
     "serviceaccount": "podwire.local.workloads.serviceaccount:ServiceAccountController",
 }
 
