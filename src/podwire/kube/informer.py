@@ -138,8 +138,10 @@ class Informer(Generic[T]):
         self.synced.set()
 
     def _replace(self, items: dict[str, T], versions: dict[str, str]) -> None:
-        before, had = self.objects, self._versions
-        self.objects, self._versions = items, versions
+        before, had = dict(self.objects), self._versions
+        self.objects.clear()  # in place: readers hold on to this dictionary
+        self.objects.update(items)
+        self._versions = versions
         for key, old in before.items():
             if key not in items:
                 self._tell(key, old, None)

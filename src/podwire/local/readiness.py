@@ -11,12 +11,16 @@ from typing import Any
 
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
-from podwire.kube.resources import DAEMONSETS, DEPLOYMENTS, NODES, PODS, STATEFULSETS, Json
+from podwire.kube.resources import DAEMONSETS, DEPLOYMENTS, NODES, PODS, STATEFULSETS, Json, Resource
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
 from podwire.runtime.tasks import TaskSet
 
-_KINDS = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFULSETS, "DaemonSet": DAEMONSETS}
+_KINDS: dict[str, Resource[Json]] = {
+    "Deployment": DEPLOYMENTS.raw,
+    "StatefulSet": STATEFULSETS.raw,
+    "DaemonSet": DAEMONSETS.raw,
+}
 
 
 class Waiting:
@@ -33,7 +37,7 @@ class Waiting:
         self._changed = asyncio.Event()
         self._nodes = Informer(client, NODES)
         self._pods = Informer(client, PODS)
-        self._workloads = {kind: Informer(client, _KINDS[kind].raw) for kind in self._wanted if kind in _KINDS}
+        self._workloads = {kind: Informer(client, _KINDS[kind]) for kind in self._wanted if kind in _KINDS}
 
     @property
     def workloads(self) -> int:

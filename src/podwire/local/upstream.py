@@ -7,6 +7,7 @@ fabric and the world. Cost: two sockets; some 100 us a query that is relayed.
 
 import asyncio
 import struct
+from typing import cast
 
 from podwire.dns.forward import Forwarder, ForwardOptions, read_resolv_conf
 from podwire.observe.log import Log
@@ -32,8 +33,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self._relay.tasks.start("relay", self._answer(data, addr))

@@ -9,6 +9,7 @@ from podwire.dns.names import encode_name
 from podwire.errors import ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.resources import ENDPOINTSLICES, NODES, PODS, SERVICES
+from podwire.local.kubelet.sandbox import load_record
 from podwire.local.layout import Layout
 from podwire.local.probe.execute import Lookup, Prober
 from podwire.local.probe.plan import HOST, Facts, Place
@@ -38,6 +39,16 @@ def _backed(one: EndpointSlice) -> str:
     return f"{one.metadata.namespace}/{service}" if ready and service else ""
 
 
+def pod_namespaces(layout: Layout) -> dict[str, Path]:
+    """The network namespace of every pod by uid, as the nodes' kubelets recorded it."""
+    found: dict[str, Path] = {}
+    for folder in Path(layout.state).glob("nodes/*/kubelet/pods/*"):
+        record = load_record(folder)
+        if record is not None and record.netns:
+            found[record.uid] = Path(record.netns)
+    return found
+
+
 async def prober(layout: Layout, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
     """A prober for the pods of a local cluster, and the facts to plan with."""
     facts = await facts_of(client)
@@ -45,12 +56,14 @@ async def prober(layout: Layout, client: Client, clock: Clock, timeout_s: float 
         (s.spec.cluster_ip for s in facts.services if (s.metadata.namespace, s.metadata.name) == _DNS_SERVICE), ""
     )
 
+    namespaces = pod_namespaces(layout)
+
     def namespace_of(place: Place) -> Path | None:
         if place.name == HOST:
             return None
         if place.host_network:
             return Path(layout.netns(place.node))
-        return Path(layout.netns(f"pod-{place.pod_uid}"))
+        return namespaces[place.pod_uid]
 
     lookup = Lookup(server=server, query=_query, addresses=_addresses)
     return Prober(namespace_of, lookup, clock, timeout_s), facts

@@ -29,7 +29,6 @@ _RESEND_S = 0.3
 
 NamespaceOf = Callable[[Place], Path | None]
 """The namespace file of a place; None for the host's own."""
-Resolve = Callable[[socket.socket, str], "asyncio.Future[str]"]
 
 
 class _Answer(msgspec.Struct):
@@ -79,7 +78,7 @@ class Prober:
             by_place.setdefault(question[0], []).append(question)
         asking: list[tuple[tuple[Place, str], socket.socket]] = []
         for place, asked in by_place.items():
-            with _visit(self._namespace_of(place)):
+            with netns.inside(self._namespace_of(place)):
                 family = socket.AF_INET6 if ":" in self._lookup.server else socket.AF_INET
                 asking += [(question, _socket(family, socket.SOCK_DGRAM)) for question in asked]
         answers = await asyncio.gather(*(self._ask(s, question[1], n) for n, (question, s) in enumerate(asking)))
@@ -102,7 +101,7 @@ class Prober:
             by_place.setdefault(attempt.source, []).append(number)
         opened: dict[int, socket.socket] = {}
         for place, numbers in by_place.items():
-            with _visit(self._namespace_of(place)):
+            with netns.inside(self._namespace_of(place)):
                 for number in numbers:
                     attempt = attempts[number]
                     address = names.get(_question(attempt), "" if attempt.named else attempt.address)
@@ -170,10 +169,6 @@ class Prober:
 
 def _question(attempt: Attempt) -> tuple[Place, str]:
     return attempt.source, attempt.address
-
-
-def _visit(namespace: Path | None) -> "netns.inside":
-    return netns.inside(namespace)
 
 
 def _socket_for(address: str, protocol: str) -> socket.socket:
