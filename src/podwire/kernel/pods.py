@@ -41,6 +41,7 @@ from podwire.kernel.uapi import (
     RTM_DELLINK,
     RTM_DELNEIGH,
     RTM_DELROUTE,
+    RTM_GETLINK,
     RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWNEIGH,
@@ -67,8 +68,8 @@ _ADD = NLM_F_CREATE | NLM_F_EXCL
 def derived_index(name: str, attempt: int = 0) -> int:
     """The device number to ask for on both ends.
 
-    Asking saves the round trip that would learn it; a clash (one in 2,000 for a node with 100 pods) is answered
-    with EBUSY, and the next attempt gives another number.
+    Asking saves the round trip that would learn it; a clash (one in 2,000 for a node with 100 pods) is refused,
+    and the next attempt gives another number.
     """
     return _FIRST_INDEX + (zlib.crc32(f"{name} {attempt}".encode()) % _INDEXES)
 
@@ -113,10 +114,21 @@ def _make_pair(host: Netlink, node: NetworkState, peer: Link, descriptor: int) -
             return index
         if 0 not in failures:
             _discard(host, link, index)
-        elif failures[0].errno == errno.EBUSY and attempt < _ATTEMPTS - 1:
+        elif attempt < _ATTEMPTS - 1 and _is_number_taken(host, failures[0], link, index):
             continue
         _check(failures)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _is_number_taken(host: Netlink, failure: KernelError, link: Link, index: int) -> bool:
+    """EBUSY comes for the pod's end; for the node's, EEXIST stands for the number as for the name."""
+    if failure.errno != errno.EEXIST:
+        return failure.errno == errno.EBUSY
+    request = Message(RTM_GETLINK, 0, link_codec.header(index), "read", f"link {index}")
+    try:
+        return link_codec.decode(host.get(request)[1]).link.name != link.name
+    except KernelNotFound:
+        return False
 
 
 def _check(failures: dict[int, KernelError]) -> None:

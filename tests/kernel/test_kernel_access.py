@@ -1,0 +1,219 @@
+"""Namespaces, sysctls, notifications, connection tracking and feature probes on the real kernel."""
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
+from podwire.kernel import netns, network, sysctl, tun
+from podwire.kernel.conntrack import Conntrack
+from podwire.kernel.features import FEATURES, Answer, Features
+from podwire.kernel.monitor import Event, Monitor
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.sockets import socket_in
+from podwire.state.network import Address, Link, NetworkState, Owner, Route, Sysctl
+
+FOLDER = Path(f"/run/pwt-kernel-access-{os.getpid()}")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    path = FOLDER / "a"
+    netns.create(path)
+    yield path
+    netns.delete(path)
+    FOLDER.rmdir()
+
+
+def test_a_namespace_is_made_and_deleted(place: Path) -> None:
+    own = netns.identity()
+    assert netns.exists(place)
+    assert netns.identity(place) != own
+    with netns.inside(place):
+        assert netns.identity() == netns.identity(place)
+        assert [name for _, name in socket.if_nameindex()] == ["lo"]
+    assert netns.identity() == own
+    with pytest.raises(KernelExists):
+        netns.create(place)
+    assert netns.delete(FOLDER / "b") is False
+
+
+def test_the_thread_returns_after_a_failure(place: Path) -> None:
+    own = netns.identity()
+    with pytest.raises(ZeroDivisionError), netns.inside(place):
+        raise ZeroDivisionError
+    assert netns.identity() == own
+
+
+def test_a_plain_file_is_no_namespace(place: Path) -> None:
+    plain = FOLDER / "plain"
+    plain.touch()
+    assert not netns.exists(plain)
+    with pytest.raises(KernelError), netns.inside(plain):
+        pass
+    assert netns.delete(plain) is True
+    assert not plain.exists()
+
+
+def test_a_namespace_lives_as_long_as_a_socket(place: Path) -> None:
+    with netns.inside(place):
+        pass
+    descriptor = netns.create_anonymous()
+    with Netlink(descriptor) as netlink:
+        os.close(descriptor)
+        assert [link.name for link in network.read_links(netlink)] == ["lo"]
+
+
+def test_sysctls_are_those_of_the_namespace(place: Path) -> None:
+    before = sysctl.read("net/ipv4/ip_forward")
+    sysctl.write("net/ipv4/ip_forward", "1", place)
+    assert sysctl.read("net/ipv4/ip_forward", place) == "1"
+    assert sysctl.read("net/ipv4/ip_forward") == before
+    kept = sysctl.snapshot(("net/ipv4/ip_forward", "net/ipv4/nothing", "net/ipv4/ip_local_port_range"), place)
+    assert [x.path for x in kept] == ["net/ipv4/ip_forward", "net/ipv4/ip_local_port_range"]
+    assert kept[0] == Sysctl("net/ipv4/ip_forward", "1")
+    with pytest.raises(KernelNotFound, match="net/ipv4/nothing"):
+        sysctl.read("net/ipv4/nothing", place)
+    with pytest.raises(KernelError, match="Invalid argument"):
+        sysctl.write("net/ipv4/ip_forward", "x", place)
+
+
+def test_changes_are_announced(place: Path) -> None:
+    with Monitor(place, ("link", "address", "route")) as monitor, Netlink(place) as netlink:
+        assert monitor.read() == []
+        state = NetworkState(
+            links=(Link("x", "bridge"),),
+            addresses=(Address("x", "10.0.0.1/24", proto=9),),
+            routes=(Route("10.1.0.0/16", "10.0.0.2", "x", proto=113),),
+        )
+        network.add(netlink, state).check()
+        index = network.read_link(netlink, "x").index
+        events = monitor.read()
+        assert Event("link", False, index) in events
+        assert Event("address", False, index, 9) in events
+        assert Event("route", False, index, 113) in events
+        netlink.delete_link("x")
+        assert Event("link", True, index) in monitor.read()
+
+
+def test_own_changes_can_be_left_out(place: Path) -> None:
+    with Netlink(place) as netlink, Netlink(place) as other, Monitor(place, ("route",)) as monitor:
+        network.add(netlink, NetworkState((Link("x", "bridge"),), (Address("x", "10.0.0.1/24"),))).check()
+        monitor.read()
+        monitor.ignore(netlink.port)
+        network.add(netlink, NetworkState(routes=(Route("10.1.0.0/16", "10.0.0.2", proto=113),))).check()
+        assert monitor.read() == []
+        network.add(other, NetworkState(routes=(Route("10.2.0.0/16", "10.0.0.2", proto=4),))).check()
+        assert [event.proto for event in monitor.read()] == [4]
+
+
+def test_missed_changes_are_said(place: Path) -> None:
+    with Monitor(place, ("route",)) as monitor, Netlink(place) as netlink:
+        network.add(netlink, NetworkState((Link("x", "bridge"),), (Address("x", "10.0.0.1/24"),))).check()
+        routes = tuple(Route(f"10.{i // 250}.{i % 250}.0/24", "10.0.0.2", "x", proto=9) for i in range(250, 8000))
+        network.add(netlink, NetworkState(routes=routes)).check()
+        assert "lost" in {event.kind for event in monitor.read()}
+
+
+def test_a_loop_is_told(place: Path) -> None:
+    async def watch() -> list[Event]:
+        told: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
+        with Monitor(place, ("link",)) as monitor, Netlink(place) as netlink:
+            monitor.attach(told.put_nowait)
+            network.add(netlink, NetworkState((Link("x", "bridge"),))).check()
+            async with asyncio.timeout(5):
+                return list(await told.get())
+
+    assert {event.kind for event in asyncio.run(watch())} == {"link"}
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_tracked_flows_are_listed_and_forgotten(place: Path, family: socket.AddressFamily, address: str) -> None:
+    """Tracking is on in a namespace once something asks for it: here a rule of nft."""
+    with Netlink(place) as netlink:
+        network.apply(netlink, NetworkState((Link("lo"),)), _nobody()).check()
+    _track(place)
+    with (
+        socket_in(place, family, socket.SOCK_DGRAM) as server,
+        socket_in(place, family, socket.SOCK_DGRAM) as client,
+        Conntrack(place) as conntrack,
+    ):
+        server.bind((address, 5353))
+        client.connect((address, 5353))
+        client.send(b"x")
+        flows = [flow for flow in conntrack.flows() if flow.original.dport == 5353]
+        assert [(flow.protocol, flow.original.dst, flow.backend) for flow in flows] == [
+            ("UDP", address, (address, 5353))
+        ]
+        assert str(flows[0]).startswith(f"UDP {address} ")
+        assert conntrack.forget_addresses(["192.0.2.1"]) == 0
+        assert conntrack.forget_addresses([address], "TCP") == 0
+        assert conntrack.forget_addresses([address], "UDP") == 1
+        assert conntrack.flows() == []
+
+
+def _nobody() -> Owner:
+    return Owner(200)
+
+
+def _track(place: Path) -> None:
+    rules = (
+        "add table inet t; add chain inet t c { type filter hook output priority 0; }; add rule inet t c ct state new"
+    )
+    with netns.inside(place):
+        subprocess.run(["nft", rules], check=True)
+
+
+def test_probes_answer_with_a_reason() -> None:
+    features = Features()
+    answers = features.all()
+    assert [answer.name for answer in answers] == list(FEATURES)
+    for answer in answers:
+        assert answer.verdict == "yes" or answer.reason, answer
+        assert answer.minimum
+    assert features.probe("veth") and features.probe("bridge") and features.probe("nftables")
+    assert features.probe("veth") is features.probe("veth")
+
+
+def test_a_missing_feature_is_refused_by_name() -> None:
+    answer = Answer("ip_vs", "no", "the kernel has no such netlink family", "2.6.28")
+    assert not answer
+    assert str(answer) == "ip_vs: no (the kernel has no such netlink family), in Linux since 2.6.28"
+    with pytest.raises(Unsupported, match="ip_vs"):
+        answer.require()
+    Answer("veth", "yes", "", "2.6.24").require()
+
+
+def test_a_tun_device_passes_packets(place: Path) -> None:
+    with Netlink(place) as netlink:
+        descriptor = tun.open_tun("t0", place)
+        try:
+            state = NetworkState((Link("t0", mtu=1400),), (Address("t0", "10.9.0.1/24"),))
+            network.apply(netlink, state, _nobody()).check()
+            with socket_in(place, socket.AF_INET, socket.SOCK_DGRAM) as client:
+                client.sendto(b"hello", ("10.9.0.2", 99))
+            packets = [os.read(descriptor, 2048)]
+            while packets[-1][0] >> 4 != 4:
+                packets.append(os.read(descriptor, 2048))
+            assert packets[-1].endswith(b"hello")
+        finally:
+            os.close(descriptor)
+        with pytest.raises(KernelNotFound):
+            network.read_link(netlink, "t0")
+
+
+def test_a_socket_stays_where_it_was_made(place: Path) -> None:
+    with Netlink(place) as netlink:
+        network.apply(netlink, NetworkState((Link("lo"),)), _nobody()).check()
+    with socket_in(place) as server:
+        server.bind(("127.0.0.1", 18080))
+        server.listen()
+        with socket_in(place, blocking=True) as client, socket_in(None, blocking=True) as outside:
+            client.connect(("127.0.0.1", 18080))
+            with pytest.raises(ConnectionRefusedError):
+                outside.connect(("127.0.0.1", 18080))
