@@ -90,7 +90,7 @@ class ClusterNode:
         self.mtu = 1500
         self.pods = PodNetwork(self.leases, self.plumber, lambda: PodNode(mtu=self.mtu, sources={4: self.ip}))
         self.machine = KernelMachine(self.place)
-        self.router = Router(self.name, cluster.nodes, self.machine, SystemClock())
+        self.router = Router(self.name, lambda: cluster.nodes, self.machine, SystemClock())
         self.router.cidrs = (ip_network("10.244.0.0/16"),)
 
     @property
@@ -351,7 +351,7 @@ def test_traffic_outlives_the_agent(make: Make) -> None:
         for node in cluster.all:
             node.machine.close()
             node.machine = KernelMachine(node.place)
-            node.router = Router(node.name, cluster.nodes, node.machine, SystemClock())
+            node.router = Router(node.name, lambda: cluster.nodes, node.machine, SystemClock())
             node.router.cidrs = (ip_network("10.244.0.0/16"),)
             node.reconcile()
             time.sleep(0.1)

@@ -4,7 +4,7 @@ Both are compared with what the object says already, so an idle agent writes not
 the condition that keeps the scheduler away (by its taint) until somebody has made the network; nobody else clears it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from podwire.errors import ApiError, ApiUnreachable
@@ -21,7 +21,7 @@ _CONDITION = "NetworkUnavailable"
 class Announcer:
     """Writes one Node object."""
 
-    def __init__(self, client: Client, node: str, nodes: Mapping[str, Node]) -> None:
+    def __init__(self, client: Client, node: str, nodes: Callable[[], Mapping[str, Node]]) -> None:
         self._client = client
         self._node = node
         self._nodes = nodes
@@ -36,7 +36,7 @@ class Announcer:
 
     async def announce(self, annotations: Mapping[str, str], *, network: bool = False) -> bool:
         """Makes the Node say it, and with ``network`` that its network is there; whether it does now."""
-        node = self._nodes.get(self._node)
+        node = self._nodes().get(self._node)
         if node is None:
             return False
         try:

@@ -46,7 +46,7 @@ class Agent:
         self.log = Log("agent")
         alone = "" if "routing" in config.parts else f"metadata.name={config.node_name}"
         self.nodes = Informer(client, NODES, field_selector=alone)
-        self.announcer = Announcer(client, config.node_name, self.nodes.objects)
+        self.announcer = Announcer(client, config.node_name, self._all)
         self.machine = KernelMachine()
 
     async def run(self) -> None:
@@ -94,7 +94,7 @@ class Agent:
         return service
 
     def _start_routing(self, supervisor: Supervisor, cni: CniService | None) -> None:
-        router = Router(self.config.node_name, self.nodes.objects, self.machine, self.clock)
+        router = Router(self.config.node_name, self._all, self.machine, self.clock)
         router.cidrs = self.config.networks
         router.configure(self.config.routing)
         settings = self._settings(router)
@@ -136,6 +136,9 @@ class Agent:
         informer.subscribe(changed)
         return informer
 
+    def _all(self) -> Mapping[str, Node]:
+        return self.nodes.objects
+
     def _own(self) -> Node | None:
         return self.nodes.objects.get(self.config.node_name)
 
@@ -146,7 +149,7 @@ class Agent:
             node = self._own()
             if node is None:
                 return
-            own = Router(self.config.node_name, self.nodes.objects, self.machine, self.clock)
+            own = Router(self.config.node_name, self._all, self.machine, self.clock)
             me, _ = own.me()
             if me is not None:
                 cni.set_node(_pod_node(me.underlay.mtu, me.addresses, node))

@@ -55,9 +55,9 @@ class Machine(Protocol):
 
 
 class Router:
-    """One node's routing; ``nodes`` is the live collection of Node objects by name."""
+    """One node's routing; ``nodes`` gives the Node objects by name as they are now."""
 
-    def __init__(self, node: str, nodes: Mapping[str, Node], machine: Machine, clock: Clock) -> None:
+    def __init__(self, node: str, nodes: Callable[[], Mapping[str, Node]], machine: Machine, clock: Clock) -> None:
         self.node = node
         self.options = Options()
         self.cidrs: tuple[Network, ...] = ()
@@ -120,7 +120,7 @@ class Router:
         if me is None:
             self._end(problem)
             return
-        peers = [peer_of(node) for name, node in sorted(self._nodes.items()) if name != self.node]
+        peers = [peer_of(node) for name, node in sorted(self._nodes().items()) if name != self.node]
         backends: dict[str, Backend] = {name: load(name, self.options) for name in BACKENDS}
         desired = plan(me, peers, self.options, backends)
         failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(self._tables(me, peers, desired))]
@@ -139,7 +139,7 @@ class Router:
 
     def me(self) -> tuple[Me | None, str]:
         """This node as routing sees it, or why it cannot be seen."""
-        node = self._nodes.get(self.node)
+        node = self._nodes().get(self.node)
         if node is None:
             return None, f"no Node {self.node}"
         own = peer_of(node)
@@ -169,7 +169,7 @@ class Router:
 
     def announced(self) -> Facts | None:
         """What the Node object says of this node now."""
-        node = self._nodes.get(self.node)
+        node = self._nodes().get(self.node)
         return peer_of(node).facts if node is not None else None
 
     def samples(self) -> list[Sample]:
