@@ -1,0 +1,406 @@
+"""Follows a packet through nftables tables given as values, and says which rules decided (pure).
+
+The base chains of a hook run in the order of their priorities, as in the kernel: ``accept`` and the end of a chain go
+on to the next base chain, ``drop`` and ``reject`` end everything. A packet from outside passes prerouting, then input
+or forward and postrouting; one of the machine's own passes output and postrouting, and input as well when it goes to
+itself. ``numgen`` can be anything: :meth:`Tracer.outcomes` takes every choice in turn. Dynamic sets remember between
+packets, as in the kernel; time does not pass. A statement that is not known here raises; it is never skipped.
+
+The cost is one walk of the rules for each choice.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from podwire.errors import ProtocolError
+from podwire.state.nft import Chain, Element, Set, Table, interval_bounds
+from podwire.state.nft_fields import field_type
+from podwire.state.nft_rules import (
+    Assign,
+    Counter,
+    Field,
+    Limit,
+    Log,
+    Mapped,
+    Masked,
+    Masquerade,
+    Match,
+    Nat,
+    Notrack,
+    Numgen,
+    Operand,
+    Redirect,
+    Reject,
+    Rule,
+    SetRef,
+    Statement,
+    Update,
+    Value,
+    Values,
+    Verdict,
+    VerdictMap,
+    operand_types,
+)
+from podwire.state.nft_types import PROTOCOLS, data_type, pack, unpack, width
+from podwire.trace.packet import Machine, Outcome, Packet, Step
+
+_DNAT_BIT = 32
+_ADDRESS_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
+
+
+class _NoMatch(Exception):
+    """A statement ended its rule."""
+
+
+class _Ended(Exception):
+    """The packet's way ended: drop or reject."""
+
+    def __init__(self, verdict: str) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
+
+
+class Tracer:
+    """Tables of one machine, with the memory of their dynamic sets."""
+
+    def __init__(self, tables: Iterable[Table], machine: Machine) -> None:
+        self.tables = tuple(tables)
+        self.machine = machine
+        self.sets: dict[tuple[str, str, str], Set] = {
+            (table.family, table.name, each.name): each for table in self.tables for each in table.sets
+        }
+        self.memory: dict[tuple[str, str, str], dict[bytes, Element]] = {}
+
+    def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
+        """What becomes of a packet; ``choices`` are the answers of ``numgen`` in order, then 0."""
+        return _Walk(self, packet, list(choices)).run()
+
+    def outcomes(self, packet: Packet) -> Iterator[Outcome]:
+        """Every outcome that ``numgen`` allows. Dynamic sets forget what the walk put in."""
+        before = {place: dict(entries) for place, entries in self.memory.items()}
+        choices: list[int] = []
+        while True:
+            self.memory = {place: dict(entries) for place, entries in before.items()}
+            walk = _Walk(self, packet, choices)
+            yield walk.run()
+            counts = walk.counts
+            choices = walk.chosen
+            while choices and choices[-1] + 1 >= counts[len(choices) - 1]:
+                choices.pop()
+            if not choices:
+                self.memory = before
+                return
+            choices[-1] += 1
+
+
+class _Walk:
+    """One packet on its way."""
+
+    def __init__(self, tracer: Tracer, packet: Packet, choices: list[int]) -> None:
+        self.tracer = tracer
+        self.packet = packet
+        self.original = packet
+        self.choices = list(choices)
+        self.chosen: list[int] = []
+        self.counts: list[int] = []
+        self.steps: list[Step] = []
+        self.translated = False
+        self.masqueraded = False
+        self.table = Table(family="ip", name="")
+        self.hook = ""
+
+    def run(self) -> Outcome:
+        """The whole way."""
+        delivered = False
+        verdict = "accept"
+        try:
+            if self.packet.input:
+                self.pass_hook("prerouting")
+                delivered = self.tracer.machine.owns(self.packet.destination)
+                self.pass_hook("input" if delivered else "forward")
+            else:
+                self.pass_hook("output")
+                delivered = self.tracer.machine.owns(self.packet.destination)
+            if not delivered or not self.packet.input:
+                self.pass_hook("postrouting")
+            if delivered and not self.packet.input:
+                self.pass_hook("input")
+        except _Ended as ended:
+            verdict = ended.verdict
+        return Outcome(
+            verdict=verdict,
+            packet=self.packet,
+            translated=self.translated,
+            masqueraded=self.masqueraded,
+            delivered=delivered,
+            steps=tuple(self.steps),
+        )
+
+    def pass_hook(self, hook: str) -> None:
+        """All base chains of a hook."""
+        chains = [
+            (chain.priority, table, chain)
+            for table in self.tracer.tables
+            if table.family in ("inet", self.packet.family)
+            for chain in table.chains
+            if chain.hook == hook
+        ]
+        self.hook = hook
+        for _, table, chain in sorted(chains, key=lambda entry: entry[0]):
+            if chain.type == "nat" and (self.packet.state != "new" or (self.translated and hook != "postrouting")):
+                continue
+            self.table = table
+            verdict = self.run_chain(chain)
+            if verdict is None and chain.policy == "drop":
+                self.note(chain, "policy drop")
+                raise _Ended("drop")
+
+    def note(self, chain: Chain, rule: str) -> None:
+        """Remembers a rule that took part."""
+        self.steps.append(Step(self.hook, f"{self.table.family} {self.table.name}", chain.name, rule))
+
+    def run_chain(self, chain: Chain) -> str | None:
+        """``accept`` when a rule said so, None when the chain came to its end."""
+        for rule in chain.rules:
+            verdict = self.run_rule(chain, rule)
+            if verdict is None:
+                continue
+            if verdict.kind == "accept":
+                return "accept"
+            if verdict.kind == "return":
+                return None
+            if verdict.kind == "drop":
+                raise _Ended("drop")
+            answer = self.run_chain(self.table.chain(verdict.chain))
+            if answer is not None or verdict.kind == "goto":
+                return answer
+        return None
+
+    def run_rule(self, chain: Chain, rule: Rule) -> Verdict | None:
+        """The verdict of a rule, None when it has none or did not match."""
+        try:
+            for statement in rule.statements:
+                verdict = self.statement(chain, rule, statement)
+                if verdict is not None:
+                    if not isinstance(statement, Reject | Nat):
+                        self.note(chain, str(rule))
+                    return None if verdict.kind == "continue" else verdict
+        except _NoMatch:
+            return None
+        self.note(chain, str(rule))
+        return None
+
+    def statement(self, chain: Chain, rule: Rule, statement: Statement) -> Verdict | None:
+        """Runs one statement; the verdict that it gives."""
+        match statement:
+            case Match():
+                self.match(statement)
+            case Verdict():
+                return statement
+            case VerdictMap():
+                return self.verdict_map(statement)
+            case Assign():
+                self.assign(statement)
+            case Update():
+                self.update(statement)
+            case Counter() | Log() | Limit() | Notrack():
+                pass
+            case Reject():
+                if statement.how == "tcp reset" and self.packet.protocol != "tcp":
+                    raise _NoMatch
+                self.note(chain, str(rule))
+                raise _Ended("reject")
+            case _:
+                return self.translate(chain, rule, statement)
+        return None
+
+    def translate(self, chain: Chain, rule: Rule, statement: Statement) -> Verdict:
+        """An address translation; it accepts the packet for this hook."""
+        if isinstance(statement, Masquerade) or (isinstance(statement, Nat) and statement.kind == "snat"):
+            self.masqueraded = True
+            return Verdict("accept")
+        if isinstance(statement, Redirect):
+            own = "127.0.0.1" if self.packet.family == "ip" else "::1"
+            self.redirect(own, int(statement.port.text) if statement.port else None)
+            return Verdict("accept")
+        if not isinstance(statement, Nat):
+            raise ProtocolError("local", f"the tracer does not know {statement}")
+        if isinstance(statement.address, Mapped):
+            types = (_ADDRESS_TYPES[statement.family], "inet_service")
+            parts = unpack(types if statement.ports else types[:1], self.value(statement.address))
+            self.redirect(parts[0], int(parts[1]) if statement.ports else None)
+        elif statement.address is not None:
+            self.redirect(statement.address.text, int(statement.port.text) if statement.port else None)
+        self.note(chain, str(rule))
+        return Verdict("accept")
+
+    def redirect(self, address: str, port: int | None) -> None:
+        """A new destination."""
+        self.packet = msgspec.structs.replace(
+            self.packet, destination=address, destination_port=self.packet.destination_port if port is None else port
+        )
+        self.translated = True
+
+    def match(self, match: Match) -> None:
+        """Raises when the packet does not match."""
+        value = self.value(match.left)
+        if isinstance(match.right, SetRef):
+            found = self.find(match.right.name, value) is not None
+        elif isinstance(match.right, Values):
+            found = any(self.equal(match.left, value, text) for text in match.right.values)
+        else:
+            found = self.compare(match, value, match.right)
+        if found == (match.op == "!="):
+            raise _NoMatch
+
+    def compare(self, match: Match, value: bytes, right: Value) -> bool:
+        """Whether the values agree, for ``==`` and ``!=`` alike."""
+        kind = operand_types(match.left)[0]
+        if kind.flags and isinstance(match.left, Field) and match.op == "==":
+            wanted = kind.parse(right.text)
+            return any(a & b for a, b in zip(value, wanted, strict=True))
+        return self.equal(match.left, value, right.text)
+
+    def equal(self, left: Operand, value: bytes, text: str) -> bool:
+        """Whether a value is the one written, or lies in the interval or wildcard written."""
+        kind = operand_types(left)[0]
+        if kind.name == "ifname":
+            name, wanted = value.rstrip(b"\0").decode(), text.strip('"')
+            return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
+        if "/" in text or ("-" in text and kind.name in ("inet_service", "ipv4_addr", "ipv6_addr")):
+            first, last = interval_bounds(kind.name, text)
+            return first <= value <= last
+        return value == kind.parse(text)
+
+    def place(self, name: str) -> tuple[str, str, str]:
+        """Where a set of the current table is."""
+        return self.table.family, self.table.name, name
+
+    def find(self, name: str, key: bytes) -> Element | None:
+        """The element of a set or map that holds the key."""
+        declared = self.tracer.sets[self.place(name)]
+        remembered = self.tracer.memory.get(self.place(name), {}).get(key)
+        if remembered is not None:
+            return remembered
+        if "interval" not in declared.flags:
+            return declared.elements.get(key)
+        for start, element in declared.elements.items():
+            if _inside(declared, start, element.end or start, key):
+                return element
+        return None
+
+    def verdict_map(self, statement: VerdictMap) -> Verdict | None:
+        """The verdict of a map; the rule ends when there is none."""
+        element = self.find(statement.map, self.value(statement.key))
+        if element is None or element.verdict is None:
+            raise _NoMatch
+        return element.verdict
+
+    def assign(self, statement: Assign) -> None:
+        """Sets the packet's mark."""
+        if isinstance(statement.value, Value):
+            data = field_type(statement.field.name).type.parse(statement.value.text)
+        else:
+            data = self.value(statement.value)
+        if statement.field.name == "meta mark":
+            mark = int(data_type("mark").render(data[:4]), 0)
+            self.packet = msgspec.structs.replace(self.packet, mark=mark)
+
+    def update(self, statement: Update) -> None:
+        """Puts an entry into a dynamic set, or takes it out."""
+        entries = self.tracer.memory.setdefault(self.place(statement.set), {})
+        key = self.value(statement.key)
+        if statement.op == "delete":
+            entries.pop(key, None)
+        elif key not in entries:
+            data = self.value(statement.data) if statement.data is not None else b""
+            entries[key] = Element(data)
+
+    def value(self, operand: Operand) -> bytes:
+        """The bytes of an operand; padded fields for a concatenation."""
+        if isinstance(operand, Field):
+            return self.field(operand.name)
+        if isinstance(operand, Numgen):
+            return data_type("slot").parse(str(operand.offset + self.choose(operand.modulus)))
+        if isinstance(operand, Masked):
+            return self.masked(operand)
+        if isinstance(operand, Mapped):
+            element = self.find(operand.map, self.value(operand.key))
+            if element is None:
+                raise _NoMatch
+            return element.data
+        parts = (self.value(part) for part in operand.parts)
+        return b"".join(part.ljust(width(len(part)), b"\0") for part in parts)
+
+    def choose(self, modulus: int) -> int:
+        """The next answer of numgen."""
+        index = len(self.chosen)
+        answer = self.choices[index] if index < len(self.choices) else 0
+        self.chosen.append(answer)
+        self.counts.append(modulus)
+        return answer
+
+    def masked(self, operand: Masked) -> bytes:
+        """A value with bits changed."""
+        value = self.value(operand.field)
+        wanted = field_type(operand.field.name).type.parse(operand.value.text)
+        pairs = zip(value, wanted, strict=True)
+        if operand.op == "&":
+            return bytes(a & b for a, b in pairs)
+        return bytes(a | b for a, b in pairs) if operand.op == "|" else bytes(a ^ b for a, b in pairs)
+
+    def field(self, name: str) -> bytes:
+        """The bytes of a field; no match for one that the packet does not have."""
+        kind = field_type(name)
+        if kind.family and kind.family != self.packet.family:
+            raise _NoMatch
+        if kind.protocol and kind.protocol != PROTOCOLS.get(self.packet.protocol):
+            raise _NoMatch
+        return pack((kind.kind,), (self.text(name),))
+
+    def text(self, name: str) -> str:
+        """A field as text."""
+        packet, original, owns = self.packet, self.original, self.tracer.machine.owns
+        fields = {
+            "saddr": packet.source,
+            "daddr": packet.destination,
+            "sport": str(packet.source_port),
+            "dport": str(packet.destination_port),
+            "protocol": packet.protocol,
+            "nexthdr": packet.protocol,
+            "l4proto": packet.protocol,
+            "mark": str(packet.mark),
+            "iifname": packet.input,
+            "oifname": packet.output,
+            "nfproto": "ipv4" if packet.family == "ip" else "ipv6",
+        }
+        special = {
+            "ct state": packet.state,
+            "ct direction": "original",
+            "ct status": str(_DNAT_BIT if self.translated else 0),
+            "ct mark": "0",
+            "ct original ip saddr": original.source,
+            "ct original ip daddr": original.destination,
+            "ct original ip6 saddr": original.source,
+            "ct original ip6 daddr": original.destination,
+            "ct original proto-src": str(original.source_port),
+            "ct original proto-dst": str(original.destination_port),
+            "fib saddr type": "local" if owns(packet.source) else "unicast",
+            "fib daddr type": "local" if owns(packet.destination) else "unicast",
+        }
+        found = special.get(name) or fields.get(name.split()[-1] if not name.startswith("ct") else "")
+        if found is None:
+            raise ProtocolError("local", f"the tracer does not know the field {name}")
+        return found
+
+
+def _inside(declared: Set, start: bytes, end: bytes, key: bytes) -> bool:
+    offset = 0
+    for name in declared.key:
+        size = data_type(name).size
+        part = slice(offset, offset + size)
+        if not start[part] <= key[part] <= end[part]:
+            return False
+        offset += width(size)
+    return True

@@ -1,0 +1,70 @@
+"""The packet that is followed, the machine it meets, and what became of it."""
+
+import msgspec
+
+Address = str
+
+
+class Packet(msgspec.Struct, frozen=True, kw_only=True):
+    """The first packet of a connection, as far as rules can see it."""
+
+    source: Address
+    destination: Address
+    protocol: str = "tcp"
+    source_port: int = 40000
+    destination_port: int = 0
+    input: str = ""
+    """Interface it came in by; empty for a packet that this machine sends."""
+    output: str = ""
+    mark: int = 0
+    state: str = "new"
+    """Connection state: new, established, related, invalid or untracked."""
+
+    @property
+    def family(self) -> str:
+        """``ip`` or ``ip6``."""
+        return "ip6" if ":" in self.destination else "ip"
+
+    def __str__(self) -> str:
+        return f"{self.protocol} {self.source}:{self.source_port} -> {self.destination}:{self.destination_port}"
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What rules ask the routing table: which addresses are the machine's own."""
+
+    addresses: frozenset[Address] = frozenset()
+
+    def owns(self, address: Address) -> bool:
+        """Whether packets to the address are delivered here."""
+        return address in self.addresses or address.startswith("127.") or address == "::1"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One rule that matched, or a policy that decided."""
+
+    hook: str
+    table: str
+    chain: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.hook}: {self.table} {self.chain}: {self.rule}"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a packet."""
+
+    verdict: str
+    """``accept``, ``drop`` or ``reject``."""
+    packet: Packet
+    """As it leaves the rules."""
+    translated: bool = False
+    masqueraded: bool = False
+    delivered: bool = False
+    """To the machine itself rather than onwards."""
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [str(step) for step in self.steps]
+        masqueraded = ", masqueraded" if self.masqueraded else ""
+        return "\n".join([*lines, f"{self.verdict}: {self.packet}{masqueraded}"])
