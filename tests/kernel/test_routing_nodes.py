@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from podwire.cni.node import PodNetwork
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
+from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import Key, Request
 from podwire.cni.spec import NetConf, parse_result

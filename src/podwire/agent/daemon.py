@@ -117,6 +117,7 @@ class Agent:
         if settings is not None:
             supervisor.start("settings", settings.run)
         supervisor.start("routing", route)
+        supervisor.start("routing tick", router.tick)
 
     def _settings(self, router: Router) -> "Informer[Json] | None":
         if not self.config.settings:

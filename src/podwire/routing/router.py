@@ -96,22 +96,21 @@ class Router:
         backoff = Backoff(0.2, 10.0)
         self.changed()
         while True:
-            await self._wait(RESYNC_S)
+            await self._wanted.wait()
             self._wanted.clear()
             self.reconcile()
             if self.plan is not None and not self.problem and await announce(self.plan):
                 backoff.reset()
                 await self._clock.sleep(QUIET_S)
             else:
-                await self._wait(backoff.next_delay_s())
+                await self._clock.sleep(backoff.next_delay_s())
                 self.changed()
 
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
+    async def tick(self) -> None:
+        """Asks for a run every :data:`RESYNC_S`, until cancelled."""
+        while True:
+            await self._clock.sleep(RESYNC_S)
+            self.changed()
 
     def reconcile(self) -> None:
         """One run; ``plan`` and ``problem`` tell how it went."""

@@ -5,12 +5,12 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 
 from podwire.errors import ConfigError
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing import registry
 from podwire.routing.backend import Options
 from podwire.routing.nodes import Facts, Me, Peer, Underlay, peer_of, tunnel_mac
 from podwire.routing.plan import Plan, choose, cluster_networks, plan
-from podwire.model.meta import ObjectMeta
-from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.state.network import parse
 
 

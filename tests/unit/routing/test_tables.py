@@ -20,31 +20,31 @@ PODS = (ip_network("10.244.0.0/16"),)
 
 MASQUERADE = """\
 table inet podwire-masquerade {
-	comment "podwire routing"
-	set pods4 {
-		type ipv4_addr
-		flags interval
-		comment "pod networks of the cluster"
-		elements = { 10.244.0.0/16 }
-	}
+    comment "podwire routing"
+    set pods4 {
+        type ipv4_addr
+        flags interval
+        comment "pod networks of the cluster"
+        elements = { 10.244.0.0/16 }
+    }
 
-	set kept4 {
-		type ipv4_addr
-		flags interval
-		comment "destinations that see a pod's own address"
-		elements = { 10.89.0.11,
-			     10.89.0.12,
-			     10.244.0.0/16,
-			     127.0.0.0/8,
-			     169.254.0.0/16,
-			     224.0.0.0/4 }
-	}
+    set kept4 {
+        type ipv4_addr
+        flags interval
+        comment "destinations that see a pod's own address"
+        elements = { 10.89.0.11,
+                 10.89.0.12,
+                 10.244.0.0/16,
+                 127.0.0.0/8,
+                 169.254.0.0/16,
+                 224.0.0.0/4 }
+    }
 
-	chain postrouting {
-		type nat hook postrouting priority srcnat; policy accept;
-		oifname "podwire-vxlan" ip saddr != @pods4 masquerade fully-random comment "the node into the tunnel"
-		ip saddr @pods4 ip daddr != @kept4 masquerade fully-random comment "pods out of the cluster"
-	}
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "podwire-vxlan" ip saddr != @pods4 masquerade fully-random comment "the node into the tunnel"
+        ip saddr @pods4 ip daddr != @kept4 masquerade fully-random comment "pods out of the cluster"
+    }
 }"""
 
 

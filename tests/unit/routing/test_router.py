@@ -1,0 +1,176 @@
+"""The guarantees of the reconciler's loop, with a clock moved by hand and a kernel in memory."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_interface
+
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.routing.backend import Options
+from podwire.routing.nodes import Address, Underlay
+from podwire.routing.plan import Plan
+from podwire.routing.router import QUIET_S, RESYNC_S, Router, annotation
+from podwire.state.network import NetworkState
+from podwire.state.nft import Table
+from podwire.testing.clock import FakeClock
+
+
+class MemoryMachine:
+    """Holds what it is told."""
+
+    def __init__(self) -> None:
+        self.states: list[NetworkState] = []
+        self.tables: dict[str, Table | None] = {}
+        self.failures: list[str] = []
+        self.carries = True
+
+    def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
+        return Underlay("eth0", 1500, (ip_interface("10.89.0.11/24"),)) if self.carries else None
+
+    def hold(self, state: NetworkState) -> Sequence[str]:
+        self.states.append(state)
+        return self.failures
+
+    def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
+        self.watched = tuple(links)
+
+    def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:
+        self.tables.update(tables)
+        return ()
+
+
+def node(number: int, annotations: dict[str, str] | None = None) -> Node:
+    cidr = f"10.244.{number}.0/24"
+    return Node(
+        metadata=ObjectMeta(name=f"node-{number}", annotations=annotations or {}),
+        spec=NodeSpec(pod_cidr=cidr, pod_cidrs=(cidr,)),
+        status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address=f"10.89.0.{10 + number}"),)),
+    )
+
+
+class Lab:
+    """A router on node-1 with its loop running."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.machine = MemoryMachine()
+        self.nodes = {"node-1": node(1), "node-2": node(2)}
+        self.router = Router("node-1", lambda: self.nodes, self.machine, self.clock)
+        self.announced: list[Plan] = []
+        self.api_answers = True
+
+    async def announce(self, plan: Plan) -> bool:
+        self.announced.append(plan)
+        return self.api_answers
+
+    async def __aenter__(self) -> "Lab":
+        self._tasks = [asyncio.ensure_future(self.router.run(self.announce)),
+                       asyncio.ensure_future(self.router.tick())]
+        await self.clock.advance(QUIET_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def runs(self) -> int:
+        return len(self.machine.states)
+
+
+def test_a_burst_of_changes_is_one_run() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            assert lab.runs == 1
+            for number in range(3, 9):
+                lab.nodes[f"node-{number}"] = node(number)
+                lab.router.node_changed("", None, node(number))
+            await lab.clock.advance(QUIET_S)
+            await lab.clock.advance(QUIET_S)
+            assert lab.runs == 2
+            assert len([r for r in lab.machine.states[-1].routes if r.via]) == 7
+
+    asyncio.run(body())
+
+
+def test_heartbeats_cause_no_run() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            lab.router.node_changed("node-2", node(2), node(2, {"kubelet": "beats"}))
+            await lab.clock.advance(1)
+            assert lab.runs == 1
+
+    asyncio.run(body())
+
+
+def test_a_run_follows_now_and_then_without_any_change() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            await lab.clock.advance(3 * RESYNC_S)
+            assert lab.runs == 4
+
+    asyncio.run(body())
+
+
+def test_failures_are_tried_again_with_a_backoff() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            lab.machine.failures = ["no"]
+            lab.router.changed()
+            await lab.clock.advance(0.1)
+            assert lab.router.problem == "no"
+            assert len(lab.announced) == 1
+            await lab.clock.advance(2.0)
+            assert 4 <= lab.runs <= 6
+            lab.machine.failures = []
+            await lab.clock.advance(10)
+            assert lab.router.problem == ""
+            assert len(lab.announced) == 2
+
+    asyncio.run(body())
+
+
+def test_an_api_that_is_away_is_told_later() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.api_answers = False
+        async with lab:
+            await lab.clock.advance(1)
+            told = len(lab.announced)
+            assert told > 1
+            lab.api_answers = True
+            await lab.clock.advance(5)
+            told = len(lab.announced)
+            await lab.clock.advance(5)
+            assert len(lab.announced) == told
+
+    asyncio.run(body())
+
+
+def test_what_is_missing_is_named() -> None:
+    lab_router = Router("node-9", dict, MemoryMachine(), FakeClock())
+    lab_router.reconcile()
+    assert lab_router.problem == "no Node node-9"
+    bare = Node(metadata=ObjectMeta(name="node-9"))
+    router = Router("node-9", lambda: {"node-9": bare}, MemoryMachine(), FakeClock())
+    router.reconcile()
+    assert "no pod CIDR" in router.problem
+    machine = MemoryMachine()
+    machine.carries = False
+    router = Router("node-1", lambda: {"node-1": node(1)}, machine, FakeClock())
+    router.reconcile()
+    assert "no device holds an InternalIP of Node node-1 (10.89.0.11)" in router.problem
+
+
+def test_tables_follow_the_options() -> None:
+    machine = MemoryMachine()
+    router = Router("node-1", lambda: {"node-1": node(1), "node-2": node(2)}, machine, FakeClock())
+    router.reconcile()
+    assert all(machine.tables.values())
+    router.configure(Options(backend="hostgw", masquerade=False))
+    router.reconcile()
+    assert not any(machine.tables.values())
+    assert {sample.labels.get("backend"): sample.value for sample in router.samples()}["hostgw"] == 1
+    assert router.plan is not None
+    assert annotation(router.plan.facts)["podwire.io/routing"] == "hostgw"
