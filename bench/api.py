@@ -143,60 +143,61 @@ async def rate(
     return sum(counts) / elapsed
 
 
-async def fan_out(directory: Path, watchers: int, per_second: int, seconds: float, pid: int) -> dict[str, float]:
-    """Events seen a second and watcher, their delay, and the server's processor share."""
-    path = "/api/v1/namespaces/default/configmaps"
-    seen = [0] * watchers
-    delays: list[float] = []
-    streams = [await Client.connect(directory) for _ in range(watchers)]
-    version = json.loads(await streams[0].request("GET", path))["metadata"]["resourceVersion"]
+class FanOut:
+    """Watchers of one kind, and writers at a steady rate."""
 
-    async def watch(index: int) -> None:
-        stream = streams[index]
-        stream.writer.write(f"GET {path}?watch=true&resourceVersion={version} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    def __init__(self, directory: Path, watchers: int, per_second: int) -> None:
+        self.directory = directory
+        self.per_second = per_second
+        self.path = "/api/v1/namespaces/default/configmaps"
+        self.seen = [0] * watchers
+        self.delays: list[float] = []
+        self.issued = 0
+
+    async def watch(self, index: int, stream: Client, version: str) -> None:
+        """Counts events; the first watcher also measures their delay."""
+        query = f"?watch=true&resourceVersion={version}"
+        stream.writer.write(f"GET {self.path}{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await stream.reader.readuntil(b"\r\n\r\n")
-        while True:
-            data = await stream.reader.read(1 << 20)
-            if not data:
-                return
-            seen[index] += data.count(b'{"type":"')
-            if index == 0:
-                sent = data.rpartition(b'"sent":"')[2].partition(b'"')[0]
-                if sent:
-                    delays.append(time.time() - float(sent))
+        while data := await stream.reader.read(1 << 20):
+            self.seen[index] += data.count(b'{"type":"')
+            sent = data.rpartition(b'"sent":"')[2].partition(b'"')[0] if index == 0 else b""
+            if sent:
+                self.delays.append(time.time() - float(sent))
 
-    tasks = [asyncio.ensure_future(watch(index)) for index in range(watchers)]
-    await asyncio.sleep(0.3)
-    writers = [await Client.connect(directory) for _ in range(16)]
-    began, used = time.perf_counter(), cpu_s(pid)
-    total = int(per_second * seconds)
-    issued = 0
-
-    async def write(client: Client) -> None:
-        nonlocal issued
-        while issued < total:
-            due = began + issued / per_second
-            issued += 1
-            number = issued
+    async def write(self, client: Client, began: float, total: int) -> None:
+        """Updates objects, each at its time."""
+        while self.issued < total:
+            due = began + self.issued / self.per_second
+            self.issued += 1
+            name = f"w-{self.issued % 50}"
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await client.request("PUT", f"{path}/w-{number % 50}", config_map(f"w-{number % 50}", 900))
+            await client.request("PUT", f"{self.path}/{name}", config_map(name, 900))
 
-    await asyncio.gather(*(write(client) for client in writers))
-    written = time.perf_counter() - began
-    for _ in range(200):
-        if min(seen) >= total:
-            break
-        await asyncio.sleep(0.02)
-    elapsed = time.perf_counter() - began
-    used = cpu_s(pid) - used
-    for task in tasks:
-        task.cancel()
-    for stream in (*streams, *writers):
-        stream.writer.close()
-    return {
-        "written a second": total / written, "seen a second and watcher": min(seen) / elapsed,
-        "lost": total - min(seen), "delay p50 ms": statistics.median(delays) * 1000, "server cpu": used / elapsed,
-    }  # fmt: skip
+    async def run(self, seconds: float, pid: int) -> dict[str, float]:
+        """Events seen a second and watcher, their delay, and the server's processor share."""
+        streams = [await Client.connect(self.directory) for _ in self.seen]
+        version = json.loads(await streams[0].request("GET", self.path))["metadata"]["resourceVersion"]
+        tasks = [asyncio.ensure_future(self.watch(i, stream, version)) for i, stream in enumerate(streams)]
+        await asyncio.sleep(0.3)
+        writers = [await Client.connect(self.directory) for _ in range(16)]
+        total = int(self.per_second * seconds)
+        began, used = time.perf_counter(), cpu_s(pid)
+        await asyncio.gather(*(self.write(client, began, total) for client in writers))
+        written = time.perf_counter() - began
+        while min(self.seen) < total and time.perf_counter() < began + 4 * seconds:
+            await asyncio.sleep(0.02)
+        elapsed = time.perf_counter() - began
+        used = cpu_s(pid) - used
+        for task in tasks:
+            task.cancel()
+        for stream in (*streams, *writers):
+            stream.writer.close()
+        return {
+            "written a second": total / written, "seen a second and watcher": min(self.seen) / elapsed,
+            "lost": total - min(self.seen), "delay p50 ms": statistics.median(self.delays) * 1000,
+            "server cpu": used / elapsed,
+        }  # fmt: skip
 
 
 async def main() -> None:
@@ -228,7 +229,8 @@ async def main() -> None:
                     rounds.setdefault(name, []).append(await rate(directory, clients, given.seconds, work))
             for name, values in rounds.items():
                 print(f"{name}: {statistics.median(values):,.0f}  ({', '.join(f'{v:,.0f}' for v in values)})")
-            for key, value in (await fan_out(directory, given.watchers, 1000, given.seconds, process.pid)).items():
+            measured = await FanOut(directory, given.watchers, 1000).run(given.seconds, process.pid)
+            for key, value in measured.items():
                 print(f"{given.watchers} watchers, 1000 events/s: {key}: {value:,.2f}")
             print(f"RSS after all: {rss_mib(process.pid):.1f} MiB")
 

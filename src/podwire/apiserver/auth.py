@@ -147,8 +147,19 @@ class Authenticator:
     def user(self, request: Request) -> User:
         """The user; anonymous without credentials.
 
+        An authenticated user may act as another one by the ``Impersonate-`` headers.
         Raises: ApiError 401 for a token that is not valid.
         """
+        found = self._authenticated(request)
+        wanted = request.headers.get("impersonate-user")
+        if wanted and not found.anonymous:
+            group = request.headers.get("impersonate-group")
+            groups = (group,) if group else ()
+            uid = request.headers.get("impersonate-uid", "")
+            return User(wanted, groups if wanted == ANONYMOUS.name else (*groups, "system:authenticated"), uid)
+        return found
+
+    def _authenticated(self, request: Request) -> User:
         name, groups = subject_of(request.peer_certificate)
         if name:
             return User(name, (*groups, "system:authenticated"))

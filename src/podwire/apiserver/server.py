@@ -12,6 +12,7 @@ import gc
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -115,14 +116,8 @@ class Server:
         while True:
             oldest = self._clock.now() - datetime.timedelta(seconds=self._settings.event_ttl_s)
             for entry in self.store.entries("/events"):
-                event = entry.object()
-                series = event.get("series") or {}
-                stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"),
-                          event["metadata"].get("creationTimestamp"))  # fmt: skip
-                stamp = next((s for s in stamps if s), None)
-                with contextlib.suppress(ValueError):
-                    if stamp is not None and parse_rfc3339(str(stamp)) < oldest:
-                        self.store.delete(entry)
+                if _last_seen(entry.object()) < oldest:
+                    self.store.delete(entry)
             await self._clock.sleep(_EXPIRY_S)
 
     async def close(self) -> None:
@@ -131,6 +126,18 @@ class Server:
         await self._http.close()
         await self._tasks.close()
         self.store.close()
+
+
+def _last_seen(event: dict[str, Any]) -> datetime.datetime:
+    """The latest time that an event names."""
+    series = event.get("series") or {}
+    stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"),
+              event["metadata"].get("creationTimestamp"))  # fmt: skip
+    found = [datetime.datetime.min.replace(tzinfo=datetime.UTC)]
+    for stamp in stamps:
+        with contextlib.suppress(ValueError, TypeError):
+            found.append(parse_rfc3339(str(stamp)))
+    return max(found)
 
 
 async def run(settings: Settings, clock: Clock | None = None) -> None:
