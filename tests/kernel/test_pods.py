@@ -180,6 +180,19 @@ def test_a_taken_number_is_answered_with_another(machine: Machine, inside: bool)
         network.add(where, NetworkState((Link("other", "bridge", index=pods.derived_index("pod1")),))).check()
     assert machine.wire(1)
     assert network.read_link(machine.netlink, "pod1").index == pods.derived_index("pod1", 1)
+    with Netlink(machine.pods[0] if inside else machine.node) as where:
+        assert network.read_link(where, "other").alias == ""
+
+
+def test_a_pod_on_a_bridge(machine: Machine) -> None:
+    bridge = NetworkState((Link("lo"), Link("br0", "bridge")), (Address("br0", "10.9.0.1/24"),))
+    network.apply(machine.netlink, bridge, Owner(200)).check()
+    place = str(machine.pods[0])
+    node = NetworkState((Link("pod1", "veth", master="br0", hairpin=True, peer="eth0", peer_netns=place),))
+    pod = NetworkState((Link("eth0"),), (Address("eth0", "10.9.0.2/24"),))
+    assert pods.wire(machine.netlink, place, node, pod)
+    (link,) = [x for x in network.read_links(machine.netlink) if x.name == "pod1"]
+    assert (link.master, link.hairpin) == ("br0", True)
 
 
 def test_unwired_pods_are_off_at_once_and_swept_later(machine: Machine) -> None:
