@@ -12,6 +12,7 @@ Cost grows with the patch and with the lists that it touches; the rest is shared
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from podwire.apiserver.patch.order import ordered
 from podwire.apiserver.schema.data import SchemaNode
 from podwire.errors import ApiError
 
@@ -19,8 +20,6 @@ _ORDER = "$setElementOrder/"
 _DELETE = "$deleteFromPrimitiveList/"
 _RETAIN = "$retainKeys"
 _PATCH = "$patch"
-
-Item = Any
 
 
 def _bad(problem: str) -> ApiError:
@@ -123,7 +122,7 @@ def _is_directive(key: str) -> bool:
 
 def _merge_list(old: Sequence[Any], patch: Sequence[Any], schema: SchemaNode) -> list[Any]:
     merged, wanted = _merge_items(old, patch, schema)
-    return _ordered(merged, wanted, old, _identity(schema.merge_key, merged))
+    return ordered(merged, wanted, old, _identity(schema.merge_key, merged))
 
 
 def _merge_items(old: Sequence[Any], patch: Sequence[Any], schema: SchemaNode) -> tuple[list[Any], Sequence[Any]]:
@@ -179,7 +178,7 @@ def _merge_ordered(
         merged, _ = _merge_items(old, change, schema)
     deleted = patch.get(_DELETE + field, ())
     merged = [item for item in merged if item not in deleted]
-    out[field] = _ordered(merged, order, old or (), _identity(key, merged))
+    out[field] = ordered(merged, order, old or (), _identity(key, merged))
 
 
 def _check_order(field: str, change: Any, order: list[Any], key: str) -> list[Any] | None:
@@ -208,24 +207,3 @@ def _identity(key: str, items: Sequence[Any]) -> Callable[[Any], Any]:
         return item if not isinstance(item, dict) else id(item)
 
     return keyed if key else whole
-
-
-def _ordered(
-    merged: list[Item], wanted: Sequence[Item], live: Sequence[Item], identity: Callable[[Item], Any]
-) -> list[Item]:
-    """Merged items in the wanted order, with the items that only the server has put between them.
-
-    Both relative orders are kept; a server's item goes before the first wanted item that follows it in the
-    live list.
-    """
-    place = {identity(item): index for index, item in reversed(list(enumerate(wanted)))}
-    before = {identity(item): index for index, item in reversed(list(enumerate(live)))}
-    right = sorted((item for item in merged if identity(item) in place), key=lambda it: place[identity(it)])
-    left = [item for item in merged if identity(item) not in place]
-    left.sort(key=lambda item: before.get(identity(item), len(before)))
-    out: list[Item] = []
-    while left and right:
-        mine, theirs = before.get(identity(left[0])), before.get(identity(right[0]))
-        server_first = mine is not None and theirs is not None and mine < theirs
-        out.append((left if server_first else right).pop(0))
-    return out + left + right

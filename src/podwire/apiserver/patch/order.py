@@ -1,0 +1,27 @@
+"""The order of a list that two sides contribute to."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Item = Any
+
+
+def ordered(
+    merged: Sequence[Item], wanted: Sequence[Item], live: Sequence[Item], identity: Callable[[Item], Any]
+) -> list[Item]:
+    """Merged items in the wanted order, with the items that only the server has put between them.
+
+    Both relative orders are kept; a server's item goes before the first wanted item that follows it in the
+    live list.
+    """
+    place = {identity(item): index for index, item in reversed(list(enumerate(wanted)))}
+    before = {identity(item): index for index, item in reversed(list(enumerate(live)))}
+    right = sorted((item for item in merged if identity(item) in place), key=lambda it: place[identity(it)])
+    left = [item for item in merged if identity(item) not in place]
+    left.sort(key=lambda item: before.get(identity(item), len(before)))
+    out: list[Item] = []
+    while left and right:
+        mine, theirs = before.get(identity(left[0])), before.get(identity(right[0]))
+        server_first = mine is not None and theirs is not None and mine < theirs
+        out.append((left if server_first else right).pop(0))
+    return out + left + right
