@@ -35,7 +35,7 @@ def parse_milli(quantity: str | int | float) -> int:
     Raises: ConfigError when it is none.
     """
     text = str(quantity).strip()
-    number = text.rstrip("numkMGTPEi")
+    number = text.rstrip("numkKMGTPEi")
     try:
         value = Decimal(number) * _SUFFIXES[text[len(number) :]] * 1000
         return int(value.to_integral_value(rounding=ROUND_CEILING))
