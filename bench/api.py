@@ -153,6 +153,8 @@ class FanOut:
         self.seen = [0] * watchers
         self.delays: list[float] = []
         self.issued = 0
+        self.total = 0
+        self.all_seen = asyncio.Event()
 
     async def watch(self, index: int, stream: Client, version: str) -> None:
         """Counts events; the first watcher also measures their delay."""
@@ -161,6 +163,8 @@ class FanOut:
         await stream.reader.readuntil(b"\r\n\r\n")
         while data := await stream.reader.read(1 << 20):
             self.seen[index] += data.count(b'{"type":"')
+            if min(self.seen) >= self.total:
+                self.all_seen.set()
             sent = data.rpartition(b'"sent":"')[2].partition(b'"')[0] if index == 0 else b""
             if sent:
                 self.delays.append(time.time() - float(sent))
@@ -181,12 +185,11 @@ class FanOut:
         tasks = [asyncio.ensure_future(self.watch(i, stream, version)) for i, stream in enumerate(streams)]
         await asyncio.sleep(0.3)
         writers = [await Client.connect(self.directory) for _ in range(16)]
-        total = int(self.per_second * seconds)
+        total = self.total = int(self.per_second * seconds)
         began, used = time.perf_counter(), cpu_s(pid)
         await asyncio.gather(*(self.write(client, began, total) for client in writers))
         written = time.perf_counter() - began
-        while min(self.seen) < total and time.perf_counter() < began + 4 * seconds:
-            await asyncio.sleep(0.02)
+        await asyncio.wait_for(self.all_seen.wait(), 4 * seconds)
         elapsed = time.perf_counter() - began
         used = cpu_s(pid) - used
         for task in tasks:

@@ -1,0 +1,183 @@
+"""Logs and upgraded connections through the API server, over real sockets to a kubelet of the test's own."""
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from podwire.apiserver.http import HttpServer, Result, Stream, Streaming, Upgrade, switching
+from podwire.apiserver.messages import Request, Response
+from podwire.apiserver.server import Server
+from podwire.apiserver.settings import Settings
+from podwire.apiserver.tls import server_context, subject_of
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.tasks import TaskSet
+
+POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x"}]}}
+
+
+class Shout(asyncio.Protocol):
+    def __init__(self, transport: asyncio.Transport, leftover: bytes) -> None:
+        self.transport = transport
+        transport.write(switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))) + leftover.upper())
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data.upper())
+
+
+class Kubelet:
+    """Answers like a kubelet and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.users: set[str] = set()
+        self.streams: list[Stream] = []
+        self.stream_closed = asyncio.Event()
+
+    def handle(self, request: Request) -> Result:
+        self.asked.append(request.target)
+        self.users.add(subject_of(request.peer_certificate)[0])
+        if request.path.startswith("/exec/"):
+            return Upgrade(Shout)
+        if "follow" in request.query():
+            return Streaming(self.follow, content_type="text/plain")
+        if request.path.startswith("/containerLogs/"):
+            return Response(200, b"a line\n", "text/plain")
+        return Response(404, b"no such path\n", "text/plain")
+
+    def follow(self, stream: Stream) -> None:
+        stream.on_close = self.stream_closed.set
+        self.streams.append(stream)
+        stream.write(b"first\n")
+
+
+class Client:
+    """Speaks raw HTTP to the API server."""
+
+    def __init__(self, address: tuple[str, int], directory: Path) -> None:
+        self.address = address
+        self.context = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+        self.context.load_cert_chain(directory / "admin.crt", directory / "admin.key")
+
+    async def open(self, text: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.address, ssl=self.context)
+        writer.write(text.encode())
+        return reader, writer
+
+    async def get(self, path: str) -> bytes:
+        reader, writer = await self.open(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        data = await reader.read()
+        writer.close()
+        return data
+
+    async def post(self, path: str, body: Any) -> bytes:
+        text = json.dumps(body)
+        reader, writer = await self.open(
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(text)}\r\n\r\n{text}"
+        )
+        data = await reader.read()
+        writer.close()
+        return data
+
+
+@pytest.fixture
+def tunnelled(settings: Settings, credentials: Path) -> Any:
+    """Runs a coroutine function with a client and a kubelet behind an API server."""
+    configured = msgspec.structs.replace(
+        settings, kubelet_certificate=credentials / "admin.crt", kubelet_key=credentials / "admin.key"
+    )
+
+    def run(scenario: Any) -> None:
+        async def body() -> None:
+            kubelet = Kubelet()
+            tasks = TaskSet(lambda name, failure: None)
+            http = HttpServer(kubelet.handle, tasks, SystemClock())
+            names = [str(credentials / name) for name in ("server.crt", "server.key", "ca.crt")]
+            _, port = await http.listen("127.0.0.1", 0, server_context(*names))
+            server = Server(configured, SystemClock())
+            try:
+                client = Client((await server.start())[0], credentials)
+                status = {
+                    "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+                    "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+                }
+                await client.post("/api/v1/nodes", {"metadata": {"name": "n"}, "status": status})
+                await client.post("/api/v1/namespaces/default/pods", POD)
+                await scenario(client, kubelet)
+            finally:
+                await server.close()
+                await http.close()
+                await tasks.close()
+
+        asyncio.run(asyncio.wait_for(body(), 20))
+
+    return run
+
+
+LOG = "/api/v1/namespaces/default/pods/p/log"
+
+
+def test_a_log_is_fetched_with_the_servers_certificate(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        assert (await client.get(f"{LOG}?tailLines=5")).endswith(b"\r\n\r\na line\n")
+        assert kubelet.asked == ["/containerLogs/default/p/c?tailLines=5"]
+        assert kubelet.users == {"admin"}
+        assert b"container d is not valid for pod p" in await client.get(f"{LOG}?container=d")
+        assert b" 404 " in (await client.get(LOG.replace("/p/", "/q/")))[:20]
+
+    tunnelled(scenario)
+
+
+def test_a_followed_log_streams_until_either_side_ends(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        for ending in ("kubelet", "client"):
+            reader, writer = await client.open(f"GET {LOG}?follow=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"first\n")
+            kubelet.streams[-1].write(b"second\n")
+            await reader.readuntil(b"second\n")
+            if ending == "kubelet":
+                kubelet.streams[-1].close()
+                await reader.readuntil(b"0\r\n\r\n")
+            writer.close()
+        await kubelet.stream_closed.wait()
+
+    tunnelled(scenario)
+
+
+def test_exec_becomes_two_pipes(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        path = "/api/v1/namespaces/default/pods/p/exec?command=sh&command=-c&stdin=true&stdout=true"
+        reader, writer = await client.open(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearly"
+        )
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"EARLY")
+        payload = b"x" * 3_000_000
+        writer.write(payload + b"end")
+        received = await reader.readexactly(len(payload) + 3)
+        assert received == payload.upper() + b"END"
+        writer.close()
+        assert kubelet.asked[-1].startswith("/exec/default/p/c?command=sh&command=-c&stdin=true&stdout=true")
+
+    tunnelled(scenario)
+
+
+def test_an_unreachable_kubelet_is_an_error_not_a_hang(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},
+        }
+        await client.post("/api/v1/nodes", {"metadata": {"name": "gone"}, "status": status})
+        await client.post(
+            "/api/v1/namespaces/default/pods",
+            {"metadata": {"name": "q"}, "spec": POD["spec"] | {"nodeName": "gone"}},  # type: ignore[operator]
+        )
+        assert b"error dialing the kubelet" in await client.get(LOG.replace("/p/", "/q/"))
+
+    tunnelled(scenario)
