@@ -2,7 +2,7 @@
 
 Guarantees: 1. after ``synced`` is set, ``objects`` is a state that the API had, and stays so: while the API is
 away the last state is kept; 2. a broken watch goes on from the last resourceVersion seen (bookmarks included),
-410 Gone lists again and reports the difference only; 3. between two tries lies a backoff from 0.05 s to 5 s
+410 Gone lists again and reports the difference only; 3. between two tries lies a backoff from 0.05 s to 2 s
 with jitter; 4. subscribers are called in order, once for each change, from the loop, after ``objects`` changed.
 
 Cost: one connection, one task; 20 us per event plus the subscribers. Source: Kubernetes API concepts,
@@ -91,7 +91,7 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Lists and watches until cancelled."""
-        backoff = Backoff(0.05, 5.0)
+        backoff = Backoff(0.05, 2.0)
         while True:
             delay_s = 0.0
             try:

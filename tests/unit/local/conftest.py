@@ -95,7 +95,7 @@ class Plane:
     async def until(self, probe, timeout_s=10.0):
         """The first true answer of the (async) probe."""
         async with asyncio.timeout(timeout_s):
-            while not (found := await probe()):
+            while not (found := await probe()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             return found
 

@@ -60,7 +60,8 @@ def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane):
             assert sorted(pod.spec.node_name for pod in pods) == ["node-1", "node-2", "node-3"]
 
             async def slices():
-                found = (await p.client.list(ENDPOINTSLICES, "default", label_selector="kubernetes.io/service-name=web"))
+                chosen = "kubernetes.io/service-name=web"
+                found = await p.client.list(ENDPOINTSLICES, "default", label_selector=chosen)
                 ready = [e for s in found.items for e in s.endpoints or () if e.conditions.ready]
                 return found.items if len(ready) == 3 else None
 
@@ -143,7 +144,8 @@ def test_daemonset_statefulset_and_job(plane):
             pods = {pod.metadata.name: pod for pod in (await p.client.list(PODS, "default")).items}
             assert pods["db-0"].spec.hostname == "db-0"
             assert pods["db-1"].spec.subdomain == "db"
-            await p.client.patch(STATEFULSETS, "db", workload("StatefulSet", "db", 2, "b", serviceName="db"), "default")
+            changed = workload("StatefulSet", "db", 2, "b", serviceName="db")
+            await p.client.patch(STATEFULSETS, "db", changed, "default")
             await p.client.patch(DAEMONSETS, "agent", workload("DaemonSet", "agent", image="b"), "default")
             item = await available(p, "db", 2, STATEFULSETS)
             assert item["status"]["currentRevision"] == item["status"]["updateRevision"]

@@ -1,0 +1,59 @@
+"""Events: aggregation and limits."""
+
+import asyncio
+
+from podwire.kube.client import Client
+from podwire.kube.config import ApiConfig
+from podwire.kube.events import EventRecorder, Spam, reference
+from podwire.model.meta import ObjectMeta
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.supervise import Supervisor
+
+SUBJECT = reference("v1", "Pod", ObjectMeta(name="p", namespace="d", uid="u", resource_version="7"))
+
+
+def test_spam_allows_a_burst_and_then_one_in_five_seconds():
+    spam = Spam()
+    assert sum(spam.allows("a", 0.0) for _ in range(100)) == 25
+    assert spam.allows("b", 0.0)
+    assert sum(spam.allows("a", t / 10) for t in range(100)) == 1
+    assert sum(spam.allows("a", 10 + t) for t in range(50)) in (10, 11)
+
+
+def test_equal_events_become_a_count(http):
+    async def handler(seen, writer):
+        return http.answer(writer, {})
+
+    async def run():
+        async with http.Server(handler) as server:
+            client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), SystemClock())
+            recorder = EventRecorder(client, "kubelet", host="n1")
+            for _ in range(3):
+                recorder.event(SUBJECT, "Normal", "Started", "Started container c")
+            recorder.event(SUBJECT, "Warning", "Failed", "other")
+            async with Supervisor(SystemClock(), lambda name, failure: None) as supervisor:
+                task = supervisor.start("recorder", recorder.run)
+                async with asyncio.timeout(5):
+                    while len(server.seen) < 4:  # noqa: ASYNC110
+                        await asyncio.sleep(0.005)
+                task.cancel()
+            await client.close()
+            return server.seen
+
+    seen = asyncio.run(run())
+    assert [(s.method, s.json.get("count")) for s in seen] == [("POST", 1), ("PATCH", 2), ("PATCH", 3), ("POST", 1)]
+    first = seen[0].json
+    assert first["involvedObject"] == {
+        "apiVersion": "v1", "kind": "Pod", "namespace": "d", "name": "p", "uid": "u", "resourceVersion": "7",
+    }
+    assert first["source"] == {"component": "kubelet", "host": "n1"}
+    assert seen[1].target.startswith(f"/api/v1/namespaces/d/events/{first['metadata']['name']}?")
+
+
+def test_an_absent_api_drops_events_and_blocks_nobody():
+    async def run():
+        recorder = EventRecorder(Client(ApiConfig("http://127.0.0.1:1"), SystemClock()), "c")
+        for n in range(5000):
+            recorder.event(reference("v1", "Pod", ObjectMeta(name=f"p{n}", uid=f"{n}")), "Normal", "R", "m")
+
+    asyncio.run(run())

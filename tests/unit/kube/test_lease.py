@@ -1,0 +1,127 @@
+"""Leader election against a small Lease store, on a clock moved by hand."""
+
+import asyncio
+
+from podwire.errors import ApiUnreachable, Conflict, NotFound
+from podwire.kube.lease import Election, LeaderElection
+from podwire.runtime.supervise import Supervisor
+from podwire.testing.clock import FakeClock
+
+
+class Leases:
+    """One Lease with optimistic concurrency, as a client would see it."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.stored = None
+        self.version = 0
+        self.away = set()
+
+    def client(self, name):
+        return LeaseClient(self, name)
+
+
+class LeaseClient:
+    def __init__(self, leases, name):
+        self.leases = leases
+        self.name = name
+        self.clock = leases.clock
+
+    def reach(self):
+        if self.name in self.leases.away:
+            raise ApiUnreachable("away")
+
+    async def get(self, resource, name, namespace):
+        self.reach()
+        if self.leases.stored is None:
+            raise NotFound(404, "NotFound", "no lease")
+        return {"metadata": dict(self.leases.stored["metadata"]), "spec": dict(self.leases.stored["spec"])}
+
+    async def create(self, resource, body, namespace):
+        return self.put(body)
+
+    async def update(self, resource, body, namespace, *, name):
+        self.reach()
+        if body["metadata"].get("resourceVersion") != self.leases.stored["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", "changed")
+        return self.put(body)
+
+    def put(self, body):
+        self.reach()
+        self.leases.version += 1
+        self.leases.stored = body | {"metadata": body["metadata"] | {"resourceVersion": str(self.leases.version)}}
+        return self.leases.stored
+
+
+def run(body):
+    async def go():
+        clock = FakeClock()
+        leases = Leases(clock)
+        leading = []
+
+        def contend(supervisor, name):
+            election = LeaderElection(leases.client(name), Election("ns", "e", name))
+
+            async def lead():
+                leading.append(name)
+                try:
+                    await clock.sleep(1e9)
+                finally:
+                    leading.remove(name)
+
+            async def forever():
+                while True:
+                    await election.run(lead)
+
+            return supervisor.start(name, forever)
+
+        async with Supervisor(clock, lambda name, failure: None) as supervisor:
+            await body(clock, leases, leading, lambda name: contend(supervisor, name))
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    asyncio.run(go())
+
+
+def test_one_leads_and_another_takes_over_after_the_duration():
+    async def body(clock, leases, leading, contend):
+        contend("a")
+        await clock.advance(0.1)
+        contend("b")
+        await clock.advance(60)
+        assert leading == ["a"]
+        leases.away.add("a")
+        for _ in range(40):
+            await clock.advance(1)
+            assert len(leading) <= 1
+        assert leading == ["b"]
+        leases.away.clear()
+        await clock.advance(30)
+        assert leading == ["b"]
+        assert leases.stored["spec"]["leaseTransitions"] == 1
+
+    run(body)
+
+
+def test_a_leader_stops_before_anybody_else_may_start():
+    async def body(clock, leases, leading, contend):
+        contend("a")
+        await clock.advance(3)
+        leases.away.add("a")
+        await clock.advance(13)
+        assert leading == []
+
+    run(body)
+
+
+def test_a_clean_end_hands_over_at_once():
+    async def body(clock, leases, leading, contend):
+        first = contend("a")
+        await clock.advance(1)
+        contend("b")
+        await clock.advance(4)
+        first.cancel()
+        await clock.advance(2.1)
+        assert leading == ["b"]
+
+    run(body)

@@ -1,0 +1,33 @@
+"""Paths of resources."""
+
+import pytest
+
+from podwire.kube import resources
+from podwire.kube.resources import DEPLOYMENTS, NODES, PODS, Resource
+
+
+@pytest.mark.parametrize(
+    ("resource", "args", "path"),
+    [
+        (PODS, (), "/api/v1/pods"),
+        (PODS, ("ns",), "/api/v1/namespaces/ns/pods"),
+        (PODS, ("ns", "a", "status"), "/api/v1/namespaces/ns/pods/a/status"),
+        (NODES, ("ignored", "n"), "/api/v1/nodes/n"),
+        (DEPLOYMENTS, ("ns", "d"), "/apis/apps/v1/namespaces/ns/deployments/d"),
+        (PODS, ("ns", "a/../b"), "/api/v1/namespaces/ns/pods/a%2F..%2Fb"),
+    ],
+)
+def test_paths(resource, args, path):
+    assert resource.path(*args) == path
+
+
+def test_raw_keeps_everything_but_the_type():
+    assert PODS.raw.type is dict
+    assert PODS.raw.path("a", "b") == PODS.path("a", "b")
+
+
+def test_constants_agree_with_the_types():
+    for value in vars(resources).values():
+        if isinstance(value, Resource) and hasattr(value.type, "__struct_fields__"):
+            empty = value.type()
+            assert getattr(empty, "kind", value.kind) in ("", value.kind)

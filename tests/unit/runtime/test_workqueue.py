@@ -1,0 +1,163 @@
+"""The work queue's guarantees, on a clock moved by hand."""
+
+import asyncio
+import itertools
+
+from podwire.runtime.supervise import Supervisor
+from podwire.runtime.workqueue import ReconcileLoop, WorkQueue, in_parallel
+from podwire.testing.clock import FakeClock
+
+
+def test_a_waiting_key_is_not_added_twice_and_order_is_kept():
+    async def run():
+        queue = WorkQueue(FakeClock())
+        for key in ("a", "b", "a", "c", "b"):
+            queue.add(key)
+        assert [await queue.get() for _ in range(len(queue))] == ["a", "b", "c"]
+
+    asyncio.run(run())
+
+
+def test_a_key_added_while_worked_on_runs_once_more_and_not_at_the_same_time():
+    async def run():
+        queue = WorkQueue(FakeClock())
+        queue.add("a")
+        key = await queue.get()
+        queue.add("a")
+        queue.add("a")
+        assert len(queue) == 0
+        queue.done(key)
+        assert len(queue) == 1
+        queue.done(await queue.get())
+        assert queue.idle
+
+    asyncio.run(run())
+
+
+def with_delays(body):
+    async def run():
+        clock = FakeClock()
+        queue = WorkQueue(clock)
+        async with Supervisor(clock, lambda name, failure: None) as supervisor:
+            task = supervisor.start("delays", queue.run_delayed)
+            await body(clock, queue)
+            task.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_delayed_key_comes_when_due_and_the_earliest_time_wins():
+    async def body(clock, queue):
+        queue.add_after("a", 10)
+        queue.add_after("a", 2)
+        queue.add_after("a", 5)
+        queue.add_after("b", 1)
+        await clock.advance(1.0)
+        assert await queue.get() == "b"
+        assert len(queue) == 0
+        await clock.advance(1.0)
+        assert await queue.get() == "a"
+        queue.done("a")
+        await clock.advance(20)
+        assert len(queue) == 0
+
+    with_delays(body)
+
+
+def test_retries_wait_longer_until_forgotten():
+    async def body(clock, queue):
+        delays = [queue.retry("a") for _ in range(4)]
+        assert all(later >= 1.6 * earlier for earlier, later in itertools.pairwise(delays))
+        queue.forget("a")
+        assert queue.retry("a") <= 0.0061
+
+    with_delays(body)
+
+
+def test_in_parallel_returns_failures_and_runs_all():
+    done = []
+
+    async def work(n):
+        done.append(n)
+        if n == 1:
+            raise ValueError("one")
+
+    failures = asyncio.run(in_parallel_of(work))
+    assert [str(f) for f in failures] == ["one"]
+    assert done == [0, 1, 2]
+
+
+async def in_parallel_of(work):
+    return await in_parallel(work(n) for n in range(3))
+
+
+def reconcile(reconcile_key, body, **options):
+    async def run():
+        clock = FakeClock()
+        reports = []
+        loop = ReconcileLoop(
+            "test", clock, reconcile_key, report=lambda *what: reports.append(what), expected=(OSError,), **options
+        )
+        failures = []
+        async with Supervisor(clock, lambda name, failure: failures.append(failure)) as supervisor:
+            loop.start(supervisor, workers=2)
+            await body(clock, loop, reports, failures)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_expected_failure_is_reported_and_tried_again():
+    tries = []
+
+    async def work(key):
+        tries.append(key)
+        if len(tries) < 3:
+            raise OSError("no")
+
+    async def body(clock, loop, reports, failures):
+        loop.touch("k")
+        await clock.advance(1)
+        assert tries == ["k", "k", "k"]
+        assert len(reports) == 2
+        assert failures == []
+
+    reconcile(work, body)
+
+
+def test_a_defect_is_raised_to_the_supervisor_and_tried_again():
+    tries = []
+
+    async def work(key):
+        tries.append(key)
+        if len(tries) == 1:
+            raise ZeroDivisionError
+
+    async def body(clock, loop, reports, failures):
+        loop.touch("k")
+        await clock.advance(1)
+        assert tries == ["k", "k"]
+        assert [type(f) for f in failures] == [ZeroDivisionError]
+
+    reconcile(work, body)
+
+
+def test_a_burst_of_touches_costs_two_runs():
+    tries = []
+
+    async def work(key):
+        tries.append(key)
+
+    async def body(clock, loop, reports, failures):
+        for _ in range(50):
+            loop.touch("k")
+            await clock.advance(0.01)
+        assert len(tries) == 1
+        await clock.advance(1)
+        assert len(tries) == 2
+        loop.touch("k")
+        await clock.advance(0.001)
+        assert len(tries) == 3
+
+    reconcile(work, body, interval_s=0.6)
