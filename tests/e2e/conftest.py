@@ -1,0 +1,63 @@
+"""One cluster for the whole session, driven by the real kubectl.
+
+``PODWIRE_E2E_KUBECONFIG`` names the kubeconfig of a running cluster to use in place of a new one.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driver import Cluster, podwire  # noqa: E402
+
+_ROOT = Path(__file__).parents[2]
+_UP_S = 180
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of two nodes, gone after the session."""
+    if shutil.which("kubectl") is None:
+        pytest.fail("kubectl is not installed")
+    home = tmp_path_factory.mktemp("home")
+    if given := os.environ.get("PODWIRE_E2E_KUBECONFIG"):
+        own = home / "config"
+        shutil.copy(given, own)
+        yield Cluster(os.environ.get("PODWIRE_E2E_NAME", "podwire"), str(own))
+        return
+    if os.geteuid() != 0:
+        pytest.fail("e2e tests need root")
+    name = f"e2e-{os.getpid()}"
+    state = tmp_path_factory.mktemp("state")
+    try:
+        up = [*podwire(), "up", "--name", name, "--nodes", "2", "--state-dir", str(state)]
+        done = subprocess.run(up, capture_output=True, text=True, timeout=_UP_S, cwd=_ROOT, check=False)
+        assert done.returncode == 0, f"{' '.join(up)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        text = subprocess.run(
+            [*podwire(), "kubeconfig", "--name", name, "--text"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+        own = home / "config"
+        own.write_text(text)
+        yield Cluster(name, str(own))
+    finally:
+        subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, deleted behind it."""
+    word = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:40].strip("-")
+    name = f"t-{word}-{os.getpid()}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.run(["kubectl", "delete", "namespace", name, "--wait=false"])

@@ -1,0 +1,118 @@
+"""How the e2e tests drive a cluster: kubectl as a process, and manifests to drive it with."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster; every method runs a process and waits for it."""
+
+    name: str
+    kubeconfig: str
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {
+            **os.environ,
+            "KUBECONFIG": self.kubeconfig,
+            "TERM": "dumb",
+            "HOME": str(Path(self.kubeconfig).parent),
+            **more,
+        }
+
+    def run(
+        self, words: Sequence[str], *, stdin: str = "", timeout: float = 60, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            list(words),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=self.environment(**environment),
+            check=False,
+        )
+
+    def kubectl(self, *words: str, stdin: str = "", timeout: float = 60, **environment: str) -> str:
+        """What kubectl prints; fails the test when its exit status is not 0."""
+        done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout, **environment)
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def refused(self, *words: str, stdin: str = "", timeout: float = 60) -> str:
+        """What kubectl writes to standard error; fails the test when it succeeds."""
+        done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout)
+        assert done.returncode != 0, f"kubectl {' '.join(words)} succeeded: {done.stdout}"
+        return done.stderr
+
+    def get(self, *words: str) -> Any:
+        """Objects as decoded JSON."""
+        return json.loads(self.kubectl("get", *words, "-o", "json"))
+
+    def apply(self, text: str, *words: str) -> str:
+        return self.kubectl("apply", "-f", "-", *words, stdin=text)
+
+
+def eventually(check: Callable[[], Any], *, within: float = 20, every: float = 0.1) -> Any:
+    """The first true value of ``check``; fails with the last one."""
+    deadline = time.monotonic() + within
+    while True:
+        found = check()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within} s: {check.__qualname__} gave {found!r}")
+        time.sleep(every)
+
+
+def podwire() -> list[str]:
+    """The command line of podwire in this environment."""
+    beside = Path(sys.executable).with_name("podwire")
+    return [str(beside)] if beside.exists() else [sys.executable, "-m", "podwire"]
+
+
+def deployment(name: str, *, replicas: int = 1, image: str = "nginx:1.27", port: int = 80, **labels: str) -> str:
+    """The manifest of a Deployment of one container."""
+    more = "".join(f", {key}: {value}" for key, value in labels.items())
+    return f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}, labels: {{app: {name}{more}}}}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: main
+          image: {image}
+          ports: [{{containerPort: {port}}}]
+          readinessProbe: {{httpGet: {{path: /, port: {port}}}, periodSeconds: 1}}
+"""
+
+
+def shell_pod(name: str, script: str, *, restart: str = "Never") -> str:
+    """The manifest of a Pod that runs a script of this machine's shell."""
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  restartPolicy: {restart}
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: busybox:1.36
+      command: [sh, -c, {json.dumps(script)}]
+"""

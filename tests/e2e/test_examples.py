@@ -1,0 +1,41 @@
+"""The example applications come up whole, as anybody would bring them up."""
+
+from pathlib import Path
+
+import pytest
+from driver import Cluster, eventually
+
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def _unready(cluster: Cluster, namespaces: set[str]) -> list[str]:
+    found = []
+    for kind, want, have in (
+        ("deployments", lambda o: o["spec"]["replicas"], "availableReplicas"),
+        ("statefulsets", lambda o: o["spec"]["replicas"], "readyReplicas"),
+        ("daemonsets", lambda o: max(1, o["status"].get("desiredNumberScheduled", 0)), "numberReady"),
+        ("jobs", lambda _: 1, "succeeded"),
+    ):
+        for item in cluster.get(kind, "-A")["items"]:
+            meta = item["metadata"]
+            if meta["namespace"] in namespaces and item.get("status", {}).get(have, 0) < want(item):
+                found.append(f"{kind}/{meta['namespace']}/{meta['name']}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "namespaces"),
+    [("shop", {"shop", "shop-data", "shop-ops"}), ("boutique", {"boutique"}), ("vote", {"vote"})],
+)
+def test_an_example_comes_up(cluster: Cluster, name: str, namespaces: set[str]) -> None:
+    files = [str(path) for path in sorted((_EXAMPLES / name).glob("*.yaml"))]
+    words = [word for path in files for word in ("-f", path)]
+    try:
+        cluster.kubectl("apply", *words)
+        eventually(lambda: not _unready(cluster, namespaces), within=60)
+        again = cluster.kubectl("apply", *words).splitlines()
+        assert all(line.endswith("unchanged") for line in again), again
+        waiting = cluster.kubectl("get", "pods", "-A", "--field-selector=status.phase=Pending", "-o", "name")
+        assert waiting == ""
+    finally:
+        cluster.kubectl("delete", "namespace", *sorted(namespaces), "--timeout=60s", timeout=90)

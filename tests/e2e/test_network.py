@@ -1,0 +1,179 @@
+"""Services, DNS and NodePorts with real packets."""
+
+import json
+import socket
+import urllib.request
+from typing import Any
+
+from driver import Cluster, deployment, eventually, shell_pod
+
+_SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: %s\n"
+
+
+def _web(cluster: Cluster, namespace: str, replicas: int = 2) -> None:
+    cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+
+
+def _client(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(shell_pod("client", "sleep 600"), "-n", namespace)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=20s")
+
+
+def _ask(cluster: Cluster, namespace: str, host: str, port: int = 80) -> dict[str, Any]:
+    """What the stand-in behind a host and port says to the pod ``client``; empty when nobody answers."""
+    script = "import json,sys,urllib.request as u\nprint(u.urlopen(sys.argv[1], timeout=3).read().decode())"
+    url = f"http://{host}:{port}/"
+    words = ["kubectl", "exec", "client", "-n", namespace, "--", "python3", "-c", script, url]
+    done = cluster.run(words)
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def _resolve(cluster: Cluster, namespace: str, name: str) -> list[str]:
+    done = cluster.run(["kubectl", "exec", "client", "-n", namespace, "--", "getent", "ahostsv4", name])
+    return sorted({line.split()[0] for line in done.stdout.splitlines()})
+
+
+def test_a_service_by_name_reaches_each_of_its_pods(cluster: Cluster, namespace: str) -> None:
+    _web(cluster, namespace)
+    _client(cluster, namespace)
+    cluster.apply(
+        _SERVICE % ("web", "{selector: {app: web}, ports: [{port: 8080, targetPort: 80}]}"), "-n", namespace
+    )
+    eventually(lambda: _ask(cluster, namespace, "web", 8080))
+    pods = cluster.kubectl(
+        "get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}"
+    )
+    seen: set[str] = set()
+    for name in ("web", f"web.{namespace}", f"web.{namespace}.svc.cluster.local") * 8:
+        seen.add(_ask(cluster, namespace, name, 8080)["pod"])
+    assert seen == set(pods.split())
+
+
+def test_pods_see_each_others_addresses(cluster: Cluster, namespace: str) -> None:
+    _web(cluster, namespace)
+    _client(cluster, namespace)
+    own = cluster.kubectl("get", "pod", "client", "-n", namespace, "-o", "jsonpath={.status.podIP}")
+    found = cluster.kubectl(
+        "get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].status.podIP}"
+    )
+    addresses = found.split()
+    assert len(addresses) == 2
+    for address in addresses:
+        assert _ask(cluster, namespace, address)["client"].startswith(own)
+
+
+def test_dns_follows_the_services(cluster: Cluster, namespace: str) -> None:
+    _web(cluster, namespace)
+    _client(cluster, namespace)
+    assert _resolve(cluster, namespace, "late") == []
+    cluster.apply(_SERVICE % ("late", "{selector: {app: web}, ports: [{port: 80}]}"), "-n", namespace)
+    address = cluster.get("service", "late", "-n", namespace)["spec"]["clusterIP"]
+    eventually(lambda: _resolve(cluster, namespace, "late") == [address], within=3)
+    cluster.kubectl("delete", "service", "late", "-n", namespace)
+    eventually(lambda: _resolve(cluster, namespace, "late") == [], within=3)
+
+
+def test_a_headless_service_gives_the_addresses_of_its_ready_pods(cluster: Cluster, namespace: str) -> None:
+    _web(cluster, namespace)
+    _client(cluster, namespace)
+    text = _SERVICE % ("all", "{clusterIP: None, selector: {app: web}, ports: [{port: 80}]}")
+    cluster.apply(text, "-n", namespace)
+
+    def addresses() -> list[str]:
+        pods = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
+        return sorted(p["status"].get("podIP", "") for p in pods if "deletionTimestamp" not in p["metadata"])
+
+    eventually(lambda: _resolve(cluster, namespace, "all") == addresses() and len(addresses()) == 2)
+    cluster.kubectl("scale", "deployment/web", "--replicas=1", "-n", namespace)
+    eventually(lambda: len(addresses()) == 1 and _resolve(cluster, namespace, "all") == addresses())
+
+
+def test_a_node_port_answers_on_every_node(cluster: Cluster, namespace: str) -> None:
+    _web(cluster, namespace, replicas=1)
+    cluster.apply(_SERVICE % ("out", "{type: NodePort, selector: {app: web}, ports: [{port: 80}]}"), "-n", namespace)
+    port = cluster.get("service", "out", "-n", namespace)["spec"]["ports"][0]["nodePort"]
+    nodes = cluster.kubectl(
+        "get", "nodes", "-o", "jsonpath={.items[*].status.addresses[?(@.type=='InternalIP')].address}"
+    )
+
+    def answers(node: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://{node}:{port}/", timeout=2) as answer:
+                return str(json.load(answer)["pod"])
+        except OSError:
+            return ""
+
+    v4 = [node for node in nodes.split() if ":" not in node]
+    assert len(v4) == 2
+    for node in v4:
+        assert eventually(lambda node=node: answers(node), within=5).startswith("web-")
+
+
+def test_udp_goes_through_a_service(cluster: Cluster, namespace: str) -> None:
+    text = deployment("echo").replace(
+        "[{containerPort: 80}]", "[{containerPort: 80}, {containerPort: 5353, protocol: UDP}]"
+    )
+    cluster.apply(text, "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/echo", "-n", namespace, "--timeout=30s")
+    spec = "{type: NodePort, selector: {app: echo}, ports: [{port: 53, targetPort: 5353, protocol: UDP}]}"
+    cluster.apply(_SERVICE % ("echo", spec), "-n", namespace)
+    port = cluster.get("service", "echo", "-n", namespace)["spec"]["ports"][0]["nodePort"]
+    node = cluster.kubectl("get", "node", "node-1", "-o", "jsonpath={.status.addresses[0].address}")
+
+    def answer() -> dict[str, Any]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+            link.settimeout(1)
+            link.connect((node, port))
+            try:
+                link.send(b"podwire-probe\n")
+                return json.loads(link.recv(4096))
+            except OSError:
+                return {}
+
+    said = eventually(answer, within=5)
+    assert said["protocol"] == "UDP" and said["pod"].startswith("echo-")
+
+
+def test_a_service_without_endpoints_refuses_at_once(cluster: Cluster, namespace: str) -> None:
+    _client(cluster, namespace)
+    cluster.apply(_SERVICE % ("empty", "{selector: {app: nobody}, ports: [{port: 80}]}"), "-n", namespace)
+    address = cluster.get("service", "empty", "-n", namespace)["spec"]["clusterIP"]
+    script = (
+        "import socket,sys,time\n"
+        "start=time.monotonic()\n"
+        "try: socket.create_connection((sys.argv[1],80),timeout=5); print('open')\n"
+        "except OSError as e: print(type(e).__name__, time.monotonic()-start < 1)"
+    )
+    words = ("exec", "client", "-n", namespace, "--", "python3", "-c", script, address)
+    eventually(lambda: cluster.kubectl(*words).split() == ["ConnectionRefusedError", "True"])
+
+
+def test_endpoints_follow_readiness(cluster: Cluster, namespace: str) -> None:
+    _web(cluster, namespace)
+    cluster.apply(_SERVICE % ("web", "{selector: {app: web}, ports: [{port: 80}]}"), "-n", namespace)
+
+    def ready() -> int:
+        slices = cluster.get("endpointslices", "-l", "kubernetes.io/service-name=web", "-n", namespace)["items"]
+        return sum(e["conditions"].get("ready", False) for s in slices for e in s.get("endpoints") or ())
+
+    eventually(lambda: ready() == 2)
+    cluster.kubectl("scale", "deployment/web", "--replicas=3", "-n", namespace)
+    eventually(lambda: ready() == 3)
+    found = cluster.kubectl(
+        "get", "endpoints", "web", "-n", namespace, "-o", "jsonpath={.subsets[0].addresses[*].ip}"
+    )
+    assert len(found.split()) == 3
+
+
+def test_the_api_is_reached_from_a_pod_with_its_token(cluster: Cluster, namespace: str) -> None:
+    _client(cluster, namespace)
+    script = (
+        "import ssl,urllib.request as u\n"
+        "d='/var/run/secrets/kubernetes.io/serviceaccount/'\n"
+        "c=ssl.create_default_context(cafile=d+'ca.crt')\n"
+        "r=u.Request('https://kubernetes.default.svc/version',headers={'Authorization':'Bearer '+open(d+'token').read()})\n"
+        "print(u.urlopen(r,context=c,timeout=5).read().decode())"
+    )
+    done = cluster.kubectl("exec", "client", "-n", namespace, "--", "python3", "-c", script)
+    assert json.loads(done)["major"] == "1"

@@ -1,0 +1,208 @@
+"""Logs, exec, attach, port-forward, cp: what is carried to a container and back."""
+
+import json
+import os
+import pty
+import re
+import select
+import socket
+import subprocess
+import time
+import urllib.request
+
+from driver import Cluster, deployment, eventually, shell_pod
+
+_COUNTER = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.1; done"
+
+
+def _ready(cluster: Cluster, namespace: str, pod: str) -> None:
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "-n", namespace, "--timeout=20s")
+
+
+def test_logs_and_their_options(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(
+        shell_pod("talker", "for i in 1 2 3 4 5; do echo out $i; done; echo err >&2; sleep 60"), "-n", namespace
+    )
+    _ready(cluster, namespace, "talker")
+    where = ("talker", "-n", namespace)
+    eventually(lambda: "err" in cluster.kubectl("logs", *where))
+    assert cluster.kubectl("logs", *where).splitlines()[:5] == [f"out {i}" for i in range(1, 6)]
+    assert len(cluster.kubectl("logs", *where, "--tail=2").splitlines()) == 2
+    stamped = cluster.kubectl("logs", *where, "--timestamps").splitlines()[0]
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z out 1$", stamped)
+    assert cluster.kubectl("logs", *where, "--limit-bytes=5") == "out 1"
+    assert "container nothing is not valid" in cluster.refused("logs", *where, "-c", "nothing")
+
+
+def test_logs_follow(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(shell_pod("counter", _COUNTER), "-n", namespace)
+    _ready(cluster, namespace, "counter")
+    words = ["kubectl", "logs", "-f", "counter", "-n", namespace]
+    follow = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=cluster.environment())
+    try:
+        assert follow.stdout is not None
+        lines = [follow.stdout.readline().strip() for _ in range(15)]
+        assert lines == [f"line {i}" for i in range(15)]
+        cluster.kubectl("delete", "pod", "counter", "-n", namespace, "--wait=false")
+        follow.wait(20)
+    finally:
+        follow.kill()
+        follow.wait()
+
+
+def test_logs_of_the_container_before(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(shell_pod("again", "echo started; sleep 1; exit 1", restart="Always"), "-n", namespace)
+    eventually(
+        lambda: (
+            cluster.get("pod", "again", "-n", namespace)["status"]
+            .get("containerStatuses", [{}])[0]
+            .get("restartCount")
+        ),
+        within=30,
+    )
+    assert cluster.kubectl("logs", "again", "-n", namespace, "--previous") == "started\n"
+
+
+def test_exec_output_input_and_exit_code(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
+    _ready(cluster, namespace, "box")
+    into = ("exec", "box", "-n", namespace)
+    assert cluster.kubectl(*into, "--", "hostname") == "box\n"
+    assert cluster.kubectl(*into, "-i", "--", "tr", "a-z", "A-Z", stdin="shout\n") == "SHOUT\n"
+    both = cluster.run(["kubectl", *into, "--", "sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (both.returncode, both.stdout) == (3, "out\n")
+    assert "err\n" in both.stderr
+    large = "x" * 300_000
+    assert cluster.kubectl(*into, "-i", "--", "cat", stdin=large) == large
+    missing = cluster.refused(*into, "--", "no-such-program")
+    assert "no-such-program" in missing
+
+
+def test_exec_sees_the_pods_own_network_and_files(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
+    _ready(cluster, namespace, "box")
+    address = cluster.kubectl("get", "pod", "box", "-n", namespace, "-o", "jsonpath={.status.podIP}")
+    assert address in cluster.kubectl("exec", "box", "-n", namespace, "--", "cat", "/etc/hosts")
+    resolv = cluster.kubectl("exec", "box", "-n", namespace, "--", "cat", "/etc/resolv.conf")
+    assert "nameserver 10.96.0.10" in resolv and f"search {namespace}.svc.cluster.local" in resolv
+    links = cluster.kubectl("exec", "box", "-n", namespace, "--", "cat", "/proc/net/dev")
+    assert "eth0:" in links
+    token = cluster.kubectl(
+        "exec", "box", "-n", namespace, "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+    )
+    assert token == namespace
+
+
+def test_exec_with_a_terminal(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
+    _ready(cluster, namespace, "box")
+    ours, theirs = pty.openpty()
+    words = [
+        "kubectl",
+        "exec",
+        "-it",
+        "box",
+        "-n",
+        namespace,
+        "--",
+        "sh",
+        "-c",
+        "tty && echo width $(stty size) && read x && echo got $x",
+    ]
+    shell = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=cluster.environment())
+    os.close(theirs)
+    try:
+        seen = b""
+        deadline = time.monotonic() + 20
+        sent = False
+        while b"got hello" not in seen and time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(ours, 4096)
+                except OSError:
+                    break
+            if b"width" in seen and not sent:
+                os.write(ours, b"hello\n")
+                sent = True
+        assert b"/dev/" in seen and b"got hello" in seen, seen.decode(errors="replace")
+        assert shell.wait(10) == 0
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)
+
+
+def test_attach_shows_what_the_container_writes(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(shell_pod("counter", _COUNTER), "-n", namespace)
+    _ready(cluster, namespace, "counter")
+    words = ["kubectl", "attach", "counter", "-n", namespace]
+    attach = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=cluster.environment()
+    )
+    try:
+        assert attach.stdout is not None
+        lines = [attach.stdout.readline() for _ in range(3)]
+        assert all(re.match(r"line \d+$", line) for line in lines), lines
+    finally:
+        attach.kill()
+        attach.wait()
+
+
+def test_port_forward(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(deployment("web"), "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    words = ["kubectl", "port-forward", "deployment/web", ":80", "-n", namespace]
+    forward = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=cluster.environment())
+    try:
+        assert forward.stdout is not None
+        line = forward.stdout.readline()
+        found = re.search(r"127\.0\.0\.1:(\d+) -> 80", line)
+        assert found, line
+        url = f"http://127.0.0.1:{found[1]}/"
+        for _ in range(5):
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                said = json.load(answer)
+            assert (said["namespace"], said["container"], said["port"]) == (namespace, "main", 80)
+            assert said["pod"].startswith("web-")
+    finally:
+        forward.kill()
+        forward.wait()
+
+
+def test_port_forward_to_a_closed_port_fails_that_connection_alone(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(deployment("web"), "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    words = ["kubectl", "port-forward", "deployment/web", ":81", "-n", namespace]
+    forward = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment()
+    )
+    try:
+        assert forward.stdout is not None
+        found = re.search(r":(\d+) -> 81", forward.stdout.readline())
+        assert found
+        with socket.create_connection(("127.0.0.1", int(found[1])), timeout=10) as link:
+            link.sendall(b"x\n")
+            try:
+                assert link.recv(10) == b""
+            except ConnectionResetError:
+                pass
+    finally:
+        forward.kill()
+        forward.wait()
+
+
+def test_cp_carries_a_file_there_and_back(cluster: Cluster, namespace: str, tmp_path: object) -> None:
+    text = (
+        shell_pod("box", "sleep 600").replace(
+            "      command:", "      volumeMounts: [{name: d, mountPath: /data}]\n      command:"
+        )
+        + "  volumes: [{name: d, emptyDir: {}}]\n"
+    )
+    cluster.apply(text, "-n", namespace)
+    _ready(cluster, namespace, "box")
+    with open(f"{tmp_path}/there", "wb") as file:  # noqa: PTH123
+        file.write(os.urandom(100_000))
+    cluster.kubectl("cp", f"{tmp_path}/there", f"{namespace}/box:/data/there")
+    cluster.kubectl("cp", f"{namespace}/box:/data/there", f"{tmp_path}/back")
+    with open(f"{tmp_path}/there", "rb") as there, open(f"{tmp_path}/back", "rb") as back:  # noqa: PTH123
+        assert there.read() == back.read()
