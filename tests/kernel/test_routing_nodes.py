@@ -232,8 +232,8 @@ def test_a_second_run_changes_nothing(make: Make, backend: str) -> None:
     cluster.configure(Options(backend=backend))
     cluster.settle()
     node = cluster.all[0]
-    watched = subprocess.Popen(["nsenter", f"--net={node.place}", "ip", "monitor", "link", "address", "route", "neigh"],
-                               stdout=subprocess.PIPE, text=True)
+    command = ["nsenter", f"--net={node.place}", "ip", "monitor", "link", "address", "route", "neigh"]
+    watched = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     time.sleep(0.1)
     for _ in range(3):
         node.reconcile()

@@ -60,7 +60,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_cluster_win() -> None:
-    options = overlay(Options(mtu=1400), {"routing.backend": "hostgw", "proxy.mode": "x"}, "kube-system/podwire-config")
+    options = overlay(Options(mtu=1400), {"routing.backend": "hostgw", "proxy.mode": "x"}, "podwire-config")
     assert options == Options(backend="hostgw", mtu=1400)
     assert overlay(Options(), {"routing.directRouting": "true", "routing.port": "4789"}, "x") == Options(
         direct_routing=True, port=4789
@@ -71,5 +71,5 @@ def test_settings_of_the_cluster_win() -> None:
     {"routing.backend": "ipip"}, {"routing.backend": ""}, {"routing.port": "many"}, {"routing.nothing": "1"},
 ])
 def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="^settings: routing"):
+    with pytest.raises(ConfigError, match=r"^settings: routing"):
         overlay(Options(), data, "settings")
