@@ -12,11 +12,12 @@ from podwire.apiserver.allocate import ServiceAllocator
 from podwire.apiserver.calls import Call
 from podwire.apiserver.defaults import objects as defaults
 from podwire.apiserver.kinds import Key, Kind
-from podwire.apiserver.patch import json_patch, merge, strategic
+from podwire.apiserver.patch import json_patch, merge, server_side, strategic
 from podwire.apiserver.schema import data
 from podwire.apiserver.settings import Settings
 from podwire.apiserver.store import Change, Store
 from podwire.apiserver.tables import columns
+from podwire.apiserver.validate import fields
 
 Object = dict[str, Any]
 
@@ -59,8 +60,36 @@ class Semantics:
         return shown
 
     def parsed(self, call: Call, media_type: str, body: bytes) -> Object:
-        """The object in a request's body."""
-        return bodies.parse_object(media_type, body)
+        """The object in a request's body, by its schema; unknown fields are warned of or refused.
+
+        Raises: ApiError 400 for a body that cannot be read, or is refused by strict field validation.
+        """
+        obj = bodies.parse_object(media_type, body)
+        asked = call.query.get("fieldValidation", "")
+        repeated = fields.duplicates(body) if asked in ("Strict", "Warn") and media_type == bodies.JSON else []
+        return self._decoded(call, obj, repeated)
+
+    def _decoded(self, call: Call, obj: Object, repeated: list[str]) -> Object:
+        mode = call.query.get("fieldValidation", "") or "Warn"
+        if mode not in ("Strict", "Warn", "Ignore"):
+            raise failures.bad_request(
+                f'fieldValidation: Unsupported value: "{mode}": supported values: "Ignore", "Strict", "Warn"'
+            )
+        found = fields.decode(obj, self._schema_of(call), call.kind)
+        if mode != "Ignore" and (found.unknown or repeated):
+            problems = fields.problems(found.unknown, repeated)
+            if mode == "Strict":
+                raise fields.strict_refusal(call.kind, problems)
+            call.warnings.extend(problems)
+        return found.obj
+
+    def _schema_of(self, call: Call) -> data.SchemaNode:
+        """The schema of what the call carries: the kind's, or that of a Scale."""
+        if call.subresource == "scale":
+            found = data.for_kind("autoscaling", "v1", "Scale")
+            if found is not None:
+                return found
+        return self.schema(call.kind)
 
     def prepare(self, call: Call, new: Object, old: Object | None) -> Object:
         """The object with its defaults and what is allocated to it."""
@@ -95,6 +124,8 @@ class Semantics:
 
     def track(self, call: Call, new: Object, old: Object | None, now: str) -> None:
         """Keeps managed fields current for a write that is no apply."""
+        author = server_side.Author(call.manager, now, call.subresource)
+        server_side.track(old, new, self.schema(call.kind), author)
 
     def is_apply(self, media_type: str) -> bool:
         """Whether a patch is a server-side apply."""
@@ -109,14 +140,14 @@ class Semantics:
         elif media_type == bodies.MERGE_PATCH:
             result = merge.apply(before, patch)
         elif media_type == bodies.STRATEGIC_PATCH and not call.kind.custom:
-            result = strategic.apply(before, patch, self.schema(call.kind))
+            result = strategic.apply(before, patch, self._schema_of(call))
         else:
             raise failures.unsupported_media_type(
                 ", ".join((bodies.JSON_PATCH, bodies.MERGE_PATCH, bodies.STRATEGIC_PATCH, bodies.APPLY_YAML))
             )
         if not isinstance(result, dict):
             raise failures.bad_request("the patched value is not an object")
-        return result
+        return self._decoded(call, result, [])
 
     def parse_applied(self, call: Call, body: bytes) -> Object:
         """The configuration of a server-side apply."""
@@ -126,6 +157,13 @@ class Semantics:
         return found
 
     def applied(self, call: Call, live: Object | None, applied: Object, now: str) -> Object:
-        """The object that a server-side apply makes of ``live``."""
-        merged = merge.apply(live or {}, applied)
-        return dict(merged)
+        """The object that a server-side apply makes of ``live``.
+
+        Raises: Conflict where another manager owns a field; ApiError 400 without a field manager.
+        """
+        if not call.query.get("fieldManager"):
+            raise failures.bad_request(
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
+            )
+        author = server_side.Author(call.manager, now, call.subresource, force=call.flag("force"))
+        return server_side.apply(live, applied, self.schema(call.kind), author)
