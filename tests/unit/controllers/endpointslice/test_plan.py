@@ -1,0 +1,280 @@
+"""Slices: endpoints of pods, and the fewest changes."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from podwire.controllers.endpointslice import mirror
+from podwire.controllers.endpointslice.endpoints import Group, address_types, desired, identity, trigger_time
+from podwire.controllers.endpointslice.plan import HEADLESS, MANAGED_BY, SERVICE_NAME, plan
+from podwire.model.meta import Condition, ObjectMeta, ObjectReference
+from podwire.model.node import Node
+from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
+from podwire.model.service import (
+    Endpoint,
+    EndpointConditions,
+    EndpointPort,
+    Service,
+    ServicePort,
+    ServiceSpec,
+)
+
+PORTS = (
+    ServicePort(name="http", port=80, target_port="web"),
+    ServicePort(name="raw", port=90, target_port=9000),
+)
+
+
+def service(**spec):
+    fields = {
+        "selector": {"app": "a"},
+        "ports": PORTS,
+        "cluster_ip": "10.96.0.5",
+        "ip_families": ("IPv4",),
+    } | spec
+    return Service(
+        metadata=ObjectMeta(name="svc", namespace="ns", uid="S", labels={"x": "y"}),
+        spec=ServiceSpec(**fields),
+    )
+
+
+def pod(name, ips=("10.0.0.1",), *, ready=True, deleted=None, phase="Running", port=8080, node="n1", **spec):
+    containers = (Container(name="c", ports=(ContainerPort(container_port=port, name="web"),)),)
+    condition = Condition(type="Ready", status=str(ready), last_transition_time="2026-01-01T00:00:01Z")
+    return Pod(
+        metadata=ObjectMeta(
+            name=name, namespace="ns", uid=name, deletion_timestamp=deleted, labels={"app": "a"}
+        ),
+        spec=PodSpec(containers=containers, node_name=node, **spec),
+        status=PodStatus(phase=phase, pod_ips=tuple(PodIP(ip=ip) for ip in ips), conditions=(condition,)),
+    )
+
+
+NODES = {"n1": Node(metadata=ObjectMeta(name="n1", labels={"topology.kubernetes.io/zone": "z1"}))}
+
+
+def only(found):
+    ((group, endpoints),) = found.items()
+    return group, list(endpoints.values())
+
+
+def test_ports_are_resolved_per_pod_and_group_the_endpoints():
+    found = desired(service(), [pod("a"), pod("b", port=8081), pod("c")], NODES)
+    assert {
+        tuple(p.port for p in group.ports): sorted(e.target_ref.name for e in ends.values())
+        for group, ends in found.items()
+    } == {(8080, 9000): ["a", "c"], (8081, 9000): ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("ready", "deleted", "publish", "want"),
+    [
+        (True, None, False, (True, True, False)),
+        (False, None, False, (False, False, False)),
+        (True, "2026-01-01T00:00:00Z", False, (False, True, True)),
+        (False, "2026-01-01T00:00:00Z", False, (False, False, True)),
+        (False, None, True, (True, False, False)),
+        (True, "2026-01-01T00:00:00Z", True, (True, True, True)),
+    ],
+)
+def test_conditions(ready, deleted, publish, want):
+    found = desired(
+        service(publish_not_ready_addresses=publish), [pod("a", ready=ready, deleted=deleted)], NODES
+    )
+    _, (endpoint,) = only(found)
+    conditions = endpoint.conditions
+    assert (conditions.ready, conditions.serving, conditions.terminating) == want
+
+
+@pytest.mark.parametrize(
+    "left_out", [pod("a", phase="Failed"), pod("a", phase="Succeeded"), pod("a", ips=())]
+)
+def test_pods_without_an_endpoint(left_out):
+    assert desired(service(), [left_out], NODES) == {}
+
+
+def test_a_named_port_that_a_pod_lacks_is_left_out():
+    ports = (
+        ServicePort(name="other", port=1, target_port="nope"),
+        ServicePort(name="n", port=2, target_port="22"),
+    )
+    group, _ = only(desired(service(ports=ports), [pod("a")], NODES))
+    assert group.ports == (EndpointPort(name="n", port=22),)
+
+
+def test_both_families():
+    found = desired(service(ip_families=("IPv6", "IPv4")), [pod("a", ("10.0.0.1", "fd00::1"))], NODES)
+    assert {group.address_type: [e.addresses for e in ends.values()] for group, ends in found.items()} == {
+        "IPv6": [("fd00::1",)],
+        "IPv4": [("10.0.0.1",)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "families"),
+    [
+        ({"ip_families": (), "cluster_ip": "fd00::5"}, ("IPv6",)),
+        ({"ip_families": (), "cluster_ip": "None"}, ("IPv4",)),
+        ({"ip_families": (), "cluster_ips": ("10.0.0.1", "fd00::1")}, ("IPv4", "IPv6")),
+    ],
+)
+def test_families_of_a_service(spec, families):
+    assert address_types(service(**spec)) == families
+
+
+def test_hostname_zone_and_hints():
+    named = pod("a", hostname="db-0", subdomain="svc")
+    _, (endpoint,) = only(desired(service(traffic_distribution="PreferSameNode"), [named], NODES))
+    assert (endpoint.hostname, endpoint.zone, endpoint.node_name) == ("db-0", "z1", "n1")
+    assert [t.name for t in endpoint.hints.for_zones + endpoint.hints.for_nodes] == ["z1", "n1"]
+    _, (close,) = only(desired(service(traffic_distribution="PreferClose"), [pod("a")], NODES))
+    assert close.hints.for_nodes == ()
+    _, (other,) = only(desired(service(), [pod("a", hostname="x", subdomain="other")], NODES))
+    assert (other.hostname, other.hints) == (None, None)
+
+
+def test_trigger_time_is_the_latest():
+    assert trigger_time([pod("a"), pod("b")]) == "2026-01-01T00:00:01Z"
+    assert trigger_time([]) == ""
+
+
+# --- the plan
+
+
+def endpoint(n, **conditions):
+    ready = EndpointConditions(**({"ready": True, "serving": True, "terminating": False} | conditions))
+    reference = ObjectReference(kind="Pod", namespace="ns", name=f"p{n}", uid=f"u{n}")
+    return Endpoint(addresses=(f"10.0.{n // 250}.{n % 250}",), conditions=ready, target_ref=reference)
+
+
+GROUP = Group("IPv4", (EndpointPort(name="http", port=80),))
+
+
+class Cluster:
+    """Slices as an API server would hold them."""
+
+    def __init__(self):
+        self.slices = {}
+        self.serial = 0
+        self.writes = 0
+
+    def apply(self, numbers, group=GROUP, svc=None, **conditions):
+        ends = {identity(e): e for e in (endpoint(n, **conditions) for n in numbers)}
+        changes = plan(
+            svc or service(), {group: ends} if ends else {}, tuple(self.slices.values()), ("IPv4",), "T"
+        )
+        for item in changes.create:
+            self.serial += 1
+            meta = msgspec.structs.replace(item.metadata, name=f"svc-{self.serial:03}")
+            self.slices[meta.name] = msgspec.structs.replace(item, metadata=meta)
+        for item in changes.update:
+            assert item.metadata.name in self.slices
+            self.slices[item.metadata.name] = item
+        for name in changes.delete:
+            del self.slices[name]
+        self.writes = len(changes.create) + len(changes.update) + len(changes.delete)
+        return changes
+
+    def sizes(self):
+        return [len(s.endpoints) for s in self.slices.values()]
+
+
+def test_a_service_without_endpoints_has_one_empty_slice():
+    cluster = Cluster()
+    cluster.apply([])
+    assert cluster.sizes() == [0]
+    cluster.apply([])
+    assert cluster.writes == 0
+    cluster.apply([1, 2])
+    assert cluster.sizes() == [2]
+    cluster.apply([])
+    assert cluster.sizes() == [0]
+
+
+def test_labels_owner_and_annotation():
+    cluster = Cluster()
+    cluster.apply([1], svc=service(cluster_ip="None"))
+    (item,) = cluster.slices.values()
+    meta = item.metadata
+    assert meta.labels[SERVICE_NAME] == "svc"
+    assert meta.labels[MANAGED_BY] == "endpointslice-controller.k8s.io"
+    assert HEADLESS in meta.labels
+    assert meta.labels["x"] == "y"
+    assert meta.annotations == {"endpoints.kubernetes.io/last-change-trigger-time": "T"}
+    assert (meta.owner_references[0].kind, meta.owner_references[0].controller) == ("Service", True)
+    cluster.apply([1])
+    (item,) = cluster.slices.values()
+    assert HEADLESS not in item.metadata.labels
+
+
+def test_at_most_a_hundred_and_one_write_for_one_change():
+    cluster = Cluster()
+    cluster.apply(range(250))
+    assert sorted(cluster.sizes()) == [50, 100, 100]
+    cluster.apply([*range(249), 300])
+    assert cluster.writes == 1
+    cluster.apply([*range(10, 249), 300])
+    assert cluster.writes == 1
+    cluster.apply([*range(10, 249), 300, 500])
+    assert cluster.writes == 1
+    assert max(cluster.sizes()) <= 100
+
+
+def test_a_changed_condition_is_replaced_in_place():
+    cluster = Cluster()
+    cluster.apply([1, 2])
+    changes = cluster.apply([1, 2], ready=False)
+    assert (len(changes.update), cluster.writes) == (1, 1)
+    assert all(e.conditions.ready is False for s in cluster.slices.values() for e in s.endpoints)
+
+
+def test_other_ports_mean_other_slices():
+    cluster = Cluster()
+    cluster.apply([1])
+    cluster.apply([1], Group("IPv4", (EndpointPort(name="http", port=81),)))
+    assert [s.ports[0].port for s in cluster.slices.values()] == [81]
+
+
+def test_a_duplicate_endpoint_is_mended():
+    cluster = Cluster()
+    cluster.apply(range(100))
+    (item,) = cluster.slices.values()
+    copy = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, name="svc-zzz"))
+    cluster.slices["svc-zzz"] = copy
+    cluster.apply(range(100))
+    assert cluster.sizes() == [100]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 400), max_size=320), min_size=1, max_size=6))
+def test_slices_hold_exactly_what_is_wanted_and_settle(rounds):
+    cluster = Cluster()
+    for wanted in rounds:
+        cluster.apply(wanted)
+        held = [e.target_ref.uid for s in cluster.slices.values() for e in s.endpoints]
+        assert sorted(held) == sorted(f"u{n}" for n in wanted)
+        assert max(cluster.sizes()) <= 100
+        cluster.apply(wanted)
+        assert cluster.writes == 0
+
+
+def test_mirror():
+    found = desired(
+        service(),
+        [
+            pod("b", ("10.0.0.10",)),
+            pod("a", ("10.0.0.2",)),
+            pod("c", ("10.0.0.3",), ready=False),
+            pod("d", ("10.0.0.4",), deleted="2026-01-01T00:00:00Z"),
+        ],
+        NODES,
+    )
+    (subset,) = mirror.render(service(), found, "IPv4").subsets
+    assert [a.ip for a in subset.addresses] == ["10.0.0.2", "10.0.0.10"]
+    assert [a.ip for a in subset.not_ready_addresses] == ["10.0.0.3"]
+    assert mirror.render(service(), found, "IPv6").subsets == ()
+    many = desired(service(), [pod(f"p{n}", (f"10.{n // 250}.0.{n % 250}",)) for n in range(1200)], NODES)
+    big = mirror.render(service(), many, "IPv4")
+    assert len(big.subsets[0].addresses) == 1000
+    assert big.metadata.annotations == {"endpoints.kubernetes.io/over-capacity": "truncated"}
