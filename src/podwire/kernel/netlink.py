@@ -44,7 +44,7 @@ from podwire.kernel.uapi import (
 _BUFFER = 1 << 22
 """Socket buffers in bytes: 4 MiB hold the errors of a batch in which every message fails."""
 
-_RECEIVE = 1 << 18
+_RECEIVE = 1 << 16
 """The longest datagram: the kernel's dumps are at most 32 KiB, batches' error reports far below."""
 
 _BATCH = 500
@@ -74,7 +74,6 @@ class Netlink:
         self.netns = netns_path
         self._socket = netns.run_inside(netns_path, lambda: _open(family))
         self._sequence = 0
-        self._memory = bytearray(_RECEIVE)
 
     def __enter__(self) -> "Netlink":
         return self
@@ -210,11 +209,10 @@ class Netlink:
 
     def _receive(self, message: Message) -> bytes:
         try:
-            size = self._socket.recv_into(self._memory)
+            return self._socket.recv(_RECEIVE)
         except OSError as failure:
             number = errno.ETIMEDOUT if failure.errno == errno.EAGAIN else failure.errno or 0
             raise refusal(message.operation, str(message.subject), number) from failure
-        return bytes(memoryview(self._memory)[:size])
 
 
 def _open(family: int) -> socket.socket:

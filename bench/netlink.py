@@ -1,0 +1,243 @@
+"""Kernel access: a pod's wiring and large route tables, beside ip(8) in batches and pyroute2.
+
+    sudo .venv/bin/python bench/netlink.py [--pods 30] [--routes 10000] [--peers 1000]
+
+Each subject works in namespaces of its own, the three taking turns so that noise hits all alike. Times are
+medians of wall milliseconds; the last columns say how many times longer the others take. A pod here is the same for
+all: veth pair across two namespaces, address, gateway and default route, neighbours both ways, host route.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyroute2
+
+from podwire.kernel import netns, network, pods
+from podwire.kernel.netlink import Netlink
+from podwire.state.changes import diff
+from podwire.state.network import (
+    Address,
+    Fdb,
+    Link,
+    Neighbour,
+    NetworkState,
+    Owner,
+    Route,
+    Vxlan,
+)
+
+OWNER = Owner(113, "podwire/bench")
+HOST_MAC, POD_MAC = "ee:ee:ee:ee:ee:ee", "02:00:00:00:00:01"
+GATEWAY = "169.254.1.1"
+
+
+def timed(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return (time.perf_counter() - started) * 1e3
+
+
+class Row:
+    """The measurements of one task."""
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self.ms: dict[str, list[float]] = {"podwire": [], "ip -batch": [], "pyroute2": []}
+
+    def print(self) -> None:
+        medians = {name: statistics.median(ms) if ms else 0.0 for name, ms in self.ms.items()}
+        own = medians["podwire"]
+        cells = [f"{own:.2f}"]
+        for name in ("ip -batch", "pyroute2"):
+            cells.append(f"{medians[name]:.1f} ({medians[name] / own:.0f}x)" if medians[name] else "-")
+        print(f"| {self.task} | {' | '.join(cells)} |", flush=True)
+
+
+def pod_states(number: int, place: Path) -> tuple[NetworkState, NetworkState]:
+    name, ip = f"pod{number}", f"10.244.{number // 250}.{number % 250 + 1}"
+    node = NetworkState(
+        links=(Link(name, "veth", mac=HOST_MAC, peer="eth0", peer_netns=str(place)),),
+        routes=(Route(f"{ip}/32", link=name),),
+        neighbours=(Neighbour(name, ip, POD_MAC),),
+    )
+    pod = NetworkState(
+        links=(Link("lo"), Link("eth0", mac=POD_MAC)),
+        addresses=(Address("eth0", f"{ip}/32"),),
+        routes=(Route(f"{GATEWAY}/32", link="eth0"), Route("default", GATEWAY, "eth0", onlink=True)),
+        neighbours=(Neighbour("eth0", GATEWAY, HOST_MAC),),
+    )
+    return node, pod
+
+
+def wire_with_ip(node: Path, place: Path, number: int) -> None:
+    """Two processes with a batch each, which is the best that ip(8) can do."""
+    host, _pod = pod_states(number, place)
+    name, ip = host.links[0].name, host.neighbours[0].ip
+    for path, lines in (
+        (
+            node,
+            f"link add {name} address {HOST_MAC} type veth peer name eth0 address {POD_MAC} netns {place}\n"
+            f"link set {name} up\nroute add {ip} dev {name}\nneigh add {ip} lladdr {POD_MAC} dev {name}\n",
+        ),
+        (
+            place,
+            f"link set lo up\nlink set eth0 up\naddress add {ip}/32 dev eth0\nroute add {GATEWAY} dev eth0\n"
+            f"route add default via {GATEWAY} dev eth0 onlink\nneigh add {GATEWAY} lladdr {HOST_MAC} dev eth0\n",
+        ),
+    ):
+        batch(path, lines)
+
+
+def batch(place: Path, lines: str) -> None:
+    with netns.inside(place):
+        subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def wire_with_pyroute2(oracle: pyroute2.IPRoute, place: Path, number: int) -> None:
+    host, _pod = pod_states(number, place)
+    name, ip = host.links[0].name, host.neighbours[0].ip
+    peer = {"ifname": "eth0", "address": POD_MAC, "net_ns_fd": str(place)}
+    oracle.link("add", ifname=name, kind="veth", address=HOST_MAC, peer=peer, state="up")
+    index = oracle.link_lookup(ifname=name)[0]
+    oracle.route("add", dst=f"{ip}/32", oif=index)
+    oracle.neigh("add", dst=ip, lladdr=POD_MAC, ifindex=index, state=128)
+    with pyroute2.IPRoute(netns=str(place)) as pod:
+        eth0 = pod.link_lookup(ifname="eth0")[0]
+        pod.link("set", index=1, state="up")
+        pod.link("set", index=eth0, state="up")
+        pod.addr("add", index=eth0, address=ip, prefixlen=32)
+        pod.route("add", dst=f"{GATEWAY}/32", oif=eth0, scope=253)
+        pod.route("add", dst="default", gateway=GATEWAY, oif=eth0, flags=4)
+        pod.neigh("add", dst=GATEWAY, lladdr=HOST_MAC, ifindex=eth0, state=128)
+
+
+def measure_pods(folder: Path, count: int) -> None:
+    row, away = Row("wire a pod"), Row("take a pod off the network")
+    nodes = [folder / f"node{i}" for i in range(3)]
+    places = [folder / f"pod{i}" for i in range(count * 3)]
+    for path in (*nodes, *places):
+        netns.create(path)
+    with Netlink(nodes[0]) as own, pyroute2.IPRoute(netns=str(nodes[2])) as oracle:
+        for number in range(count):
+            node, pod = (OWNER.stamp(x) for x in pod_states(number, places[number]))
+            row.ms["podwire"].append(timed(lambda n=number, a=node, b=pod: pods.wire(own, places[n], a, b)))
+            row.ms["ip -batch"].append(timed(lambda n=number: wire_with_ip(nodes[1], places[count + n], n)))
+            row.ms["pyroute2"].append(timed(lambda n=number: wire_with_pyroute2(oracle, places[2 * count + n], n)))
+        for number in range(count):
+            node = OWNER.stamp(pod_states(number, places[number])[0])
+            away.ms["podwire"].append(timed(lambda a=node: pods.unwire(own, [a])))
+            away.ms["ip -batch"].append(timed(lambda n=number: batch(nodes[1], f"link del pod{n}\n")))
+            away.ms["pyroute2"].append(timed(lambda n=number: oracle.link("del", ifname=f"pod{n}")))
+        swept = timed(lambda: pods.sweep(nodes[0]))
+    row.print()
+    away.print()
+    print(f"| (in the background: delete the {count} devices) | {swept:.1f} | - | - |")
+    for path in (*nodes, *places):
+        netns.delete(path)
+
+
+def with_uplink(path: Path) -> Netlink:
+    netns.create(path)
+    netlink = Netlink(path)
+    state = NetworkState((Link("eth0", "bridge"),), (Address("eth0", "10.89.0.1/24"),))
+    network.apply(netlink, state, Owner(114)).check()
+    return netlink
+
+
+def measure_routes(folder: Path, count: int) -> None:
+    row, again, read = Row(f"add {count} routes"), Row("apply them again"), Row("read them")
+    routes = [f"{10 + i // 65536}.{i // 256 % 256}.{i % 256}.0/24" for i in range(count)]
+    state = NetworkState(routes=tuple(Route(dst, "10.89.0.2", "eth0") for dst in routes))
+    for attempt in range(3):
+        paths = [folder / f"routes{attempt}{i}" for i in range(3)]
+        own, _other, third = [with_uplink(path) for path in paths]
+        row.ms["podwire"].append(timed(lambda own=own: network.apply(own, state, OWNER).check()))
+        again.ms["podwire"].append(timed(lambda own=own: network.apply(own, state, OWNER).check()))
+        read.ms["podwire"].append(timed(lambda own=own: network.read(own)))
+        lines = "".join(f"route add {dst} via 10.89.0.2 dev eth0\n" for dst in routes)
+        row.ms["ip -batch"].append(timed(lambda path=paths[1], lines=lines: batch(path, lines)))
+        read.ms["ip -batch"].append(timed(lambda path=paths[1]: batch(path, "route show\n")))
+        index = network.read_link(third, "eth0").index
+        with pyroute2.IPRoute(netns=str(paths[2])) as oracle:
+            if attempt == 0:
+                row.ms["pyroute2"].append(timed(lambda o=oracle, i=index: add_routes(o, routes, i)))
+                read.ms["pyroute2"].append(timed(lambda o=oracle: list(o.get_routes(family=2))))
+        for path in paths:
+            netns.delete(path)
+    for one in (row, again, read):
+        one.print()
+
+
+def add_routes(oracle: pyroute2.IPRoute, routes: list[str], index: int) -> None:
+    for dst in routes:
+        oracle.route("add", dst=dst, gateway="10.89.0.2", oif=index)
+
+
+def measure_peers(folder: Path, count: int) -> None:
+    """VXLAN: route, neighbour and forwarding entry of each peer."""
+    path = folder / "peers"
+    row, again, one_row = Row(f"{count} vxlan peers"), Row("apply them again"), Row("one peer more, programmed")
+    with with_uplink(path) as netlink:
+        link = Link("vx", "vxlan", vxlan=Vxlan(1, local="10.89.0.1", device="eth0"))
+        peers = [peer_state(i) for i in range(count + 1)]
+        want = OWNER.stamp(
+            NetworkState(
+                (link,),
+                (Address("vx", "10.244.0.0/32"),),
+                tuple(x.routes[0] for x in peers[:-1]),
+                tuple(x.neighbours[0] for x in peers[:-1]),
+                tuple(x.fdb[0] for x in peers[:-1]),
+            )
+        )
+        row.ms["podwire"].append(timed(lambda: network.apply(netlink, want, OWNER).check()))
+        again.ms["podwire"] += [timed(lambda: network.apply(netlink, want, OWNER).check()) for _ in range(3)]
+        last = OWNER.stamp(peers[-1])
+        one_row.ms["podwire"].append(timed(lambda: network.add(netlink, last).check()))
+        commands = [line.split(" ", 1) for line in str(diff(NetworkState(), last)).splitlines()]
+        one_row.ms["ip -batch"].append(timed(lambda: run_each(path, commands)))
+    for one in (row, again, one_row):
+        one.print()
+    netns.delete(path)
+
+
+def run_each(path: Path, commands: list[list[str]]) -> None:
+    with netns.inside(path):
+        for tool, words in commands:
+            subprocess.run([tool, *words.split()], check=False, capture_output=True)
+
+
+def peer_state(number: int) -> NetworkState:
+    ip, mac = f"10.{100 + number // 250}.{number % 250}.0", f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}"
+    return NetworkState(
+        routes=(Route(f"{ip}/24", ip, "vx", onlink=True),),
+        neighbours=(Neighbour("vx", ip, mac),),
+        fdb=(Fdb("vx", mac, f"10.89.{1 + number // 250}.{number % 250 + 1}"),),
+    )
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    arguments.add_argument("--pods", type=int, default=30)
+    arguments.add_argument("--routes", type=int, default=10_000)
+    arguments.add_argument("--peers", type=int, default=1_000)
+    options = arguments.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix=f"podwire-bench-{os.getpid()}-", dir="/run"))
+    print("| task | podwire ms | ip -batch ms | pyroute2 ms |\n|---|---|---|---|")
+    try:
+        measure_pods(folder, options.pods)
+        measure_routes(folder, options.routes)
+        measure_peers(folder, options.peers)
+    finally:
+        for path in folder.iterdir():
+            netns.delete(path)
+        folder.rmdir()
+
+
+if __name__ == "__main__":
+    main()
