@@ -167,12 +167,28 @@ class Api:
     def _read(self, call: Call) -> Result | Awaitable[Result]:
         if call.watching:
             return self._watcher.watch(call)
-        if call.name:
-            entry = self._store.get(call.kind.table, call.namespace, call.name)
-            version = entry.version if entry is not None else self._store.table(call.kind.table).version
-            return self._later(version, lambda: self._reader.get(call))
-        answer = self._reader.list(call)
-        return self._later(self._store.table(call.kind.table).version, lambda: answer)
+        table = self._store.table(call.kind.table)
+        if not call.name:
+            return self._settled(table.version, lambda: self._reader.list(call))
+        entry = self._store.get(call.kind.table, call.namespace, call.name)
+        version = entry.version if entry is not None else table.version
+        return self._settled(version, lambda: self._reader.get(call))
+
+    def _settled(self, version: int, read: Callable[[], Response]) -> Result | Awaitable[Result]:
+        """What is read now, answered when it is on the disk; read again if it never gets there."""
+        answer = read_or_failure(read)
+        durable = self._store.durable(version)
+        if durable is None:
+            return answer
+        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def finish(done: "asyncio.Future[None]") -> None:
+            lost = not done.cancelled() and done.exception() is not None
+            if not settled.done():
+                settled.set_result(read_or_failure(read) if lost else answer)
+
+        durable.add_done_callback(finish)
+        return settled
 
     def _write(self, call: Call) -> Written:
         request = call.request
@@ -255,6 +271,14 @@ class Api:
 
         durable.add_done_callback(finish)
         return settled
+
+
+def read_or_failure(read: Callable[[], Response]) -> Response:
+    """The answer, or the Status of its failure."""
+    try:
+        return read()
+    except ApiError as failure:
+        return failures.render(failure)
 
 
 def _options(request: Request) -> dict[str, Any]:
