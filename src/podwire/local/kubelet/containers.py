@@ -78,7 +78,7 @@ def compile_order(state: State, attempt: int, supplies: Supplies) -> ContainerOr
         env={**program.env, **env}, cwd=container.working_dir or program.working_dir or "/",
         mounts=(*_mounts(container, supplies, own), _termination(container, directory / f"{stem}.message")),
         files=dict(supplies.files), user=None if program.entry else _user(container, facts.pod),
-        stdin=container.stdin, tty=container.tty,
+        stdin=container.stdin, stdin_once=container.stdin_once, tty=container.tty,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from podwire.local.kubelet.objects import ApiObjects, TokenSource
 from podwire.local.kubelet.pods import Pods
 from podwire.local.kubelet.resolver import parse_resolver
 from podwire.local.kubelet.sandbox import SHIM_ENTRY, Ground
+from podwire.local.kubelet.server import KubeletServer
 from podwire.local.kubelet.shim import run_shim
 from podwire.local.kubelet.surroundings import Surroundings
 from podwire.observe.log import Log, configure
@@ -114,8 +115,11 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
             supervisor.start("events", events.run),
             supervisor.start("pods", pods.run),
         ]
+        server = await KubeletServer(pods, tasks, clock).listen(config) if config.serving.certificate else None
         log.info("started", node=config.node)
         await stop.wait()
+        if server is not None:
+            await server.close()
         for task in running:
             task.cancel()
         await tasks.close()

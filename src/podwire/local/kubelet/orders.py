@@ -52,6 +52,8 @@ class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Small files of the container's own, path to text, such as /etc/hosts."""
     user: User | None = None
     stdin: bool = False
+    stdin_once: bool = False
+    """Whether standard input ends with the first client that was attached to it."""
     tty: bool = False
 
 

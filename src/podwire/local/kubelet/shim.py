@@ -59,6 +59,8 @@ class _Child:
         self.outputs: dict[int, str] = {}
         self.input = -1
         self.problem = ""
+        self.listeners: list[tuple[int, int]] = []
+        """Descriptors of who is attached: for output, for errors."""
 
 
 class Shim:
@@ -200,11 +202,17 @@ class Shim:
             _kill_group(child.pid)
 
     def _attach(self, container: str, fds: list[int]) -> None:
+        """Output and errors are copied to the first two descriptors; a third one feeds standard input."""
         child = self._container(container)
-        if child is None or child.input < 0 or not fds:
-            raise OSError(f"container {container} has no standard input")
-        source = os.dup(fds[0])
-        self._watch(source, lambda: self._feed(child, source))
+        if child is None or len(fds) < 2:
+            raise OSError(f"container {container} is not running")
+        listener = (os.dup(fds[0]), os.dup(fds[1]))
+        for fd in listener:
+            os.set_blocking(fd, False)
+        child.listeners.append(listener)
+        if len(fds) > 2 and child.input >= 0:
+            source = os.dup(fds[2])
+            self._watch(source, lambda: self._feed(child, source))
 
     def _feed(self, child: _Child, source: int) -> None:
         data = os.read(source, _CHUNK)
@@ -216,7 +224,8 @@ class Shim:
             pass
         self._selector.unregister(source)
         os.close(source)
-        if child.order is not None and child.input >= 0 and not child.order.tty and not data:
+        order = child.order
+        if order is not None and order.stdin_once and not order.tty and child.input >= 0:
             os.close(child.input)
             child.input = -1
 
@@ -267,7 +276,19 @@ class Shim:
             return False
         if data and child.log is not None:
             child.log.write(stream, data, self._clock.now())
+            for listener in tuple(child.listeners):
+                self._forward(child, listener, stream, data)
         return bool(data)
+
+    def _forward(self, child: _Child, listener: tuple[int, int], stream: str, data: bytes) -> None:
+        try:
+            os.write(listener[stream == "stderr"], data)
+        except BlockingIOError:  # Who is attached and does not read loses output; the container goes on.
+            return
+        except OSError:
+            child.listeners.remove(listener)
+            for fd in listener:
+                os.close(fd)
 
     def _close_output(self, child: _Child, fd: int) -> None:
         if child.outputs.pop(fd, None) is not None:
@@ -306,6 +327,8 @@ class Shim:
             self._close_output(child, fd)
         if child.log is not None:
             child.log.close(self._clock.now())
+        for fd in (fd for listener in child.listeners for fd in listener):
+            os.close(fd)
         if child.input >= 0:
             os.close(child.input)
         self._finish(order, code, child.problem)

@@ -101,12 +101,12 @@ class ShimClient:
         """
         await self._ask(Request(number=self._next(), verb="signal", container=container, signal=number, pid=pid))
 
-    async def attach(self, container: str, stdin: int) -> Answer:
-        """Feeds a container's standard input from a descriptor.
+    async def attach(self, container: str, fds: Sequence[int]) -> Answer:
+        """Copies a container's output to ``fds[0]`` and errors to ``fds[1]``, and feeds its input from ``fds[2]``.
 
         Raises: ClusterError.
         """
-        return await self._ask(Request(number=self._next(), verb="attach", container=container), (stdin,))
+        return await self._ask(Request(number=self._next(), verb="attach", container=container), fds)
 
     async def end(self) -> None:
         """Tells the shim to end; its remaining children get SIGKILL."""

@@ -25,14 +25,14 @@ from podwire.errors import (
 from podwire.kube.client import STRATEGIC_MERGE_PATCH
 from podwire.kube.events import Severity, reference
 from podwire.kube.resources import PODS
-from podwire.local.kubelet.containers import Supplies, compile_order
-from podwire.local.kubelet.environment import PodFacts, service_variables
+from podwire.local.kubelet.containers import compile_order
+from podwire.local.kubelet.environment import PodFacts
 from podwire.local.kubelet.execution import Ends, Setting, run_command
 from podwire.local.kubelet.lifecycle import State, back_off, is_sidecar, plan, should_restart
 from podwire.local.kubelet.orders import Answer, PodRecord, Record
 from podwire.local.kubelet.prober import Prober
 from podwire.local.kubelet.probing import Kind, ProbeState
-from podwire.local.kubelet.resolver import pod_hostname, pod_hosts, pod_resolver
+from podwire.local.kubelet.provisions import Provisions
 from podwire.local.kubelet.sandbox import Sandbox, explain
 from podwire.local.kubelet.shim import write_atomically
 from podwire.local.kubelet.status import Json, render_status, same_status
@@ -40,16 +40,6 @@ from podwire.local.kubelet.status import Sandbox as SandboxStatus
 from podwire.local.kubelet.stopping import Stopper
 from podwire.local.kubelet.surroundings import Surroundings
 from podwire.local.kubelet.traffic import Outcome
-from podwire.local.kubelet.volumes import (
-    TOKEN_MOUNT,
-    Content,
-    Places,
-    compile_files,
-    object_kinds,
-    prepare,
-    projected_token_volume,
-    write_files,
-)
 from podwire.model.meta import Condition
 from podwire.model.pod import Container, Pod
 from podwire.observe.log import Log
@@ -94,9 +84,7 @@ class PodWorker:
         self._reported: Json = {}
         self._report_at = 0.0
         self._conditions: tuple[Condition, ...] = pod.status.conditions
-        self._volumes: dict[str, Path] = {}
-        self._dirty = True
-        self._renew_at = 0.0
+        self._provisions = Provisions(self)
         self._backoff = Backoff(0.5, 30.0)
         self._stopper = Stopper(self)
         self._over = False
@@ -117,7 +105,7 @@ class PodWorker:
 
     def refresh_volumes(self) -> None:
         """An object that the pod's volumes may show has changed."""
-        self._dirty = True
+        self._provisions.dirty = True
         for state in self.states.values():
             if state.waiting[0] in ("CreateContainerConfigError", "ContainerCreating"):
                 state.retry_at = 0.0
@@ -218,8 +206,7 @@ class PodWorker:
             for name in actions.start:
                 await self._start(self.states[name])
         await self._settle_probes()
-        if self._dirty or (self._renew_at and self.now() >= self._renew_at):
-            await self._refresh()
+        await self._refresh()
         await self.report()
 
     def _overdue(self) -> bool:
@@ -281,7 +268,6 @@ class PodWorker:
         """Takes over what a former kubelet started."""
         listed = {s.name: s for s in self.pod.status.container_statuses + self.pod.status.init_container_statuses}
         alive = self.sandbox.adopt()
-        self._dirty = True
         if self.pod.status.phase in ("Succeeded", "Failed"):
             self._verdict = msgspec.structs.replace(self._verdict, phase=self.pod.status.phase)
         for name, state in self.states.items():
@@ -318,7 +304,7 @@ class PodWorker:
         if client is None:
             return
         try:
-            supplies = await self._supplies()
+            supplies = await self._provisions.supply()
             order = compile_order(state, state.attempts, supplies)
         except ConfigError as failure:
             self._hold(state, "CreateContainerConfigError", failure.problem, "Failed")
@@ -351,7 +337,7 @@ class PodWorker:
             self.event("Warning", event, f"Error: {message}" if event == "Failed" else message, state.spec)
         state.waiting = (reason, shown)
         state.retry_at = self.now() + _RETRY_S
-        self._dirty = True
+        self._provisions.dirty = True
 
     def _forget(self, state: State, attempt: int) -> None:
         for path in self._records.glob(f"{state.spec.name}.{attempt}.*"):
@@ -386,6 +372,17 @@ class PodWorker:
             self.event("Warning", "FailedPostStartHook", f"PostStartHook failed: {outcome.message}", state.spec)
             self._stopper.stop_unwell(state, "FailedPostStartHook")
         self.wake()
+
+    async def _refresh(self) -> None:
+        """Brings volumes up to date while containers run; a failure is tried again later."""
+        try:
+            renew_at = await self._provisions.refresh()
+        except (ConfigError, ApiError, ApiUnreachable, ProtocolError, OSError, TimeoutError) as failure:
+            self._log.warning("volumes not refreshed", pod=self.pod.metadata.name, problem=failure)
+            self.wake_in(self._backoff.next_delay_s())
+            return
+        if renew_at:
+            self.wake_in(renew_at - self.now())
 
     async def _settle_probes(self) -> None:
         waits = [p.first_readiness.wait() for p in self.probers.values() if not p.first_readiness.is_set()]
@@ -436,53 +433,12 @@ class PodWorker:
         except OSError:
             return ""
 
-    # -- supplies
-
     def facts(self) -> PodFacts:
         """What the downward API tells."""
         around = self.around
         return PodFacts(
             self.pod, around.ground.node, self.sandbox.record.ips, around.ground.addresses, around.allocatable
         )
-
-    async def _supplies(self) -> Supplies:
-        await self._refresh()
-        around, pod = self.around, self.pod
-        links = pod.spec.enable_service_links is not False
-        variables = service_variables(around.services.objects.values(), pod.metadata.namespace, links=links)
-        hostname = pod_hostname(pod, around.ground.node)
-        config = around.config
-        hosts = pod_hosts(pod, self.sandbox.record.ips, hostname, config.cluster_domain, around.node_hosts)
-        resolver = pod_resolver(pod, around.node_resolver, config.cluster_dns, config.cluster_domain)
-        files = {"/etc/hostname": f"{hostname}\n", "/etc/hosts": hosts, "/etc/resolv.conf": str(resolver)}
-        return Supplies(
-            self.facts(), variables, around.objects, self._volumes, files, config.images, self.sandbox.directory
-        )
-
-    async def _refresh(self) -> None:
-        """Prepares volumes and writes the content of those made of API objects, when something may have changed."""
-        if not self._dirty and not (self._renew_at and self.now() >= self._renew_at):
-            return
-        pod, around = self.pod, self.around
-        volumes = list(pod.spec.volumes)
-        containers = pod.spec.containers + pod.spec.init_containers
-        if pod.spec.automount_service_account_token is not False and not any(_mounts_token(c) for c in containers):
-            volumes.append(projected_token_volume())
-        await around.objects.ready_for(pod)
-        tokens, self._renew_at = await around.tokens.for_volumes(pod, volumes)
-        directory = self.sandbox.directory
-        memory = around.ground.run / "memory" / pod.metadata.uid
-        places = Places(directory / "volumes", memory, around.ground.state / "claims")
-        content = Content(self.facts(), around.objects, tokens)
-        stamp = f"{around.clock.now():%Y_%m_%d_%H_%M_%S.%f}"
-        for volume in volumes:
-            name = str(volume["name"])
-            if object_kinds(volume):
-                path = self._volumes[name] = directory / "volumes" / name
-                write_files(path, compile_files(volume, content), stamp)
-            elif name not in self._volumes:
-                self._volumes[name] = prepare(volume, pod.metadata.namespace, places)
-        self._dirty = False
 
     # -- probes' target
 
@@ -549,14 +505,11 @@ class PodWorker:
 def _is_news(status: Json, before: Json) -> bool:
     """Whether others wait for this: the phase or a condition turned."""
     if not before:
-        return status["phase"] != "Pending"
+        phase: str = status["phase"]
+        return phase != "Pending"
 
     def turns(rendered: Json) -> list[tuple[str, str]]:
         return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
 
-    differ: bool = turns(status) != turns(before)
-    return differ
-
-
-def _mounts_token(container: Container) -> bool:
-    return any(mount.mount_path.rstrip("/") == TOKEN_MOUNT for mount in container.volume_mounts)
+    now, then = turns(status), turns(before)
+    return now != then
