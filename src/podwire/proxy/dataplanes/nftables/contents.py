@@ -27,11 +27,14 @@ from podwire.state.nft_diff import (
     diff,
 )
 from podwire.state.nft_rules import Verdict
-from podwire.state.nft_types import HOST_ORDER, data_type, pack
+from podwire.state.nft_types import HOST_ORDER, data_type, length, pack
 
 Elements = dict[str, dict[bytes, Element]]
 """Elements by the name of their set."""
 
+_NODE_PORT_SETS = frozenset(
+    ("node-ports", "local-node-ports", "node-port-endpoints", "refused-node-ports", "affinity-node-port-slots")
+)
 _SHARED = frozenset(("cluster-ips", "hairpin", "affinity-endpoints"))
 _REFUSE = Element(verdict=Verdict("goto", "refuse"))
 _DROP = Element(verdict=Verdict("drop"))
@@ -232,6 +235,16 @@ def _contains(network: str, address: str) -> bool:
     return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
 
 
+class _Owner(msgspec.Struct):
+    """The Service that a frontend belongs to, and how many elements it has under it."""
+
+    service: str
+    elements: int = 0
+
+
+_NO_OWNER = _Owner("")
+
+
 class _Service(msgspec.Struct, frozen=True):
     """One Service as it is programmed."""
 
@@ -250,8 +263,9 @@ class Contents:
         self.held: Elements = {each.name: {} for each in layout.sets() if not each.elements and not each.dynamic}
         self.shapes: set[Shape] = set()
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._owners: dict[tuple[str, bytes], str] = {}
-        self._waiting: dict[tuple[str, bytes], set[str]] = {}
+        self._owners: dict[tuple[bool, bytes], _Owner] = {}
+        self._waiting: dict[tuple[bool, bytes], set[str]] = {}
+        self._frontend_size = length((layout.address, "inet_proto", "inet_service"))
         self._services: dict[str, _Service] = {}
         self._known = {} if known is None else {each.name: each.elements for each in known.sets}
 
@@ -277,10 +291,11 @@ class Contents:
         while queue:
             service, ports = queue.popitem()
             self._replace(service, ports, (removed, added))
-            queue.update((loser, self._services_ports(loser)) for loser in self._released())
+            for loser in self._released():
+                queue.setdefault(loser, self._ports_of(loser))
         return self._transaction((removed, added), sorted(self.shapes - shapes), affinity)
 
-    def _services_ports(self, service: str) -> tuple[ServicePort, ...]:
+    def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
         known = self._services.get(service)
         return () if known is None else known.ports
 
@@ -312,22 +327,32 @@ class Contents:
         for name, entries in new.items():
             stale = old.get(name, {})
             for key, element in entries.items():
-                lost = name not in _SHARED and self._owners.get((name, key)) != service
-                if lost or stale.get(key) != element:
+                if stale.get(key) != element or not self._owns(service, name, key):
                     self._enter(service, name, (key, element), delta)
 
+    def _spot(self, name: str, key: bytes) -> tuple[bool, bytes]:
+        """The frontend that an element belongs to: whether a node port, and its key."""
+        node_port = name in _NODE_PORT_SETS
+        return node_port, key[: 8 if node_port else self._frontend_size]
+
+    def _owns(self, service: str, name: str, key: bytes) -> bool:
+        return name in _SHARED or self._owners.get(self._spot(name, key), _NO_OWNER).service == service
+
     def _leave(self, service: str, name: str, key: bytes, delta: tuple[Elements, Elements]) -> None:
-        spot = (name, key)
         if name in _SHARED:
-            self._counts[spot] -= 1
-            if self._counts[spot]:
+            place = (name, key)
+            self._counts[place] -= 1
+            if self._counts[place]:
                 return
-            del self._counts[spot]
-        elif self._owners.get(spot) != service:
-            self._waiting.get(spot, set()).discard(service)
+            del self._counts[place]
+        elif not self._owns(service, name, key):
+            self._waiting.get(self._spot(name, key), set()).discard(service)
             return
         else:
-            del self._owners[spot]
+            owner = self._owners[self._spot(name, key)]
+            owner.elements -= 1
+            if not owner.elements:
+                del self._owners[self._spot(name, key)]
         removed, added = delta
         element = self.held[name].pop(key)
         if added.get(name, {}).get(key) == element:
@@ -337,14 +362,19 @@ class Contents:
 
     def _enter(self, service: str, name: str, entry: tuple[bytes, Element], delta: tuple[Elements, Elements]) -> None:
         key, element = entry
-        spot = (name, key)
         if name in _SHARED:
-            self._counts[spot] = self._counts.get(spot, 0) + 1
-            if self._counts[spot] > 1:
+            self._counts[name, key] = self._counts.get((name, key), 0) + 1
+            if self._counts[name, key] > 1:
                 return
-        elif self._owners.setdefault(spot, service) != service:
-            self._waiting.setdefault(spot, set()).add(service)
-            return
+        else:
+            spot = self._spot(name, key)
+            owner = self._owners.get(spot)
+            if owner is None:
+                owner = self._owners[spot] = _Owner(service)
+            if owner.service != service:
+                self._waiting.setdefault(spot, set()).add(service)
+                return
+            owner.elements += 1
         removed, added = delta
         self.held[name][key] = element
         if removed.get(name, {}).get(key) == element:

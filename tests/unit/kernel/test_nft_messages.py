@@ -1,0 +1,107 @@
+"""nftables messages without a kernel: rules to expressions and back, elements, framing, damaged input."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.errors import ConfigError
+from podwire.kernel import nft_codec as nl
+from podwire.kernel.nft_delinearize import delinearize
+from podwire.kernel.nft_linearize import linearize
+from podwire.kernel.nft_messages import Batch, comment_data, element_lists, read_elements, read_set, records, set_body
+from podwire.state.nft import Element, Set
+from podwire.state.nft_diff import diff
+from podwire.state.nft_rules import Opaque, Rule
+from podwire.state.nft_text import parse_rule, parse_table
+
+EVERYTHING = parse_table((Path(__file__).parents[2] / "golden/nft/everything.nft").read_text())
+RULES = [rule for chain in EVERYTHING.chains for rule in chain.rules]
+SETS = {each.name: each for each in EVERYTHING.sets}
+
+
+def back_and_forth(rule: Rule, family: str = "ip") -> Rule:
+    written = linearize(rule, family)
+    carried = {each.set.name: each.set for each in written.sets}
+    return delinearize(written.expressions, family, SETS | carried, rule.comment)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_rules_come_back(rule: Rule) -> None:
+    assert back_and_forth(rule) == rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ip saddr 10.0.0.0/8 drop",
+        "ip6 saddr fd00::/8 accept",
+        "tcp dport 80 ip daddr 10.0.0.1 accept",
+        "reject",
+        "udp dport 4789 notrack",
+        "reject with icmpx admin-prohibited",
+    ],
+)
+def test_inet_tables_imply_the_family(text: str) -> None:
+    assert str(back_and_forth(parse_rule(text), "inet")) == text
+
+
+def test_an_unknown_expression_is_opaque() -> None:
+    expression = nl.nested(1, nl.text(1, "osf") + nl.nested(2, nl.u32(1, 1)))
+    assert delinearize(expression, "ip", {}).statements == (Opaque("osf"),)
+
+
+def test_what_cannot_be_written_is_an_error() -> None:
+    with pytest.raises(ConfigError):
+        linearize(Rule((Opaque("osf"),)), "ip")
+
+
+@given(st.binary(max_size=200))
+def test_damaged_expressions_do_no_harm(data: bytes) -> None:
+    with contextlib.suppress(ConfigError, ValueError, KeyError, IndexError):
+        delinearize(data, "ip", SETS)
+    list(nl.messages(data))
+    nl.attributes(data)
+    records(data)
+
+
+def test_attributes_are_padded() -> None:
+    assert nl.text(1, "abc") == b"\x08\x00\x01\x00abc\x00"
+    assert nl.text(1, "abcd") == b"\x09\x00\x01\x00abcd\x00\x00\x00\x00"
+    assert dict(nl.pieces(nl.u32(1, 7) + nl.nested(2, nl.u64(3, 9)))) == {1: b"\0\0\0\x07", 2: nl.u64(3, 9)}
+
+
+@pytest.mark.parametrize("declared", EVERYTHING.sets, ids=lambda each: each.name)
+def test_sets_and_elements_come_back(declared: Set) -> None:
+    table, read = read_set(set_body("t", declared, 1, declared.size))
+    assert (table, read) == ("t", declared.without_elements())
+    bodies = [nl.nested(3, chunk) for chunk in element_lists(declared, declared.elements)]
+    assert read_elements(bodies, declared) == declared.elements
+
+
+def test_long_lists_are_cut() -> None:
+    declared = Set(name="s", key=("ipv4_addr",))
+    elements = {number.to_bytes(4, "big"): Element() for number in range(10_000)}
+    chunks = list(element_lists(declared, elements))
+    assert len(chunks) > 1
+    assert max(map(len, chunks)) <= 65_535
+    assert read_elements([nl.nested(3, chunk) for chunk in chunks], declared) == elements
+
+
+def test_a_batch_is_framed_and_asks_once() -> None:
+    batch = Batch(diff(None, EVERYTHING), 100)
+    found = list(nl.messages(batch.encode()))
+    assert found[0][0] == nl.NFNL_MSG_BATCH_BEGIN
+    assert found[-1][0] == nl.NFNL_MSG_BATCH_END
+    assert [sequence for _, _, sequence, _ in found] == list(range(100, 100 + len(found)))
+    assert [index for index, (_, flags, _, _) in enumerate(found) if flags & nl.NLM_F_ACK] == [len(found) - 2]
+    operation, message = batch.subject(101)
+    assert str(operation) == "add table"
+    assert message
+
+
+def test_comments_are_cut_at_what_the_kernel_takes() -> None:
+    assert len(comment_data("x" * 300)) <= 130
+    assert comment_data("") == b""
