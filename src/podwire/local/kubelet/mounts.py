@@ -64,11 +64,13 @@ def _pivot(new: str, old: str) -> None:
 def machine_binds(mountinfo: str, hidden: Iterable[str]) -> tuple[str, ...]:
     """The mount points of ``/proc/self/mountinfo`` that a container's root has to take over, outermost only.
 
-    Left out: the root, /proc, /sys, /dev, and what lies under one of ``hidden``.
+    Left out: the root, /proc, /sys, /dev, namespaces, and what lies under one of ``hidden``.
     """
     own = ("/proc", "/sys", "/dev", *hidden)
     taken: list[str] = []
     for line in mountinfo.splitlines():
+        if " - nsfs " in line:
+            continue
         point = line.split()[4].encode().decode("unicode_escape")
         if point != "/" and not any(_within(point, outer) for outer in (*own, *taken)):
             taken = [inner for inner in taken if not _within(inner, point)] + [point]
@@ -103,7 +105,8 @@ def enter_root(
     _pivot(merged, f"{merged}/{_OLD}")
     os.chdir("/")
     for point in binds:
-        _bind(Mount(f"/{_OLD}{point}", point))
+        if Path(f"/{_OLD}{point}").exists():  # It was there when the kubelet started.
+            _bind(Mount(f"/{_OLD}{point}", point))
     for path, text in files.items():
         _write_file(path, text)
     for wanted in mounts:

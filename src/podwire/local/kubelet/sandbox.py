@@ -89,6 +89,11 @@ class Sandbox:
         return self._ground.pod_dir(self.record.uid)
 
     @property
+    def containers(self) -> Path:
+        """Where the records and logs of its containers are."""
+        return self.directory / "containers"
+
+    @property
     def up(self) -> bool:
         """Whether containers can be started."""
         return self.client is not None and self.client.open

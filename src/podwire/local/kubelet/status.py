@@ -188,3 +188,16 @@ def same_status(one: Json, other: Json, ignore: Iterable[str] = ()) -> bool:
     """Whether two rendered statuses say the same."""
     skip: Callable[[str], bool] = frozenset(ignore).__contains__
     return {k: v for k, v in one.items() if not skip(k)} == {k: v for k, v in other.items() if not skip(k)}
+
+
+def is_news(status: Json, before: Json) -> bool:
+    """Whether others wait for this: the phase or a condition turned."""
+    if not before:
+        phase: str = status["phase"]
+        return phase != "Pending"
+
+    def turns(rendered: Json) -> list[tuple[str, str]]:
+        return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
+
+    now, then = turns(status), turns(before)
+    return now != then

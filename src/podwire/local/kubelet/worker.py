@@ -35,7 +35,7 @@ from podwire.local.kubelet.probing import Kind, ProbeState
 from podwire.local.kubelet.provisions import Provisions
 from podwire.local.kubelet.sandbox import Sandbox, explain
 from podwire.local.kubelet.shim import write_atomically
-from podwire.local.kubelet.status import Json, render_status, same_status
+from podwire.local.kubelet.status import Json, is_news, render_status, same_status
 from podwire.local.kubelet.status import Sandbox as SandboxStatus
 from podwire.local.kubelet.stopping import Stopper
 from podwire.local.kubelet.surroundings import Surroundings
@@ -146,7 +146,7 @@ class PodWorker:
 
     async def run(self) -> None:
         """Returns when the pod has left the node."""
-        (self.sandbox.directory / "containers").mkdir(parents=True, exist_ok=True)
+        self.sandbox.containers.mkdir(parents=True, exist_ok=True)
         if self._adopted:
             self._adopt()
         while not self._over:
@@ -271,7 +271,7 @@ class PodWorker:
         if self.pod.status.phase in ("Succeeded", "Failed"):
             self._verdict = msgspec.structs.replace(self._verdict, phase=self.pod.status.phase)
         for name, state in self.states.items():
-            runs = sorted(int(p.stem.rpartition(".")[2]) for p in self._records.glob(f"{name}.*.json"))
+            runs = sorted(int(p.stem.rpartition(".")[2]) for p in self.sandbox.containers.glob(f"{name}.*.json"))
             if not runs:
                 continue
             state.attempts = runs[-1] + 1
@@ -286,12 +286,8 @@ class PodWorker:
 
     # -- containers
 
-    @property
-    def _records(self) -> Path:
-        return self.sandbox.directory / "containers"
-
     def _record_path(self, state: State, attempt: int) -> Path:
-        return self._records / f"{state.spec.name}.{attempt}.json"
+        return self.sandbox.containers / f"{state.spec.name}.{attempt}.json"
 
     def _load(self, state: State, attempt: int) -> Record | None:
         try:
@@ -340,7 +336,7 @@ class PodWorker:
         self._provisions.dirty = True
 
     def _forget(self, state: State, attempt: int) -> None:
-        for path in self._records.glob(f"{state.spec.name}.{attempt}.*"):
+        for path in self.sandbox.containers.glob(f"{state.spec.name}.{attempt}.*"):
             path.unlink(missing_ok=True)
 
     def _begin_probes(self, state: State, *, ready: bool = False) -> None:
@@ -427,7 +423,7 @@ class PodWorker:
         self.event("Warning", "BackOff", text, state.spec)
 
     def _message(self, state: State, record: Record) -> str:
-        path = self._records / f"{state.spec.name}.{record.attempt}.message"
+        path = self.sandbox.containers / f"{state.spec.name}.{record.attempt}.message"
         try:
             return path.read_bytes()[:_MESSAGE].decode(errors="replace")
         except OSError:
@@ -481,7 +477,7 @@ class PodWorker:
         if self.gone or same_status(status, self._reported):
             return
         wait_s = self._report_at + _REPORT_EVERY_S - self.now()
-        if wait_s > 0 and not urgent and not _is_news(status, self._reported):
+        if wait_s > 0 and not urgent and not is_news(status, self._reported):
             self.wake_in(wait_s)
             return
         meta = self.pod.metadata
@@ -500,16 +496,3 @@ class PodWorker:
         self._report_at = self.now()
         written = (answer.get("status") or {}).get("conditions") or ()
         self._conditions = msgspec.convert(written, tuple[Condition, ...])
-
-
-def _is_news(status: Json, before: Json) -> bool:
-    """Whether others wait for this: the phase or a condition turned."""
-    if not before:
-        phase: str = status["phase"]
-        return phase != "Pending"
-
-    def turns(rendered: Json) -> list[tuple[str, str]]:
-        return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
-
-    now, then = turns(status), turns(before)
-    return now != then
