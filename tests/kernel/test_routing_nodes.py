@@ -40,7 +40,7 @@ with socket.create_server(("", 7)) as server:
 """
 TELL = """
 import socket
-with socket.create_server(("", 8)) as server:
+with socket.create_server(("", 8), family=socket.AF_INET6, dualstack_ipv6=True) as server:
     print("up", flush=True)
     while True:
         one, peer = server.accept()
@@ -57,7 +57,7 @@ def inside(place: Path, *command: str) -> str:
 
 def connect(place: Path, address: str, port: int, timeout: float = 2.0) -> socket.socket:
     with netns.inside(place):
-        one = socket.socket()
+        one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     one.settimeout(timeout)
     one.connect((address, port))
     return one
@@ -65,7 +65,7 @@ def connect(place: Path, address: str, port: int, timeout: float = 2.0) -> socke
 
 def source_seen(place: Path, address: str) -> str:
     with connect(place, address, 8) as one:
-        return one.recv(100).decode()
+        return one.recv(100).decode().removeprefix("::ffff:")
 
 
 class ClusterNode:
@@ -77,16 +77,19 @@ class ClusterNode:
         self.place = cluster.root / self.name
         self.cluster = cluster
         netns.create(self.place)
+        inside(self.place, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")
         inside(cluster.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0",
                "netns", str(self.place))
-        inside(cluster.fabric, "ip", "link", "set", f"n{number}", "master", "br0", "up")
+        inside(cluster.fabric, "ip", "link", "set", f"n{number}", "master", f"br{self.segment}", "up")
         inside(self.place, "ip", "link", "set", "lo", "up")
         inside(self.place, "ip", "link", "set", "eth0", "up")
         inside(self.place, "ip", "address", "add", f"{self.ip}/24", "dev", "eth0")
-        inside(self.place, "ip", "route", "add", "default", "via", "10.89.0.1")
+        inside(self.place, "ip", "route", "add", "default", "via", f"10.89.{self.segment}.1")
+        if cluster.v6:
+            inside(self.place, "ip", "address", "add", f"{self.ip6}/64", "dev", "eth0", "nodad")
         self.plumber = KernelPlumber(self.place)
         self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
-        self.leases.serve([ip_network(self.cidr)])
+        self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
         self.mtu = 1500
         self.pods = PodNetwork(self.leases, self.plumber, lambda: PodNode(mtu=self.mtu, sources={4: self.ip}))
         self.machine = KernelMachine(self.place)
@@ -95,17 +98,31 @@ class ClusterNode:
 
     @property
     def ip(self) -> str:
-        return f"10.89.0.{10 + self.number}"
+        return f"10.89.{self.segment}.{10 + self.number}"
+
+    @property
+    def ip6(self) -> str:
+        return f"fd89::{10 + self.number}"
+
+    @property
+    def segment(self) -> int:
+        return self.number % self.cluster.segments
 
     @property
     def cidr(self) -> str:
         return f"10.244.{self.number}.0/24"
 
+    @property
+    def cidrs(self) -> tuple[str, ...]:
+        return (self.cidr, f"fd00:0:0:{self.number}::/64") if self.cluster.v6 else (self.cidr,)
+
     def object(self, annotations: dict[str, str] | None = None) -> Node:
+        addresses = (self.ip6, self.ip) if self.cluster.v6_first else (self.ip, self.ip6)
+        addresses = addresses if self.cluster.v6 else (self.ip,)
         return Node(
             metadata=ObjectMeta(name=self.name, annotations=annotations or {}),
-            spec=NodeSpec(pod_cidr=self.cidr, pod_cidrs=(self.cidr,)),
-            status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address=self.ip),)),
+            spec=NodeSpec(pod_cidr=self.cidr, pod_cidrs=self.cidrs),
+            status=NodeStatus(addresses=tuple(NodeAddress(type="InternalIP", address=a) for a in addresses)),
         )
 
     def reconcile(self) -> None:
@@ -123,7 +140,8 @@ class ClusterNode:
         request = Request(command="ADD", conf=NetConf(cni_version="1.0.0", name="podwire"),
                           key=Key("podwire", f"c-{name}", "eth0"), netns=str(place), namespace="shop", pod=name)
         result = parse_result(json.loads(self.pods.handle(request, str(place))))
-        return Pod(place, result.ips[0].address.partition("/")[0])
+        addresses = [ip.address.partition("/")[0] for ip in result.ips]
+        return Pod(place, addresses[0], addresses[-1])
 
     def shows(self, *command: str) -> str:
         return inside(self.place, *command)
@@ -138,9 +156,10 @@ class ClusterNode:
 class Pod:
     """A pod's namespace and address."""
 
-    def __init__(self, place: Path, address: str) -> None:
+    def __init__(self, place: Path, address: str, address6: str = "") -> None:
         self.place = place
         self.address = address
+        self.address6 = address6
 
     @contextmanager
     def running(self, program: str) -> Iterator[None]:
@@ -158,14 +177,19 @@ class Pod:
 class Cluster:
     """A bridge and nodes on it; ``nodes`` is what the API would tell."""
 
-    def __init__(self, root: Path, count: int) -> None:
+    def __init__(self, root: Path, count: int, segments: int = 1, families: str = "4") -> None:
         self.root = root
+        self.segments = segments
+        self.v6 = "6" in families
+        self.v6_first = families.startswith("6")
         self.fabric = root / "fabric"
         self.nodes: dict[str, Node] = {}
         netns.create(self.fabric)
-        inside(self.fabric, "ip", "link", "add", "br0", "type", "bridge")
-        inside(self.fabric, "ip", "link", "set", "br0", "up")
-        inside(self.fabric, "ip", "address", "add", "10.89.0.1/24", "dev", "br0")
+        inside(self.fabric, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for segment in range(segments):
+            inside(self.fabric, "ip", "link", "add", f"br{segment}", "type", "bridge")
+            inside(self.fabric, "ip", "link", "set", f"br{segment}", "up")
+            inside(self.fabric, "ip", "address", "add", f"10.89.{segment}.1/24", "dev", f"br{segment}")
         inside(self.fabric, "ip", "address", "add", "192.0.2.1/32", "dev", "br0")
         self.all = [ClusterNode(self, number + 1) for number in range(count)]
         self.nodes.update({node.name: node.object() for node in self.all})
@@ -187,15 +211,15 @@ class Cluster:
         netns.delete(self.fabric)
 
 
-Make = Callable[[int], Cluster]
+Make = Callable[..., Cluster]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[Cluster] = []
 
-    def build(count: int) -> Cluster:
-        made.append(Cluster(tmp_path, count))
+    def build(count: int, segments: int = 1, families: str = "4") -> Cluster:
+        made.append(Cluster(tmp_path, count, segments, families))
         return made[-1]
 
     yield build
@@ -224,6 +248,49 @@ def test_pods_nodes_and_the_world(make: Make, backend: str) -> None:
         assert source_seen(a.place, world.address) == cluster.all[0].ip
     with node.running(TELL):
         assert source_seen(a.place, node.address) == a.address
+
+
+@pytest.mark.parametrize("families", ["46", "64"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_both_families(make: Make, backend: str, families: str) -> None:
+    cluster = make(2, families=families)
+    cluster.configure(Options(backend=backend))
+    cluster.settle()
+    a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
+    assert cluster.all[0].mtu == 1500 - {"hostgw": 0, "vxlan": 50 if families == "46" else 70}[backend]
+    with b.running(TELL):
+        for ours, theirs in ((a.address, b.address), (a.address6, b.address6)):
+            assert source_seen(a.place, theirs) == ours
+            assert source_seen(cluster.all[0].place, theirs)
+            assert source_seen(cluster.all[1].place, theirs)
+
+
+def test_a_router_between_nodes(make: Make) -> None:
+    cluster = make(3, segments=2)
+    far, near = cluster.all[0], cluster.all[2]
+    pods = {node.name: node.pod(f"p{node.number}") for node in cluster.all}
+    for direct in (False, True):
+        cluster.configure(Options(backend="vxlan", direct_routing=direct))
+        cluster.settle()
+        routes = far.shows("ip", "route")
+        assert ("10.244.3.0/24 via 10.89.1.13" in routes) == direct
+        assert "10.244.2.0/24 via 10.244.2.1 dev podwire-vxlan" in routes
+        for node in cluster.all:
+            with pods[node.name].running(TELL):
+                for other in cluster.all:
+                    if other is not node:
+                        assert source_seen(pods[other.name].place, pods[node.name].address) == pods[other.name].address
+                        assert source_seen(other.place, pods[node.name].address)
+    node = Pod(cluster.all[1].place, cluster.all[1].ip)
+    with node.running(TELL):
+        assert source_seen(pods[near.name].place, node.address) == near.ip
+    cluster.configure(Options(backend="hostgw"))
+    for each in cluster.all:
+        each.router.reconcile()
+    assert far.router.plan is not None
+    assert far.router.plan.senders == {"node-2": "vxlan", "node-3": "hostgw"}
+    cluster.settle()
+    assert [problem.peer for problem in far.router.plan.problems] == ["node-2"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -4,8 +4,9 @@ Every run computes the whole desired state, reads what the kernel holds and appl
 never asked. Guarantees: 1. a change of a Node that matters to routing, of the settings, or of a device, address or
 route of the kernel is followed by a run; 2. runs start at least :data:`QUIET_S` apart, so a burst is one run;
 3. without any change a run follows every :data:`RESYNC_S`; 4. after a failure it is tried again with a backoff from
-0.2 to 10 s; 5. before the first complete list of Nodes nothing is written, so that a restart never removes the
-entries of peers it does not know yet; 6. what this node announces is announced after the kernel holds it.
+0.2 to 10 s (while this Node has no pod CIDR there is nothing to try, its change is waited for); 5. before the first
+complete list of Nodes nothing is written, so that a restart never removes the entries of peers it does not know yet;
+6. what this node announces is announced after the kernel holds it.
 
 Cost: a run without difference is one dump, 5 ms of kernel time at 1,000 peers (measured), nothing in between.
 """
@@ -64,6 +65,7 @@ class Router:
         self.plan: Plan | None = None
         self.problem = "not started"
         self.runs = 0
+        self._waits_for_api = False
         self.failures = 0
         self._nodes = nodes
         self._machine = machine
@@ -99,7 +101,9 @@ class Router:
             await self._wanted.wait()
             self._wanted.clear()
             self.reconcile()
-            if self.plan is not None and not self.problem and await announce(self.plan):
+            if self._waits_for_api:
+                backoff.reset()
+            elif self.plan is not None and not self.problem and await announce(self.plan):
                 backoff.reset()
                 await self._clock.sleep(QUIET_S)
             else:
@@ -139,11 +143,13 @@ class Router:
     def me(self) -> tuple[Me | None, str]:
         """This node as routing sees it, or why it cannot be seen."""
         node = self._nodes().get(self.node)
+        self._waits_for_api = True
         if node is None:
             return None, f"no Node {self.node}"
         own = peer_of(node)
         if not own.pod_cidrs:
             return None, f"Node {self.node} has no pod CIDR yet"
+        self._waits_for_api = False
         underlay = self._machine.underlay(own.addresses)
         if underlay is None:
             shown = ", ".join(str(a) for a in own.addresses) or "none"

@@ -131,6 +131,21 @@ def test_failures_are_tried_again_with_a_backoff() -> None:
     asyncio.run(body())
 
 
+def test_the_first_pod_cidr_is_acted_on_at_once() -> None:
+    async def body() -> None:
+        lab = Lab()
+        full, lab.nodes["node-1"] = lab.nodes["node-1"], Node(metadata=ObjectMeta(name="node-1"))
+        async with lab:
+            await lab.clock.advance(20)
+            assert lab.runs == 0
+            lab.nodes["node-1"] = full
+            lab.router.node_changed("node-1", None, full)
+            await lab.clock.advance(QUIET_S)
+            assert lab.runs == 1
+
+    asyncio.run(body())
+
+
 def test_an_api_that_is_away_is_told_later() -> None:
     async def body() -> None:
         lab = Lab()

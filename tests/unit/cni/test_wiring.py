@@ -1,0 +1,118 @@
+"""The wiring of a pod compared whole, and what is read back from a kernel."""
+
+from ipaddress import ip_address
+
+from podwire.cni import spec, wiring
+from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.protocol import Key, Request
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, parse
+from podwire.state.route import Neighbour, Route
+
+REQUEST = Request(
+    command="ADD",
+    conf=spec.NetConf(name="podwire", cni_version="1.0.0"),
+    key=Key("podwire", "0123456789ab", "eth0"),
+    netns="/run/netns/x",
+    namespace="shop",
+    pod="checkout-7d9f",
+)
+ADDRESSES = (ip_address("10.244.1.2"), ip_address("fd00::2"))
+
+NODE = """\
+link checkout-6cd1be mtu 1450 address 02:70:77:00:00:01 alias "shop/checkout-7d9f 0123456789ab" up type veth peer eth0
+route 10.244.1.2/32 dev checkout-6cd1be src 10.89.0.11 proto 112
+route fd00::2/128 dev checkout-6cd1be proto 112
+neighbour 10.244.1.2 lladdr MAC dev checkout-6cd1be proto 112
+neighbour fd00::2 lladdr MAC dev checkout-6cd1be proto 112
+sysctl net/ipv4/conf/checkout-6cd1be/accept_redirects = 0
+sysctl net/ipv4/conf/checkout-6cd1be/forwarding = 1
+sysctl net/ipv4/conf/checkout-6cd1be/rp_filter = 1
+sysctl net/ipv4/conf/checkout-6cd1be/send_redirects = 0
+"""
+POD = """\
+link eth0 mtu 1450 address MAC up type veth
+link lo up
+address 10.244.1.2/32 dev eth0 proto 112
+address fd00::2/128 dev eth0 proto 112
+route 169.254.1.1/32 dev eth0 proto 112
+route ::/0 via fe80::1 dev eth0 mtu 1450 proto 112
+route default via 169.254.1.1 dev eth0 mtu 1450 proto 112
+neighbour 169.254.1.1 lladdr 02:70:77:00:00:01 dev eth0 proto 112
+neighbour fe80::1 lladdr 02:70:77:00:00:01 dev eth0 proto 112
+"""
+
+
+def attached() -> Attachment:
+    return wiring.attach(REQUEST, ADDRESSES)
+
+
+def test_a_pod_of_two_families() -> None:
+    one = attached()
+    got = wiring.plan(one, wiring.Node(mtu=1450, sources={4: "10.89.0.11"}))
+    name = f"checkout-{wiring.key_hash('0123456789ab', 'eth0')}"
+    assert str(got.host) == NODE.replace("MAC", one.mac).replace("checkout-6cd1be", name)
+    assert str(got.pod) == POD.replace("MAC", one.mac)
+    assert parse(str(got.host)) == got.host
+    assert str(got).startswith("# node\nlink ")
+
+
+def test_the_node_s_end_is_told_from_foreign_devices() -> None:
+    one = attached()
+    link = wiring.plan(one, wiring.Node()).host.links[0]
+    assert wiring.owner_of(link) == ("0123456789ab", "eth0")
+    second = wiring.attach(_request("eth1"), ADDRESSES)
+    assert wiring.owner_of(wiring.plan(second, wiring.Node()).host.links[0]) == ("0123456789ab", "eth1")
+    for foreign in (
+        Link("veth0", "veth", alias="shop/a 0123456789ab"),
+        Link(link.name, "veth"),
+        Link(link.name, "bridge", alias=link.alias),
+        Link(link.name, "veth", alias="shop/a other"),
+    ):
+        assert wiring.owner_of(foreign) is None
+
+
+def test_wired_pods_are_rebuilt_from_what_the_kernel_holds() -> None:
+    one = attached()
+    host = wiring.plan(one, wiring.Node()).host
+    [again] = wiring.unknown(host, (), "podwire")
+    assert (again.key, again.mac, again.host_link) == (one.key, one.mac, one.host_link)
+    assert set(again.addresses) == set(one.addresses)
+    assert (again.namespace, again.pod) == ("shop", "checkout-7d9f")
+    assert wiring.unknown(host, (one.key,), "podwire") == []
+
+
+def test_an_unwired_device_is_not_rebuilt() -> None:
+    host = wiring.plan(attached(), wiring.Node()).host
+    assert wiring.unknown(NetworkState(links=host.links), (), "podwire") == []
+    foreign = Route("10.244.1.2/32", link=host.links[0].name, proto=3)
+    known = Neighbour(host.links[0].name, "10.244.1.2", "02:00:00:00:00:01")
+    assert wiring.unknown(NetworkState(links=host.links, routes=(foreign,), neighbours=(known,)), (), "n") == []
+
+
+def test_without_a_pod_name_the_container_tells() -> None:
+    plain = Request(command="ADD", conf=spec.NetConf(name="n"), key=Key("n", "0123456789ab", "eth0"))
+    one = wiring.attach(plain, ADDRESSES[:1])
+    assert one.host_link.startswith("01234567-")
+    assert wiring.alias_of(one) == "- 0123456789ab"
+    assert wiring.owner_of(wiring.plan(one, wiring.Node()).host.links[0]) == ("0123456789ab", "eth0")
+
+
+def test_names_hold_nothing_that_a_device_s_name_may_not() -> None:
+    for pod in ("a.b.c", "ü/..", "x" * 63, "1"):
+        assert Link(wiring.host_link_name(pod, REQUEST.key)).name
+
+
+def test_a_result_names_both_ends() -> None:
+    got = wiring.result(attached(), wiring.Node(mtu=1450), spec.Dns())
+    assert [(link.name[:8], link.sandbox) for link in got.interfaces] == [("checkout", ""), ("eth0", "/run/netns/x")]
+    assert [(ip.address, ip.gateway, ip.interface) for ip in got.ips] == [
+        ("10.244.1.2/32", "169.254.1.1", 1),
+        ("fd00::2/128", "fe80::1", 1),
+    ]
+    assert [route.dst for route in got.routes] == ["0.0.0.0/0", "::/0"]
+
+
+def _request(ifname: str) -> Request:
+    key = Key("podwire", "0123456789ab", ifname)
+    return Request(command="ADD", conf=REQUEST.conf, key=key, netns="/run/netns/x", namespace="shop", pod="checkout")
