@@ -9,7 +9,7 @@ import asyncio
 from podwire.errors import CniError
 from podwire.kube.informer import Informer
 from podwire.local.kubelet.orders import PodRecord
-from podwire.local.kubelet.sandbox import load_record
+from podwire.local.kubelet.sandbox import kill_cgroup, load_record
 from podwire.local.kubelet.surroundings import Surroundings
 from podwire.local.kubelet.worker import PodWorker
 from podwire.model.meta import ObjectMeta
@@ -45,6 +45,7 @@ class Pods:
             if uid not in wanted:
                 self._log.info("taking away a pod that is gone", pod=f"{record.namespace}/{record.name}")
                 self._begin(_ghost(record), gone=True)
+        self._clear_cgroups()
         await self._collect()
         await asyncio.get_running_loop().create_future()
 
@@ -52,6 +53,12 @@ class Pods:
         directory = self._around.ground.state / "pods"
         found = [load_record(path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
         return [record for record in found if record is not None]
+
+    def _clear_cgroups(self) -> None:
+        cgroup = self._around.ground.cgroup
+        for path in cgroup.iterdir() if cgroup is not None and cgroup.is_dir() else ():
+            if path.is_dir() and path.name not in self.workers:
+                kill_cgroup(path)
 
     async def _collect(self) -> None:
         valid = [w.sandbox.record.sandbox for w in self.workers.values() if w.sandbox.record.sandbox]

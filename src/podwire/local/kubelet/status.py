@@ -136,7 +136,7 @@ def _container(state: State, waiting: tuple[str, str]) -> Json:
         "imageID": "",
         "ready": state.ready,
         "started": state.started and state.running,
-        "restartCount": record.attempt if record else 0,
+        "restartCount": record.attempt if record else max(0, state.attempts - 1),
         "state": {"waiting": _reasoned(waiting)},
         "lastState": {},
     }

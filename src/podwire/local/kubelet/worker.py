@@ -254,7 +254,7 @@ class PodWorker:
                 self._finish_record(state, 137, "ContainerStatusUnknown")
             if self.pod.spec.restart_policy != "Never":
                 state.previous = state.record or state.previous
-                state.record = None
+                state.record, state.waiting, state.retry_at = None, ("", ""), 0.0
         await self.sandbox.remove()
 
     def _finish_record(self, state: State, code: int, reason: str) -> None:
