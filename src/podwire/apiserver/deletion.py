@@ -96,6 +96,20 @@ class Deletion:
             )
 
 
+def set_condition(status: Object, kind: str, value: str, why: tuple[str, str], now: str) -> None:
+    """Sets one condition of a status (``why`` is reason and message); the time moves with the value only."""
+    conditions = [dict(c) for c in status.get("conditions") or ()]
+    wanted = {"type": kind, "status": value, "reason": why[0], "message": why[1]}
+    for place, old in enumerate(conditions):
+        if old.get("type") == kind:
+            changed = now if old.get("status") != value else old.get("lastTransitionTime", now)
+            conditions[place] = {**old, **wanted, "lastTransitionTime": changed}
+            break
+    else:
+        conditions.append({**wanted, "lastTransitionTime": now})
+    status["conditions"] = conditions
+
+
 def _shortens(meta: Object, grace_s: int) -> bool:
     remaining = meta.get("deletionGracePeriodSeconds") or 0
     return grace_s < remaining

@@ -4,14 +4,15 @@ The functions behind it are pure; this is the one place where the request path m
 """
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from podwire.apiserver import bodies, failures
 from podwire.apiserver.allocate import ServiceAllocator
 from podwire.apiserver.calls import Call
+from podwire.apiserver.customresources import TABLE, CustomResources
 from podwire.apiserver.defaults import objects as defaults
-from podwire.apiserver.kinds import Key, Kind
+from podwire.apiserver.kinds import Kind
 from podwire.apiserver.patch import json_patch, merge, server_side, strategic
 from podwire.apiserver.schema import data
 from podwire.apiserver.settings import Settings
@@ -27,12 +28,10 @@ _PRIORITIES = "scheduling.k8s.io/priorityclasses"
 class Semantics:
     """The rules of every kind."""
 
-    def __init__(self, settings: Settings, kinds: dict[Key, Kind], store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, custom: CustomResources) -> None:
         self._settings = settings
-        self._kinds = kinds
         self._store = store
-        self.on_kinds: tuple[Callable[[], None], ...] = ()
-        """Told when the kinds that are served have changed."""
+        self.custom = custom
 
     def start(self) -> None:
         """Derives from the store what follows from it, and follows its writes."""
@@ -52,11 +51,16 @@ class Semantics:
 
     def schema(self, kind: Kind) -> data.SchemaNode:
         """The schema of a kind's objects."""
+        if kind.custom:
+            served = self.custom.served(kind)
+            return served.node if served is not None else data.SchemaNode({}, {})
         return data.for_kind(kind.group, kind.version, kind.kind) or data.SchemaNode({}, {})
 
     def table(self, kind: Kind, objects: Sequence[Object], now: datetime.datetime, include: str) -> Object:
         """A Table with one row an object."""
-        shown: Object = columns.render(kind, objects, now, include=include)  # type: ignore[arg-type]
+        served = self.custom.served(kind) if kind.custom else None
+        own = served.columns if served is not None else None
+        shown: Object = columns.render(kind, objects, now, include=include, columns=own)  # type: ignore[arg-type]
         return shown
 
     def parsed(self, call: Call, media_type: str, body: bytes) -> Object:
@@ -96,8 +100,10 @@ class Semantics:
         new = defaults.apply(call.kind, new)
         if call.kind.table == "/pods" and old is None:
             self._set_priority(call, new)
-        if call.kind.table == "/services":
+        elif call.kind.table == "/services":
             new = self._allocator.assign(new, old)
+        elif call.kind.table == TABLE:
+            self.custom.establish(new, old)
         return new
 
     def _set_priority(self, call: Call, pod: Object) -> None:

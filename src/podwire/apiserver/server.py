@@ -18,6 +18,7 @@ import msgspec
 
 from podwire.apiserver import bootstrap, failures
 from podwire.apiserver.auth import Authenticator, Tokens
+from podwire.apiserver.customresources import CustomResources
 from podwire.apiserver.documents import OpenApi
 from podwire.apiserver.garbage import Garbage
 from podwire.apiserver.http import HttpServer
@@ -64,7 +65,9 @@ class Server:
         self.kinds = dict(KINDS)
         self.store = Store(Journal(settings.state))
         self._tunnel.store = self.store
-        self._semantics = Semantics(settings, self.kinds, self.store)
+        custom = CustomResources(self.store, self.kinds, clock)
+        custom.start()
+        self._semantics = Semantics(settings, self.store, custom)
         tokens = Tokens(signing_key, settings.issuer, clock, self.store)
         reader = Reader(self.store, self._semantics, clock)
         self.writer = Writer(self.store, self._semantics, clock)
@@ -76,9 +79,9 @@ class Server:
                 Subresources(self.store, self.writer, tokens, clock), self._tunnel.carry,
             )
         )  # fmt: skip
-        openapi = OpenApi(self.kinds, dict)
+        openapi = OpenApi(self.kinds, custom.schemas)
         self.api.documents = openapi.answer
-        self._semantics.on_kinds = (self.api.discovery.changed, openapi.changed)
+        custom.on_kinds = (self.api.discovery.changed, openapi.changed)
         self._semantics.start()
         Garbage(self.store, self.writer.deletion, self.kinds).start()
         Namespaces(self.store, self.writer.deletion, self.kinds, clock).start()
