@@ -33,6 +33,8 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "patch": ("dryRun", "fieldManager", "fieldValidation", "force"),
     "delete": ("dryRun", "gracePeriodSeconds", "propagationPolicy"),
 }
+_STRATEGIC = "application/strategic-merge-patch+json"
+"""Built-in kinds alone take it; kubectl chooses its patch by this list."""
 _BODIES: Mapping[str, tuple[str, ...]] = {
     "post": ("application/json", "application/yaml"),
     "put": ("application/json", "application/yaml"),
@@ -40,7 +42,7 @@ _BODIES: Mapping[str, tuple[str, ...]] = {
         "application/apply-patch+yaml",
         "application/json-patch+json",
         "application/merge-patch+json",
-        "application/strategic-merge-patch+json",
+        _STRATEGIC,
     ),
 }
 _TYPES = {"force": "boolean", "gracePeriodSeconds": "integer"}
@@ -145,10 +147,11 @@ def _operation(kind: Kind, method: str, action: str, v2: bool) -> Json:
             "version": kind.version,
         },
     }
-    if method in _BODIES and not v2:
-        out["requestBody"] = {"content": {media: {} for media in _BODIES[method]}}
-    elif method in _BODIES:
-        out["consumes"] = list(_BODIES[method])
+    media_types = [m for m in _BODIES.get(method, ()) if not (kind.custom and m == _STRATEGIC)]
+    if media_types and not v2:
+        out["requestBody"] = {"content": {media: {} for media in media_types}}
+    elif media_types:
+        out["consumes"] = media_types
     return out
 
 
