@@ -151,7 +151,10 @@ def test_tracked_flows_are_listed_and_forgotten(place: Path, family: socket.Addr
             ("UDP", address, (address, 5353))
         ]
         assert str(flows[0]).startswith(f"UDP {address} ")
-        assert conntrack.forget_addresses(["192.0.2.1"]) == 0
+        assert conntrack.flows([address]) == conntrack.flows()
+        assert conntrack.flows(["192.0.2.1"]) == conntrack.flows(protocol="TCP") == []
+        assert conntrack.flows(protocol="UDP") == conntrack.flows()
+        assert conntrack.forget_addresses(["192.0.2.1"]) == conntrack.forget_addresses([]) == 0
         assert conntrack.forget_addresses([address], "TCP") == 0
         assert conntrack.forget_addresses([address], "UDP") == 1
         assert conntrack.flows() == []

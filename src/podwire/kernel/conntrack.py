@@ -4,9 +4,11 @@ Needed where the kernel remembers what is no longer so: a UDP flow that was tran
 goes on to it as long as packets come; a pod's address that is given out again would meet the flows of the old pod.
 Deleting an entry does not break TCP by itself: the next packet is looked up anew.
 
-The kernel lists a family's whole table (1.5 us an entry) and :func:`forget` picks from it, because filters in the
-kernel (CTA_FILTER, 5.8) know neither "either direction" nor prefixes. An entry is deleted by its original tuple,
-zone and id, so that one which came anew meanwhile stays. Source: include/uapi/linux/netfilter/nfnetlink_conntrack.h.
+The kernel lists the table and :meth:`Conntrack.forget` picks from it, because the kernel's own filter (CTA_FILTER,
+5.8) knows no "either direction". It is used for the protocol; addresses are looked for in the bytes before anything
+is decoded. Measured with 20,000 entries: 300 ms when all are decoded, 72 ms when they are passed over, 24 ms when the
+kernel leaves them out, which is its walk through the hash table. An entry is deleted by its original tuple, zone and id, so that one which came
+anew meanwhile stays. Source: include/uapi/linux/netfilter/nfnetlink_conntrack.h.
 """
 
 import struct
@@ -15,11 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podwire.errors import KernelNotFound, Unsupported
-from podwire.kernel.attributes import attribute, number, parse
+from podwire.kernel.attributes import attribute, nested, number, parse, u8, u32
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.uapi import (
     AF_INET,
     AF_INET6,
+    CTA_FILTER,
+    CTA_FILTER_F_CTA_PROTO_NUM,
+    CTA_FILTER_ORIG_FLAGS,
+    CTA_FILTER_REPLY_FLAGS,
     CTA_ID,
     CTA_IP_V4_DST,
     CTA_IP_V4_SRC,
@@ -39,7 +45,7 @@ from podwire.kernel.uapi import (
     NETLINK_NETFILTER,
     NFNL_SUBSYS_CTNETLINK,
 )
-from podwire.state.address import ip_text, unpack_ip
+from podwire.state.address import ip_text, pack_ip, unpack_ip
 
 _NFGENMSG = struct.Struct("!BBH")
 _PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
@@ -105,6 +111,16 @@ def decode(payload: bytes) -> Flow:
     )
 
 
+def _filter(protocol: str) -> bytes:
+    """Attributes that make the kernel list one protocol alone."""
+    number_of = {name: number for number, name in _PROTOCOLS.items()}
+    if not protocol:
+        return b""
+    proto = nested(CTA_TUPLE_PROTO, u8(CTA_PROTO_NUM, number_of[protocol]))
+    flags = u32(CTA_FILTER_ORIG_FLAGS, CTA_FILTER_F_CTA_PROTO_NUM) + u32(CTA_FILTER_REPLY_FLAGS, 0)
+    return nested(CTA_TUPLE_ORIG, proto) + nested(CTA_FILTER, flags)
+
+
 def _nested(kind: int) -> int:
     return 0x8000 if kind == CTA_TUPLE_ORIG else 0
 
@@ -139,27 +155,32 @@ class Conntrack:
         """Closes the socket."""
         self._netlink.close()
 
-    def flows(self) -> list[Flow]:
-        """All entries of both families.
+    def flows(self, holding: Iterable[str] = (), protocol: str = "") -> list[Flow]:
+        """All entries of both families, or those of one protocol, or in which one of the addresses occurs.
 
         Raises: Unsupported when the kernel has no conntrack netlink; KernelError.
         """
-        found = []
+        found: list[Flow] = []
+        wanted = [pack_ip(ip) for ip in holding]
         for family in (AF_INET, AF_INET6):
             kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET
-            request = Message(kind, 0, _NFGENMSG.pack(family, 0, 0), "list", "tracked connections")
+            body = _NFGENMSG.pack(family, 0, 0) + _filter(protocol)
+            request = Message(kind, 0, body, "list", "tracked connections")
             try:
-                found += [decode(payload) for _, payload in self._netlink.dump(request)]
+                listed = [payload for _, payload in self._netlink.dump(request)]
             except KernelNotFound as failure:
                 raise Unsupported("conntrack", "2.6.18", str(failure)) from failure
-        return found
+            found += [decode(x) for x in listed if not wanted or any(ip in x for ip in wanted)]
+        return [flow for flow in found if protocol in ("", flow.protocol)]
 
-    def forget(self, matches: Callable[[Flow], bool]) -> int:
+    def forget(self, matches: Callable[[Flow], bool], holding: Iterable[str] = (), protocol: str = "") -> int:
         """Deletes the entries that ``matches`` accepts, in one batch; how many there were.
+
+        ``holding`` and ``protocol`` choose as in :meth:`flows` what is looked at in the first place.
 
         Raises: Unsupported, KernelError.
         """
-        chosen = [flow for flow in self.flows() if matches(flow)]
+        chosen = [flow for flow in self.flows(holding, protocol) if matches(flow)]
         kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE
         failures = self._netlink.batch(
             [Message(kind, 0, _NFGENMSG.pack(flow.family, 0, 0) + flow.raw, "forget", flow) for flow in chosen]
@@ -176,4 +197,6 @@ class Conntrack:
         Raises: Unsupported, KernelError.
         """
         wanted = frozenset(ip_text(ip) for ip in ips)
-        return self.forget(lambda flow: flow.concerns(wanted) and protocol in ("", flow.protocol))
+        if not wanted:
+            return 0
+        return self.forget(lambda flow: flow.concerns(wanted), wanted, protocol)
