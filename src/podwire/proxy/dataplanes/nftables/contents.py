@@ -27,14 +27,11 @@ from podwire.state.nft_diff import (
     diff,
 )
 from podwire.state.nft_rules import Verdict
-from podwire.state.nft_types import HOST_ORDER, data_type, length, pack
+from podwire.state.nft_types import HOST_ORDER, data_type, pack
 
 Elements = dict[str, dict[bytes, Element]]
 """Elements by the name of their set."""
 
-_NODE_PORT_SETS = frozenset(
-    ("node-ports", "local-node-ports", "node-port-endpoints", "refused-node-ports", "affinity-node-port-slots")
-)
 _SHARED = frozenset(("cluster-ips", "hairpin", "affinity-endpoints"))
 _REFUSE = Element(verdict=Verdict("goto", "refuse"))
 _DROP = Element(verdict=Verdict("drop"))
@@ -100,19 +97,24 @@ class PortCompiler:
         self._parse = data_type(layout.address).parse
         self._targets: dict[tuple[str, int], bytes] = {}
 
-    def compile(self, port: ServicePort, slots: Slots) -> tuple[Elements, frozenset[Shape]]:
-        """All elements of one Service port, and the shared chains that they go to."""
+    def compile(
+        self, port: ServicePort, slots: Slots, owned: frozenset[Frontend]
+    ) -> tuple[Elements, frozenset[Shape]]:
+        """All elements of one Service port that its ``owned`` frontends need, and the shared chains they go to."""
         out: Elements = {}
         shapes: set[Shape] = set()
         comment = Element(comment=port.name)
         internal, *external = self.frontends(port)
         self._put(out, "cluster-ips", internal.key[: self._size], _PRESENT)
-        self._internal(out, shapes, (port, slots, internal, comment))
+        if internal in owned:
+            self._internal(out, shapes, (port, slots, internal, comment))
         for frontend in external:
-            self._external(out, shapes, (port, slots, frontend, comment))
+            if frontend in owned:
+                self._external(out, shapes, (port, slots, frontend, comment))
         if port.source_ranges:
-            for address in port.load_balancer_ips:
-                self._guard(out, port, self._address_frontend(address, port))
+            for frontend in (self._address_frontend(address, port) for address in port.load_balancer_ips):
+                if frontend in owned:
+                    self._guard(out, port, frontend)
         for endpoint in {*port.cluster_endpoints, *port.local_endpoints}:
             if endpoint.local:
                 address_bytes = self.target(endpoint)[: self._size]
@@ -235,22 +237,17 @@ def _contains(network: str, address: str) -> bool:
     return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
 
 
-class _Owner(msgspec.Struct):
-    """The Service that a frontend belongs to, and how many elements it has under it."""
-
-    service: str
-    elements: int = 0
-
-
-_NO_OWNER = _Owner("")
-
-
 class _Service(msgspec.Struct, frozen=True):
     """One Service as it is programmed."""
 
     ports: tuple[ServicePort, ...]
     slots: dict[str, Slots]
     elements: Elements
+    frontends: frozenset[Frontend]
+    """Those it names, whether it has them or waits for them."""
+
+
+_NOTHING = _Service((), {}, {}, frozenset())
 
 
 class Contents:
@@ -263,9 +260,8 @@ class Contents:
         self.held: Elements = {each.name: {} for each in layout.sets() if not each.elements and not each.dynamic}
         self.shapes: set[Shape] = set()
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._owners: dict[tuple[bool, bytes], _Owner] = {}
-        self._waiting: dict[tuple[bool, bytes], set[str]] = {}
-        self._frontend_size = length((layout.address, "inet_proto", "inet_service"))
+        self._owners: dict[Frontend, str] = {}
+        self._waiting: dict[Frontend, set[str]] = {}
         self._services: dict[str, _Service] = {}
         self._known = {} if known is None else {each.name: each.elements for each in known.sets}
 
@@ -287,72 +283,73 @@ class Contents:
         added: Elements = {}
         shapes = set(self.shapes)
         affinity = any(shape.affinity_s for shape in shapes)
-        queue = dict(changed)
-        while queue:
-            service, ports = queue.popitem()
-            self._replace(service, ports, (removed, added))
-            for loser in self._released():
-                queue.setdefault(loser, self._ports_of(loser))
+        todo = dict(changed)
+        while todo:
+            for service, ports in todo.items():
+                self._replace(service, ports, (removed, added))
+            todo = {loser: self._ports_of(loser) for loser in self._released()}
         return self._transaction((removed, added), sorted(self.shapes - shapes), affinity)
 
     def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
         known = self._services.get(service)
         return () if known is None else known.ports
 
+    def _claim(
+        self, service: str, ports: tuple[ServicePort, ...], before: frozenset[Frontend]
+    ) -> frozenset[Frontend]:
+        """The frontends that a Service gets; those it had and does not name any more are free again."""
+        wanted = {frontend for port in ports for frontend in self.compiler.frontends(port)}
+        for frontend in before - wanted:
+            if self._owners.get(frontend) == service:
+                del self._owners[frontend]
+            self._waiting.get(frontend, set()).discard(service)
+        for frontend in wanted:
+            if self._owners.setdefault(frontend, service) != service:
+                self._waiting.setdefault(frontend, set()).add(service)
+        return frozenset(wanted)
+
     def _released(self) -> list[str]:
-        free = [place for place in self._waiting if place not in self._owners]
-        return sorted({service for place in free for service in self._waiting.pop(place)})
+        """Services that waited for a frontend which is free now."""
+        if not self._waiting:
+            return []
+        free = [frontend for frontend in self._waiting if frontend not in self._owners]
+        return sorted({service for frontend in free for service in self._waiting.pop(frontend)})
 
     def _replace(self, service: str, ports: tuple[ServicePort, ...], delta: tuple[Elements, Elements]) -> None:
-        before = self._services.pop(service, None)
+        before = self._services.pop(service, _NOTHING)
+        frontends = self._claim(service, ports, before.frontends)
+        owned = frozenset(frontend for frontend in frontends if self._owners[frontend] == service)
         slots: dict[str, Slots] = {}
         elements: Elements = {}
         for port in ports:
-            old = before.slots.get(port.key) if before else None
+            old = before.slots.get(port.key)
             slots[port.key] = place(port, old if old is not None else self._read_slots(port))
-            compiled, shapes = self.compiler.compile(port, slots[port.key])
+            compiled, shapes = self.compiler.compile(port, slots[port.key], owned)
             self.shapes |= shapes
             for name, entries in compiled.items():
                 elements.setdefault(name, {}).update(entries)
         if ports:
-            self._services[service] = _Service(ports, slots, elements)
-        self._swap(service, before.elements if before else {}, elements, delta)
+            self._services[service] = _Service(ports, slots, elements, frontends)
+        self._swap(before.elements, elements, delta)
 
-    def _swap(self, service: str, old: Elements, new: Elements, delta: tuple[Elements, Elements]) -> None:
+    def _swap(self, old: Elements, new: Elements, delta: tuple[Elements, Elements]) -> None:
         for name, entries in old.items():
             fresh = new.get(name, {})
             for key, element in entries.items():
                 if fresh.get(key) != element:
-                    self._leave(service, name, key, delta)
+                    self._leave(name, key, delta)
         for name, entries in new.items():
             stale = old.get(name, {})
             for key, element in entries.items():
-                if stale.get(key) != element or not self._owns(service, name, key):
-                    self._enter(service, name, (key, element), delta)
+                if stale.get(key) != element:
+                    self._enter(name, key, element, delta)
 
-    def _spot(self, name: str, key: bytes) -> tuple[bool, bytes]:
-        """The frontend that an element belongs to: whether a node port, and its key."""
-        node_port = name in _NODE_PORT_SETS
-        return node_port, key[: 8 if node_port else self._frontend_size]
-
-    def _owns(self, service: str, name: str, key: bytes) -> bool:
-        return name in _SHARED or self._owners.get(self._spot(name, key), _NO_OWNER).service == service
-
-    def _leave(self, service: str, name: str, key: bytes, delta: tuple[Elements, Elements]) -> None:
+    def _leave(self, name: str, key: bytes, delta: tuple[Elements, Elements]) -> None:
         if name in _SHARED:
-            place = (name, key)
-            self._counts[place] -= 1
-            if self._counts[place]:
+            self._counts[name, key] -= 1
+            if self._counts[name, key]:
                 return
-            del self._counts[place]
-        elif not self._owns(service, name, key):
-            self._waiting.get(self._spot(name, key), set()).discard(service)
-            return
-        else:
-            owner = self._owners[self._spot(name, key)]
-            owner.elements -= 1
-            if not owner.elements:
-                del self._owners[self._spot(name, key)]
+            del self._counts[name, key]
         removed, added = delta
         element = self.held[name].pop(key)
         if added.get(name, {}).get(key) == element:
@@ -360,21 +357,11 @@ class Contents:
         else:
             removed.setdefault(name, {})[key] = element
 
-    def _enter(self, service: str, name: str, entry: tuple[bytes, Element], delta: tuple[Elements, Elements]) -> None:
-        key, element = entry
+    def _enter(self, name: str, key: bytes, element: Element, delta: tuple[Elements, Elements]) -> None:
         if name in _SHARED:
             self._counts[name, key] = self._counts.get((name, key), 0) + 1
             if self._counts[name, key] > 1:
                 return
-        else:
-            spot = self._spot(name, key)
-            owner = self._owners.get(spot)
-            if owner is None:
-                owner = self._owners[spot] = _Owner(service)
-            if owner.service != service:
-                self._waiting.setdefault(spot, set()).add(service)
-                return
-            owner.elements += 1
         removed, added = delta
         self.held[name][key] = element
         if removed.get(name, {}).get(key) == element:

@@ -79,7 +79,8 @@ def test_transactions_lead_to_the_contents(changes: list[tuple[str, tuple[Servic
         assert full(kernel.sets) == full(contents.held)
     again = Contents(LAYOUT, contents.table())
     again.change({service: wanted for service, wanted in dict(changes).items() if wanted})
-    assert set(full(again.held)) == set(full(contents.held))
+    if not contents.conflicts():
+        assert set(full(again.held)) == set(full(contents.held))
 
 
 @given(CHANGES)
