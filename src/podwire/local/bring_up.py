@@ -65,9 +65,9 @@ async def _finish(request: UpRequest, layout: Layout, say: Say) -> int:
             say(f"applied {len(applied)} objects")
         waiting = readiness.Waiting(client, request.config.nodes, applied)
         late = await waiting.until_ready(request.timeout_s)
-        say(f"{request.config.nodes} nodes and {waiting.workloads} workloads ready")
         if late:
             raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
+        say(f"{request.config.nodes} nodes and {waiting.workloads} workloads ready")
         say(await overview.describe(layout, client))
         if not request.probe:
             return 0

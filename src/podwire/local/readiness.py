@@ -23,6 +23,10 @@ _KINDS: dict[str, Resource[Json]] = {
 }
 
 
+_SPEAKING = ("CrashLoopBackOff", "ContainerCreating", "PodInitializing")
+"""Reasons whose messages add nothing but names and times."""
+
+
 class Waiting:
     """Waits for ``nodes`` nodes and for the workloads among ``applied`` (objects as stored)."""
 
@@ -105,8 +109,8 @@ def why_not_ready(pod: Pod) -> str:
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.get("waiting")
         if waiting and waiting.get("reason"):
-            text = f"container {status.name}: {waiting['reason']}"
-            return f"{text}: {waiting['message']}" if waiting.get("message") else text
+            message = "" if waiting["reason"] in _SPEAKING else waiting.get("message", "")
+            return f"container {status.name}: {waiting['reason']}" + (f": {message}" if message else "")
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
             return condition.message or condition.reason

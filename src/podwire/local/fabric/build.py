@@ -9,7 +9,7 @@ from pathlib import Path
 from podwire.errors import ClusterError
 from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
-from podwire.local.fabric.plan import HOST_PORT, PROTOCOL, ROUTER, SWITCH, Fabric, alias_prefix
+from podwire.local.fabric.plan import PROTOCOL, ROUTER, SWITCH, Fabric, alias_prefix
 from podwire.local.layout import Layout
 from podwire.state.network import NetworkState, Owner
 
@@ -21,9 +21,10 @@ def host(layout: Layout, fabric: Fabric) -> None:
     """
     _namespace(layout, SWITCH)
     _apply(layout, None, fabric.host)
-    ready = {link.name for link in fabric.switch.links if link.kind} | {HOST_PORT}
-    partly = tuple(link for link in fabric.switch.links if link.name in ready)
-    _apply(layout, SWITCH, NetworkState(links=partly, sysctls=fabric.switch.sysctls))
+    with Netlink(Path(layout.netns(SWITCH))) as sock:
+        there = {link.name for link in network.read_links(sock)}
+    ready = tuple(link for link in fabric.switch.links if link.kind or link.name in there)
+    _apply(layout, SWITCH, NetworkState(links=ready, sysctls=fabric.switch.sysctls))
 
 
 def nodes(layout: Layout, fabric: Fabric) -> None:

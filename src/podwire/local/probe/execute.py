@@ -26,6 +26,8 @@ HELLO = b"podwire-probe\n"
 _ANSWER_LIMIT = 4096
 _ANSWER_WAIT_S = 0.5
 _RESEND_S = 0.3
+_AT_ONCE = 32
+"""Attempts under way at a time: more would only queue in this process and spoil the times."""
 
 NamespaceOf = Callable[[Place], Path | None]
 """The namespace file of a place; None for the host's own."""
@@ -62,14 +64,13 @@ class Prober:
         """The results in the order of the attempts."""
         names = await self._resolve(attempts)
         sockets = self._open(attempts, names)
-        return tuple(
-            await asyncio.gather(
-                *(
-                    self._try(attempt, sockets.get(number), names.get(_question(attempt), attempt.address))
-                    for number, attempt in enumerate(attempts)
-                )
-            )
-        )
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(number: int, attempt: Attempt) -> Result:
+            async with gate:
+                return await self._try(attempt, sockets.get(number), names.get(_question(attempt), attempt.address))
+
+        return tuple(await asyncio.gather(*(one(number, attempt) for number, attempt in enumerate(attempts))))
 
     async def _resolve(self, attempts: Sequence[Attempt]) -> dict[tuple[Place, str], str]:
         questions = list(dict.fromkeys(_question(a) for a in attempts if a.named))
