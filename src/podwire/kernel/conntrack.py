@@ -5,10 +5,12 @@ goes on to it as long as packets come; a pod's address that is given out again w
 Deleting an entry does not break TCP by itself: the next packet is looked up anew.
 
 The kernel lists the table and :meth:`Conntrack.forget` picks from it, because the kernel's own filter (CTA_FILTER,
-5.8) knows no "either direction". It is used for the protocol; addresses are looked for in the bytes before anything
-is decoded. Measured with 20,000 entries: 300 ms when all are decoded, 72 ms when they are passed over, 24 ms when the
-kernel leaves them out, which is its walk through the hash table. An entry is deleted by its original tuple, zone and id, so that one which came
-anew meanwhile stays. Source: include/uapi/linux/netfilter/nfnetlink_conntrack.h.
+5.8) knows no "either direction". It is used for the protocol; addresses are looked for in the bytes before
+anything is decoded. Measured with 20,000 entries: 300 ms when all are decoded, 72 ms when they are passed over,
+24 ms when the kernel leaves them out, which is its walk through the hash table.
+
+An entry is deleted by its original tuple, zone and id, so that one which came anew meanwhile stays.
+Source: include/uapi/linux/netfilter/nfnetlink_conntrack.h.
 """
 
 import struct

@@ -11,6 +11,7 @@ request back, NETLINK_GET_STRICT_CHK makes it filter dumps by what the request n
 A dump during which the tables changed (NLM_F_DUMP_INTR) is inconsistent and is asked for again.
 """
 
+import contextlib
 import errno
 import socket
 import struct
@@ -216,14 +217,21 @@ class Netlink:
 
 
 def _open(family: int) -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
-    for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK):
-        opened.setsockopt(SOL_NETLINK, option, 1)
-    for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
-        except PermissionError:
-            break
+    try:
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+    except OSError as failure:
+        raise refusal("open", f"netlink socket of family {family}", failure.errno or 0) from failure
+    for level, option, value in (
+        (SOL_NETLINK, NETLINK_CAP_ACK, 1),
+        (SOL_NETLINK, NETLINK_EXT_ACK, 1),
+        (SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1),
+        (socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER),
+        (socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER),
+    ):
+        # Kernels before 4.12 and 4.20 lack the first three, namespaces of users the right to the last two:
+        # words are missing then, dumps are longer and batches must be shorter, and all still works.
+        with contextlib.suppress(OSError):
+            opened.setsockopt(level, option, value)
     opened.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, struct.pack("@ll", _ANSWER_TIMEOUT_S, 0))
     opened.bind((0, 0))
     return opened
