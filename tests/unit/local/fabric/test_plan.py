@@ -35,7 +35,8 @@ def test_neighbours_are_pinned_in_large_clusters_only() -> None:
 
 def test_every_port_has_its_other_end() -> None:
     fabric = plan(layout(2), 5)
-    ends = {link.peer for state in (fabric.host, fabric.router, *fabric.nodes.values()) if state for link in state.links}
+    states = [state for state in (fabric.host, fabric.router, *fabric.nodes.values()) if state]
+    ends = {link.peer for state in states for link in state.links}
     ports = {link.name for link in fabric.switch.links if not link.kind}
     assert ends - {""} == ports
 

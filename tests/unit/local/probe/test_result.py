@@ -9,7 +9,7 @@ DB = Place(name="shop/db", pod_uid="2", node="node-2")
 
 def result(source: Place, target: str, *, reached: bool = True, named: bool = False, error: str = "") -> Result:
     attempt = Attempt(source=source, target=target, address="10.0.0.1", port=Port(number=80), named=named)
-    return Result(attempt=attempt, reached=reached, ms=1.25, answered_by="shop/db", source_seen="10.1.1.1", error=error)
+    return Result(attempt, reached=reached, ms=1.25, answered_by="shop/db", source_seen="10.1.1.1", error=error)
 
 
 def test_json_lines_have_the_documented_fields() -> None:
