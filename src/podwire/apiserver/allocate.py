@@ -204,7 +204,10 @@ class ServiceAllocator:
             _take_over(spec, before)
         wrong = self._set_families(spec, before) or self._set_addresses(spec, before, owner)
         wrong += self._set_ports(spec, owner)
-        _drop_foreign(spec)
+        if before:
+            _drop_foreign(spec, before)
+        elif _kind_of(spec) == "ExternalName":
+            spec.pop("internalTrafficPolicy", None)
         if wrong:
             name = (new.get("metadata") or {}).get("name", "")
             raise failures.invalid(BY_KIND["", "v1", "Service"], name, wrong)
@@ -413,15 +416,20 @@ def _keep_node_ports(spec: Json, before: Json) -> None:
             port["nodePort"] = found
 
 
-def _drop_foreign(spec: Json) -> None:
-    """Remove what the type of the Service does not have, as ``dropTypeDependentFields`` does."""
+def _drop_foreign(spec: Json, before: Json) -> None:
+    """Remove what an update kept although its type does not have it, as ``dropTypeDependentFields`` does.
+
+    What the client itself set to something new stays, for the validation to refuse.
+    """
     kind = _kind_of(spec)
     if kind == "ExternalName":
         for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
             spec.pop(field, None)
     if kind not in ("NodePort", "LoadBalancer"):
+        old = {port.get("nodePort") for port in before.get("ports") or ()}
         for port in spec.get("ports") or ():
-            port.pop("nodePort", None)
+            if port.get("nodePort") in old:
+                port.pop("nodePort", None)
         if not spec.get("externalIPs"):
             spec.pop("externalTrafficPolicy", None)
     if kind != "LoadBalancer":
