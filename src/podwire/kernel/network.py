@@ -5,8 +5,9 @@ changes nothing, and heals what somebody removed. Steps that touch devices or ta
 effects in the kernel (a device that goes down loses its routes and neighbours; an address takes routes that
 prefer it along), so after such a round the state is read and compared once more, at most twice.
 
-Cost (2 cores, Linux 6.18): dump and compare of 5,000 routes, neighbours and entries each about 0.2 s of
-Python over 42 ms of kernel; a peer more or less is 0.07 ms. Failures are per object: the rest is applied.
+Cost (2 busy cores, Linux 6.18, bench/netlink.py): 1,000 vxlan peers, which are 3,000 objects, 0.15-0.2 s the first
+time and 25 ms when nothing is to be done; 5,000 peers 1.6 s and 0.3 s; one peer more by :func:`add` 0.5-1 ms.
+Failures are per object: the rest is applied.
 """
 
 import contextlib
