@@ -61,8 +61,6 @@ class NodeAgent:
         self.cidrs = cidrs
         netns.create(self.place)
         inside(self.place, "ip", "link", "set", "lo", "up")
-        if any(":" in cidr for cidr in cidrs):
-            inside(self.place, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
         self.service: CniService
         self.start()
 

@@ -173,9 +173,9 @@ class PodNetwork:
         Wired pods that the ledger has lost are taken over under the network's name.
         """
         have = self._plumber.read()
-        dead = [one for one in self._leases.held.values() if have.link(one.host_link) is None]
+        dead = [one for one in self._leases.held.values() if not wiring.complete(have, one)]
         self._drop(dead)
-        self._report_collected(dead, "its device is gone")
+        self._report_collected(dead, "its device is gone or was never finished")
         for one in wiring.unknown(have, self._leases.held, network):
             self._leases.adopt(one)
             self._log.warning("attachment rebuilt from the kernel", key=str(one.key),

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ports import TABLE
-from podwire.cni.wiring import OWNER, Node, Wiring, owner_of, plan
+from podwire.cni.wiring import OWNER, Node, Wiring, belongs, plan
 from podwire.errors import KernelExists, KernelNotFound
-from podwire.kernel import link_codec, netns, network, pods
+from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.nft import Nft
@@ -40,14 +40,25 @@ class KernelPlumber:
         self._netlink.close()
         self._nft.close()
 
+    def prepare(self, families: Collection[int]) -> None:
+        """Lets the node forward IPv6 where pods have it; IPv4 forwarding is a matter of each pod's device.
+
+        Raises: KernelError.
+        """
+        if 6 in families:
+            sysctl.write("net/ipv6/conf/all/forwarding", "1", self._place)
+
     def wire(self, planned: Wiring, place: str) -> None:
-        """Makes a pod's devices; a device of the same name that waits for its burial is buried first."""
+        """Makes a pod's devices.
+
+        Where a name is taken, by a device that waits for its burial perhaps, all of those are buried first: a
+        namespace may be used again right after DEL.
+        """
         try:
             pods.wire(self._netlink, place, planned.host, planned.pod)
         except KernelExists:
-            if not self._in_grave(planned.host.links[0].name):
+            if not pods.sweep(self._place):
                 raise
-            self.bury()
             pods.wire(self._netlink, place, planned.host, planned.pod)
 
     def unwire(self, ones: Iterable[Attachment]) -> None:
@@ -103,18 +114,12 @@ class KernelPlumber:
         else:
             self._nft.apply(table)
 
-    def _in_grave(self, name: str) -> bool:
-        try:
-            return network.read_link(self._netlink, name).group == network.GRAVE
-        except KernelNotFound:
-            return False
-
     def _link_of(self, one: Attachment) -> Link | None:
         try:
             link = network.read_link(self._netlink, one.host_link)
         except KernelNotFound:
             return None
-        return link if owner_of(link) == (one.key.container, one.key.ifname) else None
+        return link if belongs(link, one) else None
 
 
 def _missing(have: NetworkState, want: NetworkState) -> list[str]:

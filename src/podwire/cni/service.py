@@ -64,6 +64,7 @@ class CniService:
 
     def _take(self, node: Node) -> None:
         self._node = node
+        self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
         self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
         self.pods.node_changed()
 

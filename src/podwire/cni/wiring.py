@@ -94,6 +94,23 @@ def owner_of(link: Link) -> tuple[str, str] | None:
     return (container, ifname) if link.name.endswith(f"-{key_hash(container, ifname)}") else None
 
 
+def belongs(link: Link, one: Attachment) -> bool:
+    """Whether a device is the node's end of an attachment.
+
+    One that has no alias yet counts: an agent killed in the middle of ADD leaves the pair behind (the kernel
+    ends a batch of messages early when its sender is killed; seen on Linux 6.18).
+    """
+    if link.name != one.host_link or link.kind != "veth":
+        return False
+    return owner_of(link) == (one.key.container, one.key.ifname) or (not link.alias and link.mac == HOST_MAC)
+
+
+def complete(have: NetworkState, one: Attachment) -> bool:
+    """Whether an attachment's device is there and ADD came to its end."""
+    link = have.link(one.host_link)
+    return link is not None and bool(link.alias)
+
+
 def unknown(have: NetworkState, held: Collection[Key], network: str) -> list[Attachment]:
     """The wired pods that a node holds and its ledger does not, rebuilt from devices, routes and neighbours.
 
