@@ -1,7 +1,10 @@
 """Network state in real namespaces: read, applied, healed; what is foreign stays. Oracle: ip(8) and pyroute2."""
 
 import os
+import random
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,8 +226,6 @@ def test_a_tunnel_turns_into_a_route_without_a_gap(node: Netlink) -> None:
     with netns.inside(node.netns):
         watcher = subprocess.Popen(["ip", "monitor", "route"], stdout=subprocess.PIPE, text=True)
     try:
-        import time
-
         time.sleep(0.3)
         network.apply(node, direct, OWNER).check()
         time.sleep(0.3)
@@ -315,8 +316,41 @@ def test_a_namespace_that_is_not_there() -> None:
 
 
 def test_a_large_state_is_read_from_a_changing_table(node: Netlink) -> None:
-    """Dumps that the kernel marks as interrupted are asked for again."""
-    routes = tuple(Route(f"10.{i // 250}.{i % 250}.0/24", "10.89.0.12", "eth0", proto=9) for i in range(3000))
-    network.add(node, NetworkState(routes=routes)).check()
-    assert network.read(node, Owner(9)).routes == NetworkState(routes=routes).routes
+    """Dumps that the kernel marks as interrupted are asked for again: nothing that stays is ever missing."""
+    stable = tuple(Route(f"10.{i // 250}.{i % 250}.0/24", "10.89.0.12", "eth0", proto=9) for i in range(2000))
+    network.add(node, NetworkState(routes=stable)).check()
+    done = threading.Event()
+
+    def disturb() -> None:
+        with Netlink(node.netns) as other:
+            changing = NetworkState(routes=(Route("10.99.0.0/24", "10.89.0.12", "eth0"),))
+            while not done.is_set():
+                network.apply(other, changing, Owner(8))
+                network.remove(other, Owner(8))
+
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    try:
+        for _ in range(20):
+            assert network.read(node, Owner(9)).routes == NetworkState(routes=stable).routes
+    finally:
+        done.set()
+        disturber.join()
     assert network.read(node, Owner(10)).routes == ()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_half_done_state_converges(node: Netlink, seed: int) -> None:
+    """As after ``kill -9`` between any two messages, in either direction: one apply, and nothing is left to do."""
+    chance = random.Random(seed)
+    owner = replace(OWNER, links=("podwire.1",))
+    full = vxlan(6)
+    network.apply(node, full, owner).check()
+    steps = network.plan(node, vxlan(chance.randrange(6)) if seed % 3 else NetworkState(), owner).steps
+    some = tuple(step for step in steps if chance.random() < 0.5 and not isinstance(step.value, Link))
+    indexes = {x.name: x.index for x in network.read_links(node)}
+    kinds = {Address: 21, Route: 25, Neighbour: 29, Fdb: 29, Rule: 33}
+    node.batch([Message(kinds[type(x.value)], 0, network.encode(x.value, indexes), "delete", x.value) for x in some])
+    for want in (vxlan(chance.randrange(8)), full):
+        network.apply(node, want, owner).check()
+        assert not network.plan(node, want, owner)
