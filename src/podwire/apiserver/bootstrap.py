@@ -69,7 +69,8 @@ def fill(store: Store, writer: Writer, settings: Settings) -> None:
             },
         },
     )  # fmt: skip
-    _put_endpoints(store, writer, settings)
+    if settings.advertise:
+        _put_endpoints(store, writer, settings)
 
 
 def _put_endpoints(store: Store, writer: Writer, settings: Settings) -> None:

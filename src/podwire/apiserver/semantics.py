@@ -18,7 +18,7 @@ from podwire.apiserver.schema import data
 from podwire.apiserver.settings import Settings
 from podwire.apiserver.store import Change, Store
 from podwire.apiserver.tables import columns
-from podwire.apiserver.validate import fields
+from podwire.apiserver.validate import fields, objects
 
 Object = dict[str, Any]
 
@@ -122,11 +122,13 @@ class Semantics:
         spec["preemptionPolicy"] = found.get("preemptionPolicy") or "PreemptLowerPriority"
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
-        """Raises Invalid with every field that is wrong."""
-        if not new["metadata"].get("name"):
-            problem = "Required value: name or generateName is required"
-            cause = failures.Cause("metadata.name", "FieldValueRequired", problem)
-            raise failures.invalid(call.kind, "", [cause])
+        """Checks an object that is about to be stored.
+
+        Raises: Invalid with every field that is wrong.
+        """
+        wrong = objects.check(call.kind, new, old, call.subresource)
+        if wrong:
+            raise failures.invalid(call.kind, new["metadata"].get("name") or "", wrong)
 
     def track(self, call: Call, new: Object, old: Object | None, now: str) -> None:
         """Keeps managed fields current for a write that is no apply."""

@@ -27,6 +27,7 @@ from podwire.apiserver.kinds import KINDS
 from podwire.apiserver.namespaces import Namespaces
 from podwire.apiserver.reads import Reader
 from podwire.apiserver.rest import Api, Parts
+from podwire.apiserver.schema import data
 from podwire.apiserver.semantics import Semantics
 from podwire.apiserver.settings import Settings, load
 from podwire.apiserver.store import Store
@@ -108,7 +109,6 @@ class Server:
                 raise ClusterError(f"cannot listen on {host}:{port}: {failure.strerror or failure}") from failure
         self._started = True
         self._tasks.start("event expiry", self._expire_events())
-        gc.collect()
         gc.freeze()
         for address in found:
             self._log.info("listening", address=f"{address[0]}:{address[1]}")
@@ -141,6 +141,11 @@ def _last_seen(event: dict[str, Any]) -> datetime.datetime:
         with contextlib.suppress(ValueError, TypeError):
             found.append(parse_rfc3339(str(stamp)))
     return max(found)
+
+
+def warm() -> None:
+    """Loads what every server loads: a process that forks servers calls it once."""
+    data.names()
 
 
 async def run(settings: Settings, clock: Clock | None = None) -> None:

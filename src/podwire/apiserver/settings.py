@@ -33,8 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     """One or two ranges, of different families."""
     node_ports: str = "30000-32767"
     """First and last port of the NodePort range."""
-    advertise: tuple[str, ...] = ("127.0.0.1",)
-    """Addresses of the ``kubernetes`` Service's endpoints."""
+    advertise: tuple[str, ...] = ()
+    """Addresses of the ``kubernetes`` Service's endpoints; with none it has no endpoints."""
     advertise_port: int = 6443
     issuer: str = "https://kubernetes.default.svc.cluster.local"
     """Issuer and audience of ServiceAccount tokens."""
