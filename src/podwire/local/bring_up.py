@@ -5,7 +5,7 @@ workloads, and sends the probes. It holds the cluster's lock all the while, so t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,10 +21,16 @@ from podwire.local.control import Ask, ask
 from podwire.local.layout import Layout
 from podwire.local.manifests import Manifest
 from podwire.local.probe import collect, result
+from podwire.local.probe.execute import Prober
+from podwire.local.probe.plan import Attempt
 from podwire.local.probe.plan import overview as overview_attempts
-from podwire.runtime.clock import SystemClock
+from podwire.local.probe.result import Result
+from podwire.runtime.clock import Clock, SystemClock
 
 Say = Callable[[str], None]
+
+_SETTLE_S = 3.0
+_SETTLE_POLL_S = 0.05
 
 
 class UpRequest(msgspec.Struct, frozen=True):
@@ -72,8 +78,23 @@ async def _finish(request: UpRequest, layout: Layout, say: Say) -> int:
         if not request.probe:
             return 0
         prober, facts = await collect.prober(layout, client, clock)
-        results = await prober.run(overview_attempts(facts))
+        results = await _settled(prober, overview_attempts(facts), clock)
         say("\n" + result.overview(results))
         return 1 if any(r.surprising for r in results) else 0
     finally:
         await client.close()
+
+
+async def _settled(prober: Prober, attempts: Sequence[Attempt], clock: Clock) -> tuple[Result, ...]:
+    """The results, with those that surprise tried again for a while.
+
+    A pod that became Ready a moment ago is an endpoint in every kernel some milliseconds later.
+    """
+    results = await prober.run(attempts)
+    deadline = clock.monotonic() + _SETTLE_S
+    while any(one.surprising for one in results) and clock.monotonic() < deadline:
+        await clock.sleep(_SETTLE_POLL_S)
+        again = {number: one.attempt for number, one in enumerate(results) if one.surprising}
+        fresh = dict(zip(again, await prober.run(tuple(again.values())), strict=True))
+        results = tuple(fresh.get(number, one) for number, one in enumerate(results))
+    return results

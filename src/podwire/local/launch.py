@@ -53,18 +53,21 @@ def ensure_supervisor(layout: Layout) -> bool:
 
 
 def _become_daemon(layout: Layout, log_file: Path) -> None:
-    """In the first child: forks the daemon and ends."""
+    """In the first child: forks the daemon and ends; neither ever returns into the starter's stack."""
     os.setsid()
     if os.fork() != 0:
         os._exit(0)
+    status = 1
     try:
         _redirect(log_file)
         os.chdir("/")
         serve(layout)
-    except BaseException:  # noqa: BLE001 - the last frame of a process: nothing may return into the starter's stack
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    os._exit(0)
+        status = 0
+    finally:
+        kind, failure, trace = sys.exc_info()
+        if kind is not None and failure is not None:
+            sys.excepthook(kind, failure, trace)
+        os._exit(status)
 
 
 def _redirect(log_file: Path) -> None:

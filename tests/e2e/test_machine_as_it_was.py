@@ -1,0 +1,85 @@
+"""`podwire down` leaves the machine as it was, in whatever state the cluster is."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driver import podwire
+from machine import inventory
+
+NAME = f"gone-{os.getpid()}"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*podwire(), *words], capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@pytest.fixture(autouse=True)
+def taken_down() -> Iterator[None]:
+    yield
+    run("down", "--name", NAME)
+
+
+def ends_as_it_began(before: dict[str, str]) -> None:
+    deadline = time.monotonic() + 5
+    while (after := inventory()) != before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert after == before
+
+
+def cluster_pids(name: str) -> list[int]:
+    """Every process in the cluster's cgroup."""
+    folders = Path("/sys/fs/cgroup").glob(f"**/podwire/{name}/**/cgroup.procs")
+    return [int(word) for file in folders for word in file.read_text().split()]
+
+
+def test_up_and_down_leave_nothing() -> None:
+    before = inventory()
+    done = run("up", "--name", NAME, "--nodes", "2", "--segments", "2", "-f", str(EXAMPLES / "vote"), "--probe")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert inventory() != before, "the inventory does not see a cluster"
+    assert run("down", "--name", NAME).returncode == 0
+    ends_as_it_began(before)
+
+
+def test_down_after_kill_of_everything() -> None:
+    before = inventory()
+    assert run("up", "--name", NAME, "--nodes", "2").returncode == 0
+    pids = cluster_pids(NAME)
+    assert len(pids) > 8, pids
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    assert run("down", "--name", NAME).returncode == 0
+    ends_as_it_began(before)
+
+
+def test_down_of_an_interrupted_up() -> None:
+    before = inventory()
+    for delay_s in (0.2, 0.5, 1.0):
+        starting = subprocess.Popen(
+            [*podwire(), "up", "--name", NAME, "--nodes", "3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(delay_s)
+        starting.kill()
+        starting.wait()
+        assert run("down", "--name", NAME).returncode == 0
+        ends_as_it_began(before)
+
+
+def test_down_twice_and_down_of_nothing() -> None:
+    before = inventory()
+    for _ in range(2):
+        done = run("down", "--name", NAME)
+        assert done.returncode == 0
+        assert "is not there" in done.stdout
+    ends_as_it_began(before)
