@@ -60,7 +60,7 @@ def main(path: str) -> None:
     serve(read_config(path))
 
 
-def _ground(config: KubeletConfig, fork_server: ForkServer, network: Network, tasks: TaskSet, clock: Clock) -> Ground:
+def _ground(config: KubeletConfig, fork_server: ForkServer, network: Network, clock: Clock) -> Ground:
     run_dir, state_dir = Path(config.run_dir), Path(config.state_dir)
     (run_dir / "root").mkdir(parents=True, exist_ok=True)
     (state_dir / "pods").mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def _ground(config: KubeletConfig, fork_server: ForkServer, network: Network, ta
     return Ground(
         node=config.node, addresses=config.addresses, run=run_dir, state=state_dir, netns=Path(config.netns_dir),
         cgroup=Path(config.cgroup) if config.cgroup else None, binds=machine_binds(mountinfo, hidden),
-        fork_server=fork_server, network=network, tasks=tasks, clock=clock,
+        fork_server=fork_server, network=network, clock=clock,
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
     tasks = TaskSet(report)
     network = Network(config.cni)
     keeper = NodeKeeper(config, client, network, clock)
-    ground = _ground(config, fork_server, network, tasks, clock)
+    ground = _ground(config, fork_server, network, clock)
     services = Informer(client, SERVICES)
     pod_informer = Informer(client, PODS, field_selector=f"spec.nodeName={config.node}")
     events = EventRecorder(client, "kubelet", host=config.node)

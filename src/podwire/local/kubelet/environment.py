@@ -56,7 +56,7 @@ def quantity(value: str | int | float) -> Decimal:
     Raises: ConfigError when it is none.
     """
     text = str(value)
-    number = text.rstrip("numkMGTPEi")
+    number = text.rstrip("numkKMGTPEi")
     try:
         return Decimal(number) * _SUFFIXES[text[len(number) :]]
     except (InvalidOperation, KeyError) as failure:

@@ -112,17 +112,26 @@ class NodeKeeper:
         self._problem: str | None = "not asked yet"
         self._changed = rfc3339(clock.now())
         self._written_at = 0.0
-        self._uid = ""
+        self._stale = False
+        """Whether the status in the API is not the current one."""
 
     async def run(self) -> None:
-        """Registers, then keeps the status; to be supervised."""
-        await self._register()
+        """Registers, then keeps the status until cancelled."""
         wait_s = _FIRST_CHECK_S
+        registered = False
         while True:
-            turned = await self._check()
-            if turned or self._clock.monotonic() - self._written_at > _STATUS_S:
-                await self._write_status()
-            wait_s = _CHECK_S if self._problem is None else min(_CHECK_S, wait_s * 2)
+            try:
+                if not registered:
+                    await self._register()
+                    registered = True
+                turned = await self._check()
+                if turned or self._stale or self._clock.monotonic() - self._written_at > _STATUS_S:
+                    self._stale = True
+                    await self._write_status()
+            except (ApiError, ApiUnreachable, ProtocolError) as failure:
+                self._log.warning("node not written", problem=failure)
+            steady = self._problem is None and registered and not self._stale
+            wait_s = _CHECK_S if steady else min(_CHECK_S, wait_s * 2)
             await self._clock.sleep(wait_s)
 
     async def _check(self) -> bool:
@@ -148,11 +157,10 @@ class NodeKeeper:
             ),
         }  # fmt: skip
         try:
-            made = await self._client.create(NODES, body)
+            await self._client.create(NODES, body)
         except AlreadyExists:
             patch = {"metadata": {"labels": labels}}
-            made = await self._client.patch(NODES, self._config.node, patch, patch_type=STRATEGIC_MERGE_PATCH)
-        self._uid = made["metadata"]["uid"]
+            await self._client.patch(NODES, self._config.node, patch, patch_type=STRATEGIC_MERGE_PATCH)
         await self._write_status()
 
     async def _write_status(self) -> None:
@@ -164,6 +172,7 @@ class NodeKeeper:
             NODES, self._config.node, {"status": status}, patch_type=STRATEGIC_MERGE_PATCH, subresource="status"
         )
         self._written_at = self._clock.monotonic()
+        self._stale = False
 
     async def renew(self) -> None:
         """Renews the Lease until cancelled; to be supervised."""

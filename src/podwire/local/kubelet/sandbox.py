@@ -5,6 +5,7 @@ what to take away: an attachment that was begun is detached, a namespace that wa
 ADD run side by side, since neither needs the other. On the node's network there is neither namespace nor ADD.
 """
 
+import asyncio
 import os
 import secrets
 import signal
@@ -43,7 +44,6 @@ class Ground(msgspec.Struct, frozen=True):
     binds: tuple[str, ...]
     fork_server: Any
     network: Any
-    tasks: Any
     clock: Any
 
     @property
@@ -127,13 +127,17 @@ class Sandbox:
             self._save(ips=self._ground.addresses)
             return
         netns.create(path)
-        adding = self._ground.tasks.start("cni add", self._network.add(self._attachment()))
-        try:
-            await self._ground.clock.sleep(0)  # The plugin starts first; the shim is forked while it works.
-            self._start_shim(pod)
-        finally:
-            result = await adding
+        result, problem = await asyncio.gather(
+            self._network.add(self._attachment()), self._start_shim_meanwhile(pod), return_exceptions=True
+        )
+        for failure in (result, problem):
+            if isinstance(failure, BaseException):
+                raise failure
         self._save(ips=addresses(result), result=msgspec.Raw(msgspec.json.encode(result)))
+
+    async def _start_shim_meanwhile(self, pod: Pod) -> None:
+        await self._ground.clock.sleep(0)  # The plugin starts first; the shim is forked while it works.
+        self._start_shim(pod)
 
     def _start_shim(self, pod: Pod) -> None:
         if self.record.cgroup:
