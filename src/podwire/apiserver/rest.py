@@ -197,7 +197,7 @@ class Api:
             return self._writer.patch(call, media_type, request.body)
         obj = self._writer.parse(call, media_type, request.body)
         if request.method == "POST":
-            if call.kind.namespaced and not call.namespace:
+            if call.name or (call.kind.namespaced and not call.namespace):
                 raise failures.method_not_allowed()
             return self._writer.create(call, obj)
         return self._writer.update(call, obj)

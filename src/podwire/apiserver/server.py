@@ -55,7 +55,6 @@ class Server:
         self._settings = settings
         self._clock = clock
         self._log = Log("apiserver")
-        loop = asyncio.get_running_loop()
         self._tasks = TaskSet(lambda name, failure: self._log.error("task failed", failure=failure, task=name))
         try:
             signing_key = settings.signing_key.read_bytes()
@@ -72,7 +71,7 @@ class Server:
         tokens = Tokens(signing_key, settings.issuer, clock, self.store)
         reader = Reader(self.store, self._semantics, clock)
         self.writer = Writer(self.store, self._semantics, clock)
-        self._watcher = Watcher(self.store, reader, loop.call_later)
+        self._watcher = Watcher(self.store, reader)
         self.api = Api(
             Parts(
                 self.store, self.kinds, reader, self.writer, self._watcher,

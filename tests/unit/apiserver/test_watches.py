@@ -1,5 +1,6 @@
 """Watches, without sockets."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ def test_a_watch_begins_with_what_exists_and_follows(play: Callable[..., None]) 
         await api("POST", CONFIGMAPS, config_map("b"))
         await relabel(api, "b", "1")
         await api("DELETE", f"{CONFIGMAPS}/b")
+        await asyncio.sleep(0.01)
         assert events.short == ["ADDED a", "ADDED b", "MODIFIED b", "DELETED b"]
         versions = [int(e["object"]["metadata"]["resourceVersion"]) for e in events.seen]
         assert versions == sorted(set(versions))
@@ -52,6 +54,7 @@ def test_selectors_turn_changes_into_additions_and_deletions(play: Callable[...,
         await relabel(api, "a", "2")
         await relabel(api, "a", "3")
         await api("DELETE", f"{CONFIGMAPS}/a")
+        await asyncio.sleep(0.01)
         assert events.short == ["ADDED a", "MODIFIED a", "DELETED a"]
 
     play(scenario)
@@ -76,6 +79,7 @@ def test_tables_send_their_columns_once(play: Callable[..., None]) -> None:
         events = await api.watch(f"{CONFIGMAPS}?watch=true", accept=accept)
         for name in ("a", "b"):
             await api("POST", CONFIGMAPS, config_map(name))
+        await asyncio.sleep(0.01)
         assert [bool(e["object"]["columnDefinitions"]) for e in events.seen] == [True, False]
         assert events.seen[1]["object"]["rows"][0]["cells"][0] == "b"
 
@@ -98,6 +102,7 @@ def test_other_namespaces_are_not_shown(play: Callable[..., None]) -> None:
         everywhere = await api.watch("/api/v1/configmaps?watch=true&fieldSelector=metadata.name%3Da")
         await api("POST", "/api/v1/namespaces/kube-system/configmaps", config_map("a"))
         await api("POST", "/api/v1/namespaces/kube-system/configmaps", config_map("b"))
+        await asyncio.sleep(0.01)
         assert (events.short, everywhere.short) == ([], ["ADDED a"])
 
     play(scenario)
