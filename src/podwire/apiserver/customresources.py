@@ -135,6 +135,11 @@ class CustomResources:
         """Schema and columns of a custom kind."""
         return self._served.get((kind.group, kind.version, kind.plural))
 
+    def scale_paths(self, kind: Kind) -> Object:
+        """The ``scale`` subresource of a custom kind; empty for other kinds."""
+        found = self.served(kind) if kind.custom else None
+        return found.scale if found is not None else {}
+
     def schemas(self) -> dict[tuple[str, str, str], Object]:
         """The raw schemas by group, version and kind."""
         return {

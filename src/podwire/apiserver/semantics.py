@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from podwire.apiserver import bodies, failures
+from podwire.apiserver import bodies, crd, failures
 from podwire.apiserver.allocate import ServiceAllocator
 from podwire.apiserver.calls import Call
 from podwire.apiserver.customresources import TABLE, CustomResources
@@ -79,7 +79,11 @@ class Semantics:
             raise failures.bad_request(
                 f'fieldValidation: Unsupported value: "{mode}": supported values: "Ignore", "Strict", "Warn"'
             )
-        found = fields.decode(obj, self._schema_of(call), call.kind)
+        served = self.custom.served(call.kind) if call.kind.custom and call.subresource != "scale" else None
+        if served is not None:
+            found = crd.decode(obj, served.raw, call.kind)
+        else:
+            found = fields.decode(obj, self._schema_of(call), call.kind)
         if mode != "Ignore" and (found.unknown or repeated):
             problems = fields.problems(found.unknown, repeated)
             if mode == "Strict":
@@ -97,6 +101,10 @@ class Semantics:
 
     def prepare(self, call: Call, new: Object, old: Object | None) -> Object:
         """The object with its defaults and what is allocated to it."""
+        if call.kind.custom:
+            served = self.custom.served(call.kind)
+            filled: Object = crd.fill(new, served.raw) if served is not None else new
+            return filled
         new = defaults.apply(call.kind, new)
         if call.kind.table == "/pods" and old is None:
             self._set_priority(call, new)
@@ -127,6 +135,11 @@ class Semantics:
         Raises: Invalid with every field that is wrong.
         """
         wrong = objects.check(call.kind, new, old, call.subresource)
+        served = self.custom.served(call.kind) if call.kind.custom else None
+        if served is not None:
+            wrong += crd.check(new, served.raw)
+        elif call.kind.table == TABLE:
+            wrong += crd.check_definition(new, old)
         if wrong:
             raise failures.invalid(call.kind, new["metadata"].get("name") or "", wrong)
 

@@ -76,7 +76,7 @@ class Server:
             Parts(
                 self.store, self.kinds, reader, self.writer, self._watcher,
                 Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api")),
-                Subresources(self.store, self.writer, tokens, clock), self._tunnel.carry,
+                Subresources(self.store, self.writer, tokens, custom, clock), self._tunnel.carry,
             )
         )  # fmt: skip
         openapi = OpenApi(self.kinds, custom.schemas)

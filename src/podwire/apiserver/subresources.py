@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from podwire.apiserver import bodies, failures
+from podwire.apiserver import bodies, failures, scale
 from podwire.apiserver.auth import Tokens
 from podwire.apiserver.calls import Call
+from podwire.apiserver.customresources import CustomResources
 from podwire.apiserver.kinds import KINDS, Kind
 from podwire.apiserver.store import Entry, Store
 from podwire.apiserver.writes import Writer
@@ -33,7 +34,8 @@ _TOKEN_LIMIT_S = (600, 1 << 32)
 class Subresources:
     """Answers subresources of stored objects."""
 
-    def __init__(self, store: Store, writer: Writer, tokens: Tokens, clock: Clock) -> None:
+    def __init__(self, store: Store, writer: Writer, tokens: Tokens, custom: CustomResources, clock: Clock) -> None:
+        self._custom = custom
         self._store = store
         self._writer = writer
         self._tokens = tokens
@@ -83,11 +85,12 @@ class Subresources:
 
     def _scale(self, call: Call, entry: Entry) -> Answer:
         obj = entry.object()
+        paths = self._custom.scale_paths(call.kind)
         if call.verb == "get":
-            return 200, _encode(scale_of(obj)), entry.version
+            return 200, _encode(scale.read(obj, paths)), entry.version
         if call.request.method == "PATCH":
             media_type = bodies.media_type(call.request.headers.get("content-type", ""))
-            wanted = self._writer.patched_scale(call, media_type, scale_of(obj))
+            wanted = self._writer.patched_scale(call, media_type, scale.read(obj, paths))
         else:
             wanted = self._body(call)
         version = str((wanted.get("metadata") or {}).get("resourceVersion") or "")
@@ -96,14 +99,12 @@ class Subresources:
         replicas = (wanted.get("spec") or {}).get("replicas", 0)
         if not isinstance(replicas, int) or replicas < 0:
             message = f"Invalid value: {replicas}: must be greater than or equal to 0"
-            raise failures.invalid(
-                call.kind, call.name, [failures.Cause("spec.replicas", "FieldValueInvalid", message)]
-            )
-        obj["spec"] = {**obj["spec"], "replicas": replicas}
-        written = self._writer.replace(call, obj, entry)
+            cause = failures.Cause("spec.replicas", "FieldValueInvalid", message)
+            raise failures.invalid(call.kind, call.name, [cause])
+        written = self._writer.replace(call, scale.write(obj, paths, replicas), entry)
         if written.entry is None:
-            return 200, _encode(scale_of(written.obj or obj)), 0
-        return 200, _encode(scale_of(written.entry.object())), written.entry.version
+            return 200, _encode(scale.read(written.obj or obj, paths)), 0
+        return 200, _encode(scale.read(written.entry.object(), paths)), written.entry.version
 
     # -- pods
 
@@ -235,27 +236,6 @@ def _token_kind() -> Kind:
 
 def _status_success(code: int) -> Object:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
-
-
-def scale_of(obj: Object) -> Object:
-    """The ``autoscaling/v1`` Scale of a workload."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    selector = spec.get("selector") or {}
-    if "matchLabels" in selector or "matchExpressions" in selector:
-        text = str(msgspec.convert(selector, LabelSelector).requirements())
-    else:
-        text = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
-    shown = {
-        key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp") if key in meta
-    }
-    scale_status: Object = {"replicas": status.get("replicas", 0)}
-    if text:
-        scale_status["selector"] = text
-    return {
-        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown,
-        "spec": {"replicas": spec.get("replicas", 0)} if spec.get("replicas") else {},
-        "status": scale_status,
-    }  # fmt: skip
 
 
 def _set_condition(obj: Object, condition: Object) -> None:
