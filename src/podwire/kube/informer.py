@@ -76,6 +76,7 @@ class Informer(Generic[T]):
         self._selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._subscribers: list[OnChange[T]] = []
         self._versions: dict[str, str] = {}
+        self._away = False
         self._log = Log(f"informer.{resource.plural}")
 
     def subscribe(self, callback: OnChange[T], *, replay: bool = True) -> None:
@@ -91,23 +92,29 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Lists and watches until cancelled."""
-        backoff = Backoff(0.05, 2.0)
+        # Two backoffs: an API that comes back and says Gone is not an API that is away.
+        away, gone = Backoff(0.05, 2.0), Backoff(0.05, 5.0)
         while True:
             delay_s = 0.0
             try:
                 if not self.resource_version:
                     await self._list()
-                    backoff.reset()
+                    away.reset()
                 if await self._watch():
-                    backoff.reset()
+                    gone.reset()
                 else:
-                    delay_s = backoff.next_delay_s()
+                    delay_s = gone.next_delay_s()
+                away.reset()
             except Gone:
                 self.resource_version = ""
-                delay_s = backoff.next_delay_s()
+                delay_s = gone.next_delay_s()
             except (ApiUnreachable, ApiError, ProtocolError) as failure:
-                delay_s = backoff.next_delay_s()
+                if self.connected:
+                    away.reset()
+                delay_s = away.next_delay_s()
                 self._report(failure, delay_s)
+            finally:
+                self.connected = False
             if delay_s:
                 await self._client.clock.sleep(delay_s)
 
@@ -134,7 +141,7 @@ class Informer(Generic[T]):
                 break
         self.resource_version = page.resource_version
         self._replace(items, versions)
-        self.connected = True
+        self._here()
         self.synced.set()
 
     def _replace(self, items: dict[str, T], versions: dict[str, str]) -> None:
@@ -163,7 +170,7 @@ class Informer(Generic[T]):
         came = False
         try:
             async with asyncio.timeout(timeout_s + _WATCH_GRACE_S), self._client.stream(request) as stream:
-                self.connected = True
+                self._here()
                 rest = b""
                 async for piece in stream.chunks():
                     lines, rest = split_lines(rest, piece)
@@ -172,8 +179,6 @@ class Informer(Generic[T]):
                         came = True
         except TimeoutError:
             return True
-        finally:
-            self.connected = False
         return came
 
     def _take(self, event: WatchEvent) -> None:
@@ -205,8 +210,17 @@ class Informer(Generic[T]):
         for callback in self._subscribers:
             callback(key, old, new)
 
+    def _here(self) -> None:
+        self.connected = True
+        if self._away:
+            self._away = False
+            self._log.info("watch resumed", resource_version=self.resource_version)
+
     def _report(self, failure: Exception, delay_s: float) -> None:
-        self._log.warning("watch interrupted", problem=failure, retry_s=f"{delay_s:.2f}")
+        """Says that the API is away once, not at every try."""
+        say = self._log.debug if self._away else self._log.warning
+        self._away = True
+        say("watch interrupted", problem=failure, retry_s=f"{delay_s:.2f}")
 
 
 def _retyped(resource: Resource[Any], kind: type[T]) -> Resource[T]:
