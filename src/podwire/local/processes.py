@@ -88,6 +88,11 @@ class Processes:
         """Whether a process of that name is kept running."""
         return name in self._kept
 
+    def runs(self, name: str) -> bool:
+        """Whether a process of that name runs, kept by this supervisor or left by another."""
+        record = read_record(self._file(name))
+        return record is not None and start_time(record.pid) == record.started
+
     def pids(self) -> dict[str, int]:
         """The pid of each process by name."""
         return {name: kept.pid for name, kept in self._kept.items()}

@@ -72,7 +72,7 @@ class ClusterSupervisor:
 
     async def _ensure(self, config: ClusterConfig, progress: Progress) -> None:
         layout, now = self._layout, self._clock.now()
-        port = components.api_port(layout, config, running=self._processes.keeps("apiserver"))
+        port = components.api_port(layout, config, running=self._processes.runs("apiserver"))
         kubernetes = components.service_address(config, 1)
         if credentials.ensure(layout, port, (kubernetes,), now):
             progress("credentials made")

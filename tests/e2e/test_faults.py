@@ -1,0 +1,166 @@
+"""Processes are killed under continuous traffic: nothing established breaks, new connections work, all converges."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driver import Cluster, deployment, eventually, podwire
+from traffic import Traffic
+
+from podwire.local import places
+from podwire.local.layout import Layout
+from podwire.local.probe.collect import pod_namespaces
+
+ALL = ("apiserver", "controller", "agent-node-1", "agent-node-2", "kubelet-node-1", "kubelet-node-2")
+NAME = f"faults-{os.getpid()}"
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[Cluster]:
+    """A cluster of two nodes with a Service of three endpoints and a client."""
+    manifest = f"""{deployment("web", replicas=3)}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web}}
+spec:
+  selector: {{app: web}}
+  ports: [{{port: 80}}]
+---
+{deployment("client", replicas=1)}
+"""
+    up = [*podwire(), "up", "--name", NAME, "--nodes", "2", "-f", "-"]
+    done = subprocess.run(up, input=manifest, capture_output=True, text=True, timeout=120, check=False)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = subprocess.run(
+            [*podwire(), "kubeconfig", "--name", NAME], capture_output=True, text=True, check=True
+        )
+        yield Cluster(NAME, found.stdout.strip())
+    finally:
+        subprocess.run([*podwire(), "down", "--name", NAME], capture_output=True, check=False)
+
+
+def layout() -> Layout:
+    return places.existing(NAME)
+
+
+def pid_of(process: str) -> int:
+    record = json.loads((Path(layout().run) / "processes" / f"{process}.json").read_text())
+    return int(record["pid"])
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+def kill(process: str) -> int:
+    pid = pid_of(process)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def traffic(cluster: Cluster) -> Traffic:
+    client = cluster.get("pods", "-l", "app=client")["items"][0]
+    service = cluster.get("service", "web")
+    namespace = pod_namespaces(layout())[client["metadata"]["uid"]]
+    return Traffic(namespace, service["spec"]["clusterIP"], 80)
+
+
+def restarts(cluster: Cluster) -> dict[str, int]:
+    return {
+        pod["metadata"]["name"]: sum(s["restartCount"] for s in pod["status"]["containerStatuses"])
+        for pod in cluster.get("pods")["items"]
+    }
+
+
+@pytest.mark.parametrize("process", ["apiserver", "controller", "agent-node-1", "kubelet-node-1", "kubelet-node-2"])
+def test_a_killed_process_costs_no_packet_and_comes_back(faulty: Cluster, process: str) -> None:
+    before = restarts(faulty)
+    with traffic(faulty) as flow:
+        killed = kill(process)
+        assert eventually(lambda: pid_of(process) != killed and alive(pid_of(process)))
+        eventually(lambda: faulty.run(["kubectl", "get", "nodes"]).returncode == 0)
+        time.sleep(1)
+        faulty.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=20s")
+    assert flow.problems == []
+    assert flow.lines > 30
+    assert flow.connections > 30
+    assert restarts(faulty) == before
+
+
+def test_work_goes_on_after_every_component_was_killed(faulty: Cluster) -> None:
+    with traffic(faulty) as flow:
+        for process in ALL:
+            kill(process)
+        eventually(lambda: faulty.run(["kubectl", "scale", "deployment/web", "--replicas=4"]).returncode == 0)
+        faulty.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+        names = {pod["metadata"]["name"] for pod in faulty.get("pods", "-l", "app=web")["items"]}
+        eventually(lambda: flow.answered_by >= names)
+    assert flow.problems == []
+    faulty.kubectl("scale", "deployment/web", "--replicas=3")
+
+
+def test_a_killed_dns_server_is_replaced_and_names_are_answered(faulty: Cluster) -> None:
+    pods = faulty.get("pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")["items"]
+    victim = pods[0]["metadata"]["name"]
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().split(b"\0")[0].decode()
+        except OSError:
+            continue
+        if words.startswith("dns") and f"{victim}/" in words:
+            os.kill(int(file.parent.name), signal.SIGKILL)
+            break
+    else:
+        pytest.fail(f"no process of {victim}")
+
+    def restarted() -> bool:
+        status = faulty.get("pod", victim, "-n", "kube-system")["status"]["containerStatuses"][0]
+        return bool(status["restartCount"] >= 1 and status["ready"])
+
+    eventually(restarted)
+    done = subprocess.run(
+        [*podwire(), "probe", "--name", NAME, "--from", "client", "--to", "svc/default/web"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_killed_container_is_started_again_and_the_service_goes_on(faulty: Cluster) -> None:
+    pod = faulty.get("pods", "-l", "app=web")["items"][0]["metadata"]["name"]
+    before = restarts(faulty)[pod]
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().split(b"\0")[0].decode()
+        except OSError:
+            continue
+        if f"{pod}/" in words and not words.startswith("podwire"):
+            os.kill(int(file.parent.name), signal.SIGKILL)
+            break
+    else:
+        pytest.fail(f"no process of {pod}")
+    eventually(lambda: restarts(faulty)[pod] == before + 1)
+    faulty.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=20s")
+
+
+def test_a_killed_supervisor_is_replaced_by_the_next_up_which_adopts_everything(faulty: Cluster) -> None:
+    components = ("apiserver", "controller", "agent-node-1", "kubelet-node-1")
+    before = [pid_of(process) for process in components]
+    supervisor = subprocess.run(
+        ["pgrep", "-f", f"podwire: supervisor {NAME}"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    with traffic(faulty) as flow:
+        os.kill(int(supervisor[0]), signal.SIGKILL)
+        time.sleep(0.5)
+        assert all(alive(pid) for pid in before)
+        up = [*podwire(), "up", "--name", NAME, "--nodes", "2"]
+        done = subprocess.run(up, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert [pid_of(process) for process in components] == before
+    assert flow.problems == []

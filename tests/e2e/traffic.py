@@ -1,0 +1,70 @@
+"""Continuous traffic between pods of a local cluster: one connection that stays, and new ones all the time."""
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+
+from podwire.kernel import netns
+
+LINE = b"podwire-probe\n"
+PACE_S = 0.02
+PATIENCE_S = 3.0
+
+
+class Traffic:
+    """Runs inside a ``with``; ``problems`` then says what was lost."""
+
+    def __init__(self, namespace: Path, address: str, port: int) -> None:
+        self._namespace = namespace
+        self._target = (address, port)
+        self._ending = threading.Event()
+        self._threads = [threading.Thread(target=self._stay), threading.Thread(target=self._renew)]
+        self.problems: list[str] = []
+        self.lines = 0
+        self.connections = 0
+        self.answered_by: set[str] = set()
+
+    def __enter__(self) -> "Traffic":
+        for thread in self._threads:
+            thread.start()
+        deadline = time.monotonic() + 10
+        while (not self.lines or not self.connections) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _connect(self) -> socket.socket:
+        with netns.inside(self._namespace):
+            sock = socket.socket()
+        sock.settimeout(PATIENCE_S)
+        sock.connect(self._target)
+        return sock
+
+    def _stay(self) -> None:
+        started = time.monotonic()
+        try:
+            with self._connect() as sock, sock.makefile("rb") as replies:
+                while not self._ending.wait(PACE_S):
+                    sock.sendall(LINE)
+                    if not replies.readline():
+                        raise ConnectionResetError("closed by the server")
+                    self.lines += 1
+        except OSError as failure:
+            self.problems.append(f"established connection after {time.monotonic() - started:.2f} s: {failure!r}")
+
+    def _renew(self) -> None:
+        started = time.monotonic()
+        while not self._ending.wait(PACE_S):
+            try:
+                with self._connect() as sock, sock.makefile("rb") as replies:
+                    sock.sendall(LINE)
+                    self.answered_by.add(json.loads(replies.readline())["pod"])
+                self.connections += 1
+            except (OSError, ValueError) as failure:
+                self.problems.append(f"new connection at {time.monotonic() - started:.2f} s: {failure!r}")
