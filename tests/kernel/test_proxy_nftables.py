@@ -1,18 +1,27 @@
 """The nftables data plane with real packets: every case of the packet table, restart, healing, replacement."""
 
+import asyncio
 import contextlib
 import os
 import selectors
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.proxy.dataplanes.nftables.layout import TABLE
+from podwire.proxy.flows import flow_cleaner
+from podwire.proxy.runner import ServiceProxy, Sources
+from podwire.runtime.clock import SystemClock
+from podwire.state.nft_text import parse_table
 from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -190,3 +199,172 @@ def test_packet_table(world: World, plane: NftablesDataPlane, case: Case) -> Non
         except AssertionError as failure:
             failures.append(str(failure).splitlines()[0])
     assert not failures
+
+
+def held(family: str) -> str:
+    return inside("node", "nft", "list", "table", family, TABLE)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_nft_lists_what_is_desired(plane: NftablesDataPlane, case: Case) -> None:
+    plane.load(case.resolved())
+    assert TABLE in inside("node", "nft", "-j", "list", "ruleset")
+    for table in plane.desired():
+        assert str(parse_table(held(table.family))) == str(table.canonical())
+
+
+def by_name(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+def test_a_restart_writes_nothing(world: World, plane: NftablesDataPlane) -> None:
+    for case in CASES:
+        plane.load(case.resolved())
+        with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as again:
+            assert not any(again.load(case.resolved())), case.name
+
+
+def test_a_restart_into_another_world(world: World, plane: NftablesDataPlane) -> None:
+    plane.load(by_name("externalTrafficPolicy Local").resolved())
+    with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as again:
+        again.load(by_name("ClusterIP").resolved())
+        for table in again.desired():
+            assert str(parse_table(held(table.family))) == str(table.canonical())
+
+
+def test_foreign_tables_stay(world: World, plane: NftablesDataPlane) -> None:
+    inside("node", "nft", "add", "table", "ip", "foreign")
+    plane.load(by_name("ClusterIP").resolved())
+    plane.remove()
+    assert inside("node", "nft", "list", "tables") == "table ip foreign\n"
+    inside("node", "nft", "delete", "table", "ip", "foreign")
+
+
+def test_changes_under_traffic_lose_nothing(world: World, plane: NftablesDataPlane) -> None:
+    both = by_name("ClusterIP").resolved()
+    web = both["default/web"][0]
+    one = msgspec.structs.replace(web, cluster_endpoints=web.cluster_endpoints[:1])
+    plane.load(both)
+    results: list[str] = []
+    stop = threading.Event()
+
+    def traffic() -> None:
+        while not stop.is_set():
+            results.append(world.connect("far", "10.96.0.10", 80)[0])
+
+    client = threading.Thread(target=traffic)
+    client.start()
+    deadline = time.monotonic() + 1.5
+    step = 0
+    while time.monotonic() < deadline:
+        step += 1
+        plane.update({"default/web": (one if step % 2 else web,)})
+        if step % 10 == 0:
+            plane.load(both)
+    stop.set()
+    client.join()
+    assert step > 50
+    assert len(results) > 50
+    assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
+
+
+def test_a_refused_commit_is_answered_by_a_full_load(world: World, plane: NftablesDataPlane) -> None:
+    plane.load(by_name("ClusterIP").resolved())
+    inside("node", "nft", "flush", "map", "ip", TABLE, "services")
+    plane.update({"default/web": ()})
+    for table in plane.desired():
+        assert str(parse_table(held(table.family))) == str(table.canonical())
+
+
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: NftablesDataPlane) -> None:
+    case = by_name("session affinity")
+    resolved = case.resolved()
+    plane.load(resolved)
+    first = world.connect("far", "10.96.0.10", 80)[0]
+    assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(10)} == {first}
+    (port,) = resolved["default/web"]
+    rest = tuple(e for e in port.cluster_endpoints if e.address != ADDRESSES[first][0])
+    other = {"one": "two", "two": "one"}[first]
+    plane.update({"default/web": (msgspec.structs.replace(port, cluster_endpoints=rest),)})
+    assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(10)} == {other}
+    plane.update(resolved)
+    assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(10)} == {other}
+
+
+class Collection:
+    """A source of objects, changed by hand."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.synced = asyncio.Event()
+        self.callbacks: list[Any] = []
+
+    def subscribe(self, callback: Any, *, replay: bool = True) -> None:
+        self.callbacks.append(callback)
+
+    def put(self, key: str, value: Any) -> None:
+        old = self.objects.pop(key, None)
+        if value is not None:
+            self.objects[key] = value
+        for callback in self.callbacks:
+            callback(key, old, value)
+
+
+async def until(check: Any, seconds: float = 3.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.01)
+
+
+def test_the_proxy_follows_its_sources_and_heals(world: World, plane: NftablesDataPlane) -> None:
+    case = by_name("ports and protocols are independent")
+
+    async def scenario() -> None:
+        services, slices, nodes = Collection(), Collection(), Collection()
+        cleaner = flow_cleaner(lambda: NODE.addresses, path("node"))
+        proxy = ServiceProxy(Sources(services, slices, nodes), plane, NODE, SystemClock(), cleaner)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(proxy.run())
+            services.synced.set()
+            await asyncio.sleep(0.05)
+            assert not proxy.programmed.is_set()
+            slices.synced.set()
+            await proxy.programmed.wait()
+            assert world.connect("one", "10.96.0.10", 53)[0] == "dropped"
+            services.put("default/web", case.services[0])
+            for piece in case.slices:
+                slices.put(f"default/{piece.metadata.name}", piece)
+            await until(proxy.programmed.is_set)
+            assert world.connect("one", "10.96.0.10", 53)[0] == "two"
+            inside("node", "nft", "flush", "ruleset")
+            await until(lambda: world.connect("one", "10.96.0.10", 53)[0] == "two")
+            await follow_flow(slices)
+            running.cancel()
+
+    async def follow_flow(slices: Collection) -> None:
+        """A UDP client with one socket goes to the endpoints of the moment, and nowhere without any."""
+        piece = case.slices[0]
+        with netns.inside(path("far")):
+            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        client.settimeout(0.2)
+        client.connect(("10.96.0.10", 53))
+
+        def ask() -> str:
+            try:
+                client.send(b"x")
+                return client.recv(100).decode().split()[0]
+            except OSError:
+                return ""
+
+        assert ask() == "two"
+        other = msgspec.structs.replace(piece.endpoints[0], addresses=(ADDRESSES["one"][0],))
+        slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=(other,)))
+        await until(lambda: ask() == "one")
+        slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=()))
+        await until(lambda: ask() == "")
+        slices.put("default/web-0", piece)
+        await until(lambda: ask() == "two")
+        client.close()
+
+    asyncio.run(scenario())

@@ -20,6 +20,9 @@ from podwire.state.nft import FAMILIES, Set, Table
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff, removal
 
 _READS = 32
+_SETTLED = 32_768
+"""Bytes of elements above which a dump is believed only when the next one is as long: while the kernel makes a hash
+table larger, which it does in the background after a load, a dump leaves elements out."""
 
 
 class Nft:
@@ -100,7 +103,14 @@ class Nft:
         return {name: self._with_elements(family, table, declared) for name, declared in found.items()}
 
     def _with_elements(self, family: int, table: str, declared: Set) -> Set:
-        bodies = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, nl.text(1, table) + nl.text(2, declared.name))
+        request = nl.text(1, table) + nl.text(2, declared.name)
+        bodies = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, request)
+        size = sum(map(len, bodies))
+        while size > _SETTLED:
+            again = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, request)
+            if sum(map(len, again)) == size:
+                break
+            bodies, size = again, sum(map(len, again))
         return msgspec.structs.replace(declared, elements=read_elements(bodies, declared))
 
     def apply(self, want: Table) -> Transaction:

@@ -231,6 +231,11 @@ class _Reader:
         wildcard = kind.name == "ifname" and len(data) < 16
         text = '"' + data.decode() + '*"' if wildcard else kind.render(data)
         match = Match(operand, Value(text), op)
+        last = self.out[-1] if self.out else None
+        if op == "<=" and isinstance(last, Match) and last.op == ">=" and last.left == operand:
+            first = kind.parse(str(last.right))
+            self.out[-1] = Match(operand, Value(interval_text(kind.name, first, data)))
+            return
         self.out.append(match)
         if op == "==" and isinstance(operand, Field):
             self._note(match, operand.name, data)

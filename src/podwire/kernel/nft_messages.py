@@ -75,8 +75,8 @@ def records(data: bytes | None) -> dict[int, bytes]:
 
 
 _EXPR_PAYLOAD, _EXPR_META, _EXPR_CONCAT, _EXPR_NUMGEN = 7, 9, 13, 23
-_PROTO = {"ip": 12, "ip6": 14, "th": 11}
-_TEMPLATES = {"ip daddr": 12, "ip saddr": 11, "ip6 daddr": 7, "th dport": 2}
+_PROTO = {"ip": 12, "ip6": 13, "th": 11}
+_TEMPLATES = {"ip daddr": 12, "ip saddr": 11, "ip6 daddr": 9, "th dport": 2}
 
 
 def _typeof(types: tuple[str, ...]) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from podwire.errors import KernelError
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
-from podwire.proxy.dataplanes.nftables.contents import Contents, full_change
+from podwire.proxy.dataplanes.nftables.contents import Contents, full_change, in_two_steps
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.state.nft import Table
@@ -88,7 +88,7 @@ class NftablesDataPlane:
             contents.change(_family_map(self._services, family))
             contents.forget_kernel()
             transaction = full_change(have, contents)
-            self._nft.commit(transaction)
+            self._commit(transaction)
             self._contents[family] = contents
             committed.append(transaction)
         return tuple(committed), self._nft.generation()
@@ -112,8 +112,12 @@ class NftablesDataPlane:
 
     def _update_family(self, family: str, changed: ServiceMap) -> Transaction:
         transaction = self._contents[family].change(_family_map(changed, family))
-        self._nft.commit(transaction)
+        self._commit(transaction)
         return transaction
+
+    def _commit(self, transaction: Transaction) -> None:
+        for step in in_two_steps(transaction):
+            self._nft.commit(step)
 
     def heal(self) -> tuple[Transaction, ...]:
         """Reads the kernel and writes what differs; returns what had to be committed.
@@ -125,7 +129,7 @@ class NftablesDataPlane:
         committed = []
         for family in FAMILIES:
             transaction = full_change(self._nft.read(family, TABLE), self._contents[family])
-            self._nft.commit(transaction)
+            self._commit(transaction)
             committed.append(transaction)
         return tuple(committed)
 

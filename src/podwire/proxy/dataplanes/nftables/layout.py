@@ -208,7 +208,8 @@ class Layout:
         choose = f"meta mark set {candidate} map @{slots}"
         keep = f"update @affinity {{ {client} timeout {shape.affinity_s}s : meta mark }}"
         recall = f"meta mark set {client} map @affinity"
-        translate = f"dnat {self.family} to meta mark map @affinity-endpoints"
+        any_of = "meta l4proto { tcp, udp, sctp }"
+        translate = f"{any_of} dnat {self.family} to meta mark map @affinity-endpoints"
         once = (choose, keep, recall, self._masquerade(shape.kind), translate)
         forget = f"delete @affinity {{ {client} : meta mark }}"
         return self.rules(*once, forget, *once)

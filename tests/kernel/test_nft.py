@@ -1,0 +1,145 @@
+"""nftables against the kernel, with nft(8) as the oracle of what it holds."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from podwire.errors import KernelError
+from podwire.kernel import netns
+from podwire.kernel.nft import Nft
+from podwire.kernel.nft_socket import NftMonitor
+from podwire.state.nft import Set, Table
+from podwire.state.nft_diff import AddElements, AddTable, DeleteElements, Transaction
+from podwire.state.nft_text import parse_rule, parse_table
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft"), reason="needs root and nft(8)")
+
+NAME = f"pwt-nft-{os.getpid()}"
+PLACE = Path(f"/run/netns/{NAME}")
+GOLDEN = Path(__file__).parents[1] / "golden/nft/everything.nft"
+FOREIGN = "table ip foreign {\n\tset s {\n\t\ttype ipv4_addr\n\t\telements = { 1.2.3.4 }\n\t}\n}\n"
+
+
+def nft(*words: str, text: str = "") -> str:
+    done = subprocess.run(
+        ["ip", "netns", "exec", NAME, "nft", *words], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def kernel() -> Iterator[Nft]:
+    netns.create(PLACE)
+    with Nft(PLACE) as opened:
+        yield opened
+    netns.delete(PLACE)
+
+
+@pytest.fixture
+def everything() -> Table:
+    return parse_table(GOLDEN.read_text())
+
+
+def test_nft_lists_what_was_applied(kernel: Nft, everything: Table) -> None:
+    kernel.apply(everything)
+    assert parse_table(nft("list", "table", "ip", "everything")) == everything
+    assert kernel.read("ip", "everything") == everything
+    assert '"everything"' in nft("-j", "list", "ruleset")
+    assert not kernel.apply(everything)
+
+
+def test_we_read_what_nft_wrote(kernel: Nft, everything: Table) -> None:
+    nft("-f", "-", text=GOLDEN.read_text())
+    assert not kernel.apply(everything)
+
+
+def test_both_other_families(kernel: Nft) -> None:
+    for family, address, rule in (("ip6", "fd00::1", "ip6 saddr @s drop"), ("inet", "10.0.0.1", "ip saddr @s drop")):
+        kind = "ipv6_addr" if family == "ip6" else "ipv4_addr"
+        declared = Set(name="s", key=(kind,), flags=("interval",))
+        table = parse_table(
+            f"table {family} t {{\n chain c {{\n type filter hook forward priority filter; policy accept;\n {rule}\n"
+            "reject\n }\n}"
+        )
+        table = msgspec.structs.replace(table, sets=(declared.with_elements([declared.element(address)]),))
+        kernel.apply(table)
+        assert parse_table(nft("list", "table", family, "t")) == table
+        assert not kernel.apply(table)
+
+
+def test_every_step_between_two_tables(kernel: Nft, everything: Table) -> None:
+    smaller = msgspec.structs.replace(
+        everything,
+        sets=tuple(each for each in everything.sets if each.name in ("pods", "services")),
+        chains=(
+            msgspec.structs.replace(everything.chain("rules"), rules=(parse_rule("ip saddr @pods accept"),)),
+            everything.chain("refuse"),
+        ),
+    )
+    for want in (everything, smaller, everything, msgspec.structs.replace(everything, sets=(), chains=())):
+        kernel.apply(want)
+        assert parse_table(nft("list", "table", "ip", "everything")) == want.canonical()
+
+
+def test_foreign_tables_stay(kernel: Nft, everything: Table) -> None:
+    nft("-f", "-", text=FOREIGN)
+    kernel.apply(everything)
+    kernel.delete("ip", "everything")
+    kernel.delete("ip", "everything")
+    assert nft("list", "ruleset") == FOREIGN
+
+
+def test_a_refusal_names_the_element_and_changes_nothing(kernel: Nft, everything: Table) -> None:
+    kernel.apply(everything)
+    targets = everything.set("targets").without_elements()
+    elements = dict([targets.element("0x9", "10.0.0.9 . 80"), targets.element("0x5", "10.9.9.9 . 80")])
+    with pytest.raises(KernelError, match=r"add element targets \{ 0x00000005 : 10.9.9.9 . 80 \}"):
+        kernel.commit(Transaction("ip", "everything", (AddElements(targets, elements),)))
+    missing = dict([targets.element("0x77", "10.0.0.9 . 80")])
+    with pytest.raises(KernelError, match="0x00000077"):
+        kernel.commit(Transaction("ip", "everything", (DeleteElements(targets, missing),)))
+    assert kernel.read("ip", "everything") == everything
+
+
+def test_a_refused_rule_is_named(kernel: Nft) -> None:
+    bad = parse_table("table ip t {\n chain c {\n ip saddr @missing drop\n }\n}")
+    with pytest.raises(KernelError, match="add rule c ip saddr @missing drop"):
+        kernel.apply(bad)
+    assert kernel.read("ip", "t") is None
+
+
+def test_what_nobody_here_wrote_is_replaced(kernel: Nft) -> None:
+    nft("-f", "-", text="table ip t {\n chain c {\n type filter hook forward priority 0;\n ip ttl 5 drop\n }\n}\n")
+    want = parse_table(
+        "table ip t {\n chain c {\n type filter hook forward priority filter; policy accept;\n drop\n }\n}"
+    )
+    assert [str(operation) for operation in kernel.apply(want).operations] == ["flush chain c", "add rule c drop"]
+    assert parse_table(nft("list", "table", "ip", "t")) == want
+
+
+def test_large_loads_are_one_transaction(kernel: Nft) -> None:
+    declared = Set(name="s", key=("ipv4_addr", "inet_service"))
+    elements = dict(declared.element(f"10.{n >> 8}.{n & 255}.1 . {n}") for n in range(20_000))
+    table = Table(family="ip", name="big", sets=(msgspec.structs.replace(declared, elements=elements),))
+    before = kernel.generation()
+    kernel.apply(table)
+    assert kernel.generation() == before + 1
+    assert kernel.read("ip", "big") == table
+
+
+def test_the_monitor_tells_of_others_alone(kernel: Nft, everything: Table) -> None:
+    monitor = NftMonitor(PLACE, (kernel.port,))
+    kernel.apply(everything)
+    assert monitor.changed() == set()
+    nft("add", "table", "ip", "other")
+    nft("flush", "chain", "ip", "everything", "rules")
+    assert monitor.changed() == {("ip", "other"), ("ip", "everything")}
+    kernel.commit(Transaction("ip", "mine", (AddTable(),)))
+    assert monitor.changed() == set()
+    monitor.close()
