@@ -1,4 +1,4 @@
-"""Which UDP flows lead nowhere after a change of endpoints (pure), and their removal.
+"""Which UDP flows lead nowhere after a change of endpoints, and their removal.
 
 The kernel goes on sending a UDP flow to the endpoint it was translated to, whatever the rules say now. A flow to a
 changed frontend is stale when what answers it is not a serving endpoint of that frontend; terminating endpoints that

@@ -1,0 +1,55 @@
+"""Which UDP flows are stale."""
+
+import pytest
+
+from podwire.kernel.conntrack import Ends, Flow
+from podwire.proxy.flows import stale_flows
+from podwire.proxy.servicemap import ServicePort
+
+NODE = ("192.168.99.1",)
+
+
+def port(*serving: str, number: int = 53) -> ServicePort:
+    return ServicePort(
+        service="default/dns",
+        port_name="",
+        protocol="udp",
+        family="ip",
+        port=number,
+        cluster_ip="10.96.0.10",
+        node_port=30053,
+        external_ips=("203.0.113.7",),
+        serving=frozenset(serving),
+    )
+
+
+def flow(destination: str, number: int, answers: str, answer_port: int = 5353, protocol: str = "UDP") -> Flow:
+    return Flow(protocol, Ends("10.0.0.1", destination, 40000, number), Ends(answers, "10.0.0.1", answer_port, 40000))
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (flow("10.96.0.10", 53, "10.0.0.2"), False),
+        (flow("10.96.0.10", 53, "10.0.0.3"), True),
+        (flow("10.96.0.10", 53, "10.0.0.2", 1), True),
+        (flow("10.96.0.10", 53, "10.96.0.10", 53), True),
+        (flow("10.96.0.10", 54, "10.0.0.3"), False),
+        (flow("203.0.113.7", 53, "10.0.0.3"), True),
+        (flow("192.168.99.1", 30053, "10.0.0.3"), True),
+        (flow("192.168.99.1", 30053, "10.0.0.2"), False),
+        (flow("198.51.100.1", 30053, "198.51.100.1", 30053), False),
+        (flow("10.96.0.10", 53, "10.0.0.3", protocol="TCP"), False),
+    ],
+)
+def test_flows_that_do_not_end_at_a_serving_endpoint(entry: Flow, expected: bool) -> None:
+    stale = stale_flows((port("10.0.0.2:5353", "10.0.0.3:5353"),), (port("10.0.0.2:5353"),), NODE)
+    assert stale(entry) is expected
+
+
+def test_without_endpoints_every_flow_is_stale() -> None:
+    assert stale_flows((port("10.0.0.2:5353"),), (port(),), NODE)(flow("10.96.0.10", 53, "10.0.0.2"))
+
+
+def test_flows_of_a_service_that_is_gone_are_stale() -> None:
+    assert stale_flows((port("10.0.0.2:5353"),), (), NODE)(flow("10.96.0.10", 53, "10.0.0.2"))

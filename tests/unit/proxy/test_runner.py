@@ -1,0 +1,257 @@
+"""The loop over the sources, with a fake clock and a data plane that only remembers."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from podwire.errors import KernelError
+from podwire.model import service as api
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeStatus
+from podwire.proxy.resolve import SERVICE_NAME_LABEL
+from podwire.proxy.runner import ZONE_LABEL, ServiceProxy, Sources
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+
+SERVICE = api.Service(
+    metadata=ObjectMeta(name="web", namespace="default"),
+    spec=api.ServiceSpec(cluster_ip="10.96.0.1", ports=(api.ServicePort(port=80, protocol="UDP"),)),
+)
+
+
+def piece(address: str, service: str = "web") -> api.EndpointSlice:
+    return api.EndpointSlice(
+        metadata=ObjectMeta(name="web-1", namespace="default", labels={SERVICE_NAME_LABEL: service}),
+        endpoints=(api.Endpoint(addresses=(address,)),),
+        ports=(api.EndpointPort(name="", port=8080, protocol="UDP"),),
+    )
+
+
+class Collection:
+    """A source changed by hand."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.synced = asyncio.Event()
+        self._callbacks: list[Callable[[str, Any, Any], None]] = []
+
+    def subscribe(self, callback: Callable[[str, Any, Any], None], *, replay: bool = True) -> None:
+        if replay:
+            for key, value in self.objects.items():
+                callback(key, None, value)
+        self._callbacks.append(callback)
+
+    def put(self, key: str, value: Any) -> None:
+        old = self.objects.pop(key, None)
+        if value is not None:
+            self.objects[key] = value
+        for callback in self._callbacks:
+            callback(key, old, value)
+
+
+class Memory:
+    """A data plane that remembers what it was told."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[str, ...]]] = []
+        self.facts: NodeFacts | None = None
+        self.failures = 0
+        self.read, self.write = os.pipe()
+
+    def _note(self, what: str, services: ServiceMap) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise KernelError("nft", "add element", 12)
+        ports = (f"{key}={','.join(map(str, p.cluster_endpoints))}" for key, v in services.items() for p in v)
+        self.calls.append((what, tuple(ports)))
+
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> None:
+        self.facts = facts
+        self._note("load", services)
+
+    def update(self, changed: ServiceMap) -> None:
+        self._note("update", changed)
+
+    def heal(self) -> None:
+        self._note("heal", {})
+
+    def fileno(self) -> int:
+        return self.read
+
+    def disturbed(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.set_blocking(self.read, False)
+            return bool(os.read(self.read, 10))
+        return False
+
+    def conflicts(self) -> tuple[str, ...]:
+        return ()
+
+
+class Stepping:
+    """A clock whose sleeps end at once and are remembered."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.time = 0.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def now(self) -> Any:
+        raise NotImplementedError
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+class Bench:
+    """A proxy on sources, plane and clock."""
+
+    def __init__(self) -> None:
+        self.services, self.slices, self.nodes = Collection(), Collection(), Collection()
+        self.plane, self.clock = Memory(), Stepping()
+        self.flows: list[tuple[int, int]] = []
+        self.proxy = ServiceProxy(
+            Sources(self.services, self.slices, self.nodes), self.plane, NodeFacts(name="n1"), self.clock, self.clean
+        )
+
+    def clean(self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> None:
+        self.flows.append((len(before), len(after)))
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, synced: bool = True) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.proxy.run())
+            if synced:
+                self.services.synced.set()
+                self.slices.synced.set()
+                await self.proxy.programmed.wait()
+            yield
+            task.cancel()
+        os.close(self.plane.read)
+        os.close(self.plane.write)
+
+    async def calls(self, count: int) -> list[tuple[str, tuple[str, ...]]]:
+        for _ in range(1000):
+            if len(self.plane.calls) >= count and self.proxy.programmed.is_set():
+                break
+            await asyncio.sleep(0.001)
+        return self.plane.calls
+
+
+def run(scenario: Callable[[Bench], Any]) -> None:
+    async def main() -> None:
+        await scenario(Bench())
+
+    asyncio.run(main())
+
+
+def test_nothing_is_written_before_both_are_known() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running(synced=False):
+            bench.services.put("default/web", SERVICE)
+            bench.services.synced.set()
+            await asyncio.sleep(0.01)
+            assert bench.plane.calls == []
+            bench.slices.put("default/web-1", piece("10.0.0.1"))
+            bench.slices.synced.set()
+            assert await bench.calls(1) == [("load", ("default/web=10.0.0.1:8080",))]
+
+    run(scenario)
+
+
+def test_changes_are_coalesced_and_only_theirs_is_resolved() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.services.put("default/web", SERVICE)
+            bench.slices.put("default/web-1", piece("10.0.0.1"))
+            assert (await bench.calls(2))[1:] == [("update", ("default/web=10.0.0.1:8080",))]
+            assert bench.clock.slept == [0.01]
+            bench.slices.put("default/web-1", piece("10.0.0.2"))
+            assert (await bench.calls(3))[2:] == [("update", ("default/web=10.0.0.2:8080",))]
+            bench.services.put("default/web", None)
+            await bench.calls(4)
+            assert bench.proxy.services == {}
+
+    run(scenario)
+
+
+def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.services.put("default/web", SERVICE)
+            bench.slices.put("default/web-1", piece("10.0.0.1"))
+            await bench.calls(2)
+            bench.slices.put("default/web-1", piece("10.0.0.1", service="other"))
+            assert (await bench.calls(3))[2:] == [("update", ("default/web=",))]
+
+    run(scenario)
+
+
+def test_what_does_not_matter_is_not_written() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.services.put("default/web", SERVICE)
+            await bench.calls(2)
+            bench.services.put("default/web", SERVICE)
+            await bench.proxy.programmed.wait()
+            assert len(bench.plane.calls) == 2
+
+    run(scenario)
+
+
+def test_a_changed_node_means_all() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="192.168.99.1"),))
+            node = Node(metadata=ObjectMeta(name="n1", labels={ZONE_LABEL: "z1"}), status=status)
+            bench.nodes.put("n2", Node(metadata=ObjectMeta(name="n2")))
+            bench.nodes.put("n1", node)
+            assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
+            assert bench.plane.facts == NodeFacts(name="n1", zone="z1", addresses=("192.168.99.1",))
+            bench.nodes.put("n1", node)
+            await asyncio.sleep(0.01)
+            assert len(bench.plane.calls) == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_refusal_is_tried_again_with_everything(failures: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.plane.failures = failures
+            bench.services.put("default/web", SERVICE)
+            assert (await bench.calls(2))[1:] == [("load", ("default/web=",))]
+            assert len([delay for delay in bench.clock.slept if delay >= 0.1]) == failures
+
+    run(scenario)
+
+
+def test_disturbed_rules_are_healed() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            os.write(bench.plane.write, b"x")
+            assert (await bench.calls(2))[1:] == [("heal", ())]
+
+    run(scenario)
+
+
+def test_flows_are_looked_at_after_udp_changes() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.services.put("default/web", SERVICE)
+            await bench.calls(2)
+            bench.services.put("default/web", None)
+            await bench.calls(3)
+            assert bench.flows == [(0, 1), (1, 0)]
+
+    run(scenario)

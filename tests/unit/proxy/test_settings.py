@@ -1,0 +1,34 @@
+"""The proxy's section of the configuration, and the list of data planes."""
+
+import importlib
+from typing import Any
+
+import pytest
+
+from podwire.errors import ConfigError
+from podwire.proxy.registry import DATAPLANES
+from podwire.proxy.settings import ProxySettings, parse_settings
+
+
+def test_defaults() -> None:
+    assert parse_settings({}) == ProxySettings(mode="nftables", masquerade_bit=14, masquerade_all=False)
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"mode": "magic"}, "unknown data plane 'magic': expected nftables"),
+        ({"masqueradeBit": 31}, "not between 0 and 29"),
+        ({"masqueradeBit": "x"}, "masqueradeBit"),
+        ({"mod": "nftables"}, "mod"),
+    ],
+)
+def test_a_wrong_setting_is_named(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_settings(document)
+
+
+@pytest.mark.parametrize("name", DATAPLANES)
+def test_every_data_plane_is_there_under_its_name(name: str) -> None:
+    module, _, attribute = DATAPLANES[name].partition(":")
+    assert getattr(importlib.import_module(module), attribute).name == name
