@@ -171,6 +171,11 @@ class Machine:
         with netns.inside(self.root / name), urlopen("http://127.0.0.1:9440/readyz", timeout=1) as answer:
             return bool(answer.status == 200)
 
+    def page(self, name: str, path: str) -> str:
+        with netns.inside(self.root / name), urlopen(f"http://127.0.0.1:9440{path}", timeout=1) as answer:
+            text: bytes = answer.read()
+            return text.decode()
+
     def pod(self, node: str, name: str) -> str:
         place = self.root / "pods" / name
         netns.create(place)
@@ -239,6 +244,17 @@ def test_two_agents(machine: Machine) -> None:
     assert annotations(machine, "node-1")["podwire.io/routing"] == "vxlan"
     conditions = {c["type"]: c["status"] for c in node["status"]["conditions"]}
     assert conditions["NetworkUnavailable"] == "False"
+
+    # what it should hold can be read, and how the kernel differs
+    held = machine.page("node-1", "/state")
+    assert "# cni\n" in held and "# routing\n" in held and "table inet podwire-masquerade" in held
+    assert "neighbour 10.244.2.1 lladdr" in held and "route 10.244.1.2/32 dev" in held
+    assert machine.page("node-1", "/state?diff") == ""
+    inside(machine.root / "node-1", "ip", "route", "del", "10.244.1.2/32")
+    assert "ip route add 10.244.1.2/32" in machine.page("node-1", "/state?diff")
+    link = next(x["ifname"] for x in json.loads(inside(machine.root / "node-1", "ip", "-j", "link"))
+                if x.get("ifalias", "").endswith("c-a"))
+    inside(machine.root / "node-1", *f"ip route add 10.244.1.2/32 dev {link} proto 112 src 10.89.0.11".split())
 
     # somebody removes the device
     inside(machine.root / "node-1", "ip", "link", "del", "podwire-vxlan")

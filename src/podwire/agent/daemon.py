@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, overlay
-from podwire.cni import program
+from podwire.agent.holdings import Holdings, Share
+from podwire.cni import program, wiring
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
 from podwire.cni.wiring import Node as PodNode
@@ -23,13 +24,14 @@ from podwire.kube.resources import CONFIGMAPS, NODES, Json
 from podwire.model.node import Node
 from podwire.observe.health import Health
 from podwire.observe.log import Log, configure
-from podwire.routing.machine import KernelMachine
+from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
 from podwire.routing.router import Router, annotation
 from podwire.routing.underlay import DEFAULT_MTU
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
+from podwire.state.network import NetworkState
 
 if TYPE_CHECKING:
     from podwire.agent.services import ServicePart
@@ -48,6 +50,8 @@ class Agent:
         self.nodes = Informer(client, NODES, field_selector=alone)
         self.announcer = Announcer(client, config.node_name, self._all)
         self.machine = KernelMachine()
+        self.holdings = Holdings()
+        self.health.pages["/state"] = self.holdings.page
 
     async def run(self) -> None:
         """Runs the parts until cancelled."""
@@ -60,7 +64,9 @@ class Agent:
             elif cni is not None:
                 self._follow_node(cni)
             if "proxy" in self.config.parts:
-                self._services().start(supervisor, self.health, self.announcer)
+                services = self._services()
+                services.start(supervisor, self.health, self.announcer)
+                self.holdings.shares.append(lambda: Share("proxy", services.tables()))
             supervisor.start("nodes", self.nodes.run)
             self.log.info("started", node=self.config.node_name, parts=",".join(self.config.parts))
 
@@ -84,6 +90,12 @@ class Agent:
         service.recover()
         self.health.ready["cni"] = service.problem
         self.health.metrics["cni"] = service.samples
+
+        def share() -> Share:
+            state, table = service.pods.desired()
+            return Share("cni", (table,) if table is not None else (), state, wiring.OWNER)
+
+        self.holdings.shares.append(share)
         supervisor.start("cni", service.run)
         supervisor.start("cni bury", service.bury)
         supervisor.start("cni sweep", service.sweep)
@@ -101,6 +113,12 @@ class Agent:
         self.nodes.subscribe(router.node_changed)
         self.health.ready["routing"] = lambda: router.problem
         self.health.metrics["routing"] = router.samples
+
+        def share() -> Share:
+            tables = tuple(table for table in router.tables.values() if table is not None)
+            return Share("routing", tables, router.plan.state if router.plan else NetworkState(), OWNER)
+
+        self.holdings.shares.append(share)
 
         async def announce(plan: Plan) -> bool:
             me, _ = router.me()

@@ -13,6 +13,7 @@ from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.settings import parse_settings
 from podwire.runtime.supervise import Supervisor
+from podwire.state.nft import Table
 
 ANNOTATION = "podwire.io/proxy"
 _LABELS = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
@@ -55,6 +56,11 @@ class ServicePart:
             await announcer.insist({ANNOTATION: self.mode})
 
         supervisor.start("proxy announcement", tell)
+
+    def tables(self) -> tuple[Table, ...]:
+        """What nftables should hold for Services."""
+        tables: tuple[Table, ...] = self._plane.desired() if self._proxy.programmed.is_set() else ()
+        return tables
 
     def _problem(self) -> str:
         return "" if self._proxy.programmed.is_set() else "Services are not programmed yet"

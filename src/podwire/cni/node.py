@@ -12,6 +12,8 @@ routes and neighbours and leaves the device to a later group delete. Measured in
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from podwire.cni import ports, spec, wiring
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
@@ -20,7 +22,7 @@ from podwire.cni.wiring import Node, Wiring
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, merge
 from podwire.state.nft import Table
 
 ALREADY_ATTACHED = 101
@@ -206,6 +208,14 @@ class PodNetwork:
         before, self._node_seen = self._node_seen, node
         if node.mtu != before.mtu:
             self._plumber.rewire(self._leases.held.values(), node)
+
+    def desired(self) -> tuple[NetworkState, Table | None]:
+        """What the node's kernel should hold for its pods."""
+        node = self._node()
+        ones = self._leases.held.values()
+        states = [wiring.plan(one, node).host for one in ones]
+        links = tuple(replace(link, peer="") for state in states for link in state.links)
+        return replace(merge(states), links=links), ports.plan(ones)
 
     def samples(self) -> list[Sample]:
         """The metrics of CNI and of address management."""

@@ -64,6 +64,7 @@ class Router:
         self.cidrs: tuple[Network, ...] = ()
         self.plan: Plan | None = None
         self.problem = "not started"
+        self.tables: dict[str, Table | None] = {}
         self.runs = 0
         self._waits_for_api = False
         self.failures = 0
@@ -126,7 +127,8 @@ class Router:
         peers = [peer_of(node) for name, node in sorted(self._nodes().items()) if name != self.node]
         backends: dict[str, Backend] = {name: load(name, self.options) for name in BACKENDS}
         desired = plan(me, peers, self.options, backends)
-        failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(self._tables(me, peers, desired))]
+        self.tables = self._tables(me, peers, desired)
+        failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(self.tables)]
         self._machine.watch(self.changed, (me.underlay.link, DEVICE))
         self.plan = desired
         self._tell(tuple(str(one) for one in desired.problems))
