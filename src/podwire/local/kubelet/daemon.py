@@ -122,9 +122,9 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
             await server.close()
         for task in running:
             task.cancel()
+        objects.close()
         await tasks.close()
-        raise_if = forks_gone()
-        if raise_if:
+        if forks_gone():
             raise ClusterError("the fork server of the kubelet has gone")
     await client.close()
 

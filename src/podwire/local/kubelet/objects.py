@@ -56,6 +56,7 @@ class ApiObjects:
         self.changed: Callable[[str], None] = lambda namespace: None
         """Called with the namespace of a ConfigMap or Secret that changed."""
         self._informers: dict[str, Informer[Json]] = {}
+        self._watches: list[asyncio.Task[None]] = []
 
     async def ready_for(self, pod: Pod) -> None:
         """Returns when everything that ``pod`` refers to has been looked for.
@@ -70,12 +71,17 @@ class ApiObjects:
                 async with asyncio.timeout(_SYNC_S):
                     await informer.synced.wait()
 
+    def close(self) -> None:
+        """Ends the watches."""
+        for watch in self._watches:
+            watch.cancel()
+
     def _informer(self, resource: Resource[Json]) -> Informer[Json]:
         informer = self._informers.get(resource.plural)
         if informer is None:
             informer = self._informers[resource.plural] = Informer(self._client, resource)
             informer.subscribe(lambda key, old, new: self.changed(key.partition("/")[0]))
-            self._supervisor.start(f"watch {resource.plural}", informer.run)
+            self._watches.append(self._supervisor.start(f"watch {resource.plural}", informer.run))
         return informer
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:

@@ -8,6 +8,7 @@ an address is not forgotten.
 """
 
 import asyncio
+import math
 import shutil
 import signal
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ class Stopper:
         self._hurry = asyncio.Event()
         self._backoff = Backoff(0.5, 15.0)
         self._stopping: set[str] = set()
+        self._asked: tuple[str | None, int | None] = (None, None)
+        self._until = math.inf
         self.busy = False
         """Whether the pod is on its way out."""
 
@@ -52,8 +55,13 @@ class Stopper:
         meta = worker.pod.metadata
         if meta.deletion_timestamp is None:
             return now + self._grace_s()
-        left = (parse_rfc3339(meta.deletion_timestamp) - worker.around.clock.now()).total_seconds()
-        return now + max(0.0, min(left, float(meta.deletion_grace_period_seconds or 0)))
+        asked = (meta.deletion_timestamp, meta.deletion_grace_period_seconds)
+        if asked != self._asked:
+            # The time stamp has whole seconds, rounded down; the grace period counts from when we see it.
+            left = (parse_rfc3339(meta.deletion_timestamp) - worker.around.clock.now()).total_seconds() + 1.0
+            grace = max(0.0, min(left, float(meta.deletion_grace_period_seconds or 0)))
+            self._asked, self._until = asked, min(self._until, now + grace)
+        return self._until
 
     def _grace_s(self) -> float:
         grace = self._worker.pod.spec.termination_grace_period_seconds
