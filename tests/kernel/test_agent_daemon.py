@@ -132,7 +132,7 @@ class Machine:
         with netns.inside(self.fabric):
             return asyncio.run(call())
 
-    def add_node(self, number: int) -> None:
+    def add_node(self, number: int, parts: tuple[str, ...] = ("cni", "routing")) -> None:
         name, place = f"node-{number}", self.root / f"node-{number}"
         netns.create(place)
         inside(self.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0",
@@ -153,7 +153,7 @@ class Machine:
         })
         self.api("patch", NODES, name, {"status": {"addresses": [address]}}, subresource="status")
         (self.root / f"{name}.yaml").write_text(json.dumps({
-            "nodeName": name, "kubeconfig": str(self.kubeconfig), "parts": ["cni", "routing"],
+            "nodeName": name, "kubeconfig": str(self.kubeconfig), "parts": list(parts),
             "runDir": str(self.root / f"{name}-run"), "stateDir": str(self.root / f"{name}-state"),
             "clusterCIDRs": ["10.244.0.0/16"], "health": {"port": 9440},
         }))
@@ -200,8 +200,6 @@ class Machine:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     one = Machine(tmp_path)
     try:
-        one.add_node(1)
-        one.add_node(2)
         yield one
     finally:
         one.close()
@@ -228,7 +226,37 @@ def annotations(machine: Machine, node: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
+def test_parts_run_alone(machine: Machine) -> None:
+    machine.add_node(1, ("cni",))
+    machine.add_node(2, ("routing",))
+    machine.add_node(3, ("proxy",))
+    for name in ("node-1", "node-2", "node-3"):
+        eventually(lambda name=name: machine.ready(name))
+    assert machine.pod("node-1", "a") == "10.244.1.2"
+    assert "podwire-vxlan" not in inside(machine.root / "node-1", "ip", "link")
+    assert inside(machine.root / "node-1", "nft", "list", "tables") == ""
+    assert "podwire-vxlan" in inside(machine.root / "node-2", "ip", "link")
+    assert not (machine.root / "node-2-run" / "cni.sock").exists()
+    assert "podwire-vxlan" not in inside(machine.root / "node-3", "ip", "link")
+    assert "podwire-proxy" in inside(machine.root / "node-3", "nft", "list", "tables")
+    eventually(lambda: annotations(machine, "node-3").get("podwire.io/proxy") == "nftables")
+
+
+@pytest.mark.slow
+def test_a_wrong_configuration_ends_at_once(machine: Machine) -> None:
+    place = machine.root / "wrong.yaml"
+    place.write_text("nodeName: a\nkubeconfig: /nonexistent\n")
+    done = subprocess.run([sys.executable, "-m", "podwire.cli.main", "agent", "--config", str(place)],
+                          capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 2
+    assert "/nonexistent" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
 def test_two_agents(machine: Machine) -> None:
+    machine.add_node(1)
+    machine.add_node(2)
     for name in ("node-1", "node-2"):
         eventually(lambda name=name: machine.ready(name))
     a, b = machine.pod("node-1", "a"), machine.pod("node-2", "b")

@@ -6,8 +6,8 @@ kill -9, leaves the kernel as it is; the next start compares and goes on.
 """
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, overlay
@@ -33,8 +33,8 @@ from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
 from podwire.state.network import NetworkState
 
-if TYPE_CHECKING:
-    from podwire.agent.services import ServicePart
+Tasks = dict[str, Callable[[], Awaitable[None]]]
+"""What is to run, by name."""
 
 
 class Agent:
@@ -54,20 +54,23 @@ class Agent:
         self.health.pages["/state"] = self.holdings.page
 
     async def run(self) -> None:
-        """Runs the parts until cancelled."""
+        """Runs the parts until cancelled.
+
+        Raises: ConfigError, KernelError when a part cannot even be made; no part runs then.
+        """
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
+        tasks: Tasks = {"health": self._serve_health}
+        cni = self._make_cni(tasks) if "cni" in self.config.parts else None
+        if "routing" in self.config.parts:
+            self._make_routing(tasks, cni)
+        elif cni is not None:
+            self._follow_node(cni)
+        if "proxy" in self.config.parts:
+            self._make_services(tasks)
+        tasks["nodes"] = self.nodes.run
         async with Supervisor(self.clock, self._report) as supervisor:
-            supervisor.start("health", self._serve_health)
-            cni = self._start_cni(supervisor) if "cni" in self.config.parts else None
-            if "routing" in self.config.parts:
-                self._start_routing(supervisor, cni)
-            elif cni is not None:
-                self._follow_node(cni)
-            if "proxy" in self.config.parts:
-                services = self._services()
-                services.start(supervisor, self.health, self.announcer)
-                self.holdings.shares.append(lambda: Share("proxy", services.tables()))
-            supervisor.start("nodes", self.nodes.run)
+            for name, body in tasks.items():
+                supervisor.start(name, body)
             self.log.info("started", node=self.config.node_name, parts=",".join(self.config.parts))
 
     def _report(self, task: str, failure: BaseException) -> None:
@@ -76,7 +79,7 @@ class Agent:
     async def _serve_health(self) -> None:
         await self.health.serve(self.config.health.address, self.config.health.port)
 
-    def _start_cni(self, supervisor: Supervisor) -> CniService:
+    def _make_cni(self, tasks: Tasks) -> CniService:
         config = self.config
         service = CniService(
             CniSettings(
@@ -96,16 +99,14 @@ class Agent:
             return Share("cni", (table,) if table is not None else (), state, wiring.OWNER)
 
         self.holdings.shares.append(share)
-        supervisor.start("cni", service.run)
-        supervisor.start("cni bury", service.bury)
-        supervisor.start("cni sweep", service.sweep)
+        tasks |= {"cni": service.run, "cni bury": service.bury, "cni sweep": service.sweep}
         if config.cni.bin_dir:
             program.install(config.cni.bin_path)
         if config.cni.conf_dir:
             program.write_configuration(config.cni.conf_path, config.cni.conflist)
         return service
 
-    def _start_routing(self, supervisor: Supervisor, cni: CniService | None) -> None:
+    def _make_routing(self, tasks: Tasks, cni: CniService | None) -> None:
         router = Router(self.config.node_name, self._all, self.machine, self.clock)
         router.cidrs = self.config.networks
         router.configure(self.config.routing)
@@ -133,9 +134,8 @@ class Agent:
             await router.run(announce)
 
         if settings is not None:
-            supervisor.start("settings", settings.run)
-        supervisor.start("routing", route)
-        supervisor.start("routing tick", router.tick)
+            tasks["settings"] = settings.run
+        tasks |= {"routing": route, "routing tick": router.tick}
 
     def _settings(self, router: Router) -> "Informer[Json] | None":
         if not self.config.settings:
@@ -177,10 +177,12 @@ class Agent:
 
         self.nodes.subscribe(changed)
 
-    def _services(self) -> "ServicePart":
+    def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart
 
-        return ServicePart(self.config, self.client, self.nodes)
+        services = ServicePart(self.config, self.client, self.nodes)
+        tasks |= services.tasks(self.health, self.announcer)
+        self.holdings.shares.append(lambda: Share("proxy", services.tables()))
 
 
 def _pod_node(mtu: int, addresses: tuple[Any, ...], node: Node | None) -> PodNode:

@@ -1,5 +1,7 @@
 """The Service proxy as a part of the agent: its collections, its data plane, its place in health and metrics."""
 
+from collections.abc import Awaitable, Callable
+
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
 from podwire.kube.client import Client
@@ -12,7 +14,6 @@ from podwire.proxy.registry import open_dataplane
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.settings import parse_settings
-from podwire.runtime.supervise import Supervisor
 from podwire.state.nft import Table
 
 ANNOTATION = "podwire.io/proxy"
@@ -43,19 +44,21 @@ class ServicePart:
             flow_cleaner(lambda: self._proxy.facts.addresses),
         )
 
-    def start(self, supervisor: Supervisor, health: Health, announcer: Announcer) -> None:
-        """Starts the part under a supervisor."""
+    def tasks(self, health: Health, announcer: Announcer) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What is to run, by name; checks and metrics are added to ``health``."""
         health.ready["proxy"] = self._problem
         health.metrics["proxy"] = self._samples
-        supervisor.start("services", self._services.run)
-        supervisor.start("endpointslices", self._slices.run)
-        supervisor.start("proxy", self._proxy.run)
 
         async def tell() -> None:
             await self._proxy.programmed.wait()
             await announcer.insist({ANNOTATION: self.mode})
 
-        supervisor.start("proxy announcement", tell)
+        return {
+            "services": self._services.run,
+            "endpointslices": self._slices.run,
+            "proxy": self._proxy.run,
+            "proxy announcement": tell,
+        }
 
     def tables(self) -> tuple[Table, ...]:
         """What nftables should hold for Services."""
