@@ -201,9 +201,9 @@ def _identity(key: str, items: Sequence[Any]) -> Callable[[Any], Any]:
     """What tells items apart: the merge key's value, or the plain value itself."""
 
     def keyed(item: Any) -> Any:
-        return item.get(key) if isinstance(item, dict) else item
+        return plain(item.get(key)) if isinstance(item, dict) else plain(item)
 
-    def whole(item: Any) -> Any:
-        return item if not isinstance(item, dict) else id(item)
+    def plain(value: Any) -> Any:
+        return id(value) if isinstance(value, dict | list) else value
 
-    return keyed if key else whole
+    return keyed if key else plain
