@@ -19,6 +19,9 @@ Object = dict[str, Any]
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 _DEFAULT_GRACE_S = 30
+_IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+_ORPHANING = frozenset({"batch/jobs", "/replicationcontrollers"})
+"""Tables whose dependents stay unless the client says otherwise, as these APIs have always had it."""
 
 
 def deletes_now(new: Object, old: Object) -> bool:
@@ -86,6 +89,8 @@ class Deletion:
             raise failures.precondition(
                 kind, entry.name, "ResourceVersion", wanted["resourceVersion"], str(entry.version)
             )
+        if kind.table == "/namespaces" and entry.name in _IMMORTAL:
+            raise failures.forbidden(kind, entry.name, "this namespace may not be deleted")
         policy = options.get("propagationPolicy")
         if policy is not None and options.get("orphanDependents") is not None:
             raise failures.bad_request("orphanDependents and propagationPolicy cannot be both set")
@@ -132,6 +137,8 @@ def _finalizers(kind: Kind, meta: Object, options: Object) -> list[str]:
     policy = options.get("propagationPolicy")
     if not policy and options.get("orphanDependents") is not None:
         policy = "Orphan" if options["orphanDependents"] else "Background"
+    if not policy and kind.table in _ORPHANING and not found and not meta.get("deletionTimestamp"):
+        policy = "Orphan"
     if not policy or kind.table == "/namespaces":
         return found
     kept = [name for name in found if name not in (FOREGROUND, ORPHAN)]

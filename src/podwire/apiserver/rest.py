@@ -19,9 +19,11 @@ from podwire.apiserver.http import Result
 from podwire.apiserver.kinds import Key, Kind
 from podwire.apiserver.messages import Request, Response
 from podwire.apiserver.reads import Reader
+from podwire.apiserver.schema import data
 from podwire.apiserver.store import Store
 from podwire.apiserver.strategies import RETURNED_WHEN_DELETED
 from podwire.apiserver.subresources import Subresources
+from podwire.apiserver.validate import fields
 from podwire.apiserver.watches import Watcher
 from podwire.apiserver.writes import Writer, Written
 from podwire.errors import ApiError
@@ -33,6 +35,8 @@ VERSION = {
     "buildDate": "2026-01-01T00:00:00Z", "goVersion": "none", "compiler": "none", "platform": "linux/amd64",
     "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
 }  # fmt: skip
+
+_DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 
 Tunnel = Callable[[Call], Awaitable[Result]]
 
@@ -157,7 +161,8 @@ class Api:
         return self._settle(call, self._write(call))
 
     def _review(self, call: Call) -> Result | Awaitable[Result]:
-        obj = bodies.parse_object(call.request.headers.get("content-type", ""), call.request.body)
+        media_type = bodies.media_type(call.request.headers.get("content-type", ""))
+        obj = self._writer.parse(call, media_type, call.request.body)
         if call.kind.kind == "Binding":
             name = str((obj.get("metadata") or {}).get("name", ""))
             return self._later(self._subresources.bind(call, name, obj), lambda: _success(201))
@@ -221,7 +226,7 @@ class Api:
             version = self._store.table(kind.table).version
             missing = failures.render(failures.not_found(kind, call.name))
             return self._later(version, lambda: missing)
-        options = merge_options(call, _options(call.request))
+        options = merge_options(call, _options(call))
         last, gone = self._writer.deletion.delete(kind, entry, options)
         if gone and kind.table not in RETURNED_WHEN_DELETED:
             done = Response(200, _encode(failures.success(kind, entry.name, entry.uid)))
@@ -231,7 +236,7 @@ class Api:
 
     def _delete_all(self, call: Call) -> Result | Awaitable[Result]:
         kind = call.kind
-        options = merge_options(call, _options(call.request))
+        options = merge_options(call, _options(call))
         found = parse_filter(kind.table, call.query, call.namespace)
         deleted = [self._writer.deletion.delete(kind, e, options)[0] for e in self._reader.select(kind.table, found)]
         noun = kind.list_kind or f"{kind.kind}List"
@@ -281,10 +286,13 @@ def read_or_failure(read: Callable[[], Response]) -> Response:
         return failures.render(failure)
 
 
-def _options(request: Request) -> dict[str, Any]:
+def _options(call: Call) -> dict[str, Any]:
+    """The DeleteOptions in the body; empty without one."""
+    request = call.request
     if not request.body.strip():
         return {}
-    return bodies.parse_object(request.headers.get("content-type", ""), request.body)
+    found = bodies.parse_object(request.headers.get("content-type", ""), request.body)
+    return fields.decode(found, data.named(_DELETE_OPTIONS), call.kind).obj
 
 
 def _success(status: int) -> Response:

@@ -79,7 +79,7 @@ class Semantics:
             raise failures.bad_request(
                 f'fieldValidation: Unsupported value: "{mode}": supported values: "Ignore", "Strict", "Warn"'
             )
-        served = self.custom.served(call.kind) if call.kind.custom and call.subresource != "scale" else None
+        served = self.custom.served(call.kind) if call.kind.custom and call.subresource in ("", "status") else None
         if served is not None:
             found = crd.decode(obj, served.raw, call.kind)
         else:
@@ -92,9 +92,10 @@ class Semantics:
         return found.obj
 
     def _schema_of(self, call: Call) -> data.SchemaNode:
-        """The schema of what the call carries: the kind's, or that of a Scale."""
-        if call.subresource == "scale":
-            found = data.for_kind("autoscaling", "v1", "Scale")
+        """The schema of what the call carries: the kind's, or that of a Scale, Binding, Eviction."""
+        sub = call.kind.subresource(call.subresource) if call.subresource else None
+        if sub is not None and sub.kind != call.kind.kind:
+            found = data.for_kind(sub.group, sub.version, sub.kind)
             if found is not None:
                 return found
         return self.schema(call.kind)
@@ -175,6 +176,10 @@ class Semantics:
         found = bodies.parse_yaml(body)
         if not isinstance(found, dict):
             raise failures.bad_request("the body is not an object")
+        if call.kind.custom:
+            fields.decode_metadata(found.get("metadata") or {}, call.kind)
+        else:
+            fields.decode(found, self._schema_of(call), call.kind)
         return found
 
     def applied(self, call: Call, live: Object | None, applied: Object, now: str) -> Object:
@@ -187,4 +192,7 @@ class Semantics:
                 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
             )
         author = server_side.Author(call.manager, now, call.subresource, force=call.flag("force"))
-        return server_side.apply(live, applied, self.schema(call.kind), author)
+        result: Object = server_side.apply(live, applied, self.schema(call.kind), author)
+        if not call.kind.custom:
+            result = fields.decode(result, self.schema(call.kind), call.kind).obj
+        return result

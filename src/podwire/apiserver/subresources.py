@@ -63,7 +63,8 @@ class Subresources:
         return self._replace(call, entry)
 
     def _body(self, call: Call) -> Object:
-        return bodies.parse_object(call.request.headers.get("content-type", ""), call.request.body)
+        media_type = bodies.media_type(call.request.headers.get("content-type", ""))
+        return self._writer.parse(call, media_type, call.request.body)
 
     def _replace(self, call: Call, entry: Entry) -> Answer:
         media_type = bodies.media_type(call.request.headers.get("content-type", ""))
