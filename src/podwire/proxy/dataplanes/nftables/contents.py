@@ -32,9 +32,6 @@ from podwire.state.nft_types import HOST_ORDER, data_type, pack
 Elements = dict[str, dict[bytes, Element]]
 """Elements by the name of their set."""
 
-_SLOT_SETS = frozenset(
-    ("endpoints", "node-port-endpoints", "affinity-slots", "affinity-node-port-slots", "affinity-endpoints")
-)
 _SHARED = frozenset(("cluster-ips", "hairpin", "affinity-endpoints"))
 _REFUSE = Element(verdict=Verdict("goto", "refuse"))
 _DROP = Element(verdict=Verdict("drop"))
@@ -414,25 +411,3 @@ class Contents:
 def full_change(have: Table | None, contents: Contents) -> Transaction:
     """The transaction that brings the kernel's table to the desired one."""
     return diff(have, contents.table())
-
-
-def in_two_steps(transaction: Transaction) -> tuple[Transaction, Transaction]:
-    """The transaction without the removal of slots, and that removal, to be committed right after.
-
-    A packet that was sent to ``cluster-3`` before the commit may look its slot up after it: the third slot has to
-    be there still.
-    """
-    kept = {o.set.name: o.elements for o in transaction.operations if isinstance(o, AddElements)}
-    first: list[Operation] = []
-    second: list[Operation] = []
-    for operation in transaction.operations:
-        if not isinstance(operation, DeleteElements) or operation.set.name not in _SLOT_SETS:
-            first.append(operation)
-            continue
-        again = kept.get(operation.set.name, {})
-        now = {key: element for key, element in operation.elements.items() if key in again}
-        later = {key: element for key, element in operation.elements.items() if key not in again}
-        first += [DeleteElements(operation.set, now)] if now else []
-        second += [DeleteElements(operation.set, later)] if later else []
-    family, table = transaction.family, transaction.table
-    return Transaction(family, table, tuple(first)), Transaction(family, table, tuple(second))

@@ -4,17 +4,19 @@
    changed writes nothing. 2. ``update`` commits the elements of the changed Services alone, without reading. 3. A
    refused transaction is answered by a full load; when that fails too, the error is raised and the next call loads
    again. 4. ``heal`` is for the day when somebody else changed the table: it reads and writes what differs.
-5. ``close`` leaves everything in force; ``remove`` takes it all away.
+5. ``close`` leaves everything in force; ``remove`` takes it all away. 6. On a kernel without NAT for IPv6, IPv4
+Services are programmed all the same; ``missing`` names the family.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from podwire.errors import KernelError
+from podwire.errors import KernelError, Unsupported
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
-from podwire.proxy.dataplanes.nftables.contents import Contents, full_change, in_two_steps
+from podwire.proxy.dataplanes.nftables.contents import Contents, full_change
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
+from podwire.proxy.dataplanes.nftables.steps import steps
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction, removal
@@ -33,6 +35,7 @@ class NftablesDataPlane:
         self._facts = facts
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._contents: dict[str, Contents] = {}
+        self._missing: set[str] = set()
         self._lost = True
         self._unheard = False
 
@@ -83,12 +86,20 @@ class NftablesDataPlane:
         """What was committed, and the generation of the rules right after."""
         committed = []
         for family in FAMILIES:
+            if family in self._missing:
+                continue
             have = self._nft.read(family, TABLE)
             contents = Contents(Layout(family, self._facts), have)
             contents.change(_family_map(self._services, family))
             contents.forget_kernel()
             transaction = full_change(have, contents)
-            self._commit(transaction)
+            try:
+                self._commit(transaction)
+            except Unsupported:
+                if have is not None or family == FAMILIES[0]:
+                    raise
+                self._missing.add(family)
+                continue
             self._contents[family] = contents
             committed.append(transaction)
         return tuple(committed), self._nft.generation()
@@ -106,7 +117,7 @@ class NftablesDataPlane:
         if self._lost:
             return self.load(self._services)
         try:
-            return tuple(self._update_family(family, changed) for family in FAMILIES)
+            return tuple(self._update_family(family, changed) for family in self._contents)
         except KernelError:
             return self.load(self._services)
 
@@ -116,7 +127,7 @@ class NftablesDataPlane:
         return transaction
 
     def _commit(self, transaction: Transaction) -> None:
-        for step in in_two_steps(transaction):
+        for step in steps(transaction):
             self._nft.commit(step)
 
     def heal(self) -> tuple[Transaction, ...]:
@@ -127,11 +138,16 @@ class NftablesDataPlane:
         if self._lost:
             return self.load(self._services)
         committed = []
-        for family in FAMILIES:
+        for family in self._contents:
             transaction = full_change(self._nft.read(family, TABLE), self._contents[family])
             self._commit(transaction)
             committed.append(transaction)
         return tuple(committed)
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Families that this kernel cannot program."""
+        return frozenset(self._missing)
 
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""

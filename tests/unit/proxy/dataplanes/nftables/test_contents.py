@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.proxy.dataplanes.nftables.contents import Contents, full_change, in_two_steps, keep_slots
+from podwire.proxy.dataplanes.nftables.contents import Contents, full_change, keep_slots
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout, Shape
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.state.nft import Element
@@ -176,19 +176,3 @@ def test_the_constant_part(family: str) -> None:
     assert [str(rule) for rule in table.chain("cluster-2").rules][-1] == (
         f"dnat {family} to {family} daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints"
     )
-
-
-def test_slots_leave_one_step_later() -> None:
-    contents = Contents(LAYOUT)
-    contents.change({"default/s1": one(1, 3)})
-    first, second = in_two_steps(contents.change({"default/s1": one(1, 2)}))
-    assert [str(operation).split("{")[0] for operation in first.operations] == [
-        "add chain cluster-2",
-        "delete element services ",
-        "add rule cluster-2 ip saddr != @pod-cidrs meta mark set meta mark | 0x00004000",
-        "add rule cluster-2 dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints",
-        "add element services ",
-    ]
-    assert [str(operation) for operation in second.operations] == [
-        "delete element endpoints { 172.30.0.1 . tcp . 80 . 2 : 10.0.0.3 . 8080 }"
-    ]
