@@ -111,6 +111,9 @@ class Informer(Generic[T]):
             except (ApiUnreachable, ApiError, ProtocolError) as failure:
                 if self.connected:
                     away.reset()
+                if isinstance(failure, ApiError):
+                    # An API that refuses the version (its state was replaced) is asked for all of it.
+                    self.resource_version = ""
                 delay_s = away.next_delay_s()
                 self._report(failure, delay_s)
             finally:

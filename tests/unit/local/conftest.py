@@ -86,7 +86,8 @@ class HollowNodes:
 class Plane:
     """What a test has: a client, the nodes, and waiting."""
 
-    def __init__(self, client, nodes, folder, port):
+    def __init__(self, client, nodes, folder, port, restart):
+        self.restart = restart
         self.client = client
         self.nodes = nodes
         self.folder = folder
@@ -131,8 +132,15 @@ def plane(credentials, tmp_path):
             signing_key=credentials / "tokens.key",
         )
         clock = SystemClock()
-        server = Server(settings, clock)
-        await server.start()
+        servers = [Server(settings, clock)]
+        await servers[0].start()
+
+        async def restart(away_s):
+            await servers.pop().close()
+            await asyncio.sleep(away_s)
+            servers.append(Server(settings, clock))
+            await servers[0].start()
+
         api = ApiConfig(
             f"https://127.0.0.1:{port}",
             ca=(credentials / "ca.crt").read_bytes(),
@@ -148,13 +156,13 @@ def plane(credentials, tmp_path):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(hollow.run()), group.create_task(parts.run(client, config))]
             try:
-                yield Plane(client, hollow, credentials, port)
+                yield Plane(client, hollow, credentials, port, restart)
             finally:
                 for task in (*tasks, *hollow.tasks):
                     task.cancel()
                 await asyncio.gather(*tasks, *hollow.tasks, return_exceptions=True)
                 await client.close()
                 await kubelet_client.close()
-                await server.close()
+                await servers[0].close()
 
     return start

@@ -25,7 +25,7 @@ from podwire.model.workload import CronJob, CronJobStatus, Job, changed_status
 from podwire.runtime.clock import rfc3339
 from podwire.runtime.supervise import Supervisor
 
-_MANY = 100
+_SPANS = tuple(datetime.timedelta(hours=hours) for hours in (1, 24, 24 * 32, 24 * 366 * 9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,17 @@ def _due(
     last = parse_time(item.status.last_schedule_time) or parse_time(item.metadata.creation_timestamp) or now
     if item.spec.starting_deadline_seconds is not None:
         last = max(last, now - datetime.timedelta(seconds=item.spec.starting_deadline_seconds))
-    due: datetime.datetime | None = None
-    at = schedule.next_after(last.astimezone(now.tzinfo))
-    for _ in range(_MANY):
-        if at is None or at > now:
+    last = last.astimezone(now.tzinfo)
+    for span in _SPANS:
+        # The nearest past first, so a long absence costs no more steps than a short one.
+        start = max(last, now - span)
+        due: datetime.datetime | None = None
+        at = schedule.next_after(start)
+        while at is not None and at <= now:
+            due, at = at, schedule.next_after(at)
+        if due is not None or start == last:
             return due, at
-        due, at = at, schedule.next_after(at)
-    # So many were missed that only the present matters.
-    return due, schedule.next_after(now)
+    return None, schedule.next_after(now)
 
 
 def _history(item: CronJob, jobs: Sequence[Job]) -> list[Job]:

@@ -4,6 +4,8 @@
 controllers and the scheduler on shared informers: one copy of each object, one watch per resource.
 """
 
+from importlib import import_module
+
 from podwire.controllers import parts
 from podwire.controllers.parts import ControllerConfig
 from podwire.kube.client import Client
@@ -36,3 +38,9 @@ async def run(client: Client, config: ControllerConfig | None = None) -> None:
     Raises: ConfigError before anything is started.
     """
     await parts.run(client, config or LocalControllerConfig(), registry)
+
+
+def preload() -> None:
+    """Imports every part, so that processes forked from this one start without (60 ms of CPU each)."""
+    for target in registry.values():
+        import_module(target.partition(":")[0])

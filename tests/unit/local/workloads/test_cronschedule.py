@@ -110,7 +110,9 @@ def test_only_the_last_missed_time_starts():
     found = chosen(cron())
     assert (found.start, found.again_s) == (when("2026-01-01T12:00"), 570.0)
     assert chosen(cron({"lastScheduleTime": "2026-01-01T12:00:00Z"})).start is None
-    assert chosen(cron(created="2020-01-01T00:00:00Z")).start is not None
+    assert chosen(cron(created="2020-01-01T00:00:00Z")).start == when("2026-01-01T12:00")
+    rare = cron(created="2020-01-01T00:00:00Z", schedule="0 0 1 3 *")
+    assert chosen(rare).start == when("2025-03-01T00:00")
 
 
 def test_a_deadline_forgets_what_is_too_old():

@@ -1,0 +1,245 @@
+"""Nodes that fall silent or go, adoption, missed schedules, and an API that is away for a moment."""
+
+import asyncio
+
+from podwire.kube.client import Client
+from podwire.kube.lease import Election, LeaderElection
+from podwire.kube.resources import (
+    CRONJOBS,
+    DEPLOYMENTS,
+    ENDPOINTSLICES,
+    EVENTS,
+    JOBS,
+    LEASES,
+    NODES,
+    PODDISRUPTIONBUDGETS,
+    PODS,
+    REPLICASETS,
+    SERVICES,
+)
+from podwire.local.workloads import nodelifecycle
+from podwire.runtime.clock import SystemClock, rfc3339_micro
+
+CONTAINERS = [{"name": "c", "image": "i"}]
+
+
+def deployment(name, replicas=2, image="i", **spec):
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
+    body = {"selector": {"matchLabels": labels}, "template": template, "replicas": replicas} | spec
+    return {"metadata": {"name": name}, "spec": body}
+
+
+async def pods_where(p, test, count):
+    async def probe():
+        found = [pod for pod in (await p.client.list(PODS, "default")).items if test(pod)]
+        return found if len(found) == count else None
+
+    return await p.until(probe)
+
+
+def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch):
+    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 0.4)
+
+    async def run():
+        async with plane(nodes=2) as p:
+            unreachable = {"key": "node.kubernetes.io/unreachable", "operator": "Exists"}
+            tolerations = [
+                unreachable | {"effect": "NoExecute", "tolerationSeconds": 1},
+            ]
+            web = deployment("web")
+            web["spec"]["template"]["spec"]["tolerations"] = tolerations
+            await p.client.create(
+                SERVICES,
+                {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}},
+                "default",
+            )
+            beating = True
+
+            async def beat():
+                while True:
+                    names = ["node-1", "node-2"] if beating else ["node-2"]
+                    for name in names:
+                        spec = {"spec": {"renewTime": rfc3339_micro(SystemClock().now())}}
+                        await p.client.patch(LEASES, name, spec, "kube-node-lease")
+                    await asyncio.sleep(0.1)
+
+            for name in ("node-1", "node-2"):
+                await p.client.create(LEASES, {"metadata": {"name": name}}, "kube-node-lease")
+            heart = asyncio.ensure_future(beat())
+            await p.client.create(DEPLOYMENTS, web, "default")
+            await pods_where(p, lambda pod: pod.ready, 2)
+            beating = False
+
+            async def unready():
+                slices = (await p.client.list(ENDPOINTSLICES, "default")).items
+                ready = [
+                    e.node_name
+                    for s in slices
+                    for e in s.endpoints or ()
+                    if e.target_ref and e.conditions.ready
+                ]
+                return ready == ["node-2"]
+
+            await p.until(unready)
+            node = await p.client.get(NODES, "node-1")
+            assert {t["key"] for t in node["spec"]["taints"]} == {"node.kubernetes.io/unreachable"}
+            await pods_where(p, lambda pod: pod.ready and pod.spec.node_name == "node-2", 2)
+            beating = True
+
+            async def cleared():
+                await p.client.patch(
+                    NODES,
+                    "node-1",
+                    {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+                    subresource="status",
+                )
+                return not (await p.client.get(NODES, "node-1"))["spec"].get("taints")
+
+            await p.until(cleared)
+            heart.cancel()
+
+    asyncio.run(run())
+
+
+def test_pods_of_a_deleted_node_are_collected(plane, monkeypatch):
+    monkeypatch.setattr(nodelifecycle, "_GONE_S", 0.3)
+
+    async def run():
+        async with plane(nodes=2) as p:
+            await p.client.create(DEPLOYMENTS, deployment("web", 4), "default")
+            await pods_where(p, lambda pod: pod.ready, 4)
+            p.nodes.names.remove("node-1")
+            await p.client.delete(NODES, "node-1")
+            await pods_where(p, lambda pod: pod.ready and pod.spec.node_name == "node-2", 4)
+            assert len((await p.client.list(PODS, "default")).items) == 4
+
+    asyncio.run(run())
+
+
+def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane):
+    async def run():
+        async with plane(nodes=1) as p:
+            orphan = {
+                "metadata": {"name": "orphan", "labels": {"app": "web"}},
+                "spec": {"containers": CONTAINERS},
+            }
+            await p.client.create(PODS, orphan, "default")
+            body = deployment("web", 2)
+            rs = {"metadata": {"name": "web"}, "spec": body["spec"]}
+            await p.client.create(REPLICASETS, rs, "default")
+            pods = await pods_where(p, lambda pod: pod.metadata.owner_references, 2)
+            assert "orphan" in {pod.metadata.name for pod in pods}
+            await p.client.patch(PODS, "orphan", {"metadata": {"labels": {"app": "debug"}}}, "default")
+
+            async def released():
+                found = await p.client.get(PODS, "orphan", "default")
+                return not found["metadata"].get("ownerReferences")
+
+            await p.until(released)
+            await pods_where(p, lambda pod: pod.metadata.owner_references, 2)
+
+    asyncio.run(run())
+
+
+def test_recreate_never_runs_two_versions(plane):
+    async def run():
+        async with plane(nodes=1, delay_s=0.05) as p:
+            first = deployment("web", 3, "one", strategy={"type": "Recreate"})
+            await p.client.create(DEPLOYMENTS, first, "default")
+            await pods_where(p, lambda pod: pod.ready, 3)
+            second = deployment("web", 3, "two", strategy={"type": "Recreate"})
+            await p.client.patch(DEPLOYMENTS, "web", second, "default")
+
+            async def probe():
+                pods = (await p.client.list(PODS, "default")).items
+                images = [pod.spec.containers[0].image for pod in pods]
+                assert len(set(images)) <= 1
+                return images == ["two"] * 3 and all(pod.ready for pod in pods)
+
+            await p.until(probe)
+
+    asyncio.run(run())
+
+
+def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane):
+    async def run():
+        async with plane(nodes=1) as p:
+            template = {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": CONTAINERS}}}}
+            cron = {
+                "metadata": {"name": "tick"},
+                "spec": {"schedule": "*/5 * * * *", "jobTemplate": template},
+            }
+            await p.client.create(CRONJOBS, cron, "default")
+            past = {"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}}
+            await p.client.patch(CRONJOBS, "tick", past, "default", subresource="status")
+
+            async def started():
+                jobs = (await p.client.list(JOBS, "default")).items
+                status = (await p.client.get(CRONJOBS, "tick", "default"))["status"]
+                return jobs if jobs and len(status.get("active", [])) == 1 else None
+
+            jobs = await p.until(started)
+            assert len(jobs) == 1
+            budget = {
+                "metadata": {"name": "b"},
+                "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+            }
+            await p.client.create(PODDISRUPTIONBUDGETS, budget, "default")
+            await p.client.create(DEPLOYMENTS, deployment("web", 3), "default")
+
+            async def counted():
+                status = (await p.client.get(PODDISRUPTIONBUDGETS, "b", "default")).get("status", {})
+                return status.get("disruptionsAllowed") == 1 and status.get("desiredHealthy") == 2
+
+            await p.until(counted)
+
+    asyncio.run(run())
+
+
+def test_the_api_goes_away_and_comes_back(plane):
+    async def run():
+        async with plane(nodes=2) as p:
+            await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
+            await pods_where(p, lambda pod: pod.ready, 2)
+            await p.restart(0.3)
+            await p.client.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 5}}, "default")
+            await pods_where(p, lambda pod: pod.ready, 5)
+            reasons = {e["reason"] for e in (await p.client.list(EVENTS, "default")).items}
+            assert "Scheduled" in reasons
+
+    asyncio.run(run())
+
+
+def test_a_lease_in_the_real_api(plane):
+    async def run():
+        async with plane(nodes=0) as p:
+            led = []
+
+            def contender(name):
+                client = Client(p.client.config, SystemClock())
+                election = Election(
+                    "kube-system", "e", name, duration_s=1.0, renew_deadline_s=0.6, retry_s=0.1
+                )
+
+                async def body():
+                    led.append(name)
+                    await asyncio.sleep(3600)
+
+                return asyncio.ensure_future(LeaderElection(client, election).run(body))
+
+            async def leads(name):
+                return led[-1:] == [name]
+
+            first = contender("a")
+            await p.until(lambda: leads("a"))
+            second = contender("b")
+            await asyncio.sleep(1.3)
+            assert led == ["a"]
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            await p.until(lambda: leads("b"), 3)
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+
+    asyncio.run(run())
