@@ -4,7 +4,7 @@ The node registers at once, not Ready, so that it gets its pod CIDR; it becomes 
 that pods can be attached. That is asked every 0.05 s at first, doubling to 5 s, and every 5 s from then on.
 Guarantees: 1. the Lease is renewed every 10 s; 2. the status is written when it changes and every 5 minutes; 3. what
 others set on the Node (taints, annotations, their labels and conditions) is left alone; 4. a Node that was deleted
-is registered again at the next renewal.
+is registered again, and one whose Ready condition others changed is put right, at the next renewal.
 """
 
 import os
@@ -192,6 +192,7 @@ class NodeKeeper:
         }  # fmt: skip
         try:
             await self._client.patch(LEASES, name, {"spec": spec}, LEASE_NAMESPACE)
+            await self._look_at_node()
             return
         except NotFound:
             pass
@@ -201,13 +202,16 @@ class NodeKeeper:
             pass
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
         await self._client.create(LEASES, body, LEASE_NAMESPACE)
-        await self._reregister()
 
-    async def _reregister(self) -> None:
+    async def _look_at_node(self) -> None:
+        """Registers a Node that was deleted; writes the status of one that others took for dead."""
         try:
-            await self._client.get(NODES, self._config.node)
+            node = await self._client.get(NODES, self._config.node, decode_as=NODES.type)
         except NotFound:
             await self._register()
+            return
+        if node.ready != (self._problem is None):
+            await self._write_status()
 
 
 def _namespace() -> Json:
