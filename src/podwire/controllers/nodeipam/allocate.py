@@ -70,7 +70,7 @@ class Blocks:
         self.used.difference_update(self._touched(network))
 
     def _touched(self, network: Network) -> range:
-        if network.version != self.cidr.version or not network.overlaps(self.cidr):  # type: ignore[arg-type]
+        if network.version != self.cidr.version or not network.overlaps(self.cidr):
             return range(0)
         shift = self.cidr.max_prefixlen - self.mask
         first = max(int(network.network_address), int(self.cidr.network_address))
@@ -131,7 +131,7 @@ class NodeCidrs:
         # Two nodes may hold the same block when somebody wrote it by hand; the block stays used then.
         for networks in self._nodes.values():
             for network in networks:
-                if any(network.version == one.version and network.overlaps(one) for one in gone):  # type: ignore[arg-type]
+                if any(network.version == one.version and network.overlaps(one) for one in gone):
                     for pool in self._pools:
                         pool.occupy(network)
 
