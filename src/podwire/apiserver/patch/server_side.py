@@ -137,7 +137,10 @@ def _blank(schema: SchemaNode) -> Json:
     """What Go encodes of an empty object: the structs that are no pointers.
 
     It is what a new object is compared with, so that these structs are nobody's and only their fields are.
+    Custom objects are no structs: all but their metadata is somebody's.
     """
+    if not schema.name:
+        return {"metadata": {}}
     out: Json = {}
     for name in _STRUCTS:
         sub = schema.properties.get(name)
@@ -173,7 +176,7 @@ def track(old: Json | None, new: Json, schema: SchemaNode, author: Author) -> No
         return
     past = (old or {}).get("metadata", {}).get("managedFields")
     owners = parse(meta.get("managedFields") or past)
-    before = _content(old) if old is not None else _blank(schema) or {"metadata": {}}
+    before = _content(old) if old is not None else _blank(schema)
     found = typed.compare(before, _content(new), schema)
     me = Owner(author.manager, "Update", new.get("apiVersion", ""), author.subresource)
     changed = _tracked(found.changed, schema, author.subresource)
