@@ -3,8 +3,9 @@
     sudo .venv/bin/python bench/services.py [--services 10 1000 10000] [--endpoints 10] [--runs 3]
 
 Each run works in a network namespace of its own. Times are medians of wall and CPU (user + system of this process,
-which includes the kernel's work for it); an update is the median of 200. "connect" is the time from the change to the
-first connection that reaches the new endpoint's address in the rules, that is the commit itself.
+which includes the kernel's work for it); an update is the median of 200 and includes resolving the Service again.
+A restart reads the kernel and has nothing to write. Anybody who listens to rule changes on the machine, in any
+namespace, makes loads dearer: the kernel then makes a message for each element.
 """
 
 import argparse
