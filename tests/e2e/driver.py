@@ -2,15 +2,53 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+class Lines:
+    """The output of a running process, read with a limit of time."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._rest = b""
+
+    def next(self, within: float = 15) -> str:
+        """The next line without its end; fails the test when none comes, is empty at the end of the output."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + within
+        while b"\n" not in self._rest:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                pytest.fail(f"no further line within {within} s; so far {self._rest!r}")
+            piece = os.read(self.process.stdout.fileno(), 65536)
+            if not piece:
+                last, self._rest = self._rest, b""
+                return last.decode()
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode()
+
+    def until(self, wanted: Callable[[str], object], within: float = 30) -> list[str]:
+        """The lines up to and with the first that is wanted."""
+        deadline = time.monotonic() + within
+        seen: list[str] = []
+        while True:
+            line = self.next(max(0.1, deadline - time.monotonic()))
+            seen.append(line)
+            if wanted(line):
+                return seen
+            if not line and self.process.poll() is not None:
+                pytest.fail(f"the output ended: {seen}")
 
 
 @dataclass(frozen=True)
@@ -53,6 +91,24 @@ class Cluster:
         done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout)
         assert done.returncode != 0, f"kubectl {' '.join(words)} succeeded: {done.stdout}"
         return done.stderr
+
+    @contextmanager
+    def stream(self, *words: str) -> Iterator["Lines"]:
+        """A kubectl that goes on, line by line; it is ended behind the ``with`` block."""
+        process = subprocess.Popen(
+            ["kubectl", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+        )
+        try:
+            yield Lines(process)
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
     def get(self, *words: str) -> Any:
         """Objects as decoded JSON."""

@@ -38,9 +38,7 @@ spec:
     done = subprocess.run(up, input=manifest, capture_output=True, text=True, timeout=120, check=False)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
-        found = subprocess.run(
-            [*podwire(), "kubeconfig", "--name", NAME], capture_output=True, text=True, check=True
-        )
+        found = subprocess.run([*podwire(), "kubeconfig", "--name", NAME], capture_output=True, text=True, check=True)
         yield Cluster(NAME, found.stdout.strip())
     finally:
         subprocess.run([*podwire(), "down", "--name", NAME], capture_output=True, check=False)

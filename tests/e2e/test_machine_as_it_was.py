@@ -16,9 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(*words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*podwire(), *words], capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return subprocess.run([*podwire(), *words], capture_output=True, text=True, timeout=timeout, check=False)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """kubectl get in its forms, describe, explain, api-resources."""
 
 import json
-import subprocess
 import time
 
 import pytest
@@ -77,45 +76,23 @@ def test_sorting(cluster: Cluster, namespace: str) -> None:
 
 
 def test_a_watch_shows_changes_as_they_happen(cluster: Cluster, namespace: str) -> None:
-    words = ["kubectl", "get", "configmap", "-n", namespace, "-w", "-o", "name", "--output-watch-events"]
-    watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=cluster.environment())
-    try:
-        time.sleep(1)
+    words = ("get", "configmap", "-n", namespace, "-w", "--output-watch-events")
+    with cluster.stream(*words) as watch:
+        watch.until(lambda line: "kube-root-ca.crt" in line)
         cluster.kubectl("create", "configmap", "seen", "-n", namespace)
         cluster.kubectl("label", "configmap", "seen", "a=b", "-n", namespace)
         cluster.kubectl("delete", "configmap", "seen", "-n", namespace)
-        assert watch.stdout is not None
-        lines = []
-        for line in watch.stdout:
-            if "seen" in line:
-                lines.append(line.split()[0])
-            if line.startswith("DELETED"):
-                break
-    finally:
-        watch.kill()
-        watch.wait()
-    assert lines == ["ADDED", "MODIFIED", "DELETED"]
+        lines = watch.until(lambda line: line.startswith("DELETED"))
+    assert [line.split()[0] for line in lines if "seen" in line] == ["ADDED", "MODIFIED", "DELETED"]
 
 
 def test_a_watched_table_has_a_row_for_each_state(cluster: Cluster, namespace: str) -> None:
-    words = ["kubectl", "get", "deployment", "-n", namespace, "-w"]
-    watch = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=cluster.environment()
-    )
-    try:
+    with cluster.stream("get", "deployment", "-n", namespace, "-w") as watch:
         time.sleep(1)
         cluster.apply(deployment("web"), "-n", namespace)
-        assert watch.stdout is not None
-        rows = []
-        for line in watch.stdout:
-            if line.startswith("web"):
-                rows.append(line.split()[1])
-            if rows and rows[-1] == "1/1":
-                break
-    finally:
-        watch.kill()
-        watch.wait()
-    assert rows[0] == "0/1"
+        rows = watch.until(lambda line: line.startswith("web") and line.split()[1] == "1/1")
+    assert rows[0].split()[:2] == ["NAME", "READY"]
+    assert next(row for row in rows if row.startswith("web")).split()[1] == "0/1"
 
 
 def test_describe_tells_events_and_conditions(cluster: Cluster, namespace: str) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.request
 
-from driver import Cluster, deployment, eventually, shell_pod
+from driver import Cluster, Lines, deployment, eventually, shell_pod
 
 _COUNTER = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.1; done"
 
@@ -37,17 +37,10 @@ def test_logs_and_their_options(cluster: Cluster, namespace: str) -> None:
 def test_logs_follow(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("counter", _COUNTER), "-n", namespace)
     _ready(cluster, namespace, "counter")
-    words = ["kubectl", "logs", "-f", "counter", "-n", namespace]
-    follow = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=cluster.environment())
-    try:
-        assert follow.stdout is not None
-        lines = [follow.stdout.readline().strip() for _ in range(15)]
-        assert lines == [f"line {i}" for i in range(15)]
+    with cluster.stream("logs", "-f", "counter", "-n", namespace) as follow:
+        assert [follow.next() for _ in range(15)] == [f"line {i}" for i in range(15)]
         cluster.kubectl("delete", "pod", "counter", "-n", namespace, "--wait=false")
-        follow.wait(20)
-    finally:
-        follow.kill()
-        follow.wait()
+        follow.process.wait(20)
 
 
 def test_logs_of_the_container_before(cluster: Cluster, namespace: str) -> None:
@@ -135,60 +128,41 @@ def test_exec_with_a_terminal(cluster: Cluster, namespace: str) -> None:
 def test_attach_shows_what_the_container_writes(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("counter", _COUNTER), "-n", namespace)
     _ready(cluster, namespace, "counter")
-    words = ["kubectl", "attach", "counter", "-n", namespace]
-    attach = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=cluster.environment()
-    )
-    try:
-        assert attach.stdout is not None
-        lines = [attach.stdout.readline() for _ in range(3)]
-        assert all(re.match(r"line \d+$", line) for line in lines), lines
-    finally:
-        attach.kill()
-        attach.wait()
+    with cluster.stream("attach", "counter", "-n", namespace) as attach:
+        for _ in range(3):
+            attach.until(lambda line: re.match(r"line \d+$", line))
+
+
+def _forwarded(lines: Lines, port: int) -> int:
+    (*_, line) = lines.until(lambda line: f"-> {port}" in line)
+    found = re.search(rf"127\.0\.0\.1:(\d+) -> {port}", line)
+    assert found, line
+    return int(found[1])
 
 
 def test_port_forward(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
-    words = ["kubectl", "port-forward", "deployment/web", ":80", "-n", namespace]
-    forward = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=cluster.environment())
-    try:
-        assert forward.stdout is not None
-        line = forward.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:(\d+) -> 80", line)
-        assert found, line
-        url = f"http://127.0.0.1:{found[1]}/"
+    with cluster.stream("port-forward", "deployment/web", ":80", "-n", namespace) as forward:
+        url = f"http://127.0.0.1:{_forwarded(forward, 80)}/"
         for _ in range(5):
             with urllib.request.urlopen(url, timeout=10) as answer:
                 said = json.load(answer)
             assert (said["namespace"], said["container"], said["port"]) == (namespace, "main", 80)
             assert said["pod"].startswith("web-")
-    finally:
-        forward.kill()
-        forward.wait()
 
 
 def test_port_forward_to_a_closed_port_fails_that_connection_alone(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
-    words = ["kubectl", "port-forward", "deployment/web", ":81", "-n", namespace]
-    forward = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment()
-    )
-    try:
-        assert forward.stdout is not None
-        found = re.search(r":(\d+) -> 81", forward.stdout.readline())
-        assert found
-        with socket.create_connection(("127.0.0.1", int(found[1])), timeout=10) as link:
+    with cluster.stream("port-forward", "deployment/web", ":81", "-n", namespace) as forward:
+        port = _forwarded(forward, 81)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as link:
             link.sendall(b"x\n")
             try:
                 assert link.recv(10) == b""
             except ConnectionResetError:
                 pass
-    finally:
-        forward.kill()
-        forward.wait()
 
 
 def test_cp_carries_a_file_there_and_back(cluster: Cluster, namespace: str, tmp_path: object) -> None:
