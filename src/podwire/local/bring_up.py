@@ -5,7 +5,7 @@ workloads, and sends the probes. It holds the cluster's lock all the while, so t
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,6 @@ from podwire.local.control import Ask, ask
 from podwire.local.layout import Layout
 from podwire.local.manifests import Manifest
 from podwire.local.probe import collect, result
-from podwire.local.probe.execute import Prober
 from podwire.local.probe.plan import Attempt
 from podwire.local.probe.plan import overview as overview_attempts
 from podwire.local.probe.result import Result
@@ -77,24 +76,26 @@ async def _finish(request: UpRequest, layout: Layout, say: Say) -> int:
         say(await overview.describe(layout, client))
         if not request.probe:
             return 0
-        prober, facts = await collect.prober(layout, client, clock)
-        results = await _settled(prober, overview_attempts(facts), clock)
+        results = await _settled(layout, client, clock)
         say("\n" + result.overview(results))
         return 1 if any(r.surprising for r in results) else 0
     finally:
         await client.close()
 
 
-async def _settled(prober: Prober, attempts: Sequence[Attempt], clock: Clock) -> tuple[Result, ...]:
-    """The results, with those that surprise tried again for a while.
+async def _settled(layout: Layout, client: Client, clock: Clock) -> tuple[Result, ...]:
+    """The results of the overview, with those that surprise planned and tried again for a while.
 
-    A pod that became Ready a moment ago is an endpoint in every kernel some milliseconds later.
+    A pod that became Ready a moment ago is an endpoint in the API and in every kernel some milliseconds later.
     """
-    results = await prober.run(attempts)
+    good: dict[Attempt, Result] = {}
     deadline = clock.monotonic() + _SETTLE_S
-    while any(one.surprising for one in results) and clock.monotonic() < deadline:
+    while True:
+        prober, facts = await collect.prober(layout, client, clock)
+        attempts = overview_attempts(facts)
+        found = await prober.run(tuple(one for one in attempts if one not in good))
+        good |= {one.attempt: one for one in found if not one.surprising}
+        surprises = {one.attempt: one for one in found if one.surprising}
+        if not surprises or clock.monotonic() > deadline:
+            return tuple(good.get(one) or surprises[one] for one in attempts)
         await clock.sleep(_SETTLE_POLL_S)
-        again = {number: one.attempt for number, one in enumerate(results) if one.surprising}
-        fresh = dict(zip(again, await prober.run(tuple(again.values())), strict=True))
-        results = tuple(fresh.get(number, one) for number, one in enumerate(results))
-    return results
