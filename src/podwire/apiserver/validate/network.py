@@ -33,6 +33,8 @@ def check_service(new: Json, old: Json | None) -> Iterator[Cause]:
     yield from _service_affinity(spec)
     for field in ("externalTrafficPolicy", "internalTrafficPolicy"):
         yield from one_of(spec.get(field), ("Cluster", "Local"), f"spec.{field}")
+    closeness = ("PreferClose", "PreferSameNode", "PreferSameZone")
+    yield from one_of(spec.get("trafficDistribution"), closeness, "spec.trafficDistribution")
     for index, text in enumerate(spec.get("externalIPs") or ()):
         yield from _usable_ip(text, f"spec.externalIPs[{index}]")
     for index, text in enumerate(spec.get("loadBalancerSourceRanges") or ()):
@@ -105,7 +107,10 @@ def _port_name(name: Any, path: str, seen: set[str], *, needed: bool) -> Iterato
 
 
 def _service_kept(spec: Json, old: Json) -> Iterator[Cause]:
-    """Addresses and the primary family of a Service that keeps having them."""
+    """Addresses, primary family and class of a Service that keeps having them."""
+    classes = spec.get("loadBalancerClass"), old.get("loadBalancerClass")
+    if spec.get("type") == old.get("type") == "LoadBalancer" and classes[0] != classes[1]:
+        yield causes.invalid("spec.loadBalancerClass", classes[0], "may not change once set")
     if "ExternalName" in (spec.get("type"), old.get("type")):
         return
     was, now = old.get("clusterIPs") or [], spec.get("clusterIPs") or []

@@ -59,7 +59,7 @@ def selects(selector: Json, labels: Json) -> bool:
     return True
 
 
-def _selection(spec: Json, old: Json | None) -> Iterator[Cause]:
+def _selection(spec: Json, old: Json | None, noun: str = "deployment") -> Iterator[Cause]:
     """The selector is there, chooses the template, and stays."""
     selector = spec.get("selector")
     if selector is None:
@@ -67,7 +67,7 @@ def _selection(spec: Json, old: Json | None) -> Iterator[Cause]:
         return
     yield from check_selector(selector, "spec.selector")
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        detail = "empty selector is invalid for deployment"
+        detail = f"empty selector is invalid for {noun}"
         yield causes.invalid("spec.selector", selector, detail)
         return
     template = spec.get("template") or {}
@@ -145,7 +145,7 @@ def check_replica_set(new: Json, old: Json | None) -> Iterator[Cause]:
 def check_daemon_set(new: Json, old: Json | None) -> Iterator[Cause]:
     """A DaemonSet."""
     spec: Json = new.get("spec") or {}
-    yield from _selection(spec, (old or {}).get("spec") if old else None)
+    yield from _selection(spec, (old or {}).get("spec") if old else None, "daemonset")
     yield from check_template(spec.get("template"), "spec.template")
     yield from _restarts(spec, ("Always",))
     strategy = spec.get("updateStrategy") or {}
@@ -155,7 +155,7 @@ def check_daemon_set(new: Json, old: Json | None) -> Iterator[Cause]:
 def check_stateful_set(new: Json, old: Json | None) -> Iterator[Cause]:
     """A StatefulSet."""
     spec: Json = new.get("spec") or {}
-    yield from _selection(spec, None)
+    yield from _selection(spec, None, "statefulset")
     yield from check_template(spec.get("template"), "spec.template")
     yield from _restarts(spec, ("Always",))
     yield from at_least(spec.get("replicas"), 0, "spec.replicas")
