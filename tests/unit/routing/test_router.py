@@ -86,10 +86,27 @@ def test_a_burst_of_changes_is_one_run() -> None:
             for number in range(3, 9):
                 lab.nodes[f"node-{number}"] = node(number)
                 lab.router.node_changed("", None, node(number))
-            await lab.clock.advance(QUIET_S)
-            await lab.clock.advance(QUIET_S)
+            await lab.clock.advance(4 * QUIET_S)
             assert lab.runs == 2
             assert len([r for r in lab.machine.states[-1].routes if r.via]) == 7
+
+    asyncio.run(body())
+
+
+def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            assert lab.router.plan is not None
+            told = node(2, annotation(lab.router.plan.facts))
+            before, lab.nodes["node-2"] = lab.nodes["node-2"], told
+            facts = lab.router.plan.facts
+            lab.nodes["node-2"] = told = node(2, annotation(type(facts)(facts.backend, facts.receives)))
+            lab.router.node_changed("node-2", before, told)
+            await lab.clock.advance(1)
+            assert (lab.router.runs, lab.runs) == (2, 1)
+            lab.router.disturbed()
+            await lab.clock.advance(1)
+            assert (lab.router.runs, lab.runs) == (3, 2)
 
     asyncio.run(body())
 
@@ -117,7 +134,7 @@ def test_failures_are_tried_again_with_a_backoff() -> None:
     async def body() -> None:
         async with Lab() as lab:
             lab.machine.failures = ["no"]
-            lab.router.changed()
+            lab.router.disturbed()
             await lab.clock.advance(0.1)
             assert lab.router.problem == "no"
             assert len(lab.announced) == 1
