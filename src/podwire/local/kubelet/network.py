@@ -120,6 +120,8 @@ class Network:
 
     def __init__(self, section: CniSection) -> None:
         self._section = section
+        self.problem: str | None = "not asked yet"
+        """What STATUS said last; None is well."""
 
     async def add(self, attachment: Attachment) -> dict[str, Any]:
         """Attaches a sandbox; the final result.

@@ -1,7 +1,10 @@
 """The Node object and its Lease.
 
 The node registers at once, not Ready, so that it gets its pod CIDR; it becomes Ready when the CNI STATUS verb says
-that pods can be attached. That is asked every 0.05 s at first, doubling to 5 s, and every 5 s from then on.
+that pods can be attached. That is asked every 0.05 s at first, doubling to 5 s, and every 5 s from then on. A node
+that was Ready stays so until the answer has been no for 15 s: an agent that is being restarted must not cost the
+endpoints of its pods.
+
 Guarantees: 1. the Lease is renewed every 10 s; 2. the status is written when it changes and every 5 minutes; 3. what
 others set on the Node (taints, annotations, their labels and conditions) is left alone; 4. a Node that was deleted
 is registered again, and one whose Ready condition others changed is put right, at the next renewal.
@@ -27,6 +30,7 @@ _RENEW_S = 10.0
 _STATUS_S = 300.0
 _CHECK_S = 5.0
 _FIRST_CHECK_S = 0.05
+_PATIENCE_S = 15.0
 _VERSION = "v1.36.0"
 _PODS = "250"
 
@@ -112,6 +116,7 @@ class NodeKeeper:
         self._problem: str | None = "not asked yet"
         self._changed = rfc3339(clock.now())
         self._written_at = 0.0
+        self._failing_since: float | None = None
         self._stale = False
         """Whether the status in the API is not the current one."""
 
@@ -135,16 +140,21 @@ class NodeKeeper:
             await self._clock.sleep(wait_s)
 
     async def _check(self) -> bool:
+        """Whether the node turned ready or not ready."""
         try:
             await self._network.status()
             problem = None
         except CniError as failure:
             problem = str(failure)
+        now = self._clock.monotonic()
+        self._failing_since = None if problem is None else self._failing_since or now
+        if self._problem is None and self._failing_since is not None and now - self._failing_since < _PATIENCE_S:
+            return False
         turned = (problem is None) != (self._problem is None)
         if turned:
             self._changed = rfc3339(self._clock.now())
             self._log.info("node is ready" if problem is None else "node is not ready", problem=problem or "")
-        self._problem = problem
+        self._problem = self._network.problem = problem
         return turned
 
     async def _register(self) -> None:

@@ -102,20 +102,20 @@ class _Streams:
 
     def close_input(self) -> None:
         """The client has nothing more to say; on a terminal that is Ctrl-D."""
-        if self.terminal >= 0:
+        if self.input < 0:
+            return
+        if self.input == self.terminal:
             os.write(self.terminal, b"\x04")
-        elif self.input >= 0:
+        else:
             os.close(self.input)
             self.input = -1
 
     def close(self) -> None:
         """Closes everything."""
         self.hand_over()
-        if self.terminal < 0 and self.input >= 0:
-            os.close(self.input)
-        for fd, _ in self.outputs:
+        for fd in {self.input, self.terminal, *(fd for fd, _ in self.outputs)} - {-1}:
             os.close(fd)
-        self.input, self.outputs = -1, ()
+        self.input, self.terminal, self.outputs = -1, -1, ()
 
 
 class RemoteSession:
@@ -185,9 +185,6 @@ class RemoteSession:
         except (ClusterError, OSError) as failure:
             self._finish(connection, None, str(failure))
         finally:
-            if streams.terminal >= 0:
-                os.close(streams.terminal)
-                streams.terminal = -1
             streams.close()
             connection.close()
 

@@ -28,6 +28,7 @@ from podwire.runtime.child import Placement
 from podwire.runtime.forkserver import ForkServer
 
 SHIM_ENTRY = "shim"
+_MESSAGE = 4096
 _CGROUP_TRIES = 100
 _CGROUP_WAIT_S = 0.01
 
@@ -93,6 +94,14 @@ class Sandbox:
         """Where the records and logs of its containers are."""
         return self.directory / "containers"
 
+    def message(self, container: str, attempt: int) -> str:
+        """The termination message that a run left, empty without one."""
+        try:
+            data = (self.containers / f"{container}.{attempt}.message").read_bytes()
+        except OSError:
+            return ""
+        return data[:_MESSAGE].decode(errors="replace")
+
     @property
     def up(self) -> bool:
         """Whether containers can be started."""
@@ -153,7 +162,7 @@ class Sandbox:
         fork_server: ForkServer = self._ground.fork_server
         with listen(self._socket) as listener:
             pid = fork_server.spawn(SHIM_ENTRY, msgspec.msgpack.encode(order), (listener.fileno(),), placement)
-        self.record = msgspec.structs.replace(self.record, shim_pid=pid, shim_ticks=start_ticks(pid))
+        self._save(shim_pid=pid, shim_ticks=start_ticks(pid))
         self.client = ShimClient.connect(self._socket, self._event, self._gone)
 
     @property

@@ -50,7 +50,7 @@ _REPORT_EVERY_S = 0.3
 _SLOW_START_S = 1.0
 _FIRST_PROBE_S = 0.05
 _RETRY_S = 2.0
-_MESSAGE = 4096
+_NETWORK_S = 0.1
 _OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
@@ -229,6 +229,10 @@ class PodWorker:
     # -- sandbox
 
     async def _make_sandbox(self) -> bool:
+        if self.around.ground.network.problem is not None and not self.pod.spec.host_network:
+            self.wake_in(_NETWORK_S)
+            await self.report()
+            return False
         started = self.sandbox.record.started_at or rfc3339(self.around.clock.now())
         self.sandbox.record = msgspec.structs.replace(self.sandbox.record, started_at=started)
         slow = asyncio.get_running_loop().call_later(_SLOW_START_S, self.around.tasks_start, "slow", self.report)
@@ -406,7 +410,8 @@ class PodWorker:
         if prober is not None:
             self.around.tasks_start("end probes", prober.end)
         if not record.message:
-            state.record = record = msgspec.structs.replace(record, message=self._message(state, record))
+            message = self.sandbox.message(name, record.attempt)
+            state.record = record = msgspec.structs.replace(record, message=message)
         ran_s = (parse_rfc3339(record.finished_at) - parse_rfc3339(record.started_at)).total_seconds()
         wait_s, state.backoff_s = back_off(state.backoff_s, ran_s)
         state.retry_at = self.now() + wait_s
@@ -421,13 +426,6 @@ class PodWorker:
         state.waiting = ("CrashLoopBackOff", f"back-off {wait_s:g}s restarting failed {where}")
         text = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
         self.event("Warning", "BackOff", text, state.spec)
-
-    def _message(self, state: State, record: Record) -> str:
-        path = self.sandbox.containers / f"{state.spec.name}.{record.attempt}.message"
-        try:
-            return path.read_bytes()[:_MESSAGE].decode(errors="replace")
-        except OSError:
-            return ""
 
     def facts(self) -> PodFacts:
         """What the downward API tells."""
