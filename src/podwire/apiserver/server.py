@@ -57,11 +57,13 @@ class Server:
         self._log = Log("apiserver")
         self._tasks = TaskSet(lambda name, failure: self._log.error("task failed", failure=failure, task=name))
         try:
+            for path in (settings.certificate, settings.key, settings.client_ca):
+                path.read_bytes()
             signing_key = settings.signing_key.read_bytes()
             self._tls = server_context(str(settings.certificate), str(settings.key), str(settings.client_ca))
             self._tunnel = Tunnel(settings, self._tasks)
         except OSError as failure:
-            raise ConfigError("apiserver", "", f"cannot read certificates and keys: {failure}") from failure
+            raise ConfigError("apiserver", "", f"certificates and keys: {failure}") from failure
         self.kinds = dict(KINDS)
         self.store = Store(Journal(settings.state))
         self._tunnel.store = self.store

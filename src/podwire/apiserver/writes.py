@@ -232,6 +232,7 @@ class Writer:
         meta = new["metadata"]
         if meta.get("name") != old.name or meta.get("namespace", "") != old.namespace:
             raise failures.bad_request("the name or namespace of the object cannot be changed by a patch")
+        self._metadata(call, new)
         return self.replace(call, conversion.stored(kind, new), old)
 
     def _apply(self, call: Call, body: bytes, old: Entry | None) -> Written:
