@@ -189,7 +189,9 @@ def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane):
     asyncio.run(run())
 
 
-def test_a_hundred_pods(plane, capsys):
+def test_a_hundred_pods_within_seconds(plane):
+    """Everything in one process, nodes included; 0.4 s on an idle machine."""
+
     async def run():
         async with plane() as p:
             started = time.monotonic()
@@ -198,6 +200,4 @@ def test_a_hundred_pods(plane, capsys):
             return time.monotonic() - started
 
     taken = asyncio.run(run())
-    with capsys.disabled():
-        print(f"100 pods: {taken:.2f} s")
     assert taken < 10

@@ -2,8 +2,9 @@
 
 Succeeded and failed pods are counted from the pods there are; they are kept until the Job goes. With
 ``restartPolicy: OnFailure`` restarts of containers count towards ``backoffLimit``. After a failure the next
-pod waits 10 s, doubling to 6 minutes. Left out: pod failure policies, success policies, per-index back-off,
-``podReplacementPolicy``. Source: ``k8s.io/kubernetes/pkg/controller/job``.
+pod waits 10 s, doubling to 6 minutes. A pod that is told to go is replaced at once. Left out: pod failure
+policies, success policies, per-index back-off, ``podReplacementPolicy``. Source:
+``k8s.io/kubernetes/pkg/controller/job``.
 """
 
 import datetime
@@ -175,7 +176,7 @@ def _balance(job: Job, tally: _Tally) -> tuple[tuple[int, ...], tuple[Pod, ...]]
     surplus = len(tally.alive) - wanted
     if surplus > 0:
         return (), victims(tally.alive, surplus)
-    missing = max(0, -surplus - tally.going)
+    missing = max(0, -surplus)
     if not _indexed(job) or completions is None:
         return (NO_INDEX,) * missing, ()
     busy = {index_of(pod) for pod in tally.alive} | _done_indexes(job, tally)

@@ -95,7 +95,8 @@ def test_taints_cordons_and_counts_are_named_as_in_kubernetes():
     assert decide(pod("p"), facts).message == (
         "0/3 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint "
         "{node-role.kubernetes.io/control-plane: }, 1 node(s) were unschedulable. "
-        "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
+        "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, "
+        "2 Preemption is not helpful for scheduling."
     )
     tolerant = pod("q", {"tolerations": [{"operator": "Exists"}]})
     assert decide(tolerant, facts).node in ("n1", "n2")

@@ -37,7 +37,7 @@ STARTS = [
     ("one", {"completions": 1}, "", 1),
     ("as many as run side by side", {"completions": 5, "parallelism": 3}, "", 3),
     ("no more than are left", {"completions": 5, "parallelism": 3}, "s0 s1 s2 a3", 1),
-    ("waits for one that is going", {"completions": 2, "parallelism": 2}, "g0 a1", 0),
+    ("replaces one that is going", {"completions": 2, "parallelism": 2}, "g0 a1", 1),
     ("work queue", {"parallelism": 2}, "", 2),
     ("a work queue that is done starts none", {"parallelism": 2}, "s0 a1", 0),
     ("none while suspended", {"completions": 1, "suspend": True}, "", 0),
