@@ -382,12 +382,7 @@ def _take_over(spec: Json, before: Json) -> None:
     """Keep what an update leaves out, as ``patchAllocatedValues`` does."""
     now, was = _kind_of(spec), _kind_of(before)
     if now in _WITH_ADDRESSES and was in _WITH_ADDRESSES:
-        if not spec.get("clusterIP") and not spec.get("clusterIPs"):
-            for field in ("clusterIP", "clusterIPs"):
-                if before.get(field):
-                    spec[field] = before[field]
-        elif spec.get("clusterIP") and not spec.get("clusterIPs") and spec["clusterIP"] == before.get("clusterIP"):
-            spec["clusterIPs"] = before.get("clusterIPs")
+        _keep_addresses(spec, before)
         for field in ("ipFamilyPolicy", "ipFamilies"):
             if spec.get(field) is None and before.get(field) is not None:
                 spec[field] = before[field]
@@ -396,6 +391,20 @@ def _take_over(spec: Json, before: Json) -> None:
         _keep_node_ports(spec, before)
     if _needs_health_port(spec) and _needs_health_port(before) and not spec.get("healthCheckNodePort"):
         spec["healthCheckNodePort"] = before.get("healthCheckNodePort")
+
+
+def _keep_addresses(spec: Json, before: Json) -> None:
+    """Addresses that an update leaves out stay; where only ``clusterIP`` changes, ``clusterIPs`` follows."""
+    one = spec.get("clusterIP")
+    if not one and not spec.get("clusterIPs"):
+        for field in ("clusterIP", "clusterIPs"):
+            if before.get(field):
+                spec[field] = before[field]
+    elif one != before.get("clusterIP"):
+        if spec.get("clusterIPs") == before.get("clusterIPs"):
+            spec["clusterIPs"] = [one] if one else None
+    elif not spec.get("clusterIPs"):
+        spec["clusterIPs"] = before.get("clusterIPs")
 
 
 def _narrow(spec: Json, before: Json) -> None:
@@ -425,11 +434,10 @@ def _drop_foreign(spec: Json, before: Json) -> None:
     if kind == "ExternalName":
         for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
             spec.pop(field, None)
+    elif spec.get("externalName") == before.get("externalName"):
+        spec.pop("externalName", None)
     if kind not in ("NodePort", "LoadBalancer"):
-        old = {port.get("nodePort") for port in before.get("ports") or ()}
-        for port in spec.get("ports") or ():
-            if port.get("nodePort") in old:
-                port.pop("nodePort", None)
+        _drop_node_ports(spec, before)
         if not spec.get("externalIPs"):
             spec.pop("externalTrafficPolicy", None)
     if kind != "LoadBalancer":
@@ -437,3 +445,11 @@ def _drop_foreign(spec: Json, before: Json) -> None:
             spec.pop(field, None)
     if not _needs_health_port(spec):
         spec.pop("healthCheckNodePort", None)
+
+
+def _drop_node_ports(spec: Json, before: Json) -> None:
+    """Remove node ports that are those of before."""
+    old = {port.get("nodePort") for port in before.get("ports") or ()}
+    for port in spec.get("ports") or ():
+        if port.get("nodePort") in old:
+            port.pop("nodePort", None)

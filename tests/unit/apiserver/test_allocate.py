@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from podwire.apiserver.allocate import ServiceAllocator
 from podwire.apiserver.defaults import objects
 from podwire.apiserver.kinds import BY_KIND
+from podwire.apiserver.validate.objects import check as check_objects
 from podwire.errors import ApiError, Invalid
 
 SERVICE = BY_KIND["", "v1", "Service"]
@@ -121,6 +122,22 @@ def test_type_changes_give_back() -> None:
     gone = store(found, service(type="ExternalName", externalName="x.y"), new)
     assert "clusterIP" not in gone["spec"]
     assert store(found, service("c", clusterIP=old["spec"]["clusterIP"]))
+
+
+def test_a_changed_address_is_one_address_for_the_validation_to_refuse() -> None:
+    found = allocator()
+    old = store(found, service())
+    new = {**old, "spec": {**old["spec"], "clusterIP": "10.96.7.7"}}
+    changed = found.assign(new, old)
+    assert changed["spec"]["clusterIPs"] == ["10.96.7.7"]
+    assert [cause.field for cause in check_objects(SERVICE, changed, old)] == ["spec.clusterIPs[0]"]
+
+
+def test_a_former_alias_forgets_its_target() -> None:
+    found = allocator()
+    old = store(found, service(type="ExternalName", externalName="x.y"))
+    new = {**old, "spec": {**old["spec"], "type": "ClusterIP"}}
+    assert "externalName" not in found.assign(new, old)["spec"]
 
 
 def test_health_check_port() -> None:
