@@ -80,13 +80,18 @@ class Environment:
             self.log.info("running", parts=",".join(parts))
 
     def _report_key(self, name: str, key: str, failure: Exception) -> None:
-        if isinstance(failure, Conflict | NotFound):
+        if isinstance(failure, Conflict | NotFound) or namespace_ends(failure):
             self.log.debug("will retry", controller=name, key=key, problem=failure)
         else:
             self.log.warning("will retry", controller=name, key=key, problem=failure)
 
     def _report(self, name: str, failure: BaseException) -> None:
         self.log.error("task failed", failure=failure, task=name)
+
+
+def namespace_ends(failure: Exception) -> bool:
+    """Whether the API refused to create something because its namespace is being deleted."""
+    return isinstance(failure, ApiError) and failure.code == 403 and "being terminated" in failure.message
 
 
 def _owner_uids(pod: Pod) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from podwire.controllers.environment import Environment
+from podwire.controllers.environment import Environment, namespace_ends
 from podwire.controllers.parts import ControllerConfig, make_parts, registry
-from podwire.errors import ConfigError
+from podwire.errors import ApiError, ApiUnreachable, ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.local.workloads.parts import registry as local_registry
@@ -38,3 +38,15 @@ def test_every_registered_part_can_be_made():
 def test_errors_name_the_field(config, message):
     with pytest.raises(ConfigError, match=message):
         made(ControllerConfig(**config), registry)
+
+
+@pytest.mark.parametrize(
+    ("failure", "want"),
+    [
+        (ApiError(403, "Forbidden", "... in namespace x because it is being terminated"), True),
+        (ApiError(403, "Forbidden", "quota"), False),
+        (ApiUnreachable("being terminated"), False),
+    ],
+)
+def test_a_namespace_that_ends_is_told_apart(failure, want):
+    assert namespace_ends(failure) is want
