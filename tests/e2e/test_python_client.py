@@ -17,6 +17,7 @@ def api(cluster: Cluster) -> Iterator[client.ApiClient]:
     config.load_kube_config(cluster.kubeconfig, client_configuration=configured)
     with client.ApiClient(configured) as made:
         yield made
+        made.rest_client.pool_manager.clear()
 
 
 def _map(name: str, **data: str) -> client.V1ConfigMap:

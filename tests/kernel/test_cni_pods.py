@@ -1,6 +1,7 @@
 """Pods through the CNI program, the socket and the kernel: real namespaces, real packets."""
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -202,6 +203,54 @@ def test_an_interface_that_exists_is_refused_and_nothing_leaks(make: Callable[..
     status, error = node.call("ADD", "a")
     assert (status, error["code"]) == (1, 102)
     assert (node.links(), node.routes(), node.service.leases.held) == ([], [], {})
+
+
+def test_a_configuration_that_cannot_be_leaks_nothing(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    node.pod("a")
+    status, error = node.call("ADD", "a", runtimeConfig={"mac": "nonsense"})
+    assert (status, error["code"]) == (1, 7)
+    status, error = node.call("ADD", "a", runtimeConfig={"portMappings": [{"hostPort": 0, "containerPort": 1}]})
+    assert (status, error["code"]) == (1, 7)
+    assert (node.links(), node.service.leases.held, node.service.leases.pools[0].held) == ([], {}, 0)
+    assert node.call("ADD", "a", runtimeConfig={"mac": "02:00:00:00:00:99"})[0] == 0
+
+
+def test_a_full_disk_refuses_pods_and_recovers(make: Callable[..., NodeAgent], tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "pwt-cni-disk", str(disk)], check=True)
+    try:
+        node = make()
+        node.stop()
+        node.database = disk / "ipam.db"
+        node.start()
+        node.add("a")
+        filler = disk / "filler"
+        with filler.open("wb") as out, contextlib.suppress(OSError):
+            while True:
+                out.write(b"x" * 1024)
+                out.flush()
+        codes = []
+        for number in range(40):
+            node.pod(f"b{number}")
+            status, answer = node.call("ADD", f"b{number}")
+            if status:
+                codes.append(answer["code"])
+                break
+        assert codes == [5]
+        held = len(node.service.leases.held)
+        assert len(node.links()) == held == node.service.leases.pools[0].held
+        filler.unlink()
+        node.add("c")
+        node.stop()
+        node.start()
+        assert len(node.links()) == held + 1
+    finally:
+        node.stop()
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+        node.database = tmp_path / "ipam.db"
+        node.start()
 
 
 @pytest.mark.parametrize("netns_path", ["", "/nonexistent"])

@@ -107,12 +107,10 @@ class PodNetwork:
         self._check_namespace(request, netns)
         self._check_not_attached(request.key)
         self._check_ports(request.conf.runtime_config.port_mappings)
-        addresses = self._leases.choose()
-        one = wiring.attach(request, addresses)
         node = self._node()
-        self._leases.hold(one)
+        one, planned = self._reserve(request, node)
         try:
-            self._plumber.wire(wiring.plan(one, node), netns)
+            self._plumber.wire(planned, netns)
             if one.ports:
                 self._hold_ports()
         except KernelError as failure:
@@ -252,6 +250,21 @@ class PodNetwork:
             ports.check(mapping)
         if mappings and (holder := ports.taken(mappings, self._leases.held.values())):
             raise CniError(HOST_PORT_HELD, "a hostPort is in use", holder)
+
+    def _reserve(self, request: Request, node: Node) -> tuple[Attachment, Wiring]:
+        """Chooses addresses and makes them durable; on failure nothing is held."""
+        addresses = self._leases.choose()
+        try:
+            one = wiring.attach(request, addresses)
+            planned = wiring.plan(one, node)
+            self._leases.hold(one)
+        except ValueError as problem:
+            self._leases.put_back(addresses)
+            raise CniError(spec.INVALID_CONFIG, f"cannot plan {request.pod_name}", str(problem)) from problem
+        except CniError:
+            self._leases.put_back(addresses)
+            raise
+        return one, planned
 
     def _undo(self, one: Attachment) -> None:
         try:

@@ -28,6 +28,8 @@ Handler = Callable[[protocol.Request, str], bytes]
 
 _BACKLOG = 256
 _PIECE = 1 << 16
+_SEND_S = 1.0
+"""An answer fits into the socket's buffer; this bounds the wait for a program that does not read."""
 
 
 class Server:
@@ -127,25 +129,15 @@ class Conversation:
                         self._descriptor = descriptor
 
     def _reply(self) -> None:
-        if not self._message:
-            self._end()
-            return
-        rest = self._answer(bytes(self._message), self._descriptor)
+        """Whatever happens, the connection ends: without an answer the program says "try again later"."""
         try:
-            sent = self._connection.send(rest)
-        except BlockingIOError:
-            sent = 0
+            if self._message:
+                answer = self._answer(bytes(self._message), self._descriptor)
+                self._connection.settimeout(_SEND_S)
+                self._connection.sendall(answer)
         except OSError:
-            sent = len(rest)
-        if sent == len(rest):
-            self._end()
-        else:
-            self._connection.setblocking(True)
-            self._connection.settimeout(1.0)
-            try:
-                self._connection.sendall(rest[sent:])
-            except OSError:
-                pass
+            pass
+        finally:
             self._end()
 
     def _end(self) -> None:

@@ -6,8 +6,9 @@ times are kept for the cooldown. A file that SQLite cannot read is set aside und
 takes its place; the caller then rebuilds it from the kernel's links and routes.
 """
 
+import contextlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import msgspec
 
 from podwire.cni.ipam.pool import Address
 from podwire.cni.protocol import Key
-from podwire.cni.spec import PortMapping
+from podwire.cni.spec import IO_FAILURE, PortMapping
+from podwire.errors import CniError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attachment (
@@ -71,6 +73,15 @@ class Ledger:
         """Ends the use of the file."""
         self._db.close()
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction; what SQLite refuses becomes an error of CNI."""
+        try:
+            with self._db:
+                yield
+        except sqlite3.Error as failure:
+            raise CniError(IO_FAILURE, f"cannot write the address ledger {self.path}", str(failure)) from failure
+
     def attachments(self) -> dict[Key, Attachment]:
         """Everything that is held."""
         rows = self._db.execute("SELECT body FROM attachment")
@@ -92,16 +103,16 @@ class Ledger:
 
     def remember(self, name: str, body: bytes) -> None:
         """Remembers something about the node."""
-        with self._db:
+        with self._writing():
             self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, body))
 
     def hold(self, one: Attachment) -> None:
         """Writes an attachment and its addresses.
 
-        Raises: sqlite3.IntegrityError when the key or an address is held, with nothing written.
+        Raises: CniError 5 when the disk refuses, or the key or an address is held; nothing is written then.
         """
         names = (one.key.network, one.key.container, one.key.ifname)
-        with self._db:
+        with self._writing():
             self._db.execute("INSERT INTO attachment VALUES (?, ?, ?, ?)", (*names, msgspec.json.encode(one)))
             for ip in one.ips:
                 self._db.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (str(ip), *names))
@@ -109,8 +120,11 @@ class Ledger:
                 self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (ip.version, str(ip)))
 
     def release(self, ones: Iterable[Attachment], now: float, forget_before: float) -> None:
-        """Removes attachments and notes when; releases before ``forget_before`` are forgotten."""
-        with self._db:
+        """Removes attachments and notes when; releases before ``forget_before`` are forgotten.
+
+        Raises: CniError 5 when the disk refuses; nothing is written then.
+        """
+        with self._writing():
             self._db.execute("DELETE FROM released WHERE at < ?", (forget_before,))
             for one in ones:
                 names = (one.key.network, one.key.container, one.key.ifname)

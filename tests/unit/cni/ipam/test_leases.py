@@ -92,3 +92,16 @@ def test_adopting_what_the_kernel_has(tmp_path: Path) -> None:
         Attachment(key=Key("n", "x", "eth0"), addresses=("10.244.1.2",), host_link="x", mac="", netns="")
     )
     assert add(leases, "a").addresses == ("10.244.1.3",)
+
+
+def test_a_disk_that_refuses_is_an_error_and_nothing_is_held(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ipam.db")
+    leases = Leases(ledger, lambda: START)
+    leases.serve([V4])
+    one = add(leases, "a")
+    ledger.close()
+    for write in (lambda: leases.release([one]), lambda: add(leases, "b")):
+        with pytest.raises(CniError) as failure:
+            write()
+        assert failure.value.code == 5
+    assert set(leases.held) == {one.key}

@@ -1,0 +1,148 @@
+"""What is refused, and how it is said: one line, no traceback, exit status 2 for wrong input and 1 for the rest."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driver import podwire
+
+NAME = f"refusals-{os.getpid()}"
+
+
+def run(*words: str, stdin: str = "", timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False, **options
+    )  # type: ignore[call-overload,no-any-return]
+
+
+def refused(done: subprocess.CompletedProcess[str], status: int, *said: str) -> None:
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    for text in said:
+        assert text in done.stderr, done.stderr
+
+
+@pytest.fixture
+def cleaned() -> Iterator[None]:
+    yield
+    run("down", "--name", NAME)
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[str]:
+    """A cluster of one node for refusals by the API."""
+    name = f"{NAME}-api"
+    try:
+        done = run("up", "--name", name, "--nodes", "1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield name
+    finally:
+        run("down", "--name", name)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("up", "--name", "No_Good"), "--name: 'No_Good': expected lower-case letters"),
+        (("up", "--nodes", "0", "--name", NAME), "nodes: 0: expected 1 to 240"),
+        (("up", "--segments", "99", "--name", NAME), "segments: 99: expected 1 to 8"),
+        (("up", "--config", "/nonexistent.yaml", "--name", NAME), "/nonexistent.yaml: cannot be read"),
+        (("up", "-f", "/nonexistent", "--name", NAME), "/nonexistent: no such file or folder"),
+        (("up", "--nodes", "three"), "'three' is not a valid integer"),
+        (("frobnicate",), "No such command 'frobnicate'"),
+        (("probe", "--port", "http"), "--port: 'http': expected a number"),
+        (("agent", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
+        (("apiserver", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
+        (("kubelet", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
+        (("controller", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
+        (("dns", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_happens(words: tuple[str, ...], said: str) -> None:
+    refused(run(*words), 2, said)
+    assert not Path("/run/podwire", NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "stdin:2: not YAML"),
+        ("- 1", "stdin:1: expected an object with apiVersion and kind"),
+        ("apiVersion: v1\nkind: Pod\n", "stdin:1: metadata.name: expected a name"),
+    ],
+)
+def test_a_malformed_manifest_is_refused_before_a_cluster_is_made(text: str, said: str) -> None:
+    refused(run("up", "--name", NAME, "-f", "-", stdin=text), 2, said)
+    assert not Path("/run/podwire", NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("apiVersion: v1\nkind: Gizmo\nmetadata: {name: x}\n", "stdin:1: kind: the API server knows no Gizmo in v1"),
+        (
+            "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 70000}]}\n",
+            "spec.ports[0].port: Invalid value: 70000",
+        ),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replica: 3}\n",
+            'unknown field "spec.replica"',
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: x, namespace: nowhere}\n"
+            "spec: {containers: [{name: a, image: b}]}\n",
+            'namespaces "nowhere" not found',
+        ),
+    ],
+)
+def test_what_the_api_refuses_is_named_with_file_and_line(small: str, text: str, said: str) -> None:
+    refused(run("up", "--name", small, "--nodes", "1", "-f", "-", stdin=text), 2, "stdin:1: ", said)
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    for command in (("status",), ("kubeconfig",), ("exec", "node-1", "true"), ("probe",)):
+        refused(run(command[0], "--name", "nowhere", *command[1:]), 1, "there is no local cluster 'nowhere'")
+
+
+def test_a_node_that_is_not_there_is_named(small: str) -> None:
+    refused(run("exec", "--name", small, "node-7", "true"), 2, "'node-7' is not in cluster", "node-1, switch")
+
+
+def test_a_port_in_use_is_named(cleaned: None, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = tmp_path / "c.yaml"
+        config.write_text(f"nodes: 1\napiPort: {port}\n")
+        refused(run("up", "--name", NAME, "--config", str(config)), 2, f"apiPort: port {port} on 127.0.0.1 is in use")
+
+
+def test_two_at_once_do_not_mix(cleaned: None) -> None:
+    words = [*podwire(), "up", "--name", NAME, "--nodes", "1"]
+    pair = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    outcomes = sorted((process.wait(60), process.communicate()[1]) for process in pair)
+    assert [status for status, _ in outcomes] == [0, 1]
+    assert "is being changed by another podwire process" in outcomes[1][1]
+    assert run("up", "--name", NAME, "--nodes", "1").returncode == 0
+
+
+def test_another_number_of_segments_needs_a_new_cluster(small: str) -> None:
+    refused(run("up", "--name", small, "--nodes", "1", "--segments", "2"), 1, "has 1 segment(s), not 2")
+
+
+def test_an_image_that_never_gets_ready_is_named(small: str) -> None:
+    manifest = """
+apiVersion: v1
+kind: Pod
+metadata: {name: never}
+spec:
+  containers:
+    - {name: web, image: nginx, ports: [{containerPort: 80}], readinessProbe: {exec: {command: ["false"]}}}
+"""
+    started = time.monotonic()
+    done = run("up", "--name", small, "--nodes", "1", "--timeout", "3", "-f", "-", stdin=manifest)
+    refused(done, 1, "not ready in time", "Pod default/never")
+    assert time.monotonic() - started < 60
