@@ -1,9 +1,9 @@
 """The difference between two tables as one atomic transaction of keyed operations.
 
 The order inside a transaction is the order in which the kernel can follow it: new sets and chains, elements and
-rules that go, rules and elements that come, then chains and sets that are no longer named. A chain whose rules differ is
-flushed and written again; a set or base chain whose declaration differs cannot be changed in place, so the whole table
-is replaced, in one transaction as well. Cost: the size of the difference.
+rules that go, rules and elements that come, then chains and sets no longer named. A chain whose rules differ is
+flushed and written again; a set or base chain whose declaration differs cannot be changed in place, so the table
+is replaced whole, in one transaction as well. Cost: the size of the difference.
 """
 
 from collections.abc import Iterable, Mapping

@@ -38,14 +38,14 @@ class PodWriter:
     async def create(self, owner: Owner, pod: Json) -> Json:
         """The pod as stored.
 
-        Raises: ApiError after a FailedCreate event.
+        Raises: ApiError after a FailedCreate event (none where the namespace is being deleted).
         """
         try:
             stored = await self._client.create(PODS, pod, owner.meta.namespace)
         except ApiError as failure:
-            self._recorder.event(
-                owner.subject, "Warning", "FailedCreate", f"Error creating: {failure.message}"
-            )
+            if not namespace_ends(failure):
+                message = f"Error creating: {failure.message}"
+                self._recorder.event(owner.subject, "Warning", "FailedCreate", message)
             raise
         self.own.wrote(owner.meta.uid, stored)
         name = stored["metadata"]["name"]
