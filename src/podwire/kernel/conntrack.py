@@ -23,7 +23,7 @@ from podwire.kernel.attributes import attribute, nested, number, parse, u8, u32
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.uapi import (
     AF_INET,
-    AF_INET6,
+    AF_UNSPEC,
     CTA_FILTER,
     CTA_FILTER_F_CTA_PROTO_NUM,
     CTA_FILTER_ORIG_FLAGS,
@@ -162,17 +162,16 @@ class Conntrack:
 
         Raises: Unsupported when the kernel has no conntrack netlink; KernelError.
         """
-        found: list[Flow] = []
         wanted = [pack_ip(ip) for ip in holding]
-        for family in (AF_INET, AF_INET6):
-            kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET
-            body = _NFGENMSG.pack(family, 0, 0) + _filter(protocol)
-            request = Message(kind, 0, body, "list", "tracked connections")
-            try:
-                listed = [payload for _, payload in self._netlink.dump(request)]
-            except KernelNotFound as failure:
-                raise Unsupported("conntrack", "2.6.18", str(failure)) from failure
-            found += [decode(x) for x in listed if not wanted or any(ip in x for ip in wanted)]
+        kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET
+        body = _NFGENMSG.pack(AF_UNSPEC, 0, 0) + _filter(protocol)  # both families in one walk of the table
+        try:
+            listed = [
+                payload for _, payload in self._netlink.dump(Message(kind, 0, body, "list", "tracked connections"))
+            ]
+        except KernelNotFound as failure:
+            raise Unsupported("conntrack", "2.6.18", str(failure)) from failure
+        found = [decode(x) for x in listed if not wanted or any(ip in x for ip in wanted)]
         return [flow for flow in found if protocol in ("", flow.protocol)]
 
     def forget(self, matches: Callable[[Flow], bool], holding: Iterable[str] = (), protocol: str = "") -> int:

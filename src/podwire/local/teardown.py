@@ -14,10 +14,9 @@ from pathlib import Path
 from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
 from podwire.local import cgroup, places, processes
-from podwire.local.fabric.plan import PROTOCOL, alias_prefix
+from podwire.local.fabric.plan import owner
 from podwire.local.kubelet import mounts
 from podwire.local.layout import Layout
-from podwire.state.network import Owner
 
 _END_WAIT_S = 5.0
 
@@ -75,7 +74,7 @@ def _inside(folder: Path) -> list[int]:
 
 def _delete_host_link(layout: Layout) -> None:
     with Netlink() as host:
-        network.remove(host, Owner(route_protocol=PROTOCOL, alias_prefix=alias_prefix(layout))).check()
+        network.remove(host, owner(layout, on_host=True)).check()
 
 
 def unmount_below(folders: tuple[Path, ...]) -> None:

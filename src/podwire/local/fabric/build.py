@@ -9,9 +9,9 @@ from pathlib import Path
 from podwire.errors import ClusterError
 from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
-from podwire.local.fabric.plan import PROTOCOL, ROUTER, SWITCH, Fabric, alias_prefix
+from podwire.local.fabric.plan import ROUTER, SWITCH, Fabric, owner
 from podwire.local.layout import Layout
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState
 
 
 def host(layout: Layout, fabric: Fabric) -> None:
@@ -60,8 +60,7 @@ def _namespace(layout: Layout, name: str) -> None:
 
 
 def _apply(layout: Layout, name: str | None, state: NetworkState) -> None:
-    owner = Owner(route_protocol=PROTOCOL, alias_prefix=alias_prefix(layout))
     with Netlink(Path(layout.netns(name)) if name else None) as sock:
-        report = network.apply(sock, state, owner)
+        report = network.apply(sock, state, owner(layout, on_host=name is None))
     if report.failed:
         raise ClusterError(f"{name or 'host'}: " + "; ".join(str(failure) for failure in report.failed))

@@ -17,11 +17,13 @@ import msgspec
 
 from podwire.local.layout import HOST_NUMBER, ROUTER_NUMBER, Layout, NodePlace, Segment
 from podwire.state.link import Link
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, Owner
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 PROTOCOL = 114
-"""Route protocol number of everything the fabric owns."""
+"""Route protocol number of everything the fabric owns in namespaces of its own."""
+FIRST_HOST_PROTOCOL = 128
+"""On the host several clusters meet: each marks what is its own with this number plus its index."""
 PINNED_NODES = 16
 SWITCH = "switch"
 ROUTER = "router"
@@ -56,6 +58,12 @@ def _station_number(place: NodePlace) -> int:
     return int(place.address) & 0xFF
 
 
+def owner(layout: Layout, *, on_host: bool) -> Owner:
+    """The mark of this cluster's fabric, on the host or in a namespace."""
+    protocol = FIRST_HOST_PROTOCOL + layout.index if on_host else PROTOCOL
+    return Owner(route_protocol=protocol, alias_prefix=alias_prefix(layout))
+
+
 def alias_prefix(layout: Layout) -> str:
     """The owner mark of this cluster's fabric links."""
     return f"podwire/fabric/{layout.name}"
@@ -86,8 +94,8 @@ def _host(layout: Layout, places: tuple[NodePlace, ...]) -> NetworkState:
             route
             for segment in others
             for route in (
-                Route(dst=str(segment.network), via=str(first.router), link=link.name, proto=PROTOCOL),
-                Route(dst=str(segment.network6), via=str(first.router6), link=link.name, proto=PROTOCOL),
+                Route(dst=str(segment.network), via=str(first.router), link=link.name),
+                Route(dst=str(segment.network6), via=str(first.router6), link=link.name),
             )
         ),
         neighbours=_neighbours(layout, link.name, first, places, HOST_NUMBER),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from podwire.controllers.environment import API_FAILURES, Environment
+from podwire.controllers.environment import API_FAILURES, Environment, namespace_ends
 from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import ApiError, NotFound
 from podwire.kube.resources import PODS
