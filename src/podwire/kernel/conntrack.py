@@ -23,6 +23,7 @@ from podwire.kernel.attributes import attribute, nested, number, parse, u8, u32
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.uapi import (
     AF_INET,
+    AF_INET6,
     AF_UNSPEC,
     CTA_FILTER,
     CTA_FILTER_F_CTA_PROTO_NUM,
@@ -123,6 +124,10 @@ def _filter(protocol: str) -> bytes:
     return nested(CTA_TUPLE_ORIG, proto) + nested(CTA_FILTER, flags)
 
 
+def _families(protocol: str) -> tuple[int, ...]:
+    return (AF_INET, AF_INET6) if protocol else (AF_UNSPEC,)
+
+
 def _nested(kind: int) -> int:
     return 0x8000 if kind == CTA_TUPLE_ORIG else 0
 
@@ -164,10 +169,13 @@ class Conntrack:
         """
         wanted = [pack_ip(ip) for ip in holding]
         kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET
-        body = _NFGENMSG.pack(AF_UNSPEC, 0, 0) + _filter(protocol)  # both families in one walk of the table
+        # One walk lists both families, but a filter is refused (EOPNOTSUPP) unless it names one.
+        bodies = [_NFGENMSG.pack(family, 0, 0) + _filter(protocol) for family in _families(protocol)]
         try:
             listed = [
-                payload for _, payload in self._netlink.dump(Message(kind, 0, body, "list", "tracked connections"))
+                payload
+                for body in bodies
+                for _, payload in self._netlink.dump(Message(kind, 0, body, "list", "tracked connections"))
             ]
         except KernelNotFound as failure:
             raise Unsupported("conntrack", "2.6.18", str(failure)) from failure

@@ -91,9 +91,7 @@ class Event(NamedTuple):
 class Monitor:
     """A subscription in one network namespace. Needs no privileges."""
 
-    def __init__(
-        self, netns_path: Path | str | int | None = None, subjects: Iterable[Subject] = tuple(GROUPS)
-    ) -> None:
+    def __init__(self, netns_path: Path | str | int | None = None, subjects: Iterable[Subject] = tuple(GROUPS)) -> None:
         groups = [group for subject in subjects for group in GROUPS[subject]]
         self._socket = netns.run_inside(netns_path, lambda: _subscribe(groups))
         self._ignored: set[int] = set()

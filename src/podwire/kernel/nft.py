@@ -13,16 +13,26 @@ import msgspec
 from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import nft_codec as nl
 from podwire.kernel.nft_delinearize import delinearize
-from podwire.kernel.nft_messages import Batch, read_chain, read_elements, read_rule, read_set, read_table
+from podwire.kernel.nft_messages import (
+    Batch,
+    element_count,
+    is_tree,
+    read_chain,
+    read_elements,
+    read_rule,
+    read_set,
+    read_table,
+)
 from podwire.kernel.nft_socket import NftSocket, Refusal
 from podwire.kernel.refusal import refusal
-from podwire.state.nft import FAMILIES, Set, Table
+from podwire.state.nft import FAMILIES, Element, Set, Table
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff, removal
 
 _READS = 32
 _SETTLED = 32_768
-"""Bytes of elements above which a dump is believed only when the next one is as long: while the kernel makes a hash
-table larger, which it does in the background after a load, a dump leaves elements out."""
+"""Bytes of elements above which a dump is checked: while the kernel makes a hash table larger, which it does in the
+background after a load, a dump leaves elements out and has others twice. Linux 6.16 tells how many there are; before
+it, a dump is believed when the next one has the same elements."""
 
 
 class Nft:
@@ -95,23 +105,25 @@ class Nft:
         return Table(family=family, name=name, comment=comments[name], chains=tuple(chains), sets=tuple(named))
 
     def _sets(self, family: int, table: str) -> dict[str, Set]:
-        found: dict[str, Set] = {}
+        found: dict[str, tuple[Set, int | None]] = {}
         for body in self._socket.dump(nl.NFT_MSG_GETSET, family, nl.text(1, table)):
             owner, declared = read_set(body)
             if owner == table:
-                found[declared.name] = declared
-        return {name: self._with_elements(family, table, declared) for name, declared in found.items()}
+                found[declared.name] = declared, element_count(body, declared)
+        return {name: self._with_elements(family, table, *each) for name, each in found.items()}
 
-    def _with_elements(self, family: int, table: str, declared: Set) -> Set:
+    def _with_elements(self, family: int, table: str, declared: Set, count: int | None) -> Set:
+        """The set with its elements; ``count`` is how many the kernel says it has, None when it does not say."""
         request = nl.text(1, table) + nl.text(2, declared.name)
-        bodies = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, request)
-        size = sum(map(len, bodies))
-        while size > _SETTLED:
-            again = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, request)
-            if sum(map(len, again)) == size:
+        elements: dict[bytes, Element] = {}
+        for _ in range(_READS):
+            bodies = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, request)
+            before, elements = elements, read_elements(bodies, declared)
+            if is_tree(declared) or sum(map(len, bodies)) <= _SETTLED or len(elements) == count:
                 break
-            bodies, size = again, sum(map(len, again))
-        return msgspec.structs.replace(declared, elements=read_elements(bodies, declared))
+            if count is None and elements.keys() == before.keys():
+                break
+        return msgspec.structs.replace(declared, elements=elements)
 
     def apply(self, want: Table) -> Transaction:
         """Makes the kernel hold exactly this table; returns what had to change, empty when nothing had.

@@ -227,9 +227,7 @@ class _Writer:
         """Ends the rule unless the register compares so."""
         self.add("cmp", u32(1, register(slot)) + u32(2, COMPARISONS[op]) + data_value(3, data))
 
-    def lookup(
-        self, name: str, slot: int, answer: int | None = None, *, invert: bool = False, number: int = 0
-    ) -> None:
+    def lookup(self, name: str, slot: int, answer: int | None = None, *, invert: bool = False, number: int = 0) -> None:
         """Looks the registers from ``slot`` up; with ``answer``, the map's data go there."""
         payload = text(1, name) + u32(2, register(slot))
         if answer is not None:

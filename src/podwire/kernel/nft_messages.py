@@ -262,7 +262,7 @@ def _set_userdata(declared: Set) -> bytes:
 
 def element_lists(declared: Set, elements: Mapping[bytes, Element], *, keys_only: bool = False) -> Iterator[bytes]:
     """Element attributes in pieces that fit into a message each."""
-    encode = _interval_encoder(declared) if _tree(declared) else _element_encoder(declared)
+    encode = _interval_encoder(declared) if is_tree(declared) else _element_encoder(declared)
     parts: list[bytes] = []
     size = 0
     for key, element in elements.items():
@@ -276,7 +276,7 @@ def element_lists(declared: Set, elements: Mapping[bytes, Element], *, keys_only
         yield b"".join(parts)
 
 
-def _tree(declared: Set) -> bool:
+def is_tree(declared: Set) -> bool:
     """Whether the kernel keeps this set as a tree of single-field intervals."""
     return "interval" in declared.flags and len(declared.key) == 1
 
@@ -392,10 +392,19 @@ def read_set(body: bytes) -> tuple[str, Set]:
     )
 
 
+def element_count(body: bytes, declared: Set) -> int | None:
+    """How many elements a NEWSET answer says there are; None where the kernel does not say (Linux before 6.16).
+
+    Also None where elements end by themselves: those that have ended count until they are collected.
+    """
+    count = attributes(body).get(20)
+    return None if count is None or {"timeout", "dynamic"} & set(declared.flags) else number(count)
+
+
 def read_elements(bodies: Iterable[bytes], declared: Set) -> dict[bytes, Element]:
     """The elements in NEWSETELEM answers."""
     raw = [element for body in bodies for _, element in pieces(attributes(body).get(3, b""))]
-    if _tree(declared):
+    if is_tree(declared):
         return _tree_elements([attributes(element) for element in raw])
     verdicts: dict[bytes, Verdict] = {}
     found: dict[bytes, Element] = {}

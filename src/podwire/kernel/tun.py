@@ -21,9 +21,7 @@ IFF_VNET_HDR = 0x4000
 _IFREQ = struct.Struct("16sH22x")
 
 
-def open_tun(
-    name: str, netns: Path | str | int | None = None, *, mode: str = "tun", vnet_header: bool = False
-) -> int:
+def open_tun(name: str, netns: Path | str | int | None = None, *, mode: str = "tun", vnet_header: bool = False) -> int:
     """A descriptor of the device, which is made when missing; the caller closes it.
 
     ``vnet_header`` prepends each packet with struct virtio_net_hdr, so that 64 KiB segments can pass.

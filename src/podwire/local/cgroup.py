@@ -5,8 +5,9 @@
 Without a cgroup2 mount all functions do nothing and the caller falls back on process records.
 """
 
-import time
 from pathlib import Path
+
+from podwire.runtime.polling import wait_until
 
 _FOLDER = "podwire"
 _EMPTY_WAIT_S = 3.0
@@ -55,9 +56,7 @@ def destroy_folder(folder: Path) -> None:
     kill = folder / "cgroup.kill"
     if kill.exists():
         kill.write_text("1", encoding="ascii")
-    deadline = time.monotonic() + _EMPTY_WAIT_S
-    while not _remove(folder) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: _remove(folder), _EMPTY_WAIT_S)
 
 
 def _remove(folder: Path) -> bool:

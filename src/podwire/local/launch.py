@@ -9,7 +9,6 @@ import asyncio
 import gc
 import os
 import sys
-import time
 from pathlib import Path
 
 from podwire.errors import ClusterError
@@ -21,6 +20,7 @@ from podwire.observe import log
 from podwire.runtime import child
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.forkserver import ForkServer
+from podwire.runtime.polling import wait_until
 
 _ANSWER_WAIT_S = 15.0
 
@@ -44,11 +44,8 @@ def ensure_supervisor(layout: Layout) -> bool:
     if pid == 0:
         _become_daemon(layout, log_file)
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + _ANSWER_WAIT_S
-    while not answers(sock):
-        if time.monotonic() > deadline:
-            raise ClusterError(f"the supervisor does not come up; its log is {log_file}")
-        time.sleep(0.005)
+    if not wait_until(lambda: answers(sock), within_s=_ANSWER_WAIT_S):
+        raise ClusterError(f"the supervisor does not come up; its log is {log_file}")
     return True
 
 

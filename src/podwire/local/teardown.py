@@ -8,7 +8,6 @@ namespaces. What is left is found by owner mark: mounts and files below the clus
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 from podwire.kernel import network
@@ -17,6 +16,7 @@ from podwire.local import cgroup, places, processes
 from podwire.local.fabric.plan import owner
 from podwire.local.kubelet import mounts
 from podwire.local.layout import Layout
+from podwire.runtime.polling import wait_until
 
 _END_WAIT_S = 5.0
 
@@ -41,9 +41,7 @@ def end_processes(layout: Layout) -> None:
     cgroup.destroy(layout.name)
     for pid in victims:
         processes.signal_process(pid, signal.SIGKILL)
-    deadline = time.monotonic() + _END_WAIT_S
-    while any(processes.start_time(pid) is not None for pid in victims) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: all(processes.start_time(pid) is None for pid in victims), _END_WAIT_S)
     cgroup.destroy(layout.name)
 
 

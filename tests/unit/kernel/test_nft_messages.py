@@ -11,7 +11,16 @@ from podwire.errors import ConfigError
 from podwire.kernel import nft_codec as nl
 from podwire.kernel.nft_delinearize import delinearize
 from podwire.kernel.nft_linearize import linearize
-from podwire.kernel.nft_messages import Batch, comment_data, element_lists, read_elements, read_set, records, set_body
+from podwire.kernel.nft_messages import (
+    Batch,
+    comment_data,
+    element_count,
+    element_lists,
+    read_elements,
+    read_set,
+    records,
+    set_body,
+)
 from podwire.state.nft import Element, Set
 from podwire.state.nft_diff import diff
 from podwire.state.nft_rules import Opaque, Rule
@@ -79,6 +88,13 @@ def test_sets_and_elements_come_back(declared: Set) -> None:
     assert (table, read) == ("t", declared.without_elements())
     bodies = [nl.nested(3, chunk) for chunk in element_lists(declared, declared.elements)]
     assert read_elements(bodies, declared) == declared.elements
+
+
+def test_the_count_is_believed_where_elements_stay() -> None:
+    declared = Set(name="s", key=("ipv4_addr",))
+    assert element_count(nl.u32(20, 7), declared) == 7
+    assert element_count(nl.text(2, "s"), declared) is None
+    assert element_count(nl.u32(20, 7), Set(name="s", key=("ipv4_addr",), flags=("timeout",))) is None
 
 
 def test_long_lists_are_cut() -> None:
