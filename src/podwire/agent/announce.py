@@ -40,7 +40,7 @@ class Announcer:
         if node is None:
             return False
         try:
-            if any(node.metadata.annotations.get(name) != text for name, text in annotations.items()):
+            if any(node.metadata.annotations.get(name, "") != text for name, text in annotations.items()):
                 await self._client.patch(NODES, self._node, {"metadata": {"annotations": dict(annotations)}},
                                          patch_type=MERGE_PATCH)
             if network and not _is_clear(node):

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from podwire.errors import ConfigError
+from podwire.proxy.registry import DATAPLANES
 from podwire.routing.backend import Options
 from podwire.routing.registry import BACKENDS
 
@@ -146,13 +147,23 @@ def parse(text: str, source: str) -> AgentConfig:
 def overlay(options: Options, data: Mapping[str, str], source: str) -> Options:
     """The routing options with the keys ``routing.*`` of the cluster's settings laid over them.
 
+    Other keys are those of ``proxy``, which are read when the agent starts, or mistakes.
+
     Raises: ConfigError naming the key.
     """
     document = msgspec.to_builtins(options)
     for key, text in data.items():
         section, _, field = key.partition(".")
+        if section not in ("routing", "proxy"):
+            raise ConfigError(source, key, "is not a setting; they begin with routing. or proxy.")
+        try:
+            value = yaml.safe_load(text) if text.strip() else text
+        except yaml.YAMLError as problem:
+            raise ConfigError(source, key, f"not YAML: {' '.join(str(problem).split())}") from problem
         if section == "routing":
-            document[field] = yaml.safe_load(text) if text.strip() else text
+            document[field] = value
+        elif field == "mode" and value not in DATAPLANES:
+            raise ConfigError(source, key, f"{value!r} is not a data plane; there are {', '.join(DATAPLANES)}")
     merged: Options = _convert(document, Options, source, "routing")
     _check_options(merged, source)
     return merged

@@ -12,13 +12,15 @@ from typing import Any
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, overlay
 from podwire.agent.holdings import Holdings, Share
+from podwire.agent.notes import FEATURE_MISSING, SETTINGS_REFUSED, Notes
 from podwire.cni import program, wiring
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
 from podwire.cni.wiring import Node as PodNode
-from podwire.errors import ConfigError
+from podwire.errors import ConfigError, Unsupported
 from podwire.kube.client import Client
 from podwire.kube.config import load
+from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CONFIGMAPS, NODES, Json
 from podwire.model.node import Node
@@ -49,6 +51,8 @@ class Agent:
         alone = "" if "routing" in config.parts else f"metadata.name={config.node_name}"
         self.nodes = Informer(client, NODES, field_selector=alone)
         self.announcer = Announcer(client, config.node_name, self._all)
+        self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
+        self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()
         self.holdings = Holdings()
         self.health.pages["/state"] = self.holdings.page
@@ -67,7 +71,7 @@ class Agent:
             self._follow_node(cni)
         if "proxy" in self.config.parts:
             self._make_services(tasks)
-        tasks["nodes"] = self.nodes.run
+        tasks |= {"nodes": self.nodes.run, "notes": self.notes.run, "events": self.events.run}
         async with Supervisor(self.clock, self._report) as supervisor:
             for name, body in tasks.items():
                 supervisor.start(name, body)
@@ -125,6 +129,7 @@ class Agent:
             me, _ = router.me()
             if cni is not None and me is not None:
                 cni.set_node(_pod_node(plan.pod_mtu, me.addresses, self._own()))
+            self.notes.note("routing", FEATURE_MISSING, router.missing)
             return await self.announcer.announce(annotation(plan.facts), network=True)
 
         async def route() -> None:
@@ -150,7 +155,10 @@ class Agent:
             try:
                 router.configure(overlay(self.config.routing, data, f"ConfigMap {key}"))
             except ConfigError as problem:
-                self.log.warning("settings refused, the last good ones stay", problem=problem)
+                text = f"{problem}; the last good settings stay (routing.backend {router.options.backend})"
+                self.notes.note("settings", SETTINGS_REFUSED, text)
+            else:
+                self.notes.note("settings", SETTINGS_REFUSED, "")
 
         informer.subscribe(changed)
         return informer
@@ -180,7 +188,13 @@ class Agent:
     def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart
 
-        services = ServicePart(self.config, self.client, self.nodes)
+        try:
+            services = ServicePart(self.config, self.client, self.nodes)
+        except Unsupported as missing:
+            problem = f"proxy: {missing.detail}; Services are not programmed"
+            self.notes.note("proxy", FEATURE_MISSING, problem)
+            self.health.ready["proxy"] = lambda: problem
+            return
         tasks |= services.tasks(self.health, self.announcer)
         self.holdings.shares.append(lambda: Share("proxy", services.tables()))
 

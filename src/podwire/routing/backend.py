@@ -35,6 +35,8 @@ class Backend(Protocol):
     """One way to carry packets between nodes."""
 
     name: str
+    feature: str
+    """The kernel feature that it needs, as in ``kernel.features``; empty: none that a kernel can be without."""
 
     def __init__(self, options: Options) -> None: ...
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import network
+from podwire.kernel.features import Features
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
@@ -23,7 +24,8 @@ class KernelMachine:
 
     def __init__(self, netns: Path | str | None = None) -> None:
         self._netlink = Netlink(netns)
-        self._nft = Nft(netns)
+        self._nft: Nft | None = None
+        self._features = Features()
         self._place = netns
         self._monitor: Monitor | None = None
         self._watched: frozenset[int] = frozenset()
@@ -33,7 +35,16 @@ class KernelMachine:
         if self._monitor is not None:
             self._monitor.close()
         self._netlink.close()
-        self._nft.close()
+        if self._nft is not None:
+            self._nft.close()
+
+    def lacks(self, feature: str) -> str:
+        """What the kernel lacks, in words; empty when it has the feature, or when that could not be told."""
+        answer = self._features.probe(feature)
+        if answer.verdict != "no":
+            return ""
+        since = f" (in Linux since {answer.minimum})" if answer.minimum else ""
+        return f"the kernel has no {feature}{since}"
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
         """The device with the node's addresses."""
@@ -71,6 +82,8 @@ class KernelMachine:
         failed = []
         for name, table in tables.items():
             try:
+                if self._nft is None:
+                    self._nft = Nft(self._place)
                 if table is None:
                     self._nft.delete("inet", name)
                 else:

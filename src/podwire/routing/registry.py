@@ -9,6 +9,8 @@ BACKENDS = {
     "hostgw": "podwire.routing.backends.hostgw:HostGateway",
     "vxlan": "podwire.routing.backends.vxlan:VxlanTunnel",
 }
+FALLBACK = "hostgw"
+"""The backend that every kernel can do; nodes of other subnets are out of its reach."""
 
 
 def load(name: str, options: Options) -> Backend:

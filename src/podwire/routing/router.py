@@ -29,7 +29,7 @@ from podwire.routing.backend import Backend, Options
 from podwire.routing.backends.vxlan import DEVICE
 from podwire.routing.nodes import ANNOTATION, BACKEND_ANNOTATION, Address, Facts, Me, Network, Peer, Underlay, peer_of
 from podwire.routing.plan import Plan, cluster_networks, plan
-from podwire.routing.registry import BACKENDS, load
+from podwire.routing.registry import BACKENDS, FALLBACK, load
 from podwire.routing.tables import GUARD, MASQUERADE, guard, masquerade
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
@@ -45,6 +45,10 @@ _QUIET_LIMIT_S = 1.0
 
 class Machine(Protocol):
     """The kernel as the router needs it."""
+
+    def lacks(self, feature: str) -> str:
+        """What the kernel lacks, in words; empty when it has the feature."""
+        ...
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
         """The device with the node's addresses."""
@@ -72,6 +76,7 @@ class Router:
         self.cidrs: tuple[Network, ...] = ()
         self.plan: Plan | None = None
         self.problem = "not started"
+        self.missing = ""
         self.tables: dict[str, Table | None] = {}
         self.runs = 0
         self.failures = 0
@@ -144,8 +149,8 @@ class Router:
             self._end(problem)
             return
         peers = self._read_peers()
-        backends: dict[str, Backend] = {name: load(name, self.options) for name in BACKENDS}
-        desired = plan(me, peers, self.options, backends)
+        options, backends = self._usable()
+        desired = plan(me, peers, options, backends)
         tables = self._tables(me, peers, desired)
         if not full and self.plan is not None and self.plan.state == desired.state and self.tables == tables:
             self.plan = desired
@@ -156,6 +161,23 @@ class Router:
         self.plan = desired
         self._tell(tuple(str(one) for one in desired.problems))
         self._end("; ".join(failed))
+
+    def _usable(self) -> tuple[Options, dict[str, Backend]]:
+        """The backends that this kernel has a data path for, and the options with one of them.
+
+        ``missing`` says by name what it has not, and what is done instead.
+        """
+        every: dict[str, Backend] = {name: load(name, self.options) for name in BACKENDS}
+        lacks = {name: self._machine.lacks(one.feature) if one.feature else "" for name, one in every.items()}
+        usable = {name: one for name, one in every.items() if not lacks[name]}
+        said, options = [], self.options
+        if lacks[options.backend]:
+            said.append(f"routing.backend {options.backend}: {lacks[options.backend]}; using {FALLBACK}")
+            options = msgspec.structs.replace(options, backend=FALLBACK)
+        if nftables := self._machine.lacks("nftables"):
+            said.append(f"routing: {nftables}; packets that leave the cluster keep the pods' addresses")
+        self.missing = "; ".join(said)
+        return options, usable
 
     def _read_peers(self) -> list[Peer]:
         nodes = self._nodes()
@@ -168,6 +190,8 @@ class Router:
         return [peer for _, (_, peer) in sorted(self._peers.items())]
 
     def _tables(self, me: Me, peers: Sequence[Peer], desired: Plan) -> dict[str, Table | None]:
+        if self._machine.lacks("nftables"):
+            return {}
         pods = cluster_networks(me, peers, self.cidrs)
         tunnel = DEVICE if desired.state.link(DEVICE) is not None else ""
         return {

@@ -60,7 +60,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_cluster_win() -> None:
-    options = overlay(Options(mtu=1400), {"routing.backend": "hostgw", "proxy.mode": "x"}, "podwire-config")
+    options = overlay(Options(mtu=1400), {"routing.backend": "hostgw", "proxy.mode": "nftables"}, "podwire-config")
     assert options == Options(backend="hostgw", mtu=1400)
     assert overlay(Options(), {"routing.directRouting": "true", "routing.port": "4789"}, "x") == Options(
         direct_routing=True, port=4789
@@ -72,4 +72,17 @@ def test_settings_of_the_cluster_win() -> None:
 ])
 def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"^settings: routing"):
+        overlay(Options(), data, "settings")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"routing.backend": "a: ["}, "settings: routing.backend: not YAML: "),
+        ({"proxy.mode": "telepathy"}, "settings: proxy.mode: 'telepathy' is not a data plane; there are nftables"),
+        ({"routnig.backend": "vxlan"}, "settings: routnig.backend: is not a setting"),
+    ],
+)
+def test_a_key_that_is_wrong_is_named(data: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{words}"):
         overlay(Options(), data, "settings")

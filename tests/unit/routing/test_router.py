@@ -7,7 +7,7 @@ from ipaddress import ip_interface
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.backend import Options
-from podwire.routing.nodes import Address, Underlay
+from podwire.routing.nodes import Address, Facts, Underlay
 from podwire.routing.plan import Plan
 from podwire.routing.router import QUIET_S, RESYNC_S, Router, annotation
 from podwire.state.network import NetworkState
@@ -23,6 +23,10 @@ class MemoryMachine:
         self.tables: dict[str, Table | None] = {}
         self.failures: list[str] = []
         self.carries = True
+        self.without: set[str] = set()
+
+    def lacks(self, feature: str) -> str:
+        return f"the kernel has no {feature}" if feature in self.without else ""
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
         return Underlay("eth0", 1500, (ip_interface("10.89.0.11/24"),)) if self.carries else None
@@ -206,3 +210,44 @@ def test_tables_follow_the_options() -> None:
     assert {sample.labels.get("backend"): sample.value for sample in router.samples()}["hostgw"] == 1
     assert router.plan is not None
     assert annotation(router.plan.facts)["podwire.io/routing"] == "hostgw"
+
+
+def test_a_backend_that_the_kernel_lacks_is_named_and_another_is_used() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            assert lab.router.missing == ""
+            lab.machine.without = {"vxlan"}
+            lab.router.disturbed()
+            await lab.clock.advance(1)
+            assert lab.router.missing == "routing.backend vxlan: the kernel has no vxlan; using hostgw"
+            state = lab.machine.states[-1]
+            assert [(r.dst, r.via) for r in state.routes if r.via] == [("10.244.2.0/24", "10.89.0.12")]
+            assert state.link("podwire-vxlan") is None
+            assert lab.announced[-1].facts == Facts("hostgw", ("hostgw",))
+
+    asyncio.run(body())
+
+
+def test_a_peer_that_still_sends_by_a_backend_that_the_kernel_lacks_is_reached_by_another() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.machine.without = {"vxlan"}
+        lab.nodes["node-2"] = node(2, annotation(Facts("vxlan", ("hostgw", "vxlan"), "02:00:00:00:00:02")))
+        async with lab:
+            assert lab.router.plan is not None
+            assert lab.router.plan.senders == {"node-2": "hostgw"}
+            assert lab.router.problem == ""
+
+    asyncio.run(body())
+
+
+def test_without_nftables_pods_are_routed_and_what_is_missing_is_named() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.machine.without = {"nftables"}
+        async with lab:
+            assert lab.router.missing.startswith("routing: the kernel has no nftables; ")
+            assert (lab.machine.tables, lab.router.problem) == ({}, "")
+            assert len(lab.announced) == 1
+
+    asyncio.run(body())

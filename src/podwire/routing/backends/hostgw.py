@@ -16,6 +16,7 @@ class HostGateway:
     """Routes by way of the peers themselves."""
 
     name = "hostgw"
+    feature = ""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -25,6 +25,7 @@ class VxlanTunnel:
     """A VXLAN device to all peers."""
 
     name = "vxlan"
+    feature = "vxlan"
 
     def __init__(self, options: Options) -> None:
         self._options = options
