@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.errors import ClusterError, ConfigError
 from podwire.local import places
-from podwire.local.config import ClusterConfig, RoutingSection, check_config, read_config
+from podwire.local.config import ClusterConfig, RoutingSection, check_change, check_config, read_config, recall_config
 from podwire.local.manifests import Manifest, in_order, parse_manifests, read_manifests
 
 name_option = click.option(
@@ -20,7 +20,7 @@ name_option = click.option(
 
 @click.command()
 @name_option
-@click.option("--nodes", type=int, metavar="N", help="How many nodes.  [default: 3]")
+@click.option("--nodes", type=int, metavar="N", help="How many nodes.  [default: 3, or as many as run]")
 @click.option("--segments", type=int, metavar="N", help="L2 segments, joined by a router.  [default: 1]")
 @click.option("--backend", metavar="NAME", help="Routing backend: vxlan or hostgw.  [default: vxlan]")
 @click.option("--config", "config_file", metavar="FILE", help="Cluster configuration (YAML); options win over it.")
@@ -45,7 +45,8 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
 
     Nodes are network namespaces with their own agent and kubelet; pods are real processes; kubectl works. The command
     can be repeated: it starts what is missing, adds or removes nodes, switches the routing backend, applies the
-    manifests again, and leaves the rest running. With -f it waits until the applied workloads are Ready.
+    manifests again, and leaves the rest running; what is not said stays as it is. With -f it waits until the applied
+    workloads are Ready.
 
     \b
     podwire up --nodes 3 -f examples/shop --probe
@@ -56,7 +57,7 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
 
     places.check_name(name)
     places.check_root()
-    config = _configured(config_file, nodes, segments, backend)
+    config = _configured(name, config_file, nodes, segments, backend)
     manifests = _manifests(files)
     request = bring_up.UpRequest(
         name=name, config=config, manifests=manifests, state=state_dir, probe=with_probe, timeout_s=timeout_s
@@ -69,9 +70,11 @@ def _say(line: str) -> None:
 
 
 def _configured(
-    config_file: str | None, nodes: int | None, segments: int | None, backend: str | None
+    name: str, config_file: str | None, nodes: int | None, segments: int | None, backend: str | None
 ) -> ClusterConfig:
-    config = read_config(config_file) if config_file else ClusterConfig()
+    layout = places.find(name)
+    known = recall_config(layout) if layout else None
+    config = read_config(config_file) if config_file else known or ClusterConfig()
     changes: dict[str, object] = {}
     if nodes is not None:
         changes["nodes"] = nodes
@@ -80,7 +83,10 @@ def _configured(
     if backend is not None:
         changes["routing"] = RoutingSection(backend=backend)
     config = msgspec.structs.replace(config, **changes)
-    check_config(config, config_file or "podwire up")
+    source = config_file or "podwire up"
+    check_config(config, source)
+    if known is not None:
+        check_change(known, config, source)
     return config
 
 

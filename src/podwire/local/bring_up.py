@@ -16,7 +16,7 @@ from podwire.kernel.netlink import Netlink
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, launch, objects, overview, places, readiness
-from podwire.local.config import ClusterConfig
+from podwire.local.config import ClusterConfig, remember_config
 from podwire.local.control import Ask, ask
 from podwire.local.layout import Layout
 from podwire.local.manifests import Manifest
@@ -53,6 +53,7 @@ def run(request: UpRequest, say: Say) -> int:
         launch.ensure_supervisor(layout)
         argument = msgspec.to_builtins(request.config)
         ask(launch.control_socket(layout), Ask(do="ensure", argument=argument), say)
+        remember_config(layout, request.config)
         return asyncio.run(_finish(request, layout, say))
 
 

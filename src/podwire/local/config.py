@@ -22,8 +22,19 @@ from typing import Any
 import msgspec
 import yaml
 
+from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
-from podwire.local.layout import NODES_PER_SEGMENT, SEGMENTS
+from podwire.local.layout import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Layout
+from podwire.proxy.registry import DATAPLANES
+from podwire.routing.registry import BACKENDS
+
+Network = IPv4Network | IPv6Network
+
+_LEAST_SERVICES = 32
+"""Cluster DNS is the tenth address."""
+_REMEMBERED = "cluster.yaml"
+_FIXED = {"pod_cidrs": "podCIDRs", "service_cidrs": "serviceCIDRs"}
+"""What a cluster keeps for life: fields, and their names in the file."""
 
 
 class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -99,6 +110,30 @@ def parse_config(text: str, source: str) -> ClusterConfig:
     return config
 
 
+def remember_config(layout: Layout, config: ClusterConfig) -> None:
+    """Keeps what a cluster is made of, for the next ``podwire up`` that says less."""
+    (Path(layout.run) / _REMEMBERED).write_bytes(msgspec.yaml.encode(config))
+
+
+def recall_config(layout: Layout) -> ClusterConfig | None:
+    """What a cluster was made of at last; None when it was never complete."""
+    try:
+        return msgspec.yaml.decode((Path(layout.run) / _REMEMBERED).read_bytes(), type=ClusterConfig)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def check_change(known: ClusterConfig, wanted: ClusterConfig, source: str) -> None:
+    """Checks that a running cluster can become what is wanted.
+
+    Raises: ConfigError with the field path.
+    """
+    for field, path in _FIXED.items():
+        have = getattr(known, field)
+        if have != getattr(wanted, field):
+            raise ConfigError(source, path, f"the running cluster keeps {', '.join(have)}; take it down first")
+
+
 def check_config(config: ClusterConfig, source: str) -> None:
     """Checks what types alone cannot say.
 
@@ -111,8 +146,13 @@ def check_config(config: ClusterConfig, source: str) -> None:
         raise ConfigError(source, "nodes", f"{config.nodes}: expected 1 to {most} with {config.segments} segments")
     if not 0 <= config.api_port <= 65535:
         raise ConfigError(source, "apiPort", f"{config.api_port}: expected 0 to 65535")
-    _check_networks(config.pod_cidrs, source, "podCIDRs")
-    _check_networks(config.service_cidrs, source, "serviceCIDRs")
+    if config.routing.backend not in BACKENDS:
+        problem = f"{config.routing.backend!r} is not a routing backend; there are {', '.join(BACKENDS)}"
+        raise ConfigError(source, "routing.backend", problem)
+    if config.proxy.mode not in DATAPLANES:
+        problem = f"{config.proxy.mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
+        raise ConfigError(source, "proxy.mode", problem)
+    _check_networks(config, source)
     for number, rule in enumerate(config.images):
         if bool(rule.name) == bool(rule.prefix):
             raise ConfigError(source, f"images[{number}]", "expected exactly one of name and prefix")
@@ -120,15 +160,38 @@ def check_config(config: ClusterConfig, source: str) -> None:
             raise ConfigError(source, f"images[{number}].command", "expected a command")
 
 
-def _check_networks(cidrs: tuple[str, ...], source: str, path: str) -> None:
-    families: list[int] = []
-    for number, cidr in enumerate(cidrs):
-        families.append(_network(cidr, source, f"{path}[{number}]").version)
+def _check_networks(config: ClusterConfig, source: str) -> None:
+    pods = _networks(config.pod_cidrs, source, "podCIDRs")
+    services = _networks(config.service_cidrs, source, "serviceCIDRs")
+    for number, network in enumerate(services):
+        path = f"serviceCIDRs[{number}]"
+        if network.num_addresses < _LEAST_SERVICES:
+            raise ConfigError(source, path, f"{network}: expected at least {_LEAST_SERVICES} addresses")
+        if not any(pod.version == network.version for pod in pods):
+            raise ConfigError(source, path, f"{network}: there are no pods of that family in podCIDRs")
+    for number, network in enumerate(pods):
+        bits = default_mask(network) - network.prefixlen
+        if not config.nodes <= 1 << bits <= 1 << MAX_BITS:
+            problem = f"{network}: expected room for {config.nodes} nodes with a /{default_mask(network)} each"
+            raise ConfigError(source, f"podCIDRs[{number}]", problem)
+    taken: list[tuple[str, Network]] = [("the fabric", ip_network(fabric)) for fabric in FABRIC]
+    for path, networks in (("podCIDRs", pods), ("serviceCIDRs", services)):
+        for number, network in enumerate(networks):
+            for what, other in taken:
+                if network.version == other.version and network.overlaps(other):
+                    raise ConfigError(source, f"{path}[{number}]", f"{network} overlaps {what} ({other})")
+            taken.append((f"{path}[{number}]", network))
+
+
+def _networks(cidrs: tuple[str, ...], source: str, path: str) -> list[Network]:
+    found = [_network(cidr, source, f"{path}[{number}]") for number, cidr in enumerate(cidrs)]
+    families = [network.version for network in found]
     if not families or len(set(families)) != len(families):
         raise ConfigError(source, path, "expected one network, or one of each family")
+    return found
 
 
-def _network(cidr: str, source: str, path: str) -> IPv4Network | IPv6Network:
+def _network(cidr: str, source: str, path: str) -> Network:
     try:
         return ip_network(cidr)
     except ValueError as failure:

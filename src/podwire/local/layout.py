@@ -16,6 +16,8 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+FABRIC = ("10.89.0.0/16", "fd89::/16")
+"""Where the segments of all clusters lie."""
 HOST_NUMBER = 1
 ROUTER_NUMBER = 254
 FIRST_NODE_NUMBER = 11

@@ -6,6 +6,7 @@ host does not use. The lock is a file lock, so it goes with the process that hol
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -21,6 +22,8 @@ RUN_ROOT = Path("/run/podwire")
 STATE_ROOT = Path("/var/lib/podwire")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
 _LAYOUT = "layout.json"
+_NEEDED = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+"""Capabilities without which nothing works, and their bits (linux/capability.h)."""
 
 
 def check_name(name: str) -> None:
@@ -30,9 +33,20 @@ def check_name(name: str) -> None:
 
 
 def check_root() -> None:
-    """Raises: ClusterError when this process may not make namespaces."""
+    """Raises: ConfigError when this process may not make namespaces and networks."""
     if os.geteuid() != 0:
-        raise ClusterError("local clusters are made of network namespaces, which needs root: run it with sudo")
+        raise ConfigError("podwire", "", "local clusters are made of network namespaces, which needs root: use sudo")
+    held = capabilities(Path("/proc/self/status").read_text(encoding="utf-8"))
+    lacking = [name for name, bit in _NEEDED.items() if not held >> bit & 1]
+    if lacking:
+        words = f"local clusters need {' and '.join(lacking)}, which this root has not; give them to the container"
+        raise ConfigError("podwire", "", words)
+
+
+def capabilities(status: str) -> int:
+    """The effective capabilities in the text of ``/proc/<pid>/status``, as a set of bits."""
+    line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    return int(line.partition(":")[2], 16)
 
 
 def find(name: str) -> Layout | None:
@@ -65,7 +79,8 @@ def names() -> tuple[str, ...]:
 def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Layout:
     """The layout of a cluster, made now if it is new; ``used`` are the IPv4 prefixes that the host routes.
 
-    Raises: ClusterError when no index is free, or when the cluster exists with another number of segments.
+    Raises: ClusterError when no index is free, or when the cluster exists with another number of segments;
+    ConfigError when its folders cannot be written.
     """
     known = find(name)
     if known:
@@ -90,8 +105,13 @@ def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...
 
 
 def _write(layout: Layout) -> None:
-    for path in (Path(layout.run), Path(layout.state)):
-        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+    for path in (Path(layout.state), Path(layout.run)):
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o755)
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
+        except OSError as failure:
+            raise ConfigError("--state-dir", "", f"{path}: cannot be written: {failure.strerror}") from failure
     (Path(layout.run) / _LAYOUT).write_bytes(msgspec.json.encode(layout))
 
 

@@ -112,12 +112,15 @@ class ClusterSupervisor:
         deadline = self._clock.monotonic() + _API_WAIT_S
         while True:
             try:
-                if (await client.raw("GET", "/readyz")).status == 200:
+                answer = await client.raw("GET", "/readyz")
+                if answer.status == 200:
                     return
+                problem = f"/readyz says {answer.status}"
             except ApiUnreachable as failure:
-                if self._clock.monotonic() > deadline:
-                    log = self._run / "log/apiserver.log"
-                    raise ClusterError(f"the API server does not come up ({failure}); its log is {log}") from failure
+                problem = str(failure)
+            if self._clock.monotonic() > deadline:
+                log = self._run / "log/apiserver.log"
+                raise ClusterError(f"the API server does not come up ({problem}); its log is {log}")
             await self._clock.sleep(_API_POLL_S)
 
     async def _drop_nodes(self, client: Client, config: ClusterConfig) -> None:

@@ -1,7 +1,18 @@
+from pathlib import Path
+
 import pytest
 
 from podwire.errors import ConfigError
-from podwire.local.config import ClusterConfig, parse_config, read_config
+from podwire.local.config import (
+    ClusterConfig,
+    RoutingSection,
+    check_change,
+    parse_config,
+    read_config,
+    recall_config,
+    remember_config,
+)
+from podwire.local.layout import Layout
 
 
 def test_an_empty_file_is_all_defaults() -> None:
@@ -29,6 +40,14 @@ def test_fields_are_read() -> None:
         ("images: [{command: [a]}]", "c.yaml: images[0]: expected exactly one of name and prefix"),
         ("images: [{name: a, prefix: b, command: [a]}]", "c.yaml: images[0]: expected exactly one"),
         ("images: [{name: a}]", "c.yaml: images[0].command: expected a command"),
+        ("routing: {backend: pigeon}", "c.yaml: routing.backend: 'pigeon' is not a routing backend; there are hostgw"),
+        ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; there are nftables"),
+        ("serviceCIDRs: [10.96.0.0/28]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/28: expected at least 32 addresses"),
+        ("serviceCIDRs: ['fd96::/112']", "c.yaml: serviceCIDRs[0]: fd96::/112: there are no pods of that family"),
+        ("podCIDRs: [10.244.0.0/23]", "c.yaml: podCIDRs[0]: 10.244.0.0/23: expected room for 3 nodes with a /24 each"),
+        ("podCIDRs: ['fd44::/16', 10.244.0.0/16]", "c.yaml: podCIDRs[0]: fd44::/16: expected room for 3 nodes"),
+        ("podCIDRs: [10.96.0.0/12]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/16 overlaps podCIDRs[0] (10.96.0.0/12)"),
+        ("serviceCIDRs: [10.89.8.0/24]", "c.yaml: serviceCIDRs[0]: 10.89.8.0/24 overlaps the fabric (10.89.0.0/16)"),
         ("- 1", "Expected `object`, got `array`"),
     ],
 )
@@ -36,6 +55,20 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "c.yaml")
     assert message in str(caught.value)
+
+
+def test_what_a_cluster_was_made_of_is_known_to_the_next_up(tmp_path: Path) -> None:
+    layout = Layout(name="demo", index=0, segment_count=1, run=str(tmp_path), state=str(tmp_path))
+    assert recall_config(layout) is None
+    config = ClusterConfig(nodes=5, routing=RoutingSection(backend="hostgw"))
+    remember_config(layout, config)
+    assert recall_config(layout) == config
+
+
+def test_the_networks_of_a_running_cluster_stay() -> None:
+    check_change(ClusterConfig(), ClusterConfig(nodes=7), "c.yaml")
+    with pytest.raises(ConfigError, match=r"^c\.yaml: podCIDRs: the running cluster keeps 10\.244\.0\.0/16; take it"):
+        check_change(ClusterConfig(), ClusterConfig(pod_cidrs=("10.1.0.0/16",)), "c.yaml")
 
 
 def test_a_missing_file_is_named() -> None:
