@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwire.apiserver import failures
+from podwire.apiserver import failures, openapi_protobuf
 from podwire.apiserver.kinds import Key, Kind
 from podwire.apiserver.messages import Request, Response
 from podwire.apiserver.openapi import Documents
@@ -40,6 +40,8 @@ class OpenApi:
         documents = self._documents
         path = request.path.strip("/")
         accept = request.headers.get("accept", "")
+        if path == "openapi/v2" and "json" not in accept and openapi_protobuf.ACCEPTED in accept:
+            return _tagged(request, documents.v2_protobuf, (), openapi_protobuf.CONTENT_TYPE)
         if accept and not any(part in accept for part in ("json", "*/*", "application/*")):
             raise failures.not_acceptable()
         if path == "openapi/v3":
@@ -54,9 +56,11 @@ class OpenApi:
         return _tagged(request, body, _FOREVER if wanted and wanted == documents.digest(group) else ())
 
 
-def _tagged(request: Request, body: bytes, headers: tuple[tuple[str, str], ...]) -> Response:
+def _tagged(
+    request: Request, body: bytes, headers: tuple[tuple[str, str], ...], content_type: str = "application/json"
+) -> Response:
     tag = f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"'
     headers = (*headers, ("Etag", tag), ("Vary", "Accept"))
     if request.headers.get("if-none-match") == tag:
         return Response(304, b"", headers=headers)
-    return Response(200, body, headers=headers)
+    return Response(200, body, content_type, headers)

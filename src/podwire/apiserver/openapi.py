@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+from podwire.apiserver import openapi_protobuf
 from podwire.apiserver.kinds import GROUPS, Kind
 from podwire.apiserver.schema import data
 
@@ -164,9 +165,7 @@ def _paths(kind: Kind, *, v2: bool) -> Json:
     if "create" in kind.verbs:
         listed["post"] = _operation(kind, "post", "post", v2)
     single = {
-        method: _operation(kind, method, _ACTIONS[method], v2)
-        for method, verb in _VERBS.items()
-        if verb in kind.verbs
+        method: _operation(kind, method, _ACTIONS[method], v2) for method, verb in _VERBS.items() if verb in kind.verbs
     }
     out = {f"{root}/{kind.plural}": listed}
     if single:
@@ -234,14 +233,22 @@ class Documents:
     @cached_property
     def v2(self) -> bytes:
         """The document of version 2, as JSON."""
+        return _bytes(self._v2)
+
+    @cached_property
+    def v2_protobuf(self) -> bytes:
+        """The document of version 2, as protobuf."""
+        return openapi_protobuf.encode(self._v2)
+
+    @property
+    def _v2(self) -> Json:
         kinds = [kind for found in self._groups.values() for kind in found]
-        document = {
+        return {
             "swagger": "2.0",
             "info": INFO,
             "paths": {url: body for kind in kinds for url, body in _paths(kind, v2=True).items()},
             "definitions": self._schemas(kinds, V2_REF),
         }
-        return _bytes(document)
 
     def _schemas(self, kinds: Iterable[Kind], prefix: str) -> Json:
         names, custom = ["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"], {}
