@@ -100,6 +100,11 @@ class AgentConfig(Section, frozen=True):
         return Path(self.cni.socket or f"{self.run_dir}/cni.sock")
 
     @property
+    def agent_socket(self) -> Path:
+        """Where the agent tells what it wants."""
+        return Path(self.run_dir, "agent.sock")
+
+    @property
     def database(self) -> Path:
         """The ledger of addresses."""
         return Path(self.cni.database or f"{self.state_dir}/ipam.db")

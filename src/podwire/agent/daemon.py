@@ -11,9 +11,9 @@ from typing import Any
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, overlay
-from podwire.agent.holdings import Holdings, Share
+from podwire.agent.holdings import Holdings
 from podwire.agent.notes import FEATURE_MISSING, SETTINGS_REFUSED, Notes
-from podwire.cni import program, wiring
+from podwire.cni import program
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
 from podwire.cni.wiring import Node as PodNode
@@ -26,6 +26,7 @@ from podwire.kube.resources import CONFIGMAPS, NODES, Json
 from podwire.model.node import Node
 from podwire.observe.health import Health
 from podwire.observe.log import Log, configure
+from podwire.observe.pages import Pages
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
@@ -33,7 +34,6 @@ from podwire.routing.router import Router, annotation
 from podwire.routing.underlay import DEFAULT_MTU
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
-from podwire.state.network import NetworkState
 
 Tasks = dict[str, Callable[[], Awaitable[None]]]
 """What is to run, by name."""
@@ -55,7 +55,6 @@ class Agent:
         self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()
         self.holdings = Holdings()
-        self.health.pages["/state"] = self.holdings.page
 
     async def run(self) -> None:
         """Runs the parts until cancelled.
@@ -63,7 +62,8 @@ class Agent:
         Raises: ConfigError, KernelError when a part cannot even be made; no part runs then.
         """
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
-        tasks: Tasks = {"health": self._serve_health}
+        pages = Pages(self.config.agent_socket, {"/state": self.holdings.page}, lambda: self.clock.sleep(0))
+        tasks: Tasks = {"health": self._serve_health, "pages": pages.serve}
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
         if "routing" in self.config.parts:
             self._make_routing(tasks, cni)
@@ -98,12 +98,8 @@ class Agent:
         self.health.ready["cni"] = service.problem
         self.health.metrics["cni"] = service.samples
 
-        def share() -> Share:
-            state, table = service.pods.desired()
-            return Share("cni", (table,) if table is not None else (), state, wiring.OWNER)
-
-        self.holdings.shares.append(share)
-        tasks |= {"cni": service.run, "cni bury": service.bury, "cni sweep": service.sweep}
+        self.holdings.parts["cni"] = service.pods.shares
+        tasks |= {"cni": service.run, "cni bury": service.bury, "cni sweep": service.sweep, "cni heal": service.heal}
         if config.cni.bin_dir:
             program.install(config.cni.bin_path)
         if config.cni.conf_dir:
@@ -119,11 +115,7 @@ class Agent:
         self.health.ready["routing"] = lambda: router.problem
         self.health.metrics["routing"] = router.samples
 
-        def share() -> Share:
-            tables = tuple(table for table in router.tables.values() if table is not None)
-            return Share("routing", tables, router.plan.state if router.plan else NetworkState(), OWNER)
-
-        self.holdings.shares.append(share)
+        self.holdings.parts["routing"] = lambda: [router.share(OWNER)]
 
         async def announce(plan: Plan) -> bool:
             me, _ = router.me()
@@ -196,7 +188,7 @@ class Agent:
             self.health.ready["proxy"] = lambda: problem
             return
         tasks |= services.tasks(self.health, self.announcer)
-        self.holdings.shares.append(lambda: Share("proxy", services.tables()))
+        self.holdings.parts["proxy"] = lambda: [services.share()]
 
 
 def _pod_node(mtu: int, addresses: tuple[Any, ...], node: Node | None) -> PodNode:

@@ -15,6 +15,7 @@ from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.settings import parse_settings
 from podwire.state.nft import Table
+from podwire.state.share import Share
 
 ANNOTATION = "podwire.io/proxy"
 _LABELS = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
@@ -60,10 +61,10 @@ class ServicePart:
             "proxy announcement": tell,
         }
 
-    def tables(self) -> tuple[Table, ...]:
-        """What nftables should hold for Services."""
-        tables: tuple[Table, ...] = self._plane.desired() if self._proxy.programmed.is_set() else ()
-        return tables
+    def share(self) -> Share:
+        """What the kernel should hold for Services, as last programmed."""
+        tables: tuple[Table, ...] = self._plane.desired()
+        return Share(part="proxy", tables=tables, note="" if tables else self._problem())
 
     def _problem(self) -> str:
         return "" if self._proxy.programmed.is_set() else "Services are not programmed yet"

@@ -9,10 +9,8 @@ DEL does not wait until the kernel has taken the device away (16 to 28 ms each, 
 routes and neighbours and leaves the device to a later group delete. Measured in the agent: ADD about 1 ms, DEL 0.15.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
-
-from msgspec.structs import replace
 
 from podwire.cni import ports, spec, wiring
 from podwire.cni.ipam.leases import Leases
@@ -22,8 +20,9 @@ from podwire.cni.wiring import Node, Wiring
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.state.network import NetworkState, merge
+from podwire.state.network import NetworkState
 from podwire.state.nft import Table
+from podwire.state.share import Share
 
 ALREADY_ATTACHED = 101
 IFNAME_EXISTS = 102
@@ -60,6 +59,14 @@ class Plumber(Protocol):
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes devices of the node."""
+        ...
+
+    def present(self, ones: Iterable[Attachment]) -> list[Attachment]:
+        """Those that have their device."""
+        ...
+
+    def hold(self, state: NetworkState) -> Sequence[str]:
+        """Makes the node's namespace hold all routes and neighbours of pods; what failed, in words."""
         ...
 
     def is_own(self, netns: str) -> bool:
@@ -184,7 +191,10 @@ class PodNetwork:
         self._hold_ports()
 
     def sweep(self) -> None:
-        """To be called every minute: gives back attachments whose device has been gone for two calls."""
+        """To be called every minute: gives back attachments whose device has been gone for two calls.
+
+        The hostPort table is put right too.
+        """
         have = self._plumber.read()
         gone = {key for key, one in self._leases.held.items() if have.link(one.host_link) is None}
         self._suspects = {key: self._suspects.get(key, 0) + 1 for key in gone}
@@ -192,6 +202,8 @@ class PodNetwork:
         self._drop(dead)
         self._report_collected(dead, "its device has been gone for a minute")
         self._remove_strays(have)
+        if any(one.ports for one in self._leases.held.values()):
+            self._hold_ports()
 
     def forgotten(self) -> frozenset[str]:
         """The addresses given back since the last call that nobody holds again: their connections may go."""
@@ -207,13 +219,25 @@ class PodNetwork:
         if node.mtu != before.mtu:
             self._plumber.rewire(self._leases.held.values(), node)
 
-    def desired(self) -> tuple[NetworkState, Table | None]:
-        """What the node's kernel should hold for its pods."""
-        node = self._node()
-        ones = self._leases.held.values()
-        states = [wiring.plan(one, node).host for one in ones]
-        links = tuple(replace(link, peer="") for state in states for link in state.links)
-        return replace(merge(states), links=links), ports.plan(ones)
+    def heal(self) -> Sequence[str]:
+        """Puts right what somebody changed of running pods on the node's side; what failed, in words.
+
+        A device that is gone cannot be made again, since its other end is gone too: ``sweep`` gives the pod back.
+        """
+        ones = self._plumber.present(self._leases.held.values())
+        return self._plumber.hold(wiring.merged(ones, self._node()))
+
+    def shares(self) -> Iterator[Share]:
+        """What the kernel should hold: the node's side of all pods with their hostPorts, then each pod's own."""
+        node, ones = self._node(), list(self._leases.held.values())
+        table = ports.plan(ones)
+        mark = wiring.OWNER.route_protocol
+        tables, absent = ((), (("inet", ports.TABLE),)) if table is None else ((table.canonical(),), ())
+        yield Share(part="cni", protocol=mark, state=wiring.merged(ones, node), tables=tables, absent=absent)
+        for one in ones:
+            if one.netns:
+                yield Share(part="cni", protocol=mark, netns=one.netns, pod=wiring.pod_name(one),
+                            state=wiring.plan(one, node).pod)
 
     def samples(self) -> list[Sample]:
         """The metrics of CNI and of address management."""

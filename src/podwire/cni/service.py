@@ -1,10 +1,16 @@
-"""The CNI part of an agent: socket, addresses and kernel put together, and its two background jobs.
+"""The CNI part of an agent: socket, addresses and kernel put together, and its background jobs.
 
 ``bury`` deletes unwired devices in a thread, :data:`BURY_S` after the first DEL, so that a burst of them is one
-deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL.
+deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods' routes,
+neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a route or neighbour of a pod
+that goes, a device that changes and an address of the node that comes or goes are followed by a look after
+:data:`HEAL_S`; 2. the next look is :data:`HEAL_REST_S` later, so pods that come and go by the dozen cost one a second;
+3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from 0.2 s to
+10 s, and at once when an address comes; 4. what the kernel does not tell of, as sysctls, is looked at with ``sweep``.
 """
 
 import asyncio
+from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -16,14 +22,18 @@ from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import Request
 from podwire.cni.server import Server
-from podwire.cni.wiring import Node
+from podwire.cni.wiring import OWNER, Node
 from podwire.errors import KernelError
+from podwire.kernel.monitor import Event
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
+from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
 BURY_S = 0.05
 SWEEP_S = 60.0
+HEAL_S = 0.05
+HEAL_REST_S = 1.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +56,7 @@ class CniService:
         self._ledger = Ledger(settings.database)
         self._node = Node()
         self._unwired = asyncio.Event()
+        self._disturbed = asyncio.Event()
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
@@ -67,6 +78,7 @@ class CniService:
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
         self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
         self.pods.node_changed()
+        self._disturbed.set()
 
     def recover(self) -> None:
         """Puts right what an earlier agent left; to be called before ``run``."""
@@ -74,6 +86,7 @@ class CniService:
             self._take(msgspec.json.decode(remembered, type=Node))
         self.pods.recover(self._settings.network)
         self._unwired.set()
+        self._disturbed.set()
 
     async def run(self) -> None:
         """Answers requests until cancelled."""
@@ -97,6 +110,38 @@ class CniService:
             await self._clock.sleep(SWEEP_S)
             self.pods.sweep()
             self._unwired.set()
+            self._disturbed.set()
+
+    async def heal(self) -> None:
+        """Puts right what somebody changed of pods' wiring, until cancelled."""
+        backoff = Backoff(0.2, 10.0)
+        told = ""
+        with self._plumber.watch() as monitor:
+            monitor.attach(self._changed)
+            while True:
+                await self._disturbed.wait()
+                await self._clock.sleep(HEAL_S)
+                self._disturbed.clear()
+                problem = "; ".join(self.pods.heal())
+                if problem and problem != told:
+                    self._log.warning("pods' wiring is not complete", problem=problem)
+                told = problem
+                if not problem:
+                    backoff.reset()
+                    await self._clock.sleep(HEAL_REST_S)
+                elif not await self._disturbed_within(backoff.next_delay_s()):
+                    self._disturbed.set()
+
+    async def _disturbed_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._disturbed.wait()
+        except TimeoutError:
+            return False
+
+    def _changed(self, events: Sequence[Event]) -> None:
+        if any(_concerns_pods(event) for event in events):
+            self._disturbed.set()
 
     def close(self) -> None:
         """Closes sockets and ledger; everything in the kernel stays."""
@@ -120,3 +165,14 @@ class CniService:
         finally:
             if request.command in ("DEL", "GC"):
                 self._unwired.set()
+
+
+def _concerns_pods(event: Event) -> bool:
+    """Whether what happened may have taken something from pods.
+
+    Routes that go with their device or with their source address are not announced (net/ipv4/fib_trie.c,
+    ``fib_table_flush``): the device or the address is.
+    """
+    if event.kind in ("route", "neighbour"):
+        return event.removed and event.proto == OWNER.route_protocol
+    return True

@@ -11,16 +11,17 @@ the ledger is lost. ``rp_filter`` 1 on it drops IPv4 packets with a source that 
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.cni import spec
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import Key, Request
 from podwire.state.link import Link
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, Owner, merge
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 ROUTE_PROTOCOL = 112
@@ -78,11 +79,15 @@ def pod_mac(key: Key) -> str:
     return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
 
 
+def pod_name(one: Attachment) -> str:
+    """``namespace/pod``; a dash where it is not known."""
+    return f"{one.namespace}/{one.pod}" if one.pod else "-"
+
+
 def alias_of(one: Attachment) -> str:
     """What ``ip link`` shows of the node's end: whose it is; the interface when it is not eth0."""
-    name = f"{one.namespace}/{one.pod}" if one.pod else "-"
     suffix = "" if one.key.ifname == "eth0" else f" {one.key.ifname}"
-    return f"{name} {one.key.container}{suffix}"
+    return f"{pod_name(one)} {one.key.container}{suffix}"
 
 
 def owner_of(link: Link) -> tuple[str, str] | None:
@@ -170,6 +175,13 @@ def plan(one: Attachment, node: Node) -> Wiring:
         ),
     )
     return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(wiring.pod))
+
+
+def merged(ones: Iterable[Attachment], node: Node) -> NetworkState:
+    """The node's side of several attachments; the pods' ends lie elsewhere and are not named."""
+    states = [plan(one, node).host for one in ones]
+    links = tuple(replace(link, peer="") for state in states for link in state.links)
+    return replace(merge(states), links=links)
 
 
 def _sysctls(host: str) -> tuple[Sysctl, ...]:

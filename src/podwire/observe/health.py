@@ -1,4 +1,4 @@
-"""The small HTTP endpoint of a component: ``/healthz``, ``/readyz``, ``/metrics``, and pages of its own.
+"""The small HTTP endpoint of a component: ``/healthz``, ``/readyz``, ``/metrics``.
 
 ``/healthz`` says that the process works, ``/readyz`` that it has done what others wait for; both answer 200 ``ok``
 or 503 with a line per problem. ``/metrics`` is Prometheus' text form; its library is imported with the first
@@ -30,9 +30,6 @@ class Sample(msgspec.Struct, frozen=True):
 
 Samples = Callable[[], Iterable[Sample]]
 
-Page = Callable[[str], str]
-"""Given the query (``diff`` in ``/state?diff``), the text."""
-
 
 class Health:
     """What a component reports; parts add their checks and metrics, ``serve`` answers."""
@@ -41,7 +38,6 @@ class Health:
         self.live: dict[str, Check] = {}
         self.ready: dict[str, Check] = {}
         self.metrics: dict[str, Samples] = {}
-        self.pages: dict[str, Page] = {}
 
     async def serve(self, address: str, port: int) -> None:
         """Answers until cancelled; port 0 means no endpoint."""
@@ -67,10 +63,7 @@ class Health:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or words[0] != b"GET":
             return _response("405 Method Not Allowed", b"only GET\n")
-        path, _, query = words[1].decode("ascii", "replace").partition("?")
-        if path in self.pages:
-            return _response("200 OK", self.pages[path](query).encode())
-        match path:
+        match words[1].decode("ascii", "replace").partition("?")[0]:
             case "/healthz" | "/livez":
                 return _verdict(self.live)
             case "/readyz":
@@ -78,8 +71,7 @@ class Health:
             case "/metrics":
                 return _response("200 OK", self.render(), "text/plain; version=0.0.4; charset=utf-8")
             case _:
-                known = " ".join(("/healthz", "/readyz", "/metrics", *self.pages))
-                return _response("404 Not Found", f"{known}\n".encode())
+                return _response("404 Not Found", b"/healthz /readyz /metrics\n")
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text form, in the order of their names."""

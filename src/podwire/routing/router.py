@@ -33,8 +33,9 @@ from podwire.routing.registry import BACKENDS, FALLBACK, load
 from podwire.routing.tables import GUARD, MASQUERADE, guard, masquerade
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import Table
+from podwire.state.share import Share
 
 QUIET_S = 0.05
 RESYNC_S = 30.0
@@ -237,6 +238,18 @@ class Router:
         """What the Node object says of this node now."""
         node = self._nodes().get(self.node)
         return peer_of(node).facts if node is not None else None
+
+    def share(self, owner: Owner) -> Share:
+        """What the kernel should hold, by the last plan."""
+        return Share(
+            part="routing",
+            protocol=owner.route_protocol,
+            alias=owner.alias_prefix,
+            note="" if self.plan is not None else self.problem,
+            state=owner.stamp(self.plan.state) if self.plan is not None else NetworkState(),
+            tables=tuple(table.canonical() for table in self.tables.values() if table is not None),
+            absent=tuple(("inet", name) for name, table in self.tables.items() if table is None),
+        )
 
     def samples(self) -> list[Sample]:
         """The metrics of routing."""

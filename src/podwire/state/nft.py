@@ -125,9 +125,11 @@ class Set(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             yield f"\t\ttimeout {duration(self.timeout_s)}"
         if self.comment:
             yield f'\t\tcomment "{self.comment}"'
-        if self.elements:
-            texts = [self.element_text(key, element) for key, element in sorted(self.elements.items())]
-            yield "\t\telements = { " + ",\n\t\t\t     ".join(texts) + " }"
+        before = "\t\telements = { "
+        for number, key in enumerate(sorted(self.elements), 1):
+            after = "," if number < len(self.elements) else " }"
+            yield before + self.element_text(key, self.elements[key]) + after
+            before = "\t\t\t     "
         yield "\t}"
 
     def _type_text(self) -> str:
@@ -227,15 +229,19 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Sets and maps."""
 
     def __str__(self) -> str:
-        lines = [f"table {self.family} {self.name} {{"]
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The table as nft prints it, an element a line; a large one need never be in memory as a whole."""
+        yield f"table {self.family} {self.name} {{"
         if self.comment:
-            lines.append(f'\tcomment "{self.comment}"')
+            yield f'\tcomment "{self.comment}"'
         parts: tuple[Set | Chain, ...] = (*self.sets, *self.chains)
         for index, part in enumerate(parts):
             if index:
-                lines.append("")
-            lines.extend(part.lines())
-        return "\n".join([*lines, "}"])
+                yield ""
+            yield from part.lines()
+        yield "}"
 
     def canonical(self) -> "Table":
         """The same table with sets and chains in the order of their names and counters at zero."""

@@ -21,14 +21,6 @@ def test_health_and_readiness() -> None:
     assert get(health, "/readyz?verbose") == ("503", "routing: no pod CIDR\n")
 
 
-def test_pages() -> None:
-    health = Health()
-    health.pages["/state"] = lambda query: f"asked for {query or 'all'}"
-    assert get(health, "/state?diff") == ("200", "asked for diff")
-    assert get(health, "/state") == ("200", "asked for all")
-    assert "/state" in get(health, "/")[1]
-
-
 def test_metrics() -> None:
     health = Health()
     health.metrics["ipam"] = lambda: [

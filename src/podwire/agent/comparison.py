@@ -1,0 +1,47 @@
+"""Compares a node's kernel with the shares that its agent told, from outside of the agent.
+
+The agent is not asked what the kernel holds: the comparison is true also while it is stopped or at fault. What the
+cluster changes in this moment can show as a difference. Cost: a dump of each namespace that a share is about, and of
+each of its tables.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from podwire.kernel import netns, network
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.nft import Nft
+from podwire.state.drift import Difference, compare_network, compare_table, missing_share, surplus_table
+from podwire.state.share import Share
+
+
+def compare(shares: Iterable[Share], place: Path | None) -> Iterator[Difference]:
+    """The differences of all shares in their order; ``place`` is the node's namespace, None that of this process.
+
+    A share that is not known now counts as a difference: nothing says that the kernel holds it.
+
+    Raises: KernelError when the kernel cannot be read.
+    """
+    for share in shares:
+        if share.note:
+            yield Difference(share.title, "+", f"# not known yet: {share.note}")
+        elif share.netns and not netns.exists(share.netns):
+            yield from missing_share(share)
+        else:
+            yield from _compare(share, Path(share.netns) if share.netns else place)
+
+
+def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
+    if share.owner is not None:
+        with Netlink(place) as netlink:
+            have = network.read(netlink, share.owner, tuple(x.path for x in share.state.sysctls))
+        yield from compare_network(have, share)
+    if not share.tables and not share.absent:
+        return
+    with Nft(place) as nft:
+        for table in share.tables:
+            yield from compare_table(share.title, nft.read(table.family, table.name), table)
+        for family, name in share.absent:
+            surplus = nft.read(family, name)
+            if surplus is not None:
+                yield from surplus_table(share.title, surplus)

@@ -1,0 +1,167 @@
+"""The command ``podwire state``."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from podwire.agent import comparison
+from podwire.agent import config as agent_config
+from podwire.agent.config import AgentConfig
+from podwire.cli.cluster import name_option
+from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.local import places
+from podwire.local.fabric import share as fabric
+from podwire.observe import pages
+from podwire.state import drift, share
+from podwire.state.drift import Difference
+from podwire.state.share import Share
+
+TROUBLE = 2
+"""Exit status of ``--diff`` when it could not compare, as of diff(1)."""
+
+
+@click.command()
+@click.argument("node")
+@name_option
+@click.option("--diff", is_flag=True, help="Compare with what the kernel holds now.")
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice((fabric.PART, *agent_config.PARTS)),
+    help="Only this part; can be repeated.",
+)
+@click.option("--saved", metavar="FILE", help="Take what should be from an earlier output (- is stdin), not the agent.")
+@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+def state(  # noqa: PLR0913 - one parameter an option, as click calls it
+    node: str, name: str, diff: bool, parts: tuple[str, ...], saved: str | None, config_file: str | None, output: str
+) -> int:
+    """Show what a node's kernel should hold, or how it differs.
+
+    NODE is a node's name; in a local cluster also `switch`, `router` or `host`, which hold the fabric alone. Each part
+    of podwire tells links, addresses, routes, neighbours, sysctls and nftables tables; `cni` also the inside of each
+    pod. The text can be saved and given back with --saved, when the agent is down or to see what has changed since.
+
+    With --diff a line with + is what the kernel lacks, one with - what it holds of ours and should not. What belongs to
+    others is never shown. The exit status is then 0 without a difference, 1 with one, 2 when it cannot be told.
+
+    \b
+    podwire state node-1 --part cni
+    podwire state node-1 --diff
+    podwire state node-1 > wanted.txt; podwire state node-1 --diff --saved wanted.txt
+    """
+    try:
+        place, lines = _open(_Request(node, name, parts, saved, config_file))
+        if output == "text" and saved is None and not diff:
+            _write(lines)
+            return 0
+        shares = [one for one in share.parse(lines, saved or node) if not parts or one.part in parts]
+        if diff:
+            return _show_differences(node, comparison.compare(shares, place), output)
+        _show_shares(shares, output)
+    except PodwireError as failure:
+        if not diff:
+            raise
+        click.echo(f"podwire: {failure}", err=True)
+        return TROUBLE
+    return 0
+
+
+class _Request(NamedTuple):
+    """What was asked for, as typed."""
+
+    node: str
+    name: str
+    parts: tuple[str, ...]
+    saved: str | None
+    config_file: str | None
+
+
+def _open(request: _Request) -> tuple[Path | None, Iterator[str]]:
+    """The node's namespace, None for that of this process, and the lines of the document.
+
+    Raises: ConfigError, ClusterError; also when the lines are taken.
+    """
+    node, saved = request.node, request.saved
+    if request.config_file is not None:
+        config = agent_config.load(Path(request.config_file))
+        if node != config.node_name:
+            problem = f"{node!r} is not the node of {request.config_file}, which is {config.node_name!r}"
+            raise ConfigError("NODE", "", problem)
+        return None, _saved(saved) if saved else _ask(config, request.parts)
+    places.check_root()
+    layout = places.existing(request.name)
+    own = fabric.read_share(layout, node)
+    inside = None if node == fabric.HOST else Path(layout.netns(node))
+    return inside, _saved(saved) if saved else _local(own, Path(layout.node_run(node)), request.parts)
+
+
+def _local(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
+    """The fabric's share, then those of the place's agent if it has one."""
+    if not parts or fabric.PART in parts:
+        yield from (f"{line}\n" for line in (*own.lines(), ""))
+    asked = tuple(part for part in parts if part != fabric.PART)
+    file = run_dir / "agent.yaml"
+    if file.exists() and (asked or not parts):
+        yield from _ask(agent_config.load(file), asked)
+    else:
+        yield f"{share.END}\n"
+
+
+def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
+    """What the agent tells.
+
+    Raises: ClusterError when it does not answer.
+    """
+    path = config.agent_socket
+    try:
+        yield from pages.fetch(path, "/state?" + "&".join(f"part={part}" for part in parts))
+    except OSError as failure:
+        problem = f"the agent of {config.node_name} does not answer on {path} ({failure.strerror or failure})"
+        raise ClusterError(f"{problem}; --saved FILE compares with an earlier output") from failure
+
+
+def _saved(file: str) -> Iterator[str]:
+    """The lines of a file.
+
+    Raises: ConfigError when it cannot be read.
+    """
+    try:
+        with sys.stdin if file == "-" else Path(file).open(encoding="utf-8") as text:
+            yield from text
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ConfigError("--saved", file, str(failure)) from failure
+
+
+def _show_differences(node: str, differences: Iterator[Difference], output: str) -> int:
+    first = next(differences, None)
+    if first is None:
+        return 0
+    found = chain((first,), differences)
+    if output == "json":
+        _write_json(one._asdict() for one in found)
+    else:
+        _write((f"--- {node}: the kernel holds\n", f"+++ {node}: it should hold\n"))
+        _write(f"{line}\n" for line in drift.render(found))
+    return 1
+
+
+def _show_shares(shares: Iterable[Share], output: str) -> None:
+    if output == "text":
+        _write(f"{line}\n" for line in share.render(shares))
+    else:
+        _write_json({"where": where, "text": text} for one in shares for where, text in one.located())
+
+
+def _write_json(documents: Iterable[dict[str, str]]) -> None:
+    _write(f"{msgspec.json.encode(one).decode()}\n" for one in documents)
+
+
+def _write(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(lines)

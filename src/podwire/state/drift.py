@@ -1,0 +1,152 @@
+"""How what a kernel holds differs from what it should hold, as lines with a sign.
+
+A line with ``+`` is what the next run of a reconciler would add, one with ``-`` what it would take away; an object
+that changes has one of each, with the fields alone that differ. Everything that carries another mark than the share's
+is left out, and so are elements that packets put into dynamic sets, and counters. Lines come in order: objects of
+ip(8) first, then the tables.
+"""
+
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
+from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from podwire.state import changes
+from podwire.state.changes import Change
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, Owner
+from podwire.state.nft import Chain, Set, Table
+from podwire.state.nft_diff import element_changes
+from podwire.state.share import Share
+
+Sign = Literal["+", "-"]
+
+
+class Difference(NamedTuple):
+    """One line: where it belongs (``routing: table inet podwire-masquerade, set pods``), sign and text."""
+
+    where: str
+    sign: Sign
+    text: str
+
+
+def render(differences: Iterable[Difference]) -> Iterator[str]:
+    """The lines as a unified diff, with a header before each group of lines that belong together."""
+    place = ""
+    for one in differences:
+        if one.where != place:
+            place = one.where
+            yield f"@@ {place} @@"
+        yield f"{one.sign}{one.text}"
+
+
+def compare_network(have: NetworkState, share: Share) -> Iterator[Difference]:
+    """The differences of the objects of ip(8)."""
+    owner = share.owner
+    if owner is None:
+        return
+    wanted = owner.stamp(share.state)
+    found = changes.diff(have, wanted, owner)
+    for conflict in found.conflicts:
+        yield Difference(share.title, "+", f"{conflict.value}  # {conflict.reason}")
+    held = _by_key(have, owner)
+    for step in found.steps:
+        yield from (Difference(share.title, sign, text) for sign, text in _step(step, held))
+
+
+def _by_key(have: NetworkState, owner: Owner) -> dict[Any, Any]:
+    """What is there, by kind and key; where two share a key, the owner's."""
+    found: dict[Any, Any] = {}
+    for value in have.objects():
+        key = _key(value)
+        if key not in found or getattr(value, "proto", 0) == owner.route_protocol:
+            found[key] = value
+    return found
+
+
+def _key(value: Any) -> Any:
+    return (type(value), value.name if isinstance(value, Link) else value.key)
+
+
+def _step(step: Change, held: dict[Any, Any]) -> Iterator[tuple[Sign, str]]:
+    there = held.get(_key(step.value))
+    if step.verb == "delete":
+        yield "-", str(step.value)
+        return
+    if there is not None and step.verb == "set" and isinstance(step.value, Link):
+        wanted = replace(step.value, index=0)
+        fields = changes.differences(there, wanted)
+        yield "-", str(replace(wanted, **{field: getattr(there, field) for field in fields}))
+        yield "+", str(wanted)
+        return
+    if there is not None and step.verb == "replace":
+        yield "-", str(there)
+    yield "+", str(step.value)
+
+
+def compare_table(title: str, have: Table | None, want: Table) -> Iterator[Difference]:
+    """The differences of one table."""
+    place = f"{title}: table {want.family} {want.name}"
+    if have is None:
+        yield from (Difference(place, "+", line) for line in want.lines())
+        return
+    if have.comment != want.comment:
+        yield from _replaced(place, [f'comment "{have.comment}"'], [f'comment "{want.comment}"'])
+    old_sets, new_sets = ({each.name: each for each in table.sets} for table in (have, want))
+    for name in sorted(old_sets.keys() | new_sets.keys()):
+        yield from _compare_set(place, old_sets.get(name), new_sets.get(name))
+    old_chains, new_chains = ({chain.name: chain for chain in table.chains} for table in (have, want))
+    for name in sorted(old_chains.keys() | new_chains.keys()):
+        yield from _compare_chain(place, old_chains.get(name), new_chains.get(name))
+
+
+def missing_share(share: Share) -> Iterator[Difference]:
+    """All of a share, for a namespace that is not there."""
+    yield from (Difference(f"{share.title} (its namespace is gone)", "+", str(x)) for x in share.state.objects())
+
+
+def surplus_table(title: str, have: Table) -> Iterator[Difference]:
+    """A table that should not be there."""
+    place = f"{title}: table {have.family} {have.name}"
+    yield from (Difference(place, "-", line) for line in have.canonical().lines())
+
+
+def _compare_set(place: str, old: Set | None, new: Set | None) -> Iterator[Difference]:
+    either = new or old
+    assert either is not None, "one of the two is there"
+    place = f"{place}, {'map' if either.data else 'set'} {either.name}"
+    if old is None or new is None:
+        lines = [line.strip() for line in either.lines()]
+        yield from _replaced(place, lines if old else [], lines if new else [])
+        return
+    before, after = ([line.strip() for line in x.without_elements().lines()] for x in (old, new))
+    if before != after:
+        yield from _replaced(place, before, after)
+    removed, added = element_changes(old, new)
+    gone, come = removed.elements if removed else {}, added.elements if added else {}
+    for key in sorted(gone.keys() | come.keys()):
+        if key in gone:
+            yield Difference(place, "-", old.element_text(key, gone[key]))
+        if key in come:
+            yield Difference(place, "+", new.element_text(key, come[key]))
+
+
+def _compare_chain(place: str, old: Chain | None, new: Chain | None) -> Iterator[Difference]:
+    either = new or old
+    assert either is not None, "one of the two is there"
+    yield from _replaced(f"{place}, chain {either.name}", _chain_lines(old), _chain_lines(new))
+
+
+def _chain_lines(chain: Chain | None) -> list[str]:
+    if chain is None:
+        return []
+    wanted = replace(chain, rules=tuple(rule.wanted for rule in chain.rules))
+    return [line.strip() for line in wanted.lines()]
+
+
+def _replaced(place: str, old: list[str], new: list[str]) -> Iterator[Difference]:
+    for verb, low, high, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if verb != "equal":
+            yield from (Difference(place, "-", line) for line in old[low:high])
+            yield from (Difference(place, "+", line) for line in new[first:last])

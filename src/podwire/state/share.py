@@ -1,0 +1,171 @@
+"""What each part of podwire wants of a kernel, as one document that prints and parses back.
+
+A :class:`Share` is what one part (``cni``, ``routing``, ``proxy``, ``fabric``) states for one network namespace:
+objects of ip(8), nftables tables, and the mark by which its objects are known. A document is shares one after the
+other; its last line is ``end``, so that a text that breaks off is never taken for a whole one::
+
+    part routing protocol 113 alias podwire/routing
+    route 10.244.2.0/24 via 10.244.2.0 dev podwire-vxlan onlink proto 113
+    table inet podwire-masquerade {
+        ...
+    }
+    no table inet podwire-routing
+
+    end
+
+Printing goes line by line: the Services of a large cluster are some hundred thousand lines.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from podwire.errors import ConfigError
+from podwire.state import grammar, network
+from podwire.state.grammar import Grammar, Option
+from podwire.state.network import NetworkState, Owner
+from podwire.state.nft import FAMILIES, Table
+from podwire.state.nft_text import parse_table
+
+END = "end"
+
+
+class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One part's whole share of one namespace.
+
+    ``protocol`` and ``alias`` are its :class:`~podwire.state.network.Owner`; protocol 0 stands for a part that has
+    tables alone. ``netns`` is the path of the namespace, empty for the node's own; ``pod`` the pod that lives in it.
+    ``absent`` are the tables (family, name) that belong to the part and should not be there. ``note`` says why the
+    share is not known now; nothing can be compared then.
+    """
+
+    part: str
+    protocol: int = 0
+    alias: str = ""
+    netns: str = ""
+    pod: str = ""
+    note: str = ""
+    state: NetworkState = NetworkState()
+    tables: tuple[Table, ...] = ()
+    absent: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    @property
+    def owner(self) -> Owner | None:
+        """The mark of its objects; None where it has none."""
+        return Owner(route_protocol=self.protocol, alias_prefix=self.alias) if self.protocol else None
+
+    @property
+    def title(self) -> str:
+        """The part, and the pod if it is about one."""
+        return f"{self.part} {self.pod}" if self.pod else self.part
+
+    def lines(self) -> Iterator[str]:
+        """The text, a line at a time."""
+        yield " ".join(["part", *grammar.render(_PART, self, _DEFAULTS)])
+        yield from map(str, self.state.objects())
+        for table in self.tables:
+            yield from table.lines()
+        for family, name in self.absent:
+            yield f"no table {family} {name}"
+
+    def located(self) -> Iterator[tuple[str, str]]:
+        """Each object and each line of a table with where it belongs: ``proxy: table ip podwire-proxy``."""
+        yield from ((self.title, str(value)) for value in self.state.objects())
+        for table in self.tables:
+            where = f"{self.title}: table {table.family} {table.name}"
+            yield from ((where, line.strip()) for line in table.lines() if line)
+
+
+_PART = Grammar(
+    "part",
+    "part",
+    (
+        Option("protocol", "protocol", "number"),
+        Option("alias", "alias"),
+        Option("pod", "pod"),
+        Option("netns", "netns"),
+        Option("note", "note"),
+    ),
+)
+_DEFAULTS: Mapping[str, Any] = {"protocol": 0, "alias": "", "pod": "", "netns": "", "note": ""}
+
+
+def render(shares: Iterable[Share]) -> Iterator[str]:
+    """The lines of a document, without line ends."""
+    for share in shares:
+        yield from share.lines()
+        yield ""
+    yield END
+
+
+def parse(lines: Iterable[str], source: str = "state") -> list[Share]:
+    """The shares of a document.
+
+    Raises: ConfigError naming the part, or that the text breaks off.
+    """
+    found: list[Share] = []
+    body: list[str] = []
+    head: Share | None = None
+    for line in lines:
+        line = line.rstrip("\n")
+        if line == END:
+            return [*found, *_finished(head, body, source)]
+        if line.startswith("part "):
+            found += _finished(head, body, source)
+            head, body = _parse_head(line, source), []
+        else:
+            body.append(line)
+    raise ConfigError(source, "", f"the text breaks off: its last line is not {END!r}")
+
+
+def _parse_head(line: str, source: str) -> Share:
+    try:
+        return Share(**grammar.parse(_PART, grammar.split(line)[1:]))
+    except ValueError as failure:
+        raise ConfigError(source, line[:60], str(failure)) from failure
+
+
+def _finished(head: Share | None, body: list[str], source: str) -> list[Share]:
+    if head is None:
+        if any(line.strip() for line in body):
+            raise ConfigError(source, "line 1", "a document begins with a line `part ...`")
+        return []
+    where = f"{source}, part {head.title}"
+    objects: list[str] = []
+    tables: list[Table] = []
+    absent: list[tuple[str, str]] = []
+    inside: list[str] = []
+    for line in body:
+        if inside:
+            inside.append(line)
+            if line == "}":
+                tables.append(_parse_table(inside, where))
+                inside = []
+        elif line.startswith("table "):
+            inside = [line]
+        elif line.startswith("no table "):
+            absent.append(_parse_absent(line, where))
+        else:
+            objects.append(line)
+    if inside:
+        raise ConfigError(where, inside[0], "no line `}` ends the table")
+    state = network.parse("\n".join(objects), where)
+    return [msgspec.structs.replace(head, state=state, tables=tuple(tables), absent=tuple(absent))]
+
+
+def _parse_table(lines: list[str], where: str) -> Table:
+    words = lines[0].split()
+    if len(words) != 4 or words[1] not in FAMILIES or words[3] != "{":
+        raise ConfigError(where, lines[0], "a table begins: table FAMILY NAME {")
+    return parse_table("\n".join(lines))
+
+
+def _parse_absent(line: str, where: str) -> tuple[str, str]:
+    words = line.split()
+    if len(words) != 4 or words[2] not in FAMILIES:
+        raise ConfigError(where, line, f"expected: no table FAMILY NAME, the family one of {', '.join(FAMILIES)}")
+    return words[2], words[3]
