@@ -12,6 +12,8 @@ routes and neighbours and leaves the device to a later group delete. Measured in
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from podwire.cni import ports, spec, wiring
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
@@ -219,13 +221,14 @@ class PodNetwork:
         if node.mtu != before.mtu:
             self._plumber.rewire(self._leases.held.values(), node)
 
-    def heal(self) -> Sequence[str]:
+    def heal(self, *, sysctls: bool = True) -> Sequence[str]:
         """Puts right what somebody changed of running pods on the node's side; what failed, in words.
 
         A device that is gone cannot be made again, since its other end is gone too: ``sweep`` gives the pod back.
         """
         ones = self._plumber.present(self._leases.held.values())
-        return self._plumber.hold(wiring.merged(ones, self._node()))
+        state = wiring.merged(ones, self._node())
+        return self._plumber.hold(state if sysctls else replace(state, sysctls=()))
 
     def shares(self) -> Iterator[Share]:
         """What the kernel should hold: the node's side of all pods with their hostPorts, then each pod's own."""

@@ -96,7 +96,7 @@ class KernelPlumber:
     def hold(self, state: NetworkState) -> list[str]:
         """Makes the node's namespace hold all routes and neighbours of pods; what failed, in words.
 
-        Costs 0.1 ms a pod when nothing is to be done.
+        Costs 0.13 ms a pod when nothing is to be done, 0.22 with sysctls (measured at 100 pods).
         """
         report = network.apply(self._netlink, state, OWNER)
         return [str(failure) for failure in report.failed]

@@ -57,6 +57,7 @@ class CniService:
         self._node = Node()
         self._unwired = asyncio.Event()
         self._disturbed = asyncio.Event()
+        self._thorough = True
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
@@ -110,6 +111,7 @@ class CniService:
             await self._clock.sleep(SWEEP_S)
             self.pods.sweep()
             self._unwired.set()
+            self._thorough = True
             self._disturbed.set()
 
     async def heal(self) -> None:
@@ -122,7 +124,8 @@ class CniService:
                 await self._disturbed.wait()
                 await self._clock.sleep(HEAL_S)
                 self._disturbed.clear()
-                problem = "; ".join(self.pods.heal())
+                thorough, self._thorough = self._thorough, False
+                problem = "; ".join(self.pods.heal(sysctls=thorough))
                 if problem and problem != told:
                     self._log.warning("pods' wiring is not complete", problem=problem)
                 told = problem

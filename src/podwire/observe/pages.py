@@ -125,7 +125,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def fetch(path: Path, target: str, timeout_s: float = 10.0) -> Iterator[str]:
+def fetch(path: Path, target: str, timeout_s: float = 5.0) -> Iterator[str]:
     """The lines of a page, with their ends; ``timeout_s`` is for each piece. Blocks.
 
     Raises: OSError when nothing listens or nothing comes in time; ProtocolError when the page is refused or breaks
