@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from podwire.errors import ApiUnreachable, ClusterError, NotFound
+from podwire.errors import ApiUnreachable, ClusterError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
-from podwire.kube.resources import NODES
-from podwire.local import cgroup, components, credentials
+from podwire.local import cgroup, components, credentials, drain
 from podwire.local.addons import ensure as addons
 from podwire.local.config import ClusterConfig, check_config
 from podwire.local.control import Ask, ControlServer, Progress
@@ -76,7 +75,8 @@ class ClusterSupervisor:
         kubernetes = components.service_address(config, 1)
         if credentials.ensure(layout, port, (kubernetes,), now):
             progress("credentials made")
-        fabric = plan(layout, config.nodes)
+        # Nodes that are to go stay connected until they are empty.
+        fabric = plan(layout, max(config.nodes, len(build.node_names(layout))))
         build.host(layout, fabric)
         (self._run / "resolv.conf").write_text(f"nameserver {layout.host_address}\n", encoding="ascii")
         if not self._relaying:
@@ -127,12 +127,15 @@ class ClusterSupervisor:
         """Removes the nodes beyond the wanted number: their pods move elsewhere, their namespaces go."""
         wanted = {place.name for place in self._layout.nodes(config.nodes)}
         gone = [name for name in build.node_names(self._layout) if name not in wanted]
+        if not gone:
+            return
+        await drain.drain(client, [name for name in gone if self._processes.runs(f"kubelet-{name}")])
+        await self._processes.stop([f"{part}-{name}" for name in gone for part in ("kubelet", "agent")])
         for name in gone:
-            try:
-                await client.delete(NODES, name)
-            except NotFound:
-                pass
-            await self._processes.stop([f"kubelet-{name}", f"agent-{name}"])
+            for part in ("kubelet", "agent"):
+                (self._run / f"processes/{part}-{name}.json").unlink(missing_ok=True)
             if self._cgroup:
                 cgroup.destroy_folder(self._cgroup.parent / name)
-            build.remove_node(self._layout, name)
+            drain.remove(self._layout, name)
+        await drain.forget(client, gone)
+        build.nodes(self._layout, plan(self._layout, config.nodes))

@@ -8,6 +8,7 @@ namespaces. What is left is found by owner mark: mounts and files below the clus
 import os
 import shutil
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 from podwire.kernel import network
@@ -37,12 +38,21 @@ def destroy(layout: Layout) -> None:
 def end_processes(layout: Layout) -> None:
     """Kills every process of the cluster and returns when they are gone."""
     run = Path(layout.run)
-    victims = set(_recorded(run)) | set(_inside(run / "netns"))
+    victims = set(_recorded(run)) | set(_inside((run / "netns").glob("*")))
     cgroup.destroy(layout.name)
+    _kill(victims)
+    cgroup.destroy(layout.name)
+
+
+def end_inside(namespaces: Iterable[Path]) -> None:
+    """Kills every process in the mounted network namespaces and returns when they are gone."""
+    _kill(set(_inside(namespaces)))
+
+
+def _kill(victims: set[int]) -> None:
     for pid in victims:
         processes.signal_process(pid, signal.SIGKILL)
     wait_until(lambda: all(processes.start_time(pid) is None for pid in victims), _END_WAIT_S)
-    cgroup.destroy(layout.name)
 
 
 def _recorded(run: Path) -> list[int]:
@@ -54,9 +64,9 @@ def _recorded(run: Path) -> list[int]:
     return found
 
 
-def _inside(folder: Path) -> list[int]:
-    """Processes whose network namespace is one of those mounted in a folder."""
-    ours = {(s.st_dev, s.st_ino) for s in (p.stat() for p in folder.glob("*"))} if folder.is_dir() else set()
+def _inside(namespaces: Iterable[Path]) -> list[int]:
+    """Processes whose network namespace is one of those mounted."""
+    ours = {(s.st_dev, s.st_ino) for s in (p.stat() for p in namespaces if p.exists())}
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -41,11 +41,6 @@ def nodes(layout: Layout, fabric: Fabric) -> None:
     _apply(layout, SWITCH, fabric.switch)
 
 
-def remove_node(layout: Layout, node: str) -> None:
-    """Takes a node's namespace away; its port goes with the last process in it."""
-    netns.delete(Path(layout.netns(node)))
-
-
 def node_names(layout: Layout) -> tuple[str, ...]:
     """The nodes that have a namespace."""
     folder = Path(layout.netns(SWITCH)).parent

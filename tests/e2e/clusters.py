@@ -1,0 +1,114 @@
+"""Clusters of a test module's own, and traffic between their pods."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from driver import Cluster, podwire
+from traffic import Traffic
+
+from podwire.local import places
+from podwire.local.layout import Layout
+from podwire.local.probe.collect import pod_namespaces
+
+
+def run(*words: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """A podwire command, whatever its exit status."""
+    return subprocess.run(
+        [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def done(*words: str, stdin: str = "", timeout: float = 120) -> str:
+    """What a podwire command prints; fails the test when its exit status is not 0."""
+    finished = run(*words, stdin=stdin, timeout=timeout)
+    assert finished.returncode == 0, f"podwire {' '.join(words)}:\n{finished.stdout}{finished.stderr}"
+    return finished.stdout
+
+
+def own_name(area: str) -> str:
+    """A name that no other test run has."""
+    return f"{area}-{os.getpid()}"
+
+
+def up(name: str, *words: str, stdin: str = "") -> Cluster:
+    """Brings a cluster up, or changes it."""
+    done("up", "--name", name, *words, *(("-f", "-") if stdin else ()), stdin=stdin)
+    return Cluster(name, done("kubeconfig", "--name", name, timeout=30).strip())
+
+
+@contextmanager
+def running(name: str, *words: str, stdin: str = "") -> Iterator[Cluster]:
+    """A cluster for as long as the block lasts."""
+    try:
+        yield up(name, *words, stdin=stdin)
+    finally:
+        run("down", "--name", name, timeout=60)
+
+
+def server(name: str, node: str = "", labels: str = "") -> str:
+    """The manifest of a stand-in server, on a node if one is given."""
+    place = f"\n  nodeName: {node}" if node else ""
+    return f"""
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{{labels or f"app: {name}"}}}}}
+spec:{place}
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: nginx:1.27
+      ports: [{{containerPort: 80}}]
+      readinessProbe: {{httpGet: {{path: /, port: 80}}, periodSeconds: 1}}
+"""
+
+
+def layout(cluster: Cluster) -> Layout:
+    return places.existing(cluster.name)
+
+
+def netns_of(cluster: Cluster, pod: str, namespace: str = "default") -> Path:
+    """The network namespace of a pod."""
+    uid = cluster.get("pod", pod, "-n", namespace)["metadata"]["uid"]
+    return pod_namespaces(layout(cluster))[uid]
+
+
+def address_of(cluster: Cluster, pod: str, version: int = 4) -> str:
+    """A pod's address of a family."""
+    found = cluster.get("pod", pod)["status"]["podIPs"]
+    return next(str(one["ip"]) for one in found if (":" in one["ip"]) == (version == 6))
+
+
+@contextmanager
+def flows(cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Traffic]]:
+    """Continuous traffic from pods to addresses (or to other pods, by name), all at once."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(Traffic(netns_of(cluster, source), _address(cluster, target), 80))
+            for source, target in pairs
+        ]
+
+
+def _address(cluster: Cluster, target: str) -> str:
+    return target if "." in target or ":" in target else address_of(cluster, target)
+
+
+def identities(cluster: Cluster) -> dict[str, tuple[Any, ...]]:
+    """What changes when a pod of ``default`` is made again or a container of it is started again."""
+    return {
+        pod["metadata"]["name"]: (
+            pod["metadata"]["uid"],
+            pod["status"]["podIP"],
+            *(status["restartCount"] for status in pod["status"]["containerStatuses"]),
+        )
+        for pod in cluster.get("pods")["items"]
+    }
+
+
+def in_node(cluster: Cluster, node: str, *command: str) -> str:
+    """What a command says in a node's network."""
+    return done("exec", "--name", cluster.name, node, *command, timeout=30)

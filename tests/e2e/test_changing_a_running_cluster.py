@@ -1,0 +1,214 @@
+"""A running cluster changes its routing backend and its number of nodes, and traffic does not notice."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import address_of, done, flows, identities, in_node, netns_of, own_name, run, running, server, up
+from driver import Cluster, deployment, eventually
+from traffic import Traffic
+
+from podwire.kernel import netns
+
+NAME = own_name("change")
+BULK = 4 << 20
+
+
+@pytest.fixture(scope="module")
+def changing() -> Iterator[Cluster]:
+    """Two nodes, a server on each, and a Service of both."""
+    service = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: both}
+spec: {selector: {tier: web}, ports: [{port: 80}]}
+"""
+    manifest = server("one", "node-1", "tier: web") + server("two", "node-2", "tier: web") + service
+    with running(NAME, "--nodes", "2", stdin=manifest) as cluster:
+        yield cluster
+
+
+def service_address(cluster: Cluster) -> str:
+    return str(cluster.get("service", "both")["spec"]["clusterIP"])
+
+
+def pairs(cluster: Cluster) -> list[tuple[str, str]]:
+    return [("one", "two"), ("two", "one"), ("one", service_address(cluster))]
+
+
+def announced(cluster: Cluster) -> set[str]:
+    """What the nodes say they route with."""
+    return {n["metadata"]["annotations"].get("podwire.io/routing", "") for n in cluster.get("nodes")["items"]}
+
+
+def settle(cluster: Cluster, backend: str) -> None:
+    """Waits until all nodes and the kernel of the first do what they are asked for."""
+    device = {"hostgw": "eth0", "vxlan": "podwire-vxlan"}[backend]
+    eventually(lambda: announced(cluster) == {backend})
+    cidr = cluster.get("node", "node-2")["spec"]["podCIDR"]
+    eventually(lambda: f"dev {device} " in in_node(cluster, "node-1", "ip", "route", "show", cidr))
+
+
+def go_on(all_of_them: list[Traffic], connections: int = 10) -> None:
+    """Waits until each flow has made more connections."""
+    for flow in all_of_them:
+        wanted = flow.connections + connections
+        eventually(lambda flow=flow, wanted=wanted: flow.connections >= wanted or flow.problems)
+
+
+def statuses(cluster: Cluster) -> list[str]:
+    """The ROUTING column of ``podwire status``."""
+    rows = done("status", "--name", cluster.name).splitlines()
+    at = rows[0].index("ROUTING")
+    return [row[at:].split()[0] for row in rows[1:] if row.startswith("node-")]
+
+
+def set_data(cluster: Cluster, **data: str) -> None:
+    patch = json.dumps({"data": {key.replace("_", "."): text for key, text in data.items()}})
+    cluster.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
+
+
+def exchange(cluster: Cluster, source: str, target: str) -> int:
+    """Bytes that arrive when a pod sends :data:`BULK` bytes to another, in segments as large as its device allows."""
+    start, end, address = netns_of(cluster, source), netns_of(cluster, target), address_of(cluster, target)
+    with netns.inside(end):
+        listener = socket.create_server((address, 0))
+    received = 0
+
+    def take() -> None:
+        nonlocal received
+        sock, _ = listener.accept()
+        with sock:
+            sock.settimeout(10)
+            while piece := sock.recv(1 << 18):
+                received += len(piece)
+
+    thread = threading.Thread(target=take)
+    with listener, netns.inside(start):
+        listener.settimeout(10)
+        thread.start()
+        with socket.create_connection(listener.getsockname()[:2], timeout=10) as sock:
+            sock.sendall(bytes(BULK))
+        thread.join(20)
+    return received
+
+
+@pytest.mark.parametrize("way", ["configmap", "up"])
+def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster, way: str) -> None:
+    before = identities(changing)
+    with flows(changing, pairs(changing)) as running_flows:
+        for backend in ("hostgw", "vxlan"):
+            if way == "configmap":
+                set_data(changing, routing_backend=backend)
+            else:
+                up(changing.name, "--backend", backend)
+            settle(changing, backend)
+            go_on(running_flows)
+            assert statuses(changing) == [backend, backend]
+    assert [flow.problems for flow in running_flows] == [[], [], []]
+    assert identities(changing) == before
+
+
+def test_a_pod_of_the_one_backend_carries_bulk_over_the_other(changing: Cluster) -> None:
+    try:
+        up(changing.name, "--backend", "hostgw")
+        settle(changing, "hostgw")
+        changing.apply(server("large", "node-1"))
+        changing.kubectl("wait", "--for=condition=Ready", "pod/large", "--timeout=20s")
+        assert exchange(changing, "large", "two") == BULK
+        up(changing.name, "--backend", "vxlan")
+        settle(changing, "vxlan")
+        assert exchange(changing, "large", "two") == BULK
+        assert exchange(changing, "two", "large") == BULK
+    finally:
+        changing.kubectl("delete", "pod", "large", "--wait=false", "--ignore-not-found")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"routing_backend": "pigeon"}, "routing.backend: 'pigeon' is not a routing backend; there are hostgw, vxlan"),
+        ({"routing_backend": "a: ["}, "routing.backend: not YAML"),
+        ({"routing_port": "many"}, "routing.port: expected `int`, got `str`"),
+        ({"routnig_backend": "hostgw"}, "routnig.backend: is not a setting"),
+    ],
+)
+def test_a_wrong_setting_is_told_and_the_last_good_ones_stay(
+    changing: Cluster, data: dict[str, str], said: str
+) -> None:
+    def events() -> list[Any]:
+        selector = "involvedObject.kind=Node,involvedObject.name=node-1,reason=SettingsRefused"
+        found = changing.get("events", "-A", "--field-selector", selector)["items"]
+        return [event for event in found if said in event["message"]]
+
+    with flows(changing, [("one", "two")]) as (flow,):
+        set_data(changing, **data)
+        try:
+            event = eventually(events)[0]
+            assert (event["type"], event["source"]["component"]) == ("Warning", "podwire-agent")
+            eventually(
+                lambda: f"node-1: ConfigMap kube-system/podwire-config: {said}" in done("status", "--name", NAME)
+            )
+            assert announced(changing) == {"vxlan"}
+            go_on([flow])
+        finally:
+            names = [key.replace("_", ".") for key in data]
+            patch = {"data": {**dict.fromkeys(names), "routing.backend": "vxlan"}}
+            changing.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", json.dumps(patch))
+        eventually(lambda: "ConfigMap" not in done("status", "--name", NAME))
+    assert flow.problems == []
+
+
+def test_a_switch_that_is_refused_on_the_command_line_changes_nothing(changing: Cluster) -> None:
+    refused = run("up", "--name", NAME, "--backend", "pigeon")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "podwire: podwire up: routing.backend: 'pigeon' is not a routing backend; there are hostgw, vxlan\n"
+    )
+    assert statuses(changing) == ["vxlan", "vxlan"]
+
+
+def test_nodes_come_and_go_under_traffic(changing: Cluster) -> None:
+    changing.apply(deployment("spread", replicas=8))
+    changing.kubectl("rollout", "status", "deployment/spread", "--timeout=60s")
+    before = identities(changing)
+    with flows(changing, pairs(changing)) as running_flows:
+        up(changing.name, "--nodes", "4")
+        assert len(statuses(changing)) == 4
+        changing.apply(server("three", "node-3") + server("four", "node-4"))
+        changing.kubectl("wait", "--for=condition=Ready", "pod/three", "pod/four", "--timeout=30s")
+        # Pods on the nodes that stay are reached from those that came, and pods on the last go with it.
+        changing.kubectl("scale", "deployment/spread", "--replicas=16")
+        changing.kubectl("rollout", "status", "deployment/spread", "--timeout=60s")
+        assert "node-4" in nodes_of(changing, "spread")
+        # One of the Service's endpoints goes with its node: whoever asks for the Service never notices.
+        changing.kubectl("label", "pod", "four", "tier=web", "--overwrite")
+        eventually(lambda: "four" in running_flows[2].answered_by)
+        with flows(changing, [("three", "one"), ("two", "three")]) as newer:
+            up(changing.name, "--nodes", "3")
+            assert "not found" in changing.refused("get", "pod", "four")
+            changing.kubectl("rollout", "status", "deployment/spread", "--timeout=60s")
+            eventually(lambda: nodes_of(changing, "spread") <= {"node-1", "node-2", "node-3"})
+            go_on([*running_flows, *newer])
+    assert [flow.problems for flow in (*running_flows, *newer)] == [[], [], [], [], []]
+    assert statuses(changing) == ["vxlan"] * 3
+    after = identities(changing)
+    assert {name: after[name] for name in before if name in ("one", "two")} == {
+        name: before[name] for name in ("one", "two")
+    }
+    # What is not said stays: the third node as well as the backend.
+    assert "3 nodes and" in done("up", "--name", NAME)
+    for left in ("/run/podwire/{}/netns/node-4", "/run/podwire/{}/nodes/node-4", "/var/lib/podwire/{}/nodes/node-4"):
+        assert not Path(left.format(NAME)).exists()
+    assert "node-4" not in in_node(changing, "node-1", "ip", "-o", "neigh")
+    assert run("probe", "--name", NAME).returncode == 0
+
+
+def nodes_of(cluster: Cluster, app: str) -> set[str]:
+    pods = cluster.get("pods", "-l", f"app={app}")["items"]
+    return {pod["spec"].get("nodeName", "") for pod in pods if "deletionTimestamp" not in pod["metadata"]}
