@@ -12,7 +12,7 @@ from typing import Any
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, overlay
 from podwire.agent.holdings import Holdings
-from podwire.agent.notes import FEATURE_MISSING, SETTINGS_REFUSED, Notes
+from podwire.agent.notes import FEATURE_MISSING, PEER_UNREACHED, SETTINGS_REFUSED, Notes
 from podwire.cni import program
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
@@ -122,6 +122,7 @@ class Agent:
             if cni is not None and me is not None:
                 cni.set_node(_pod_node(plan.pod_mtu, me.addresses, self._own()))
             self.notes.note("routing", FEATURE_MISSING, router.missing)
+            self.notes.note("peers", PEER_UNREACHED, router.unreached)
             return await self.announcer.announce(annotation(plan.facts), network=True)
 
         async def route() -> None:

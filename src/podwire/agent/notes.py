@@ -16,6 +16,7 @@ from podwire.observe.log import Log
 ANNOTATION = "podwire.io/fallback"
 SETTINGS_REFUSED = "SettingsRefused"
 FEATURE_MISSING = "FeatureMissing"
+PEER_UNREACHED = "PeerUnreached"
 
 
 class Notes:

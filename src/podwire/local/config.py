@@ -149,6 +149,9 @@ def check_config(config: ClusterConfig, source: str) -> None:
     if config.routing.backend not in BACKENDS:
         problem = f"{config.routing.backend!r} is not a routing backend; there are {', '.join(BACKENDS)}"
         raise ConfigError(source, "routing.backend", problem)
+    if config.routing.backend == "hostgw" and config.segments > 1:
+        problem = f"hostgw reaches no node behind a router, and there are {config.segments} segments; use vxlan"
+        raise ConfigError(source, "routing.backend", problem)
     if config.proxy.mode not in DATAPLANES:
         problem = f"{config.proxy.mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
         raise ConfigError(source, "proxy.mode", problem)

@@ -42,6 +42,8 @@ RESYNC_S = 30.0
 _QUIET_PER_PEER_S = 0.005
 """A hundred nodes that come up together change a hundred times; every agent plans for all of them each time."""
 _QUIET_LIMIT_S = 1.0
+_TOLD_PEERS = 3
+"""How many unreached peers are told by name where people look; the log has all."""
 
 
 class Machine(Protocol):
@@ -233,6 +235,13 @@ class Router:
             if problem not in self._told:
                 self._log.warning("peer cannot be reached", problem=problem)
         self._told = problems
+
+    @property
+    def unreached(self) -> str:
+        """The peers that no backend reaches, and why, the first few of them; empty when there are none."""
+        problems = [f"routing: {one}" for one in self._told]
+        more = [f"and {len(problems) - _TOLD_PEERS} more"] if len(problems) > _TOLD_PEERS else []
+        return "; ".join(problems[:_TOLD_PEERS] + more)
 
     def announced(self) -> Facts | None:
         """What the Node object says of this node now."""

@@ -41,6 +41,7 @@ def test_fields_are_read() -> None:
         ("images: [{name: a, prefix: b, command: [a]}]", "c.yaml: images[0]: expected exactly one"),
         ("images: [{name: a}]", "c.yaml: images[0].command: expected a command"),
         ("routing: {backend: pigeon}", "c.yaml: routing.backend: 'pigeon' is not a routing backend; there are hostgw"),
+        ("segments: 2\nrouting: {backend: hostgw}", "c.yaml: routing.backend: hostgw reaches no node behind a router"),
         ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; there are nftables"),
         ("serviceCIDRs: [10.96.0.0/28]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/28: expected at least 32 addresses"),
         ("serviceCIDRs: ['fd96::/112']", "c.yaml: serviceCIDRs[0]: fd96::/112: there are no pods of that family"),

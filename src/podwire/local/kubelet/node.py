@@ -178,6 +178,8 @@ class NodeKeeper:
         status = render_node_status(
             self._config, self.capacity, problem=self._problem, changed=self._changed, now=now
         )  # fmt: skip
+        # Addresses are merged by their type, which two families share: the list is to be taken as a whole.
+        status["addresses"].append({"$patch": "replace"})
         await self._client.patch(
             NODES, self._config.node, {"status": status}, patch_type=STRATEGIC_MERGE_PATCH, subresource="status"
         )

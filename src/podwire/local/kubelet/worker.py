@@ -479,7 +479,9 @@ class PodWorker:
             self.wake_in(wait_s)
             return
         meta = self.pod.metadata
-        body = {"metadata": {"uid": meta.uid}, "status": status}
+        # Addresses are merged one by one: those of an earlier sandbox would stay.
+        whole = {field: [*status[field], {"$patch": "replace"}] for field in ("podIPs", "hostIPs") if status.get(field)}
+        body = {"metadata": {"uid": meta.uid}, "status": {**status, **whole}}
         try:
             answer = await self.around.client.patch(
                 PODS, meta.name, body, meta.namespace, patch_type=STRATEGIC_MERGE_PATCH, subresource="status"
