@@ -1,7 +1,8 @@
 """What a cluster has from the start: namespaces, priority classes, and the ``kubernetes`` Service.
 
 Everything is made when it is missing and left alone when it is there; the ``kubernetes`` Service and its
-endpoints are brought to the advertised addresses.
+endpoints are brought to the advertised addresses. Every namespace has a ServiceAccount ``default`` from its first
+moment, and not only when a controller has come round, so that it takes pods at once.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from podwire.apiserver.calls import Call, Target, User
 from podwire.apiserver.kinds import KINDS, Kind
 from podwire.apiserver.messages import Request
 from podwire.apiserver.settings import Settings
-from podwire.apiserver.store import Store
+from podwire.apiserver.store import Change, Store
 from podwire.apiserver.writes import Writer
 from podwire.model.service import EndpointSlice
 
@@ -20,6 +21,7 @@ SYSTEM = User("system:apiserver", ("system:masters",))
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _PRIORITIES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+_ACCOUNTS = KINDS["", "v1", "serviceaccounts"]
 _SLICES = KINDS["discovery.k8s.io", "v1", "endpointslices"]
 
 
@@ -105,3 +107,27 @@ def _put_endpoints(store: Store, writer: Writer, settings: Settings) -> None:
         else:
             obj["metadata"]["resourceVersion"] = str(old.version)
             writer.update(call, obj)
+
+
+class DefaultAccounts:
+    """Gives every namespace its ``default`` account when it is made, and at the start where it is missing."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+
+    def start(self) -> None:
+        """Looks at what is there, and follows changes from then on."""
+        for entry in self._store.entries("/namespaces"):
+            if entry.fields.get("status.phase") != "Terminating":
+                self._ensure(entry.name)
+        self._store.on_change.append(self.observe)
+
+    def observe(self, change: Change) -> None:
+        """Takes note of a committed change; who is told of the new namespace finds its account."""
+        if change.type == "ADDED" and change.entry.table == "/namespaces":
+            self._ensure(change.entry.name)
+
+    def _ensure(self, namespace: str) -> None:
+        if self._store.get(_ACCOUNTS.table, namespace, "default") is None:
+            self._writer.create(internal_call(_ACCOUNTS, namespace), {"metadata": {"name": "default"}})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from podwire.apiserver import bodies, crd, failures
+from podwire.apiserver.admission import Admission
 from podwire.apiserver.allocate import ServiceAllocator
 from podwire.apiserver.calls import Call
 from podwire.apiserver.customresources import TABLE, CustomResources
@@ -22,8 +23,6 @@ from podwire.apiserver.validate import fields, objects
 
 Object = dict[str, Any]
 
-_PRIORITIES = "scheduling.k8s.io/priorityclasses"
-
 
 class Semantics:
     """The rules of every kind."""
@@ -32,6 +31,7 @@ class Semantics:
         self._settings = settings
         self._store = store
         self.custom = custom
+        self._admission = Admission(store)
 
     def start(self) -> None:
         """Derives from the store what follows from it, and follows its writes."""
@@ -108,27 +108,12 @@ class Semantics:
             return filled
         new = defaults.apply(call.kind, new)
         if call.kind.table == "/pods" and old is None:
-            self._set_priority(call, new)
+            self._admission.complete(call, new)
         elif call.kind.table == "/services":
             new = self._allocator.assign(new, old)
         elif call.kind.table == TABLE:
             self.custom.establish(new, old)
         return new
-
-    def _set_priority(self, call: Call, pod: Object) -> None:
-        """The priority that the pod's class has, else that of the default class, else 0."""
-        spec = pod.get("spec") or {}
-        name = spec.get("priorityClassName")
-        if name:
-            entry = self._store.get(_PRIORITIES, "", str(name))
-            if entry is None:
-                raise failures.forbidden(call.kind, call.name, f"no PriorityClass with name {name} was found")
-            found: Object = entry.object()
-        else:
-            classes = (entry.object() for entry in self._store.entries(_PRIORITIES))
-            found = next((c for c in classes if c.get("globalDefault")), {"value": 0})
-        spec["priority"] = found.get("value", 0)
-        spec["preemptionPolicy"] = found.get("preemptionPolicy") or "PreemptLowerPriority"
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
         """Checks an object that is about to be stored.

@@ -85,6 +85,7 @@ class Server:
         self.api.documents = openapi.answer
         custom.on_kinds = (self.api.discovery.changed, openapi.changed)
         self._semantics.start()
+        bootstrap.DefaultAccounts(self.store, self.writer).start()
         Garbage(self.store, self.writer.deletion, self.kinds).start()
         Namespaces(self.store, self.writer.deletion, self.kinds, clock).start()
         self._http = HttpServer(self.api.handle, self._tasks, clock)

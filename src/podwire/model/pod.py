@@ -272,7 +272,6 @@ class PodSpec(Fact, frozen=True):
     set_hostname_as_fqdn: bool = msgspec.field(default=False, name="setHostnameAsFQDN")
     host_aliases: tuple[HostAlias, ...] = ()
     service_account_name: str = ""
-    automount_service_account_token: bool | None = None
     enable_service_links: bool | None = None
     readiness_gates: tuple[dict[str, Any], ...] = ()
     scheduler_name: str = ""

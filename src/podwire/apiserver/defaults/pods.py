@@ -14,6 +14,8 @@ _MODE = 0o644
 _TOLERATED_S = 300
 _TOKEN_S = 3607
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKEN_VOLUME = "kube-api-access-"
+"""How the name of a token's volume begins."""
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -190,24 +192,23 @@ def fill_pod(pod: Json) -> None:
     fill(section(pod, "status"), {"phase": "Pending", "qosClass": quality(spec)})
 
 
-def mount_token(pod: Json, suffix: str) -> None:
+def mount_token(pod: Json, name: str) -> None:
     """Give every container the token of the pod's ServiceAccount, as admission does on creation.
 
-    ``suffix`` makes the volume's name unique (five characters in Kubernetes). Nothing changes where the spec
-    says ``automountServiceAccountToken: false`` or a container mounts something at that place already.
+    ``name`` is that of the new volume. Nothing changes for a container that mounts something at that place
+    already; a volume for the purpose that is in the spec (of a copied pod) is used in place of a new one.
     """
     spec = section(pod, "spec")
-    if spec.get("automountServiceAccountToken") is False:
-        return
-    name = f"kube-api-access-{suffix}"
-    mount = {"name": name, "readOnly": True, "mountPath": _TOKEN_PATH}
+    given = (v["name"] for v in every(spec, "volumes") if str(v.get("name", "")).startswith(TOKEN_VOLUME))
+    found = next(given, None)
+    mount = {"name": found or name, "readOnly": True, "mountPath": _TOKEN_PATH}
     used = False
     for container in every(spec, "containers", "initContainers"):
         mounts = container.get("volumeMounts") or []
         if not any(item.get("mountPath") == _TOKEN_PATH for item in mounts):
             container["volumeMounts"] = [*mounts, dict(mount)]
             used = True
-    if used:
+    if used and found is None:
         spec["volumes"] = [*(spec.get("volumes") or []), {"name": name, "projected": _token_sources()}]
 
 

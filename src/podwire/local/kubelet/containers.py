@@ -14,7 +14,7 @@ from podwire.local.images.table import DEFAULT_PATH, Asked, Program, Rule, choos
 from podwire.local.kubelet.environment import Objects, PodFacts, compile_environment, expand
 from podwire.local.kubelet.lifecycle import State
 from podwire.local.kubelet.orders import ContainerOrder, Mount, User
-from podwire.local.kubelet.volumes import TOKEN_MOUNT, TOKEN_VOLUME, sub_path
+from podwire.local.kubelet.volumes import sub_path
 from podwire.local.standin.answers import Identity, Port, StandinOrder
 from podwire.model.pod import Container, Pod, Probe
 
@@ -104,9 +104,6 @@ def _mounts(container: Container, supplies: Supplies, variables: Mapping[str, st
         inner = expand(wanted.sub_path_expr, variables) if wanted.sub_path_expr else wanted.sub_path
         target = wanted.mount_path if wanted.mount_path.startswith("/") else f"/{wanted.mount_path}"
         found.append(Mount(str(sub_path(source, inner)), target.rstrip("/") or "/", wanted.read_only))
-    token = supplies.volumes.get(TOKEN_VOLUME)
-    if token is not None and all(mount.target != TOKEN_MOUNT for mount in found):
-        found.append(Mount(str(token.resolve()), TOKEN_MOUNT, read_only=True))
     return sorted(found, key=lambda mount: mount.target.count("/"))
 
 

@@ -21,7 +21,7 @@ from podwire.local.kubelet.entries import ENTRIES
 from podwire.local.kubelet.mounts import machine_binds
 from podwire.local.kubelet.network import Network
 from podwire.local.kubelet.node import NodeKeeper
-from podwire.local.kubelet.objects import ApiObjects, TokenSource
+from podwire.local.kubelet.objects import ApiObjects
 from podwire.local.kubelet.pods import Pods
 from podwire.local.kubelet.resolver import parse_resolver
 from podwire.local.kubelet.sandbox import SHIM_ENTRY, Ground
@@ -100,8 +100,7 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
         objects = ApiObjects(client, supervisor)
         around = Surroundings(
             config=config, ground=ground, client=client, clock=clock, tasks=tasks, events=events,
-            objects=objects,
-            tokens=TokenSource(client, clock), services=services,
+            objects=objects, services=services,
             node_resolver=parse_resolver(_text(config.resolv_conf)), node_hosts=_text("/etc/hosts"),
             allocatable=keeper.capacity,
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """What containers take from the API: configMaps, secrets, Services, service account tokens.
 
 ConfigMaps and Secrets are watched from the first pod that refers to one; a pod that needs an object waits for the
-first list. Tokens are requested once per namespace, service account and audience and shared by the node's pods
-until four fifths of their life have passed, so a hundred pods of one account cost one request.
+first list. A pod's tokens are its own: requested when its first container starts and again when four fifths of
+their life have passed, so a pod costs one request an hour.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from typing import Any
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json, Resource
-from podwire.local.kubelet.volumes import Tokens, audiences, config_map_data, secret_data
+from podwire.local.kubelet.volumes import Tokens, TokenWish, config_map_data, secret_data, token_wishes
 from podwire.model.pod import Container, Pod
 from podwire.runtime.clock import Clock, parse_rfc3339
 from podwire.runtime.supervise import Supervisor
 
-_TOKEN_LIFE_S = 3607
 _RENEW_SHARE = 0.8
+_RENEW_MIN_S = 5.0
 _SYNC_S = 10.0
 
 
@@ -95,44 +95,38 @@ class ApiObjects:
         return None if found is None else secret_data(found)
 
 
-class TokenSource:
-    """Service account tokens of a node's pods."""
+class PodTokens:
+    """The service account tokens of one pod, each bound to it: when the pod goes they are worth nothing."""
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._held: dict[tuple[str, str, str], tuple[str, float]] = {}
-        self._locks: dict[tuple[str, str, str], asyncio.Lock] = {}
+        self._held: dict[TokenWish, tuple[str, float]] = {}
 
     async def for_volumes(self, pod: Pod, volumes: Iterable[Mapping[str, Any]]) -> tuple[Tokens, float]:
         """The tokens that volumes project, and when (monotonic) the first has to be renewed; 0 without any.
 
         Raises: ApiError, ApiUnreachable.
         """
-        wanted = {audience for volume in volumes for audience in audiences(volume)}
-        found: dict[str, str] = {}
-        renew = 0.0
-        for audience in sorted(wanted):
-            token, due = await self._token(pod, audience)
-            found[audience] = token
-            renew = min(renew, due) if renew else due
-        return Tokens(found, self._client.config.ca), renew
+        wanted = {wish for volume in volumes for wish in token_wishes(volume)}
+        for wish in wanted:
+            held = self._held.get(wish)
+            if held is None or held[1] <= self._clock.monotonic():
+                self._held[wish] = await self._request(pod, wish)
+        tokens = {wish: self._held[wish][0] for wish in wanted}
+        return Tokens(tokens, self._client.config.ca), min((self._held[wish][1] for wish in wanted), default=0.0)
 
-    async def _token(self, pod: Pod, audience: str) -> tuple[str, float]:
+    async def _request(self, pod: Pod, wish: TokenWish) -> tuple[str, float]:
+        meta = pod.metadata
+        spec: Json = {
+            "expirationSeconds": wish.life_s,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid},
+        }
+        if wish.audience:
+            spec["audiences"] = [wish.audience]
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         account = pod.spec.service_account_name or "default"
-        key = (pod.metadata.namespace, account, audience)
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            held = self._held.get(key)
-            if held is not None and held[1] > self._clock.monotonic():
-                return held
-            spec: Json = {"expirationSeconds": _TOKEN_LIFE_S}
-            if audience:
-                spec["audiences"] = [audience]
-            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-            answer = await self._client.create(
-                SERVICEACCOUNTS, body, pod.metadata.namespace, name=account, subresource="token"
-            )
-            status = answer["status"]
-            left_s = (parse_rfc3339(status["expirationTimestamp"]) - self._clock.now()).total_seconds()
-            self._held[key] = (status["token"], self._clock.monotonic() + max(5.0, left_s * _RENEW_SHARE))
-            return self._held[key]
+        answer = await self._client.create(SERVICEACCOUNTS, body, meta.namespace, name=account, subresource="token")
+        status = answer["status"]
+        left_s = (parse_rfc3339(status["expirationTimestamp"]) - self._clock.now()).total_seconds()
+        return status["token"], self._clock.monotonic() + max(_RENEW_MIN_S, left_s * _RENEW_SHARE)

@@ -5,18 +5,16 @@ from typing import TYPE_CHECKING
 
 from podwire.local.kubelet.containers import Supplies
 from podwire.local.kubelet.environment import service_variables
+from podwire.local.kubelet.objects import PodTokens
 from podwire.local.kubelet.resolver import pod_hostname, pod_hosts, pod_resolver
 from podwire.local.kubelet.volumes import (
-    TOKEN_MOUNT,
     Content,
     Places,
     compile_files,
     object_kinds,
     prepare,
-    projected_token_volume,
     write_files,
 )
-from podwire.model.pod import Container
 
 if TYPE_CHECKING:
     from podwire.local.kubelet.worker import PodWorker
@@ -28,6 +26,7 @@ class Provisions:
     def __init__(self, worker: "PodWorker") -> None:
         self._worker = worker
         self._paths: dict[str, Path] = {}
+        self._tokens = PodTokens(worker.around.client, worker.around.clock)
         self._renew_at = 0.0
         self.dirty = True
 
@@ -59,12 +58,9 @@ class Provisions:
         if not self.dirty and not (self._renew_at and worker.now() >= self._renew_at):
             return self._renew_at
         pod, around = worker.pod, worker.around
-        volumes = list(pod.spec.volumes)
-        containers = pod.spec.containers + pod.spec.init_containers
-        if pod.spec.automount_service_account_token is not False and not any(map(_mounts_token, containers)):
-            volumes.append(projected_token_volume())
+        volumes = pod.spec.volumes
         await around.objects.ready_for(pod)
-        tokens, self._renew_at = await around.tokens.for_volumes(pod, volumes)
+        tokens, self._renew_at = await self._tokens.for_volumes(pod, volumes)
         directory = worker.sandbox.directory
         memory = around.ground.run / "memory" / pod.metadata.uid
         places = Places(directory / "volumes", memory, around.ground.state / "claims")
@@ -73,13 +69,9 @@ class Provisions:
         for volume in volumes:
             name = str(volume["name"])
             if object_kinds(volume):
-                path = self._paths[name] = directory / "volumes" / name
+                path = self._paths[name] = memory / name
                 write_files(path, compile_files(volume, content), stamp)
             elif name not in self._paths:
                 self._paths[name] = prepare(volume, pod.metadata.namespace, places)
         self.dirty = False
         return self._renew_at
-
-
-def _mounts_token(container: Container) -> bool:
-    return any(mount.mount_path.rstrip("/") == TOKEN_MOUNT for mount in container.volume_mounts)

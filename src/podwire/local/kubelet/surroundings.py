@@ -9,7 +9,7 @@ from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, Severity
 from podwire.kube.informer import Informer
 from podwire.local.kubelet.config import KubeletConfig
-from podwire.local.kubelet.objects import ApiObjects, TokenSource
+from podwire.local.kubelet.objects import ApiObjects
 from podwire.local.kubelet.resolver import Resolver
 from podwire.local.kubelet.sandbox import Ground
 from podwire.model.meta import ObjectReference
@@ -31,7 +31,6 @@ class Surroundings:
     tasks: TaskSet
     events: EventRecorder
     objects: ApiObjects
-    tokens: TokenSource
     services: Informer[Service]
     node_resolver: Resolver
     node_hosts: str

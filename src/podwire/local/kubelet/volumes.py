@@ -2,8 +2,9 @@
 
 A volume made of API objects (configMap, secret, downwardAPI, projected) is a directory whose ``..data`` link points
 to one with a time stamp; an update writes a new directory and replaces the link by rename, so that a reader sees
-all old files or all new ones. emptyDir is a directory of the pod, hostPath the machine's own, a
-persistentVolumeClaim a directory of the node that outlives the pod. Every other kind is an empty directory.
+all old files or all new ones. It is kept among the files in memory, where /run is one, so that no token or secret
+gets to a disk. emptyDir is a directory of the pod, hostPath the machine's own, a persistentVolumeClaim a directory
+of the node that outlives the pod. Every other kind is an empty directory.
 """
 
 import base64
@@ -18,8 +19,6 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.local.kubelet.environment import Objects, PodFacts, field, resource
 
-TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-TOKEN_VOLUME = "kube-api-access"
 _DATA = "..data"
 
 
@@ -33,10 +32,17 @@ class File(msgspec.Struct, frozen=True):
 Files = dict[str, File]
 
 
-class Tokens(msgspec.Struct, frozen=True):
-    """Service account tokens at hand: by audience, and the cluster's certificate authority."""
+class TokenWish(msgspec.Struct, frozen=True):
+    """A service account token that a volume projects; an empty audience is the API server's own."""
 
-    by_audience: Mapping[str, str] = {}
+    audience: str = ""
+    life_s: int = 3600
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Service account tokens at hand, and the cluster's certificate authority."""
+
+    by_wish: Mapping[TokenWish, str] = {}
     ca: bytes = b""
 
 
@@ -48,22 +54,14 @@ class Content(msgspec.Struct, frozen=True):
     tokens: Tokens = Tokens()
 
 
-def projected_token_volume() -> dict[str, Any]:
-    """The volume that a pod gets when it names none for its service account token."""
-    return {
-        "name": TOKEN_VOLUME,
-        "projected": {"sources": [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-            {"podwireAuthority": {"path": "ca.crt"}},
-            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
-        ]},
-    }  # fmt: skip
-
-
-def audiences(volume: Mapping[str, Any]) -> tuple[str, ...]:
-    """The audiences of the tokens that a volume projects; empty text is the API server's own."""
+def token_wishes(volume: Mapping[str, Any]) -> tuple[TokenWish, ...]:
+    """The tokens that a volume projects."""
     sources = (volume.get("projected") or {}).get("sources") or ()
-    return tuple(s["serviceAccountToken"].get("audience", "") for s in sources if "serviceAccountToken" in s)
+    return tuple(_token_wish(s["serviceAccountToken"]) for s in sources if s.get("serviceAccountToken"))
+
+
+def _token_wish(found: Mapping[str, Any]) -> TokenWish:
+    return TokenWish(str(found.get("audience") or ""), int(found.get("expirationSeconds") or TokenWish().life_s))
 
 
 def object_kinds(volume: Mapping[str, Any]) -> bool:
@@ -102,10 +100,8 @@ def _projection(source: Mapping[str, Any], content: Content, mode: int) -> Files
     if found := source.get("downwardAPI"):
         return _downward(found, content, mode)
     if found := source.get("serviceAccountToken"):
-        token = content.tokens.by_audience.get(found.get("audience", ""), "")
+        token = content.tokens.by_wish[_token_wish(found)]
         return {_safe(found.get("path", "token")): File(token.encode(), mode)}
-    if found := source.get("podwireAuthority"):
-        return {found["path"]: File(content.tokens.ca, mode)}
     return {}
 
 

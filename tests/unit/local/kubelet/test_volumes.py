@@ -15,13 +15,13 @@ from podwire.local.kubelet.volumes import (
     File,
     Places,
     Tokens,
-    audiences,
+    TokenWish,
     compile_files,
     config_map_data,
     prepare,
-    projected_token_volume,
     secret_data,
     sub_path,
+    token_wishes,
     write_files,
 )
 from podwire.model.pod import Pod
@@ -37,7 +37,14 @@ class Held:
         return {"k": b"s"} if name == "sec" else None
 
 
-CONTENT = Content(PodFacts(POD, "node-1"), Held(), Tokens({"": "tok", "vault": "tok2"}, b"PEM"))
+TOKEN_VOLUME = {"name": "kube-api-access-abcde", "projected": {"sources": [
+    {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+]}}  # fmt: skip
+CONTENT = Content(
+    PodFacts(POD, "node-1"), Held(), Tokens({TokenWish(life_s=3607): "tok", TokenWish("vault", 600): "tok2"}, b"PEM")
+)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +59,10 @@ CONTENT = Content(PodFacts(POD, "node-1"), Held(), Tokens({"": "tok", "vault": "
         ({"downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
          {"labels": File(b'a="b"')}),
         ({"projected": {"sources": [{"secret": {"name": "sec"}}, {"configMap": {"name": "cm", "items": [
-            {"key": "b", "path": "k2"}]}}, {"serviceAccountToken": {"path": "t", "audience": "vault"}}]}},
+            {"key": "b", "path": "k2"}]}}, {"serviceAccountToken": {
+            "path": "t", "audience": "vault", "expirationSeconds": 600}}]}},
          {"k": File(b"s"), "k2": File(b"2"), "t": File(b"tok2")}),
-        (projected_token_volume(), {"token": File(b"tok"), "ca.crt": File(b"PEM"), "namespace": File(b"shop")}),
+        (TOKEN_VOLUME, {"token": File(b"tok"), "ca.crt": File(b"PEM"), "namespace": File(b"shop")}),
     ],
     ids=str,
 )  # fmt: skip
@@ -76,9 +84,9 @@ def test_what_is_wrong_is_named(volume: dict[str, Any], problem: str) -> None:
         compile_files(volume, CONTENT)
 
 
-def test_audiences() -> None:
-    assert audiences(projected_token_volume()) == ("",)
-    assert audiences({"emptyDir": {}}) == ()
+def test_tokens_that_a_volume_projects() -> None:
+    assert token_wishes(TOKEN_VOLUME) == (TokenWish("", 3607),)
+    assert token_wishes({"emptyDir": {}}) == ()
 
 
 def test_data_of_objects() -> None:

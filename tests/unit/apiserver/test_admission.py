@@ -1,0 +1,99 @@
+"""What admission adds to new pods: priority, account, token."""
+
+from collections.abc import Callable
+from typing import Any
+
+PODS = "/api/v1/namespaces/default/pods"
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+Play = Callable[..., None]
+
+
+def _pod(name: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}], **spec}}
+
+
+def _token_volumes(pod: dict[str, Any]) -> list[str]:
+    return [v["name"] for v in pod["spec"].get("volumes") or () if v["name"].startswith("kube-api-access-")]
+
+
+def test_a_pod_gets_the_token_of_its_account(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        status, pod = await api("POST", PODS, _pod("a"))
+        (name,) = _token_volumes(pod)
+        assert (status, pod["spec"]["serviceAccountName"], len(name)) == (201, "default", 21)
+        assert [m["name"] for m in pod["spec"]["containers"][0]["volumeMounts"]] == [name]
+        kinds = [next(iter(source)) for source in pod["spec"]["volumes"][0]["projected"]["sources"]]
+        assert kinds == ["serviceAccountToken", "configMap", "downwardAPI"]
+        _, other = await api("POST", PODS, _pod("b"))
+        assert _token_volumes(other) != [name]
+
+    play(scenario)
+
+
+def test_a_pod_or_its_account_may_do_without(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        account = {"metadata": {"name": "shy"}, "automountServiceAccountToken": False}
+        await api("POST", ACCOUNTS, account)
+        for name, spec, mounted in (
+            ("a", {"automountServiceAccountToken": False}, False),
+            ("b", {"serviceAccountName": "shy"}, False),
+            ("c", {"serviceAccountName": "shy", "automountServiceAccountToken": True}, True),
+        ):
+            _, pod = await api("POST", PODS, _pod(name, **spec))
+            assert bool(_token_volumes(pod)) is mounted, name
+
+    play(scenario)
+
+
+def test_pull_secrets_come_from_the_account(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", ACCOUNTS, {"metadata": {"name": "puller"}, "imagePullSecrets": [{"name": "key"}]})
+        _, pod = await api("POST", PODS, _pod("a", serviceAccountName="puller"))
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "key"}]
+        own = [{"name": "own"}]
+        _, pod = await api("POST", PODS, _pod("b", serviceAccountName="puller", imagePullSecrets=own))
+        assert pod["spec"]["imagePullSecrets"] == own
+
+    play(scenario)
+
+
+def test_an_account_that_does_not_exist_is_refused(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        status, failure = await api("POST", PODS, _pod("a", serviceAccountName="nobody"))
+        assert (status, failure["message"]) == (
+            403,
+            'pods "a" is forbidden: error looking up service account default/nobody: serviceaccount "nobody" not found',
+        )
+
+    play(scenario)
+
+
+def test_a_new_namespace_takes_pods_at_once_and_old_ones_after_a_restart(play: Play) -> None:
+    async def first(api: Any) -> None:
+        await api("POST", "/api/v1/namespaces", {"metadata": {"name": "fresh"}})
+        status, _ = await api("POST", "/api/v1/namespaces/fresh/pods", _pod("a"))
+        assert status == 201
+        status, _ = await api("DELETE", "/api/v1/namespaces/fresh/serviceaccounts/default")
+        assert status == 200
+        status, _ = await api("POST", "/api/v1/namespaces/fresh/pods", _pod("b"))
+        assert status == 403
+
+    async def second(api: Any) -> None:
+        status, _ = await api("POST", "/api/v1/namespaces/fresh/pods", _pod("b"))
+        assert status == 201
+
+    play(first)
+    play(second)
+
+
+def test_a_class_gives_its_priority(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        _, pod = await api("POST", PODS, _pod("a", priorityClassName="system-node-critical"))
+        assert pod["spec"]["priority"] == 2000001000
+        status, failure = await api("POST", PODS, _pod("b", priorityClassName="none"))
+        assert (status, failure["message"]) == (
+            403,
+            'pods "b" is forbidden: no PriorityClass with name none was found',
+        )
+
+    play(scenario)
