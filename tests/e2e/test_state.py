@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,12 +143,34 @@ def test_what_is_taken_shows_and_what_is_foreign_does_not(
             assert hangs.returncode == 2 and hangs.stdout == ""
             assert f"the agent of {node} does not answer on " in hangs.stderr and "--saved FILE" in hangs.stderr
         finally:
-            inside(cluster, node, "sysctl", "-qw", f"net/ipv4/conf/{link}/rp_filter=1")
             inside(cluster, node, "ip", "link", "del", "foreign0")
             inside(cluster, node, "ip", "address", "del", "203.0.113.1/32", "dev", "lo")
             inside(cluster, node, "ip", "route", "del", "198.51.100.0/24")
             inside(cluster, node, "nft", "delete", "table", "inet", "foreign")
     eventually(lambda: equal(cluster, node))
+
+
+TAKING = (
+    "ip route del {address}",
+    "ip neigh del {address} dev {link}",
+    "ip link set {link} down",
+    "sysctl -qw net.ipv4.conf.{link}.forwarding=0",
+    "sysctl -qw net.ipv4.ip_forward=0",
+    "ip route flush proto 113",
+    "ip link del podwire-vxlan",
+    "nft delete element ip podwire-proxy services {{ {service} . tcp . 80 }}",
+    "nft delete table ip podwire-proxy",
+)
+
+
+def test_an_agent_at_work_puts_right_what_is_taken(cluster: Cluster, web: dict[str, str]) -> None:
+    node = web["node"]
+    eventually(lambda: equal(cluster, node))
+    for command in TAKING:
+        inside(cluster, node, "sh", "-c", command.format(**web))
+        begun = time.monotonic()
+        while not equal(cluster, node):
+            assert time.monotonic() - begun < 4, f"{command}: {state(cluster, node, '--diff').stdout}"
 
 
 def test_a_pods_link_that_is_deleted(cluster: Cluster, namespace: str, web: dict[str, str]) -> None:

@@ -112,6 +112,17 @@ def test_own_changes_can_be_left_out(place: Path) -> None:
         assert [event.proto for event in monitor.read()] == [4]
 
 
+def test_sysctls_that_change_are_told_and_those_of_a_new_device_are_not(place: Path) -> None:
+    with Netlink(place) as netlink, Monitor(place, ("sysctl",)) as monitor:
+        network.add(netlink, NetworkState((Link("x", "bridge"),))).check()
+        index = network.read_link(netlink, "x").index
+        assert monitor.read() == []
+        sysctl.write("net/ipv4/conf/x/rp_filter", "2", place)
+        assert monitor.read() == [Event("sysctl", device=index)]
+        sysctl.write("net/ipv4/ip_forward", "1" if sysctl.read("net/ipv4/ip_forward", place) == "0" else "0", place)
+        assert {0, index} <= {event.device for event in monitor.read()}
+
+
 def test_missed_changes_are_said(place: Path) -> None:
     with Monitor(place, ("route",)) as monitor, Netlink(place) as netlink:
         network.add(netlink, NetworkState((Link("x", "bridge"),), (Address("x", "10.0.0.1/24"),))).check()

@@ -103,7 +103,7 @@ class KernelPlumber:
 
     def watch(self) -> Monitor:
         """Changes of the namespace by others; of devices, addresses and neighbours also one's own."""
-        monitor = Monitor(self._place, ("link", "address", "route", "neighbour"))
+        monitor = Monitor(self._place, ("link", "address", "route", "neighbour", "sysctl"))
         monitor.ignore(self._netlink.port)
         return monitor
 

@@ -3,10 +3,11 @@
 ``bury`` deletes unwired devices in a thread, :data:`BURY_S` after the first DEL, so that a burst of them is one
 deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods' routes,
 neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a route or neighbour of a pod
-that goes, a device that changes and an address of the node that comes or goes are followed by a look after
+that goes, a device or sysctl that changes and an address of the node that comes or goes are followed by a look after
 :data:`HEAL_S`; 2. the next look is :data:`HEAL_REST_S` later, so pods that come and go by the dozen cost one a second;
 3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from 0.2 s to
-10 s, and at once when an address comes; 4. what the kernel does not tell of, as sysctls, is looked at with ``sweep``.
+10 s, and at once when an address comes; 4. what the kernel does not tell of (some sysctls), and the hostPort table,
+is looked at with ``sweep``.
 """
 
 import asyncio
@@ -132,7 +133,9 @@ class CniService:
                 if not problem:
                     backoff.reset()
                     await self._clock.sleep(HEAL_REST_S)
-                elif not await self._disturbed_within(backoff.next_delay_s()):
+                    continue
+                self._thorough = True
+                if not await self._disturbed_within(backoff.next_delay_s()):
                     self._disturbed.set()
 
     async def _disturbed_within(self, seconds: float) -> bool:
@@ -144,6 +147,7 @@ class CniService:
 
     def _changed(self, events: Sequence[Event]) -> None:
         if any(_concerns_pods(event) for event in events):
+            self._thorough = self._thorough or any(event.kind in ("sysctl", "lost") for event in events)
             self._disturbed.set()
 
     def close(self) -> None:

@@ -5,6 +5,9 @@ device, and it is back before the next packet. A notification says what changed,
 reads the state again. When more comes than the socket holds, the kernel drops the rest and says so (ENOBUFS): that
 is an :class:`Event` of kind ``lost``, upon which everything may have changed.
 
+Of sysctls the kernel tells forwarding, rp_filter and a few more (netconf.h), one message a changed parameter. Those of
+a new device come in one message with all of them, which is left out: the device is announced as well.
+
 One's own changes are announced as well; :func:`Monitor.ignore` leaves out those of a socket for routes and
 rules, where the kernel names the author (for devices, addresses and neighbours it does not).
 """
@@ -13,7 +16,7 @@ import asyncio
 import errno
 import socket
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,6 +28,7 @@ from podwire.kernel.uapi import (
     FRA_PROTOCOL,
     IFA_PROTO,
     NDA_PROTOCOL,
+    NETCONFA_IFINDEX,
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_ROUTE,
     RTA_OIF,
@@ -36,12 +40,15 @@ from podwire.kernel.uapi import (
     RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWNEIGH,
+    RTM_NEWNETCONF,
     RTM_NEWROUTE,
     RTM_NEWRULE,
     RTNLGRP_IPV4_IFADDR,
+    RTNLGRP_IPV4_NETCONF,
     RTNLGRP_IPV4_ROUTE,
     RTNLGRP_IPV4_RULE,
     RTNLGRP_IPV6_IFADDR,
+    RTNLGRP_IPV6_NETCONF,
     RTNLGRP_IPV6_ROUTE,
     RTNLGRP_IPV6_RULE,
     RTNLGRP_LINK,
@@ -49,7 +56,7 @@ from podwire.kernel.uapi import (
     SOL_NETLINK,
 )
 
-Subject = Literal["link", "address", "route", "neighbour", "rule"]
+Subject = Literal["link", "address", "route", "neighbour", "rule", "sysctl"]
 
 GROUPS: dict[Subject, tuple[int, ...]] = {
     "link": (RTNLGRP_LINK,),
@@ -57,6 +64,7 @@ GROUPS: dict[Subject, tuple[int, ...]] = {
     "route": (RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE),
     "neighbour": (RTNLGRP_NEIGH,),
     "rule": (RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE),
+    "sysctl": (RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF),
 }
 
 _KINDS: dict[int, tuple[Subject, bool]] = {
@@ -70,7 +78,17 @@ _KINDS: dict[int, tuple[Subject, bool]] = {
     RTM_DELNEIGH: ("neighbour", True),
     RTM_NEWRULE: ("rule", False),
     RTM_DELRULE: ("rule", True),
+    RTM_NEWNETCONF: ("sysctl", False),
 }
+
+_NETCONFMSG_SIZE = 4
+"""struct netconfmsg is one byte, padded (NLMSG_ALIGN)."""
+
+_ONE_PARAMETER = 2
+"""Attributes of a message about one parameter: the device and the value."""
+
+_SPECIAL = 1 << 31
+"""NETCONFA_IFINDEX_ALL and _DEFAULT are negative."""
 
 _BUFFER = 1 << 20
 _RECEIVE = 1 << 16
@@ -79,7 +97,8 @@ _RECEIVE = 1 << 16
 class Event(NamedTuple):
     """One change: what kind of object, whether it went away, its device's number, its protocol (owner mark).
 
-    ``lost`` stands for changes that were missed. ``device`` and ``proto`` are 0 where they do not apply.
+    ``lost`` stands for changes that were missed. ``device`` and ``proto`` are 0 where they do not apply; a sysctl of
+    the whole namespace has device 0.
     """
 
     kind: Subject | Literal["lost"]
@@ -154,16 +173,25 @@ class Monitor:
 
 def decode(datagram: bytes) -> list[Event]:
     """The changes in a notification; what cannot be read counts as lost."""
-    found = []
+    found: list[Event] = []
     try:
         for kind, _flags, _sequence, payload in attributes.messages(datagram):
             if kind in _KINDS:
                 subject, removed = _KINDS[kind]
-                device, proto = _details(subject, payload)
-                found.append(Event(subject, removed, device, proto))
+                if subject == "sysctl":
+                    found += _parameters(payload)
+                else:
+                    found.append(Event(subject, removed, *_details(subject, payload)))
     except (ProtocolError, struct.error):
         found.append(Event("lost"))
     return found
+
+
+def _parameters(payload: bytes) -> Iterator[Event]:
+    found = attributes.parse(payload, _NETCONFMSG_SIZE)
+    if len(found) == _ONE_PARAMETER:
+        index = attributes.number(found, NETCONFA_IFINDEX)
+        yield Event("sysctl", device=0 if index >= _SPECIAL else index)
 
 
 def _details(subject: Subject, payload: bytes) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class KernelMachine:
         self._watched = frozenset(link.index for link in network.read_links(self._netlink) if link.name in links)
         if self._monitor is not None or not _in_loop():
             return
-        self._monitor = Monitor(self._place, ("link", "address", "route", "neighbour"))
+        self._monitor = Monitor(self._place, ("link", "address", "route", "neighbour", "sysctl"))
         self._monitor.ignore(self._netlink.port)
         self._monitor.attach(lambda events: changed() if any(map(self._concerns, events)) else None)
 
@@ -75,7 +75,7 @@ class KernelMachine:
         kind, removed, index, proto = event
         if kind == "route":
             return removed and proto == OWNER.route_protocol
-        return kind == "lost" or index in self._watched
+        return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)
 
     def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:
         """Makes the kernel hold nftables tables; what failed, in words."""
