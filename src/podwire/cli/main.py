@@ -1,7 +1,7 @@
 """The command ``podwire``: a table of commands, loaded when they are called, and the exit statuses.
 
-Exit status: 0 done; 1 something expected failed (a probe, a cluster that does not come up); 2 the input is wrong;
-130 interrupted. Errors are one line on standard error, without a traceback.
+Exit status: 0 done; 1 something expected failed (a probe, a cluster that does not come up, `state --diff` that finds a
+difference); 2 the input is wrong, or `state --diff` cannot compare; 130 interrupted. Errors are one line on standard error, without a traceback.
 """
 
 import importlib
