@@ -1,7 +1,8 @@
 """The command ``podwire``: a table of commands, loaded when they are called, and the exit statuses.
 
 Exit status: 0 done; 1 something expected failed (a probe, a cluster that does not come up, `state --diff` that finds a
-difference); 2 the input is wrong, or `state --diff` cannot compare; 130 interrupted. Errors are one line on standard error, without a traceback.
+difference); 2 the input is wrong, or `state --diff` cannot compare; 130 interrupted. Errors are one line on standard
+error, without a traceback.
 """
 
 import importlib
