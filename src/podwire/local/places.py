@@ -89,6 +89,25 @@ def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...
                 f"cluster {name!r} has {known.segment_count} segment(s), not {segments}; take it down first"
             )
         return known
+    with _choosing():
+        return _choose(name, segments, state, used)
+
+
+@contextlib.contextmanager
+def _choosing() -> Iterator[None]:
+    """Holds the lock of the run root, so that two new clusters never take the same index."""
+    RUN_ROOT.mkdir(parents=True, exist_ok=True)
+    folder = os.open(RUN_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+        with contextlib.suppress(OSError):
+            RUN_ROOT.rmdir()
+
+
+def _choose(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Layout:
     taken = {other.index for other in map(find, names()) if other}
     for index in range(CLUSTERS):
         layout = Layout(

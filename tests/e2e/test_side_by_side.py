@@ -1,0 +1,97 @@
+"""Clusters side by side on one machine: each has its own addresses, and none notices when another goes."""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from clusters import done, flows, layout, own_name, run, running, server, up
+from driver import Cluster, podwire
+
+A, B = own_name("side-a"), own_name("side-b")
+MANIFEST = f"""{server("one", "node-1", "tier: web")}{server("two", "node-2", "tier: web")}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: both}}
+spec: {{type: NodePort, selector: {{tier: web}}, ports: [{{port: 80, nodePort: 30080}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def first() -> Iterator[Cluster]:
+    with running(A, "--nodes", "2", stdin=MANIFEST) as cluster:
+        yield cluster
+
+
+def on_host(link: str) -> set[str]:
+    """What this machine has of a cluster's link: the link itself, addresses and routes, a line each."""
+    found: set[str] = set()
+    for word in ("link", "-4 address", "-6 address", "-4 route", "-6 route"):
+        words = ["ip", "-o", *word.split()]
+        lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        found |= {line.partition(": ")[2] or line for line in lines if link in line}
+    return found
+
+
+def green(name: str) -> None:
+    done("probe", "--name", name)
+    done("probe", "--name", name, "--to", "svc/both")
+    done("probe", "--name", name, "--from", "host", "--to", "svc/both")
+
+
+def test_two_are_green_and_taking_one_down_leaves_the_other(first: Cluster) -> None:
+    mine = layout(first).host_link
+    before = on_host(mine)
+    assert len(before) >= 5
+    with flows(first, [("one", "two")]) as (flow,):
+        with running(B, "--nodes", "2", "--segments", "2", stdin=MANIFEST) as second:
+            other = layout(second).host_link
+            during = on_host(other)
+            assert len(during) > len(before)
+            green(A)
+            green(B)
+            # To ask for one again takes nothing away that is the other's.
+            up(A)
+            up(B)
+            assert (on_host(mine), on_host(other)) == (before, during)
+        assert (on_host(mine), on_host(other)) == (before, set())
+        green(A)
+    assert flow.problems == []
+    assert A in run("status", "--name", B).stderr
+
+
+def test_up_twice_at_once_makes_one_cluster(first: Cluster) -> None:
+    words = [*podwire(), "up", "--name", B, "--nodes", "1"]
+    try:
+        both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        ends = sorted((one.communicate(timeout=60)[1], one.returncode) for one in both)
+        assert sorted(status for _, status in ends) in ([0, 1], [0, 0])
+        assert all(f"{B!r} is being changed by another podwire process" in text for text, status in ends if status)
+        assert done("status", "--name", B).count("apiserver ") == 1
+        green(A)
+    finally:
+        run("down", "--name", B)
+
+
+def test_two_clusters_may_come_up_at_once(first: Cluster) -> None:
+    names = [own_name("side-c"), own_name("side-d")]
+    try:
+        both = [
+            subprocess.Popen(
+                [*podwire(), "up", "--name", name, "--nodes", "1", "--probe"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in names
+        ]
+        for one in both:
+            out, err = one.communicate(timeout=60)
+            assert one.returncode == 0, out + err
+        found = [Cluster(name, done("kubeconfig", "--name", name).strip()) for name in names]
+        addresses = {str(one.get("node", "node-1")["status"]["addresses"][0]) for one in found}
+        assert len(addresses) == 2
+        green(A)
+    finally:
+        for name in names:
+            run("down", "--name", name)
