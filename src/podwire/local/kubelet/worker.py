@@ -3,8 +3,7 @@
 One task per pod takes steps: look at the object and the containers, plan, act, report. What happens outside (the
 object changes, a container ends, a probe turns) only wakes it, so nothing of a pod runs twice at once.
 
-Reports are few: one when the pod is Ready (or has a problem to show), in between at most one each 0.3 s. While the
-API is away the pod goes on, and the report is made when it is back.
+What is to be told of it goes through :mod:`podwire.local.kubelet.reporter`.
 """
 
 import asyncio
@@ -19,12 +18,9 @@ from podwire.errors import (
     CniError,
     ConfigError,
     KernelError,
-    NotFound,
     ProtocolError,
 )
-from podwire.kube.client import STRATEGIC_MERGE_PATCH
 from podwire.kube.events import Severity, reference
-from podwire.kube.resources import PODS
 from podwire.local.kubelet.containers import compile_order
 from podwire.local.kubelet.environment import PodFacts
 from podwire.local.kubelet.execution import Ends, Setting, run_command
@@ -33,9 +29,10 @@ from podwire.local.kubelet.orders import Answer, PodRecord, Record
 from podwire.local.kubelet.prober import Prober
 from podwire.local.kubelet.probing import Kind, ProbeState
 from podwire.local.kubelet.provisions import Provisions
+from podwire.local.kubelet.reporter import Reporter
 from podwire.local.kubelet.sandbox import Sandbox, explain
 from podwire.local.kubelet.shim import write_atomically
-from podwire.local.kubelet.status import Json, is_news, render_status, same_status
+from podwire.local.kubelet.status import Json, render_status
 from podwire.local.kubelet.status import Sandbox as SandboxStatus
 from podwire.local.kubelet.stopping import Stopper
 from podwire.local.kubelet.surroundings import Surroundings
@@ -46,7 +43,6 @@ from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import parse_rfc3339, rfc3339
 
-_REPORT_EVERY_S = 0.3
 _SLOW_START_S = 1.0
 _FIRST_PROBE_S = 0.05
 _RETRY_S = 2.0
@@ -81,11 +77,11 @@ class PodWorker:
         self._adopted = record is not None
         self._lost = False
         self._verdict = SandboxStatus()
-        self._reported: Json = {}
-        self._report_at = 0.0
-        self._conditions: tuple[Condition, ...] = pod.status.conditions
+        self.conditions: tuple[Condition, ...] = pod.status.conditions
+        """As they are stored, own ones and others'."""
         self._provisions = Provisions(self)
         self._backoff = Backoff(0.5, 30.0)
+        self._reporter = Reporter(self)
         self._stopper = Stopper(self)
         self._over = False
 
@@ -97,9 +93,9 @@ class PodWorker:
             self.gone = True
         else:
             self.pod = pod
-            own = tuple(c for c in self._conditions if c.type in _OWN_CONDITIONS)
+            own = tuple(c for c in self.conditions if c.type in _OWN_CONDITIONS)
             foreign = tuple(c for c in pod.status.conditions if c.type not in _OWN_CONDITIONS)
-            self._conditions = (own or pod.status.conditions) + (foreign if own else ())
+            self.conditions = (own or pod.status.conditions) + (foreign if own else ())
         self._stopper.hurry()
         self.wake()
 
@@ -465,34 +461,10 @@ class PodWorker:
             self._verdict, host_ips=around.ground.addresses, ips=record.ips, up=self.sandbox.up,
             start_time=record.started_at,
         )  # fmt: skip
-        status = msgspec.structs.replace(self.pod.status, conditions=self._conditions)
+        status = msgspec.structs.replace(self.pod.status, conditions=self.conditions)
         pod = msgspec.structs.replace(self.pod, status=status)
         return render_status(pod, self.states, verdict, rfc3339(around.clock.now()))
 
     async def report(self, *, urgent: bool = False) -> None:
-        """Patches the status when it differs from what was reported last, soon if not at once."""
-        status = self.render()
-        if self.gone or same_status(status, self._reported):
-            return
-        wait_s = self._report_at + _REPORT_EVERY_S - self.now()
-        if wait_s > 0 and not urgent and not is_news(status, self._reported):
-            self.wake_in(wait_s)
-            return
-        meta = self.pod.metadata
-        # Addresses are merged one by one: those of an earlier sandbox would stay.
-        whole = {field: [*status[field], {"$patch": "replace"}] for field in ("podIPs", "hostIPs") if status.get(field)}
-        body = {"metadata": {"uid": meta.uid}, "status": {**status, **whole}}
-        try:
-            answer = await self.around.client.patch(
-                PODS, meta.name, body, meta.namespace, patch_type=STRATEGIC_MERGE_PATCH, subresource="status"
-            )
-        except NotFound:
-            return
-        except (ApiError, ApiUnreachable, ProtocolError) as failure:
-            self._log.warning("status not written", pod=f"{meta.namespace}/{meta.name}", problem=failure)
-            self.wake_in(self._backoff.next_delay_s())
-            return
-        self._reported = status
-        self._report_at = self.now()
-        written = (answer.get("status") or {}).get("conditions") or ()
-        self._conditions = msgspec.convert(written, tuple[Condition, ...])
+        """Tells the API how the pod is, soon if not at once."""
+        await self._reporter.report(urgent=urgent)
