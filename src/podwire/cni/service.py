@@ -126,7 +126,8 @@ class CniService:
                 await self._clock.sleep(HEAL_S)
                 self._disturbed.clear()
                 thorough, self._thorough = self._thorough, False
-                problem = "; ".join(self.pods.heal(sysctls=thorough))
+                failed = self.pods.heal(sysctls=thorough)
+                problem = f"{failed[0]}, and {len(failed) - 1} more" if failed else ""
                 if problem and problem != told:
                     self._log.warning("pods' wiring is not complete", problem=problem)
                 told = problem
