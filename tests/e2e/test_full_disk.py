@@ -1,0 +1,93 @@
+"""A cluster whose disk is full: writes are refused in words, reads and the network go on, nothing is lost."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusters import done, flows, identities, layout, own_name, running, server
+from driver import Cluster, eventually
+
+NAME = own_name("full")
+SIZE = "24m"
+TEXT = "x" * 100_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "podwire-test", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def cluster_on(disk: Path) -> Iterator[Cluster]:
+    manifest = server("one", "node-1") + server("two", "node-2")
+    with running(NAME, "--nodes", "2", "--state-dir", str(disk), stdin=manifest) as cluster:
+        yield cluster
+
+
+def fill(disk: Path) -> Path:
+    """Takes every byte that is left."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return ballast
+
+
+def write(cluster: Cluster, number: int) -> str:
+    """Writes an object; what kubectl says when it is refused, else nothing."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"c-{number}"}, "data": {"text": TEXT}}
+    found = cluster.run(["kubectl", "create", "-f", "-"], stdin=json.dumps(body))
+    return "" if found.returncode == 0 else found.stderr
+
+
+def stored(cluster: Cluster) -> set[str]:
+    found = cluster.get("configmaps")["items"]
+    assert all(one["data"]["text"] == TEXT for one in found if one["metadata"]["name"].startswith("c-"))
+    return {one["metadata"]["name"] for one in found} - {"kube-root-ca.crt"}
+
+
+def test_a_full_disk_under_a_cluster(cluster_on: Cluster, disk: Path) -> None:
+    cluster = cluster_on
+    before = identities(cluster)
+    acknowledged = {f"c-{n}" for n in range(3) if not write(cluster, n)}
+    assert len(acknowledged) == 3
+    with flows(cluster, [("one", "two"), ("two", "one")]) as both:
+        ballast = fill(disk)
+        refusal = ""
+        for number in range(3, 60):
+            refusal = write(cluster, number)
+            if refusal:
+                break
+            acknowledged.add(f"c-{number}")
+        assert "the write was not stored and nothing changed: database or disk is full" in refusal
+        assert stored(cluster) == acknowledged
+        assert identities(cluster) == before
+        done("probe", "--name", NAME)
+        done("status", "--name", NAME)
+        # kill -9 on a full disk: what was acknowledged is there when it comes back.
+        record = json.loads((Path(layout(cluster).run) / "processes/apiserver.json").read_text())
+        os.kill(int(record["pid"]), signal.SIGKILL)
+        eventually(lambda: cluster.run(["kubectl", "get", "--raw", "/readyz"]).returncode == 0, within=30)
+        assert stored(cluster) == acknowledged
+        ballast.unlink()
+        eventually(lambda: not write(cluster, 1000))
+        assert stored(cluster) == {*acknowledged, "c-1000"}
+    assert [flow.problems for flow in both] == [[], []]
+    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
+    cluster.apply(server("three", "node-1"))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/three", "--timeout=30s")
+    done("probe", "--name", NAME)
+    assert {name: found for name, found in identities(cluster).items() if name != "three"} == before
