@@ -18,7 +18,7 @@ from pathlib import Path
 from podwire.agent import comparison
 from podwire.agent.holdings import Holdings
 from podwire.kernel import netns
-from podwire.observe import pages
+from podwire.observe.fetch import fetch
 from podwire.observe.pages import Pages
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.state import share
@@ -34,7 +34,7 @@ def peak_mib() -> float:
 
 def read(verb: str, socket: Path, place: Path) -> None:
     """What a reader does; prints what it found and its peak memory."""
-    lines = pages.fetch(socket, "/state")
+    lines = fetch(socket, "/state")
     found = lines if verb == "text" else comparison.compare(share.parse(lines), place)
     print(sum(1 for _ in found), peak_mib())
 

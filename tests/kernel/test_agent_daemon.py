@@ -24,7 +24,7 @@ from podwire.kernel import netns
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import CONFIGMAPS, NAMESPACES, NODES
-from podwire.observe import pages
+from podwire.observe.fetch import fetch
 from podwire.runtime.clock import SystemClock
 from podwire.state import share
 from podwire.state.drift import Difference
@@ -177,7 +177,7 @@ class Machine:
             return bool(answer.status == 200)
 
     def state(self, name: str) -> list[Share]:
-        return share.parse(pages.fetch(self.root / f"{name}-run/agent.sock", "/state"))
+        return share.parse(fetch(self.root / f"{name}-run/agent.sock", "/state"))
 
     def drift(self, name: str) -> list[Difference]:
         return list(comparison.compare(self.state(name), self.root / name))

@@ -16,7 +16,7 @@ from podwire.cli.cluster import name_option
 from podwire.errors import ClusterError, ConfigError, PodwireError
 from podwire.local import places
 from podwire.local.fabric import share as fabric
-from podwire.observe import pages
+from podwire.observe.fetch import fetch
 from podwire.state import drift, share
 from podwire.state.drift import Difference
 from podwire.state.share import Share
@@ -121,7 +121,7 @@ def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
     """
     path = config.agent_socket
     try:
-        yield from pages.fetch(path, "/state?" + "&".join(f"part={part}" for part in parts))
+        yield from fetch(path, "/state?" + "&".join(f"part={part}" for part in parts))
     except OSError as failure:
         problem = f"the agent of {config.node_name} does not answer on {path} ({failure.strerror or failure})"
         raise ClusterError(f"{problem}; --saved FILE compares with an earlier output") from failure

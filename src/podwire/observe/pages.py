@@ -1,23 +1,20 @@
-"""Pages of text on a unix socket of a component, for people on its machine: HTTP/1.1 GET, and a client for it.
+"""Pages of text on a unix socket of a component, for people on its machine: HTTP/1.1 GET.
 
 A page is an iterator of lines, so that one of a hundred megabytes costs neither that memory nor the loop's time: 256
 lines are rendered (about a millisecond), sent, and the loop goes round once before the next. A piece is an HTTP chunk;
 the empty one at the end tells that the page is whole. The socket is its owner's alone (mode 0600), unlike the health
-endpoint, which everybody on the node's network may ask. By hand::
+endpoint, which everybody on the node's network may ask. The client is :mod:`podwire.observe.fetch`; by hand::
 
     curl --unix-socket /run/podwire/agent.sock http://agent/state
 """
 
 import asyncio
-import http.client
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from urllib.parse import parse_qs
-
-from podwire.errors import ProtocolError
 
 Query = Mapping[str, list[str]]
 
@@ -109,37 +106,3 @@ def _listen(path: Path) -> socket.socket:
         raise
     listener.setblocking(False)
     return listener
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
-
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connects to the path."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
-def fetch(path: Path, target: str, timeout_s: float = 5.0) -> Iterator[str]:
-    """The lines of a page, with their ends; ``timeout_s`` is for each piece. Blocks.
-
-    Raises: OSError when nothing listens or nothing comes in time; ProtocolError when the page is refused or breaks
-    off.
-    """
-    connection = _Connection(path, timeout_s)
-    try:
-        connection.request("GET", target)
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise ProtocolError("remote", f"{target}: {answer.read().decode(errors='replace').strip()}")
-        for line in answer:
-            yield line.decode()
-    except http.client.HTTPException as failure:
-        raise ProtocolError("remote", f"{target} broke off: {failure!r}") from failure
-    finally:
-        connection.close()

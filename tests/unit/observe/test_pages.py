@@ -11,7 +11,8 @@ from typing import TypeVar
 import pytest
 
 from podwire.errors import ProtocolError
-from podwire.observe.pages import Page, Pages, Query, fetch
+from podwire.observe.fetch import fetch
+from podwire.observe.pages import Page, Pages, Query
 
 T = TypeVar("T")
 
