@@ -5,13 +5,14 @@ import asyncio
 import click
 
 from podwire.cli.cluster import name_option
+from podwire.errors import ConfigError
 from podwire.local import places
 from podwire.local.probe import plan, result
 
 _WORDS = """
 \b
 all                every running pod outside kube-system
-host               this machine (source only)
+host               this machine; as a target its address on the fabric
 shop/web-0         a pod, or the pods of a Deployment by its name
 shop/app=web       a label selector in a namespace; */app=web in all
 svc/shop/web       a Service, by its DNS name; from the host, by its NodePorts
@@ -30,9 +31,7 @@ svc/shop/web       a Service, by its DNS name; from the host, by its NodePorts
     """
 )
 @name_option
-@click.option(
-    "--from", "sources", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Sources."
-)
+@click.option("--from", "sources", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Sources.")
 @click.option("--to", "targets", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Targets.")
 @click.option("--port", "ports", multiple=True, metavar="80/TCP", help="Ports to try instead of the declared ones.")
 @click.option("--timeout", "timeout_s", default=1.0, show_default=True, metavar="SECONDS", help="For one connection.")
@@ -51,6 +50,8 @@ def probe(
     places.check_root()
     wanted = tuple(plan.parse_port(word) for word in ports)
     results = asyncio.run(session.run(places.existing(name), (sources, targets, wanted), timeout_s))
+    if not results:
+        raise ConfigError("podwire probe", "", "between these there is nothing to try; --port names ports")
     if output == "json":
         for one in results:
             click.echo(result.as_json(one))

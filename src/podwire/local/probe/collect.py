@@ -9,6 +9,7 @@ from podwire.dns.names import encode_name
 from podwire.errors import ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.resources import ENDPOINTSLICES, NODES, PODS, SERVICES
+from podwire.local import credentials
 from podwire.local.kubelet.sandbox import load_record
 from podwire.local.layout import Layout
 from podwire.local.probe.execute import Lookup, Prober
@@ -20,7 +21,7 @@ _SERVICE_LABEL = "kubernetes.io/service-name"
 _DNS_SERVICE = ("kube-system", "kube-dns")
 
 
-async def facts_of(client: Client) -> Facts:
+async def facts_of(client: Client, layout: Layout) -> Facts:
     """What the plan reads, from four lists at the same time."""
     pods, services, nodes, slices = await asyncio.gather(
         client.list(PODS), client.list(SERVICES), client.list(NODES), client.list(ENDPOINTSLICES)
@@ -30,6 +31,8 @@ async def facts_of(client: Client) -> Facts:
         services=tuple(sorted(services.items, key=lambda s: (s.metadata.namespace, s.metadata.name))),
         node_addresses=tuple((n.metadata.name, n.internal_ips[0]) for n in nodes.items if n.internal_ips),
         backed=frozenset(key for key in map(_backed, slices.items) if key),
+        host_address=str(layout.host_address),
+        host_port=credentials.API_FABRIC_PORT,
     )
 
 
@@ -51,7 +54,7 @@ def pod_namespaces(layout: Layout) -> dict[str, Path]:
 
 async def prober(layout: Layout, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
     """A prober for the pods of a local cluster, and the facts to plan with."""
-    facts = await facts_of(client)
+    facts = await facts_of(client, layout)
     server = next(
         (s.spec.cluster_ip for s in facts.services if (s.metadata.namespace, s.metadata.name) == _DNS_SERVICE), ""
     )

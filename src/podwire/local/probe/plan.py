@@ -4,7 +4,7 @@ Words name sources and targets:
 
 ========================  ==========================================================================
 ``all``                   every pod that runs (outside kube-system, unless nothing else runs)
-``host``                  the machine itself (source); its fabric address is not a target
+``host``                  the machine itself; as a target its fabric address, where the API server listens
 ``shop/web-0``            a pod; without a namespace, in ``default``; a name that is no pod means the
                           pods whose names start with it and a dash (those of a Deployment)
 ``shop/app=web,tier!=x``  a label selector in a namespace; ``*/app=web`` in all
@@ -53,7 +53,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     source: Place
     target: str
-    """``namespace/pod``, ``svc/namespace/name`` or ``node:port of svc``."""
+    """``namespace/pod``, ``svc/namespace/name``, ``node:port of svc`` or ``host``."""
     address: str
     """An IP address, or the DNS name that the source must look up."""
     port: Port
@@ -71,6 +71,10 @@ class Facts(msgspec.Struct, frozen=True):
     domain: str = "cluster.local"
     backed: frozenset[str] = frozenset()
     """Keys of the Services that have a ready endpoint."""
+    host_address: str = ""
+    """This machine on the fabric."""
+    host_port: int = 0
+    """The TCP port that always answers there."""
 
 
 def parse_port(word: str) -> Port:
@@ -159,13 +163,21 @@ def _towards(facts: Facts, place: Place, word: str, ports: tuple[Port, ...]) -> 
     if word.startswith(("svc/", "service/")):
         return _to_service(facts, place, service_named(facts, word), ports)
     if word == HOST:
-        raise ConfigError("--to", "", "'host' is a source; as targets take pods, Services or node ports")
+        return _to_host(facts, place, ports)
     return [
         attempt
         for pod in pods_named(facts, word, "--to")
         if place.pod_uid != pod.metadata.uid
         for attempt in to_pod(place, pod, ports)
     ]
+
+
+def _to_host(facts: Facts, place: Place, ports: tuple[Port, ...]) -> list[Attempt]:
+    """From a pod to this machine: who names a port expects somebody there."""
+    if place.name == HOST:
+        return []
+    tried = ports or (Port(number=facts.host_port),)
+    return [Attempt(source=place, target=HOST, address=facts.host_address, port=port) for port in tried]
 
 
 def to_pod(place: Place, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:

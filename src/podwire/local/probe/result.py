@@ -1,7 +1,7 @@
 """Results of probes as JSON lines, as a flat table and as the overview of ``podwire up``; pure.
 
-One JSON object a line, fields: from, to, protocol, port, reached, answered_by, source_seen, ms,
-expected, error.
+One JSON object a line, fields: from, to, protocol, port, reached, answered_by, source_seen, ms. What
+was expected is told by the exit status and the table.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,8 +42,6 @@ def as_json(result: Result) -> str:
             "answered_by": result.answered_by,
             "source_seen": result.source_seen,
             "ms": round(result.ms, 2),
-            "expected": attempt.expected,
-            "error": result.error,
         }
     ).decode()
 

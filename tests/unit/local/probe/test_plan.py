@@ -31,6 +31,8 @@ FACTS = Facts(
     services=(service("web", "10.96.0.7", node_port=30080), service("all", "None", target_port=80)),
     node_addresses=(("node-1", "10.89.0.11"), ("node-2", "10.89.0.12")),
     backed=frozenset({"shop/web", "shop/all"}),
+    host_address="10.89.0.1",
+    host_port=6443,
 )
 
 
@@ -68,12 +70,17 @@ def test_the_host_reaches_services_by_node_port_and_no_pods() -> None:
     assert told("host", "shop/web-1")[0][4] is False
 
 
+def test_pods_reach_the_host_where_the_api_listens_or_at_the_ports_named() -> None:
+    assert told("shop/web-1", "host") == [("shop/web-1", "host", "10.89.0.1", "6443/TCP", True)]
+    assert told("shop/web-1", "host", Port(number=53, protocol="UDP"))[0][3] == "53/UDP"
+    assert told("host", "host") == []
+
+
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
         ("shop/nobody", "all", "names no running pod"),
         ("svc/shop/web", "all", "not from a Service"),
-        ("all", "host", "'host' is a source"),
         ("all", "svc/shop/none", "no Service none in namespace shop"),
     ],
 )

@@ -15,8 +15,8 @@ def result(source: Place, target: str, *, reached: bool = True, named: bool = Fa
 def test_json_lines_have_the_documented_fields() -> None:
     line = json.loads(as_json(result(WEB, "shop/db")))
     assert line == {
-        "from": "shop/web", "to": "shop/db", "protocol": "TCP", "port": 80, "reached": True, "expected": True,
-        "answered_by": "shop/db", "source_seen": "10.1.1.1", "ms": 1.25, "error": "",
+        "from": "shop/web", "to": "shop/db", "protocol": "TCP", "port": 80, "reached": True,
+        "answered_by": "shop/db", "source_seen": "10.1.1.1", "ms": 1.25,
     }  # fmt: skip
 
 

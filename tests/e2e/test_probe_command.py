@@ -1,0 +1,156 @@
+"""``podwire probe``: what its words mean, what it prints, and its exit status."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from clusters import address_of, own_name, run, running, server
+from driver import Cluster, eventually, podwire
+
+NAME = own_name("probe")
+FIELDS = ["from", "to", "protocol", "port", "reached", "answered_by", "source_seen", "ms"]
+PORTS = "[{containerPort: 80}, {containerPort: 81}, {containerPort: 5353, protocol: UDP}, {containerPort: 82}]"
+SERVICE = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports:
+    - {name: http, port: 8080, targetPort: 80, nodePort: 30080}
+    - {name: dns, port: 53, targetPort: 5353, protocol: UDP, nodePort: 30053}
+"""
+
+
+@pytest.fixture(scope="module")
+def nine() -> Iterator[Cluster]:
+    """Nine pods of four ports on two nodes: web-1 to web-5 with one label, db-1 to db-4 with another."""
+    names = [f"web-{n}" for n in range(1, 6)] + [f"db-{n}" for n in range(1, 5)]
+    pods = [server(name, f"node-{1 + at % 2}", f"app: {name[:-2]}") for at, name in enumerate(names)]
+    manifest = "".join(pods).replace("[{containerPort: 80}]", PORTS) + SERVICE
+    with running(NAME, "--nodes", "2", stdin=manifest) as cluster:
+        yield cluster
+
+
+def probe(*words: str, status: int = 0) -> list[dict[str, Any]]:
+    """The lines of a probe with ``-o json``."""
+    found = run("probe", "--name", NAME, "-o", "json", *words, timeout=60)
+    assert found.returncode == status, found.stdout + found.stderr
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert lines and all(list(line) == FIELDS for line in lines)
+    return lines
+
+
+def refused(*words: str) -> str:
+    found = run("probe", "--name", NAME, *words, timeout=60)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "Traceback" not in found.stderr
+    return found.stderr
+
+
+def test_all_with_all_on_every_declared_port(nine: Cluster) -> None:
+    lines = probe()
+    assert len(lines) == 9 * 8 * 4
+    assert all(line["reached"] for line in lines)
+    assert {(line["port"], line["protocol"]) for line in lines} == {
+        (80, "TCP"),
+        (81, "TCP"),
+        (82, "TCP"),
+        (5353, "UDP"),
+    }
+    assert all(line["answered_by"] == line["to"] for line in lines)
+    addresses = {f"default/{name}": address_of(nine, name) for name in ("web-1", "db-4")}
+    for line in lines:
+        assert line["source_seen"] == addresses.get(line["from"], line["source_seen"])
+        assert 0 < line["ms"] < 5000
+
+
+def test_pods_names_selectors_and_ports(nine: Cluster) -> None:
+    one = probe("--from", "web-1", "--to", "default/db-1", "--port", "80/TCP", "--port", "5353/UDP")
+    assert [(line["from"], line["to"], line["port"], line["protocol"]) for line in one] == [
+        ("default/web-1", "default/db-1", 80, "TCP"), ("default/web-1", "default/db-1", 5353, "UDP"),
+    ]  # fmt: skip
+    by_label = probe("--from", "default/app=db", "--to", "*/app=web", "--port", "80")
+    assert len(by_label) == 4 * 5
+    assert {line["from"] for line in by_label} == {f"default/db-{n}" for n in range(1, 5)}
+    by_prefix = probe("--from", "db", "--to", "web", "--port", "80")
+    assert by_prefix and {line["to"] for line in by_prefix} == {line["to"] for line in by_label}
+    two_words = probe("--from", "web-1", "--to", "db-1", "--to", "db-2", "--port", "80")
+    assert [line["to"] for line in two_words] == ["default/db-1", "default/db-2"]
+
+
+def test_services_by_name_and_from_the_host_by_node_port(nine: Cluster) -> None:
+    lines = probe("--from", "db-1", "--to", "svc/web")
+    assert [(line["to"], line["port"], line["protocol"]) for line in lines] == [
+        ("svc/default/web", 8080, "TCP"), ("svc/default/web", 53, "UDP"),
+    ]  # fmt: skip
+    assert all(line["answered_by"].startswith("default/web-") for line in lines)
+    assert {line["source_seen"] for line in lines} == {address_of(nine, "db-1")}
+    found = probe("--from", "host", "--to", "svc/default/web")
+    assert {(line["from"], line["port"], line["protocol"]) for line in found} == {
+        ("host", 30080, "TCP"), ("host", 30053, "UDP"),
+    }  # fmt: skip
+    assert len(found) == 4 and all(line["reached"] for line in found)
+    only = probe("--from", "host", "--to", "svc/default/web", "--port", "8080/TCP")
+    assert {line["port"] for line in only} == {30080}
+
+
+def test_the_host_as_a_target(nine: Cluster) -> None:
+    lines = probe("--from", "web-1", "--from", "db-2", "--to", "host")
+    assert [(line["from"], line["to"], line["port"], line["reached"]) for line in lines] == [
+        ("default/web-1", "host", 6443, True), ("default/db-2", "host", 6443, True),
+    ]  # fmt: skip
+
+
+def test_what_is_not_expected_and_not_reached_is_well(nine: Cluster) -> None:
+    lines = probe("--from", "web-1", "--to", "db-1", "--port", "9999/TCP")
+    assert [(line["reached"], line["answered_by"], line["source_seen"]) for line in lines] == [(False, "", "")]
+
+
+def test_what_is_expected_and_fails_is_exit_status_1(nine: Cluster) -> None:
+    broken = server("broken").replace("image: nginx:1.27", "image: busybox\n      command: [sleep, '600']")
+    nine.apply("\n".join(line for line in broken.splitlines() if "readinessProbe" not in line))
+    try:
+        nine.kubectl("wait", "--for=condition=Ready", "pod/broken", "--timeout=20s")
+        lines = probe("--from", "web-1", "--to", "broken", "--to", "db-1", "--port", "80", status=1)
+        assert [line["reached"] for line in lines] == [False, True]
+        table = run("probe", "--name", NAME, "--from", "web-1", "--to", "broken")
+        assert table.returncode == 1
+        row = next(line for line in table.stdout.splitlines() if "default/broken" in line)
+        assert row.split()[:5] == ["default/web-1", "default/broken", "80/TCP", "no", "(refused)"]
+        assert row.endswith("<- expected to be reached")
+        assert table.stdout.splitlines()[-1] == "0 of 1 as expected; 1 NOT as expected"
+    finally:
+        nine.kubectl("delete", "pod", "broken", "--grace-period=0", "--force")
+    eventually(lambda: run("probe", "--name", NAME, "--to", "web-1").returncode == 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--from", "nobody"), "--from: 'nobody' names no running pod"),
+        (("--to", "app=nothing"), "--to: 'app=nothing' names no running pod"),
+        (("--to", "svc/nothing"), "--to: 'svc/nothing': there is no Service nothing in namespace default"),
+        (("--from", "svc/web"), "--from: 'svc/web': packets leave from pods or from the host"),
+        (("--port", "80/ICMP"), "--port: '80/ICMP': expected a number from 1 to 65535, /TCP or /UDP behind it"),
+        (("--port", "0"), "--port: '0': expected a number"),
+        (("--from", "web-1", "--to", "web-1"), "between these there is nothing to try"),
+        (("--from", "host", "--to", "svc/kubernetes"), "between these there is nothing to try"),
+        (("--from", "default/app in ("), "--from"),
+    ],
+)
+def test_words_that_say_nothing_are_refused(nine: Cluster, words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words)
+
+
+def test_the_reader_may_go_away(nine: Cluster) -> None:
+    words = " ".join([*podwire(), "probe", "--name", NAME, "-o", "json"])
+    found = subprocess.run(
+        ["bash", "-c", f"{words} | head -1"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert list(json.loads(found.stdout)) == FIELDS
+    assert "Traceback" not in found.stderr
