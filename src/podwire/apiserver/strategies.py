@@ -117,6 +117,21 @@ def prepare_status(kind: Kind, new: Object, old: Object) -> None:
         status.setdefault("qosClass", (old.get("status") or {}).get("qosClass", "BestEffort"))
 
 
+def prepare_change(kind: Kind, new: Object, old: Object, subresource: str) -> None:
+    """As :func:`prepare_update`, through a subresource where that says less."""
+    if subresource == "ephemeralcontainers":
+        _keep_all_but_ephemeral(new, old)
+    if subresource not in ("finalize", "binding"):
+        prepare_update(kind, new, old)
+
+
+def _keep_all_but_ephemeral(new: Object, old: Object) -> None:
+    wanted = (new.get("spec") or {}).get("ephemeralContainers")
+    for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+        _keep(new["metadata"], old["metadata"], field)
+    new["spec"] = {**old["spec"], "ephemeralContainers": wanted or []}
+
+
 def _keep(new: Object, old: Object, field: str) -> None:
     if field in old:
         new[field] = old[field]

@@ -190,8 +190,7 @@ class Writer:
         if call.subresource == "status":
             strategies.prepare_status(kind, new, before)
         else:
-            if call.subresource not in ("finalize", "binding"):
-                strategies.prepare_update(kind, new, before)
+            strategies.prepare_change(kind, new, before, call.subresource)
             new = self._semantics.prepare(call, new, before)
         self._semantics.validate(call, new, before)
         if not applied:

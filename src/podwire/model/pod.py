@@ -176,9 +176,7 @@ class PreferredNodeTerm(Fact, frozen=True):
 class NodeAffinity(Fact, frozen=True):
     """Affinity to nodes."""
 
-    required: NodeSelector | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
     preferred: tuple[PreferredNodeTerm, ...] = msgspec.field(
         default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
     )
@@ -255,6 +253,8 @@ class PodSpec(Fact, frozen=True):
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
+    """Added to a running pod by ``pods/ephemeralcontainers``, for somebody who looks into it."""
     volumes: tuple[dict[str, Any], ...] = ()
     node_name: str = ""
     node_selector: dict[str, str] = {}

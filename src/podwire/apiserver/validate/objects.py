@@ -175,7 +175,7 @@ CHECKS: Mapping[tuple[str, str], Check] = {
 }
 """By group and kind; a kind that is not here has its metadata checked only."""
 
-_RELAXED = ("status", "binding", "ephemeralcontainers", "resize", "finalize", "approval")
+_RELAXED = ("status", "binding", "resize", "finalize", "approval")
 
 
 def check(kind: Kind, new: Json, old: Json | None, subresource: str = "") -> list[Cause]:
@@ -187,7 +187,8 @@ def check(kind: Kind, new: Json, old: Json | None, subresource: str = "") -> lis
     run = CHECKS.get((kind.group, kind.kind)) if not kind.custom else None
     if run is None:
         return found
+    if subresource == "ephemeralcontainers":
+        return found + list(pods.check_ephemeral(new, old or {}))
     if subresource in _RELAXED:
-        spec = new.get("spec") if kind.kind == "Pod" and subresource == "ephemeralcontainers" else None
-        return found + list(pods.check_spec(spec, "spec")) if spec else found
+        return found
     return found + list(run(new, old))

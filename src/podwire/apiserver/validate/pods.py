@@ -21,6 +21,7 @@ _MUTABLE = (
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
+_NOT_EPHEMERAL = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "restartPolicy")
 _OPERATORS = ("Exists", "Equal", "Lt", "Gt")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
@@ -291,8 +292,32 @@ def check_pod(new: Json, old: Json | None) -> Iterator[Cause]:
     spec: Json = new.get("spec") or {}
     yield from check_spec(spec, "spec")
     if old is None:
+        if spec.get("ephemeralContainers"):
+            yield causes.forbidden("spec.ephemeralContainers", "cannot be set on create")
         return
     was: Json = old.get("spec") or {}
     kept = [item for item in was.get("tolerations") or () if item not in (spec.get("tolerations") or ())]
     if kept or _frozen(spec, was) != was:
         yield causes.forbidden("spec", _MUTABLE)
+
+
+def check_ephemeral(new: Json, old: Json) -> Iterator[Cause]:
+    """The ephemeral containers of a Pod, to which one may add but which stay as they are."""
+    spec: Json = new.get("spec") or {}
+    yield from check_spec(spec, "spec")
+    wanted = {str(c.get("name")): c for c in spec.get("ephemeralContainers") or ()}
+    for was in (old.get("spec") or {}).get("ephemeralContainers") or ():
+        name = str(was.get("name"))
+        if wanted.get(name) != was:
+            verb = "changed" if name in wanted else "removed"
+            problem = f'existing ephemeral containers "{name}" may not be {verb}'
+            yield causes.forbidden("spec.ephemeralContainers", problem)
+    targets = {c.get("name") for c in spec.get("containers") or ()}
+    for index, container in enumerate(spec.get("ephemeralContainers") or ()):
+        where = f"spec.ephemeralContainers[{index}]"
+        for field in _NOT_EPHEMERAL:
+            if container.get(field):
+                yield causes.forbidden(f"{where}.{field}", "cannot be set for an Ephemeral Container")
+        target = container.get("targetContainerName")
+        if target and target not in targets:
+            yield causes.not_found(f"{where}.targetContainerName", target)

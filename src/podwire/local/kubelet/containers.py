@@ -46,10 +46,12 @@ def asked_of(container: Container, pod: Pod, argv: tuple[tuple[str, ...], tuple[
             if action is not None and isinstance(action.port, int):
                 numbers.append(action.port)
     is_init = container in pod.spec.init_containers and container.restart_policy != "Always"
+    once = pod.spec.restart_policy != "Always" and container.restart_policy != "Always"
+    may_end = once or container in pod.spec.ephemeral_containers
     return Asked(
         image=container.image, command=argv[0], args=argv[1],
         ports=tuple((p.container_port, p.protocol) for p in container.ports), probed=tuple(numbers),
-        init=is_init, may_end=pod.spec.restart_policy != "Always" and container.restart_policy != "Always",
+        init=is_init, may_end=may_end,
     )  # fmt: skip
 
 

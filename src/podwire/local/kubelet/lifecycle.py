@@ -6,6 +6,8 @@ together. A container that ends is started again as the pod's ``restartPolicy`` 
 after 10 s, doubling to 300 s; one that ran for ten minutes begins anew. When no main container is to run again,
 the pod has succeeded or failed, and its sidecars are stopped.
 
+Ephemeral containers wait for nothing, run once, and have no say in whether the pod is ready or has ended.
+
 Source: kubernetes pkg/kubelet/kuberuntime (computePodActions), KEP-753 (sidecars).
 """
 
@@ -24,6 +26,7 @@ class State(msgspec.Struct):
 
     spec: Container
     sidecar: bool = False
+    ephemeral: bool = False
     record: Record | None = None
     previous: Record | None = None
     attempts: int = 0
@@ -101,6 +104,9 @@ def plan(pod: Pod, states: dict[str, State], now: float) -> Actions:
     """The next actions of a pod that is not being deleted and whose sandbox is up."""
     planner = _Planner(now)
     spec = pod.spec
+    for container in spec.ephemeral_containers:
+        if states[container.name].record is None:
+            planner.launch(states[container.name])
     underway = any(states[container.name].record for container in spec.containers)
     for container in spec.init_containers:
         verdict = _plan_init(states[container.name], spec.restart_policy, planner, underway=underway)

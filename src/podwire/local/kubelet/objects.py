@@ -28,7 +28,7 @@ _SECRET = ("secret", "secretRef", "secretKeyRef")
 
 def needs(pod: Pod) -> tuple[bool, bool]:
     """Whether a pod refers to a ConfigMap, and to a Secret (the cluster's root certificate is not counted)."""
-    containers: Sequence[Container] = pod.spec.containers + pod.spec.init_containers
+    containers: Sequence[Container] = pod.spec.containers + pod.spec.init_containers + pod.spec.ephemeral_containers
     held: list[Any] = list(pod.spec.volumes)
     for container in containers:
         held += [*container.env_from, *(v.value_from for v in container.env if v.value_from)]

@@ -50,6 +50,10 @@ def render_status(pod: Pod, states: Mapping[str, State], sandbox: Sandbox, now: 
         status["initContainerStatuses"] = [
             _container(known[c.name], _waiting(known[c.name], ready_to_run=sandbox.up)) for c in spec.init_containers
         ]
+    if spec.ephemeral_containers:
+        status["ephemeralContainerStatuses"] = [
+            _container(known[c.name], _waiting(known[c.name], ready_to_run=True)) for c in spec.ephemeral_containers
+        ]
     for key, value in (("reason", sandbox.reason), ("message", sandbox.message), ("startTime", sandbox.start_time)):
         if value:
             status[key] = value

@@ -59,16 +59,13 @@ class PodWorker:
         self.gone = False
         """Whether the object is no longer in the API."""
         self.states: dict[str, State] = {}
-        for container in pod.spec.init_containers:
-            self.states[container.name] = State(container, sidecar=is_sidecar(container))
-        for container in pod.spec.containers:
-            self.states[container.name] = State(container)
+        self.exits: dict[str, asyncio.Event] = {}
+        self._take_containers(pod)
         meta = pod.metadata
         fresh = PodRecord(uid=meta.uid, namespace=meta.namespace, name=meta.name)
         self.sandbox = Sandbox(around.ground, record or fresh, self._on_event)
         self.sandbox.lost = self._on_lost
         self.ends = Ends()
-        self.exits = {name: asyncio.Event() for name in self.states}
         self.probers: dict[str, Prober] = {}
         self.settings: dict[str, Setting] = {}
         self._log = Log("kubelet.pod")
@@ -85,6 +82,16 @@ class PodWorker:
         self._stopper = Stopper(self)
         self._over = False
 
+    def _take_containers(self, pod: Pod) -> None:
+        """Begins with the containers that are new: all of them at first, later ephemeral ones."""
+        spec = pod.spec
+        for container in spec.init_containers + spec.containers + spec.ephemeral_containers:
+            if container.name not in self.states:
+                ephemeral = container in spec.ephemeral_containers
+                sidecar = container in spec.init_containers and is_sidecar(container)
+                self.states[container.name] = State(container, sidecar=sidecar, ephemeral=ephemeral)
+                self.exits[container.name] = asyncio.Event()
+
     # -- what wakes the worker
 
     def update(self, pod: Pod | None) -> None:
@@ -93,6 +100,7 @@ class PodWorker:
             self.gone = True
         else:
             self.pod = pod
+            self._take_containers(pod)
             own = tuple(c for c in self.conditions if c.type in _OWN_CONDITIONS)
             foreign = tuple(c for c in pod.status.conditions if c.type not in _OWN_CONDITIONS)
             self.conditions = (own or pod.status.conditions) + (foreign if own else ())
@@ -252,7 +260,7 @@ class PodWorker:
         for state in self.states.values():
             if state.running and state.record is not None:
                 self._finish_record(state, 137, "ContainerStatusUnknown")
-            if self.pod.spec.restart_policy != "Never":
+            if self.pod.spec.restart_policy != "Never" and not state.ephemeral:
                 state.previous = state.record or state.previous
                 state.record, state.waiting, state.retry_at = None, ("", ""), 0.0
         await self.sandbox.remove()
@@ -279,7 +287,7 @@ class PodWorker:
             if len(runs) > 1:
                 state.previous = self._load(state, runs[-2])
             state.record = self._load(state, runs[-1])
-            if state.running and alive:
+            if state.running and alive and not state.ephemeral:
                 self._begin_probes(state, ready=name in listed and listed[name].ready)
         if not alive and self.sandbox.record.sandbox and not self._verdict.phase:
             self._lost = True
@@ -324,7 +332,7 @@ class PodWorker:
             return
         self.event("Normal", "Started", f"Container started: {name}", state.spec)
         self._forget(state, attempt - 2)
-        if state.running:
+        if state.running and not state.ephemeral:
             self._begin_probes(state)
 
     def _hold(self, state: State, reason: str, message: str, event: str) -> None:
@@ -408,13 +416,15 @@ class PodWorker:
         if not record.message:
             message = self.sandbox.message(name, record.attempt)
             state.record = record = msgspec.structs.replace(record, message=message)
+        self.exits[name].set()
+        if state.ephemeral:
+            return
         ran_s = (parse_rfc3339(record.finished_at) - parse_rfc3339(record.started_at)).total_seconds()
         wait_s, state.backoff_s = back_off(state.backoff_s, ran_s)
         state.retry_at = self.now() + wait_s
         policy = "Always" if state.sidecar else self.pod.spec.restart_policy
         if should_restart(policy, record.code) and wait_s and not self._stopper.busy:
             self._back_off(state, wait_s)
-        self.exits[name].set()
 
     def _back_off(self, state: State, wait_s: float) -> None:
         meta, name = self.pod.metadata, state.spec.name
@@ -450,7 +460,9 @@ class PodWorker:
         """Notes an Event of the pod; ordinary ones are held back a little, so that starting comes first."""
         subject = reference("v1", "Pod", self.pod.metadata)
         if container is not None:
-            kind = "initContainers" if container in self.pod.spec.init_containers else "containers"
+            spec = self.pod.spec
+            kind = "initContainers" if container in spec.init_containers else "containers"
+            kind = "ephemeralContainers" if container in spec.ephemeral_containers else kind
             subject = msgspec.structs.replace(subject, field_path=f"spec.{kind}{{{container.name}}}")
         self.around.note(subject, severity, reason, message)
 

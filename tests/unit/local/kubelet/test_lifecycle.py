@@ -7,7 +7,7 @@ import pytest
 
 from podwire.local.kubelet.lifecycle import Actions, State, back_off, is_sidecar, plan
 from podwire.local.kubelet.orders import Record
-from podwire.model.pod import Pod
+from podwire.model.pod import Container, Pod
 
 
 def pod(policy: str = "Always", *, init: tuple[str, ...] = (), sidecars: tuple[str, ...] = ()) -> Pod:
@@ -84,3 +84,16 @@ def test_back_off_doubles_to_five_minutes_and_forgets_after_ten() -> None:
         waits.append(wait)
     assert waits == [0, 10, 20, 40, 80, 160, 300, 300]
     assert back_off(300.0, 700.0) == (0.0, 10.0)
+
+
+def test_ephemeral_containers_start_at_once_and_run_once() -> None:
+    given = pod("Never", init=("i",))
+    debug = msgspec.convert({"name": "d"}, Container)
+    given = msgspec.structs.replace(given, spec=msgspec.structs.replace(given.spec, ephemeral_containers=(debug,)))
+    held = states(given, i="runs")
+    held["d"] = State(debug, ephemeral=True)
+    assert plan(given, held, 0.0) == Actions(("d",))
+    held["d"].record = Record(name="d", attempt=0, id="i", log="l", started_at="t", finished_at="t", code=1)
+    assert plan(given, held, 0.0) == Actions()
+    held |= states(given, i="done", a="done", b="done")
+    assert plan(given, held, 0.0) == Actions(phase="Succeeded")
