@@ -102,6 +102,7 @@ def test_work_goes_on_after_every_component_was_killed(faulty: Cluster) -> None:
         eventually(lambda: flow.answered_by >= names)
     assert flow.problems == []
     faulty.kubectl("scale", "deployment/web", "--replicas=3")
+    eventually(lambda: len(faulty.get("pods", "-l", "app=web")["items"]) == 3)
 
 
 def test_a_killed_dns_server_is_replaced_and_names_are_answered(faulty: Cluster) -> None:

@@ -180,11 +180,15 @@ class Agent:
 
     def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart
+        from podwire.proxy.registry import FEATURES
+        from podwire.proxy.settings import parse_settings
 
         try:
             services = ServicePart(self.config, self.client, self.nodes)
         except Unsupported as missing:
-            problem = f"proxy: {missing.detail}; Services are not programmed"
+            mode = parse_settings(self.config.proxy).mode
+            lacks = self.machine.lacks(FEATURES[mode]) or str(missing)
+            problem = f"proxy.mode {mode}: {lacks}; Services are not programmed"
             self.notes.note("proxy", FEATURE_MISSING, problem)
             self.health.ready["proxy"] = lambda: problem
             return

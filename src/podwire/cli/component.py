@@ -75,8 +75,9 @@ def apiserver(config_file: str) -> None:
 
 @click.command()
 @_config
-def kubelet(config_file: str) -> None:
+@_kubeconfig
+def kubelet(config_file: str, kubeconfig: str | None) -> None:
     """Run the local kubelet: pods as real processes in namespaces of this machine."""
     from podwire.local.kubelet import daemon
 
-    daemon.main(config_file)
+    daemon.main(config_file, kubeconfig)

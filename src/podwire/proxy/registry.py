@@ -10,6 +10,9 @@ DATAPLANES = {
     "nftables": "podwire.proxy.dataplanes.nftables.dataplane:NftablesDataPlane",
 }
 
+FEATURES = {"nftables": "nftables"}
+"""The kernel feature that each needs, as in ``kernel.features``."""
+
 
 def open_dataplane(name: str, facts: NodeFacts, netns: Path | str | None = None) -> Any:
     """The data plane of that name in a network namespace (None: that of this thread).

@@ -10,6 +10,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from podwire.errors import ClusterError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
@@ -52,12 +54,15 @@ def serve(config: KubeletConfig) -> None:
         fork_server.close()
 
 
-def main(path: str) -> None:
+def main(path: str, kubeconfig: str | None = None) -> None:
     """Runs a kubelet with the configuration in a file; the body of the command and of a fork server's entry.
+
+    ``kubeconfig`` wins over the one in the file.
 
     Raises: ConfigError, ClusterError.
     """
-    serve(read_config(path))
+    config = read_config(path)
+    serve(msgspec.structs.replace(config, kubeconfig=kubeconfig) if kubeconfig else config)
 
 
 def _ground(config: KubeletConfig, fork_server: ForkServer, network: Network, clock: Clock) -> Ground:

@@ -1,0 +1,310 @@
+"""Each component by itself, against any API server, with the parts that its configuration chooses."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import address_of, layout, netns_of, own_name, running, server
+from driver import Cluster, eventually, podwire, shell_pod
+
+from podwire.dns import wire
+from podwire.dns.names import encode_name
+from podwire.kernel import netns
+from podwire.local import credentials
+
+NAME = own_name("alone")
+WITHOUT_NFTABLES = [sys.executable, str(Path(__file__).with_name("without_nftables.py"))]
+NODE = """
+apiVersion: v1
+kind: Node
+metadata: {name: %s}
+"""
+SERVICE = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: one}, ports: [{port: 80}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Cluster]:
+    """A cluster whose API the components use; its pod ``place`` is the network that they run in."""
+    manifest = f"{server('one')}{SERVICE}---{shell_pod('place', 'sleep 600')}"
+    with running(NAME, "--nodes", "1", stdin=manifest) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def place(home: Cluster) -> Path:
+    """The network namespace of a pod: it reaches the API as every pod does."""
+    return netns_of(home, "place")
+
+
+def kubeconfig(cluster: Cluster) -> str:
+    """One that names the API by its address on the fabric; that of an API server of its own."""
+    if not cluster.name:
+        return cluster.kubeconfig
+    return str(credentials.kubeconfig_path(layout(cluster), "node-1"))
+
+
+class Component:
+    """A component that runs; ``log`` is what it has said."""
+
+    def __init__(self, process: subprocess.Popen[bytes], file: Path) -> None:
+        self.process = process
+        self._file = file
+
+    @property
+    def log(self) -> str:
+        return self._file.read_text()
+
+
+@contextmanager
+def component(words: Sequence[str], config: Path, document: dict[str, Any], cluster: Cluster) -> Iterator[Component]:
+    """Runs ``words`` with a configuration and the cluster's API; it ends in order, with status 0."""
+    config.write_text(json.dumps(document))
+    file = config.with_suffix(".log")
+    with file.open("wb") as log:
+        process = subprocess.Popen(
+            [*words, "--config", str(config), "--kubeconfig", kubeconfig(cluster)], stdout=log, stderr=log
+        )
+    try:
+        yield Component(process, file)
+        assert process.poll() is None, file.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, file.read_text()
+        assert "Traceback" not in file.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def inside(place: Path, *command: str) -> str:
+    found = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=True)
+    return found.stdout
+
+
+def ready(place: Path, port: int) -> tuple[int, str]:
+    """What ``/readyz`` says."""
+    with netns.inside(place):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, refusal.read().decode()
+        except OSError:
+            return 0, ""
+
+
+@contextmanager
+def node(cluster: Cluster, name: str, address: str = "") -> Iterator[None]:
+    """A Node object without a kubelet."""
+    cluster.apply(NODE % name)
+    try:
+        if address:
+            status = {"status": {"addresses": [{"type": "InternalIP", "address": address}]}}
+            cluster.kubectl("patch", "node", name, "--subresource=status", "-p", json.dumps(status))
+        eventually(lambda: pod_cidr(cluster, name))
+        yield
+    finally:
+        cluster.kubectl("delete", "node", name)
+
+
+@contextmanager
+def bare_api(cluster: Cluster, folder: Path) -> Iterator[Cluster]:
+    """An API server of its own, with the authority of the cluster and no other component."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    keys = credentials.folder(layout(cluster))
+    (folder / "apiserver.yaml").write_text(
+        json.dumps(
+            {
+                "listen": [f"127.0.0.1:{port}"], "state": str(folder / "api.db"),
+                "certificate": f"{keys}/apiserver.crt", "key": f"{keys}/apiserver.key",
+                "clientCa": f"{keys}/ca.crt", "signingKey": f"{keys}/tokens.key",
+            }
+        )
+    )  # fmt: skip
+    known = Path(cluster.kubeconfig).read_text()
+    address = cluster.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
+    own = folder / "kubeconfig"
+    own.write_text(known.replace(address, f"https://127.0.0.1:{port}"))
+    log = (folder / "apiserver.log").open("wb")
+    process = subprocess.Popen([*podwire(), "apiserver", "--config", str(folder / "apiserver.yaml")], stderr=log)
+    try:
+        bare = Cluster("", str(own))
+        eventually(lambda: bare.run(["kubectl", "get", "--raw", "/readyz"]).stdout == "ok")
+        yield bare
+    finally:
+        process.terminate()
+        process.wait(20)
+        log.close()
+
+
+def pod_cidr(cluster: Cluster, name: str) -> str:
+    return str(cluster.get("node", name).get("spec", {}).get("podCIDR", ""))
+
+
+def annotations(cluster: Cluster, name: str) -> dict[str, str]:
+    return dict(cluster.get("node", name)["metadata"].get("annotations") or {})
+
+
+def agent(tmp_path: Path, name: str, parts: list[str], port: int) -> dict[str, Any]:
+    return {
+        "nodeName": name, "parts": parts, "runDir": str(tmp_path / "run"), "stateDir": str(tmp_path / "state"),
+        "clusterCIDRs": ["10.244.0.0/16"], "serviceCIDRs": ["10.96.0.0/16"], "health": {"port": port},
+    }  # fmt: skip
+
+
+def test_an_agent_with_the_proxy_alone_makes_its_tables_and_nothing_else(
+    home: Cluster, place: Path, tmp_path: Path
+) -> None:
+    before = [inside(place, "ip", word) for word in ("link", "address", "route")]
+    words = ["nsenter", f"--net={place}", *podwire(), "agent"]
+    with (
+        node(home, "alone"),
+        component(words, tmp_path / "agent.yaml", agent(tmp_path, "alone", ["proxy"], 9551), home) as running_agent,
+    ):
+        eventually(lambda: annotations(home, "alone").get("podwire.io/proxy") == "nftables")
+        assert ready(place, 9551) == (200, "ok\n")
+        tables = inside(place, "nft", "list", "tables").split("\n")
+        assert {line.split()[-1] for line in tables if line} == {"podwire-proxy"}
+        address = home.get("service", "web")["spec"]["clusterIP"]
+        assert address in inside(place, "nft", "list", "ruleset")
+        home.apply(SERVICE.replace("name: web", "name: later"))
+        later = home.get("service", "later")["spec"]["clusterIP"]
+        eventually(lambda: later in inside(place, "nft", "list", "ruleset"))
+        assert not {"podwire.io/routing", "podwire.io/routing-facts"} & set(annotations(home, "alone"))
+        assert not (tmp_path / "run/cni.sock").exists()
+        assert "parts=proxy" in running_agent.log
+    assert [inside(place, "ip", word) for word in ("link", "address", "route")] == before
+    assert address in inside(place, "nft", "list", "ruleset"), "what it made outlives it"
+
+
+def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster, place: Path, tmp_path: Path) -> None:
+    words = ["nsenter", f"--net={place}", *WITHOUT_NFTABLES, *podwire(), "agent"]
+    config = agent(tmp_path, "poor", ["routing", "proxy"], 9552)
+    told = (
+        "routing: the kernel has no nftables (in Linux since 3.13); packets that leave the cluster keep the pods' "
+        "addresses"
+    )
+    with node(home, "poor", address_of(home, "place")), component(words, tmp_path / "agent.yaml", config, home):
+        eventually(lambda: told in annotations(home, "poor").get("podwire.io/fallback", ""))
+        fallback = annotations(home, "poor")["podwire.io/fallback"]
+        assert "proxy.mode nftables: the kernel has no nftables (in Linux since 3.13); Services are not" in fallback
+        assert annotations(home, "poor")["podwire.io/routing"] == "vxlan"
+        assert "dev podwire-vxlan" in inside(place, "ip", "route", "show", "proto", "113")
+        status, text = ready(place, 9552)
+        assert (status, "Services are not programmed" in text) == (503, True)
+        said = home.run([*podwire(), "status", "--name", NAME]).stdout
+        assert told in said and "poor: " in said
+        selector = "involvedObject.name=poor,reason=FeatureMissing"
+        eventually(lambda: len(home.get("events", "-A", "--field-selector", selector)["items"]) == 2)
+
+
+def test_a_controller_with_one_part_does_that_part_alone(home: Cluster, tmp_path: Path) -> None:
+    """The API server of its own has no other controller, so that what happens is this one's doing."""
+    with bare_api(home, tmp_path) as api:
+        document = {"kubeconfig": "", "controller": {"parts": ["nodeipam"], "clusterCIDRs": ["10.77.0.0/16"]}}
+        with component([*podwire(), "controller"], tmp_path / "controller.yaml", document, api):
+            api.apply(NODE % "first")
+            eventually(lambda: pod_cidr(api, "first") == "10.77.0.0/24")
+            api.apply(SERVICE)
+            api.apply(NODE % "second")
+            eventually(lambda: pod_cidr(api, "second") == "10.77.1.0/24")
+            slices = api.get("endpointslices", "-n", "default")["items"]
+            assert [one["metadata"]["name"] for one in slices if one["metadata"]["name"] != "kubernetes"] == []
+        document["controller"] = {"parts": ["endpointslice"]}
+        with component([*podwire(), "controller"], tmp_path / "controller.yaml", document, api):
+            selector = "kubernetes.io/service-name=web"
+            eventually(lambda: len(api.get("endpointslices", "-l", selector)["items"]) == 1)
+            api.apply(NODE % "third")
+            time.sleep(0.5)
+            assert pod_cidr(api, "third") == ""
+
+
+def test_dns_answers_for_the_services_of_any_cluster(home: Cluster, place: Path, tmp_path: Path) -> None:
+    document = {"listen": ["127.0.0.1"], "port": 5399, "healthPort": 5398, "readyPort": 5397, "metricsPort": 5396,
+                "httpAddress": "127.0.0.1", "upstreams": ["127.0.0.1:9"]}  # fmt: skip
+    query = wire.encode(
+        wire.Message(id=7, flags=wire.RD, name=encode_name("web.default.svc.cluster.local"), qtype=wire.A)
+    )
+
+    def answer() -> str:
+        with netns.inside(place):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with sock:
+            sock.settimeout(1)
+            try:
+                sock.connect(("127.0.0.1", 5399))
+                sock.send(query)
+                message = wire.parse_message(sock.recv(4096))
+            except OSError:
+                return ""
+        return ".".join(str(byte) for record in message.answer for byte in record.head + record.tail)
+
+    words = ["nsenter", f"--net={place}", *podwire(), "dns"]
+    with component(words, tmp_path / "dns.yaml", document, home):
+        wanted = home.get("service", "web")["spec"]["clusterIP"]
+        eventually(lambda: answer() == wanted)
+
+
+def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, place: Path, tmp_path: Path) -> None:
+    for folder in ("run", "state", "netns", "bin", "conf"):
+        (tmp_path / folder).mkdir()
+    document = {
+        "node": "extra", "kubeconfig": "", "runDir": str(tmp_path / "run"), "stateDir": str(tmp_path / "state"),
+        "netnsDir": str(tmp_path / "netns"),
+        "cni": {"binDir": str(tmp_path / "bin"), "confDir": str(tmp_path / "conf")},
+        "addresses": ["192.0.2.7"],
+    }  # fmt: skip
+
+    def condition() -> dict[str, str]:
+        found = home.run(["kubectl", "get", "node", "extra", "-o", "json"])
+        status = json.loads(found.stdout)["status"] if found.returncode == 0 else {}
+        return next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
+
+    try:
+        words = ["nsenter", f"--net={place}", *podwire(), "kubelet"]
+        with component(words, tmp_path / "kubelet.yaml", document, home):
+            eventually(lambda: condition().get("status") == "False")
+            assert "network" in condition()["message"]
+            addresses = home.get("node", "extra")["status"]["addresses"]
+            assert {"type": "InternalIP", "address": "192.0.2.7"} in addresses
+    finally:
+        home.run(["kubectl", "delete", "node", "extra"])
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "said"),
+    [
+        ("agent", {"nodeName": "a", "parts": ["proxy", "magic"]}, "parts[1]: 'magic' is not a part"),
+        ("agent", {"nodeName": "a", "parts": ["proxy"], "proxy": {"mode": "magic"}}, "unknown data plane 'magic'"),
+        ("controller", {"kubeconfig": "", "controller": {"parts": ["magic"]}}, "no part 'magic'; there are nodeipam"),
+        ("controller", {"kubeconfig": "", "controler": {}}, "unknown field `controler`"),
+        ("dns", {"prot": 53}, "unknown field `prot`"),
+        ("kubelet", {"node": 7}, "node: Expected `str`, got `int`"),
+        ("apiserver", {"listen": "here"}, "listen: Expected `array`, got `str`"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(
+    home: Cluster, tmp_path: Path, name: str, document: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "c.yaml").write_text(json.dumps(document))
+    words = [*podwire(), name, "--config", str(tmp_path / "c.yaml")]
+    words += ["--kubeconfig", kubeconfig(home)] if name != "apiserver" else []
+    found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert (found.returncode, found.stdout) == (2, ""), found.stderr
+    assert said in found.stderr and "Traceback" not in found.stderr
