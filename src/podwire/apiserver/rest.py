@@ -36,6 +36,9 @@ VERSION = {
     "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
 }  # fmt: skip
 
+_PATHS = [
+    "/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version",
+]  # fmt: skip
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 
 Tunnel = Callable[[Call], Awaitable[Result]]
@@ -124,14 +127,20 @@ class Api:
             return Response(200, _encode(VERSION))
         if first in ("healthz", "livez", "readyz"):
             return self._health(request, segments)
+        if first == "metrics":
+            return self._metrics()
         if not segments:
-            paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            return Response(200, _encode({"paths": paths}))
+            return Response(200, _encode({"paths": _PATHS}))
         raise failures.no_resource()
 
     def _health(self, request: Request, segments: list[str]) -> Response:
         checks = self.ready()
-        chosen = {segments[1]: checks.get(segments[1], False)} if len(segments) > 1 else dict(checks)
+        excluded = {value for key, value in request.query_pairs() if key == "exclude"}
+        chosen = {name: good for name, good in checks.items() if name not in excluded}
+        if len(segments) > 1:
+            if segments[1] not in checks:
+                raise failures.no_resource()
+            chosen = {segments[1]: checks[segments[1]]}
         if segments[0] != "readyz":
             chosen = dict.fromkeys(chosen, True)
         good = all(chosen.values())
@@ -141,6 +150,18 @@ class Api:
         else:
             text = "ok"
         return Response(200 if good else 500, text.encode(), "text/plain; charset=utf-8")
+
+    def _metrics(self) -> Response:
+        """How many objects of each kind are stored, in Prometheus' text form."""
+        counts = {table.name: len(table.objects) for table in self._store.tables()}
+        kinds = {kind.table: kind.resource for kind in self._kinds.values() if kind.stored}
+        rows = sorted((kinds[name], count) for name, count in counts.items() if name in kinds)
+        lines = [
+            "# HELP apiserver_storage_objects Number of stored objects at the time of last check split by kind.",
+            "# TYPE apiserver_storage_objects gauge",
+            *(f'apiserver_storage_objects{{resource="{resource}"}} {count}' for resource, count in rows),
+        ]
+        return Response(200, ("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     # -- resources
 

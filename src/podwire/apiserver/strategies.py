@@ -43,6 +43,13 @@ RETURNED_WHEN_DELETED = frozenset({
 })  # fmt: skip
 """Tables whose DELETE answers with the object instead of a Status."""
 
+STORED_ONLY = {
+    "autoscaling/horizontalpodautoscalers": "nothing scales by it: a local cluster has no metrics and no autoscaler",
+    "/resourcequotas": "it is stored and not enforced",
+    "/limitranges": "it is stored and not enforced",
+}
+"""Tables whose new objects get a warning, because who makes them expects something to happen."""
+
 _KEEPS_STATUS_ON_CREATE = frozenset({"/nodes", "/endpoints", "/events"})
 _STATUS_METADATA = frozenset({"/pods", "/nodes", "/persistentvolumes", "/persistentvolumeclaims"})
 _INITIAL_STATUS: dict[str, Object] = {

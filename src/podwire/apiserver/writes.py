@@ -85,6 +85,8 @@ class Writer:
         self._semantics.validate(call, obj, None)
         if not applied:
             self._semantics.track(call, obj, None, self.now())
+        if kind.table in strategies.STORED_ONLY:
+            call.warnings.append(f"{kind.resource}: {strategies.STORED_ONLY[kind.table]}")
         if call.dry_run:
             return Written(None, obj, created=True)
         return Written(self._store.put(kind.table, obj), None, created=True)
