@@ -88,7 +88,7 @@ def as_another(*limits: str) -> list[str]:
     return [setpriv, *limits]
 
 
-@pytest.mark.parametrize("command", ["up", "down", "probe"])
+@pytest.mark.parametrize("command", ["up", "down", "probe", "exec node-1 true"])
 def test_without_root(command: str) -> None:
     """As another user, who may yet read everything, so that it is podwire that refuses."""
     limits = ("--reuid=65534", "--clear-groups", "--inh-caps=+dac_override,+dac_read_search",
@@ -103,5 +103,6 @@ def test_a_root_without_rights(lacking: str) -> None:
 
 
 def bound(before: list[str], command: str) -> subprocess.CompletedProcess[str]:
-    words = [*before, sys.executable, "-m", "podwire.cli.main", command, "--name", NAME]
+    word, *rest = command.split()
+    words = [*before, sys.executable, "-m", "podwire.cli.main", word, "--name", NAME, *rest]
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

@@ -143,9 +143,13 @@ def kubeconfig(name: str, text: bool) -> None:
     from podwire.local import credentials
 
     path = credentials.kubeconfig_path(places.existing(name), "admin")
-    if not path.is_file():
-        raise ClusterError(f"cluster {name!r} has no kubeconfig yet; run `podwire up`")
-    click.echo(path.read_text(encoding="utf-8") if text else str(path), nl=not text)
+    try:
+        found = path.read_text(encoding="utf-8")
+    except FileNotFoundError as failure:
+        raise ClusterError(f"cluster {name!r} has no kubeconfig yet; run `podwire up`") from failure
+    except PermissionError as failure:
+        raise ConfigError("podwire", "", f"{path} is for root alone; use sudo") from failure
+    click.echo(found if text else str(path), nl=not text)
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -166,6 +170,7 @@ def execute(name: str, node: str, command: tuple[str, ...]) -> None:
 
     from podwire.kernel import netns
 
+    places.check_root()
     layout = places.existing(name)
     place = Path(layout.netns(node))
     if not netns.exists(place):

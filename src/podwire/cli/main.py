@@ -83,6 +83,9 @@ def main() -> NoReturn:
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as failure:
+        click.echo(f"podwire: {failure}", err=True)
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
