@@ -37,13 +37,9 @@ def _resolve(cluster: Cluster, namespace: str, name: str) -> list[str]:
 def test_a_service_by_name_reaches_each_of_its_pods(cluster: Cluster, namespace: str) -> None:
     _web(cluster, namespace)
     _client(cluster, namespace)
-    cluster.apply(
-        _SERVICE % ("web", "{selector: {app: web}, ports: [{port: 8080, targetPort: 80}]}"), "-n", namespace
-    )
+    cluster.apply(_SERVICE % ("web", "{selector: {app: web}, ports: [{port: 8080, targetPort: 80}]}"), "-n", namespace)
     eventually(lambda: _ask(cluster, namespace, "web", 8080))
-    pods = cluster.kubectl(
-        "get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}"
-    )
+    pods = cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}")
     seen: set[str] = set()
     for name in ("web", f"web.{namespace}", f"web.{namespace}.svc.cluster.local") * 8:
         seen.add(_ask(cluster, namespace, name, 8080)["pod"])
@@ -54,9 +50,7 @@ def test_pods_see_each_others_addresses(cluster: Cluster, namespace: str) -> Non
     _web(cluster, namespace)
     _client(cluster, namespace)
     own = cluster.kubectl("get", "pod", "client", "-n", namespace, "-o", "jsonpath={.status.podIP}")
-    found = cluster.kubectl(
-        "get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].status.podIP}"
-    )
+    found = cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].status.podIP}")
     addresses = found.split()
     assert len(addresses) == 2
     for address in addresses:
@@ -160,10 +154,8 @@ def test_endpoints_follow_readiness(cluster: Cluster, namespace: str) -> None:
     eventually(lambda: ready() == 2)
     cluster.kubectl("scale", "deployment/web", "--replicas=3", "-n", namespace)
     eventually(lambda: ready() == 3)
-    found = cluster.kubectl(
-        "get", "endpoints", "web", "-n", namespace, "-o", "jsonpath={.subsets[0].addresses[*].ip}"
-    )
-    assert len(found.split()) == 3
+    words = ("get", "endpoints", "web", "-n", namespace, "-o", "jsonpath={.subsets[0].addresses[*].ip}")
+    eventually(lambda: len(cluster.kubectl(*words).split()) == 3)
 
 
 def test_the_api_is_reached_from_a_pod_with_its_token(cluster: Cluster, namespace: str) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,9 +16,18 @@ from kubernetes.stream import stream
 def api(cluster: Cluster) -> Iterator[client.ApiClient]:
     configured = client.Configuration()
     config.load_kube_config(cluster.kubeconfig, client_configuration=configured)
-    with client.ApiClient(configured) as made:
+    with _connected(configured) as made:
         yield made
-        made.rest_client.pool_manager.clear()
+
+
+@contextmanager
+def _connected(configured: client.Configuration) -> Iterator[client.ApiClient]:
+    """A client whose connections are closed behind the block, which the library leaves to the collector."""
+    with client.ApiClient(configured) as made:
+        try:
+            yield made
+        finally:
+            made.rest_client.pool_manager.clear()
 
 
 def _map(name: str, **data: str) -> client.V1ConfigMap:
@@ -101,15 +111,14 @@ def test_a_deployment_is_scaled_through_its_subresource(api: client.ApiClient, n
     template = client.V1PodTemplateSpec(
         metadata=client.V1ObjectMeta(labels=labels), spec=client.V1PodSpec(containers=[container])
     )
-    spec = client.V1DeploymentSpec(
-        replicas=1, selector=client.V1LabelSelector(match_labels=labels), template=template
-    )
+    spec = client.V1DeploymentSpec(replicas=1, selector=client.V1LabelSelector(match_labels=labels), template=template)
     apps.create_namespaced_deployment(
         namespace, client.V1Deployment(metadata=client.V1ObjectMeta(name="web"), spec=spec)
     )
     scale = apps.read_namespaced_deployment_scale("web", namespace)
     assert scale.spec.replicas == 1 and scale.status.selector == "app=web"
     scale.spec.replicas = 2
+    scale.metadata.resource_version = None  # the controllers write the status meanwhile
     apps.replace_namespaced_deployment_scale("web", namespace, scale)
     eventually(lambda: apps.read_namespaced_deployment("web", namespace).status.ready_replicas == 2, within=30)
 
@@ -124,7 +133,7 @@ def test_a_wrong_object_is_invalid_by_field(api: client.ApiClient, namespace: st
 def test_exec_by_websocket(api: client.ApiClient, cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=20s")
-    said = stream(
+    socket = stream(
         client.CoreV1Api(api).connect_get_namespaced_pod_exec,
         "box",
         namespace,
@@ -133,7 +142,13 @@ def test_exec_by_websocket(api: client.ApiClient, cluster: Cluster, namespace: s
         stderr=True,
         stdin=False,
         tty=False,
+        _preload_content=False,
     )
+    try:
+        socket.run_forever(timeout=10)
+        said = socket.read_all()
+    finally:
+        socket.sock.shutdown()  # close() leaves the descriptor open when the server closed first
     assert said.strip() == "from box"
 
 
@@ -142,6 +157,6 @@ def test_without_credentials_nothing_is_written(cluster: Cluster, namespace: str
     config.load_kube_config(cluster.kubeconfig, client_configuration=configured)
     configured.cert_file = configured.key_file = None
     configured.api_key = {}
-    with client.ApiClient(configured) as anonymous, pytest.raises(ApiException) as refused:
+    with _connected(configured) as anonymous, pytest.raises(ApiException) as refused:
         client.CoreV1Api(anonymous).create_namespaced_config_map(namespace, _map("no"))
     assert refused.value.status in (401, 403)

@@ -90,7 +90,7 @@ def test_a_malformed_manifest_is_refused_before_a_cluster_is_made(text: str, sai
         ),
         (
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replica: 3}\n",
-            'unknown field "spec.replica"',
+            ".spec.replica: field not declared in schema",
         ),
         (
             "apiVersion: v1\nkind: Pod\nmetadata: {name: x, namespace: nowhere}\n"

@@ -61,9 +61,21 @@ def address_answer(request: bytes, address: str = "192.0.2.7", ttl: int = 60) ->
     return reply.to_wire()
 
 
+def free_port() -> int:
+    """A port that is free for UDP and TCP."""
+    while True:
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", 0))
+            try:
+                udp.bind(tcp.getsockname())
+            except OSError:
+                continue
+            return int(tcp.getsockname()[1])
+
+
 @asynccontextmanager
 async def serving(*upstreams: str) -> AsyncIterator[DnsServer]:
-    config = DnsConfig(listen=("127.0.0.1",), port=0, upstreams=upstreams, resolv_conf="/nonexistent")
+    config = DnsConfig(listen=("127.0.0.1",), port=free_port(), upstreams=upstreams, resolv_conf="/nonexistent")
     server = DnsServer(config, SystemClock())
     server.zone.set_service("shop/web", a_service("10.96.0.1"), 1)
     out = Service(
