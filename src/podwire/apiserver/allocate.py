@@ -237,9 +237,7 @@ class ServiceAllocator:
         wanted = 1 if policy == "SingleStack" else 2
         if policy == "RequireDualStack" and len(self._ranges) < 2:
             return [
-                causes.invalid(
-                    "spec.ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services"
-                )
+                causes.invalid("spec.ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services")
             ]
         spec["ipFamilyPolicy"] = policy
         spec["ipFamilies"] = order[: max(wanted, len(families))] if len(self._ranges) > 1 else order[:1]

@@ -44,9 +44,7 @@ def already_exists(kind: Kind, name: str) -> AlreadyExists:
 
 def conflict(kind: Kind, name: str, problem: str = "") -> Conflict:
     """The object is not in the state that the request expects."""
-    problem = problem or (
-        "the object has been modified; please apply your changes to the latest version and try again"
-    )
+    problem = problem or ("the object has been modified; please apply your changes to the latest version and try again")
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {problem}'
     return Conflict(409, "Conflict", message, _details(kind, name))
 

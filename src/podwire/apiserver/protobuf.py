@@ -77,8 +77,7 @@ def scan(raw: bytes) -> Iterator[Wire]:
 def _tables() -> Mapping[str, Table]:
     found = data.read("protobuf.json.xz")
     return {
-        name: {int(number): (field, kind) for number, (field, kind) in fields.items()}
-        for name, fields in found.items()
+        name: {int(number): (field, kind) for number, (field, kind) in fields.items()} for name, fields in found.items()
     }
 
 

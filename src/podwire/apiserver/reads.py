@@ -172,9 +172,7 @@ class Reader:
             self._snapshots.popitem(last=False)
         number = next(self._numbers)
         self._snapshots[number] = _Snapshot(version, entries, found, now + _SNAPSHOT_S)
-        return (
-            base64.urlsafe_b64encode(_encode({"v": "podwire/v1", "rv": version, "id": number})).decode().rstrip("=")
-        )
+        return base64.urlsafe_b64encode(_encode({"v": "podwire/v1", "rv": version, "id": number})).decode().rstrip("=")
 
     def _resume(self, call: Call, token: str) -> tuple[int, Sequence[Entry], Filter]:
         if call.query.get("resourceVersion", "") not in ("", "0"):

@@ -156,9 +156,7 @@ class Subresources:
         if not budgets:
             return
         if len(budgets) > 1:
-            problem = (
-                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-            )
+            problem = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
             raise ApiError(500, "InternalError", problem)
         budget = budgets[0].object()
         status = budget.setdefault("status", {})

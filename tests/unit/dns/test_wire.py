@@ -117,9 +117,7 @@ def test_a_limit_holds_and_cut_answers_are_told(message: Message, limit: int) ->
 
 
 def test_a_query_of_dnspython_is_understood() -> None:
-    query = dns.message.make_query(
-        "Web.default.svc.cluster.local.", "AAAA", use_edns=0, payload=1400, want_dnssec=True
-    )
+    query = dns.message.make_query("Web.default.svc.cluster.local.", "AAAA", use_edns=0, payload=1400, want_dnssec=True)
     read = wire.parse_query(query.to_wire())
     assert (read.id, read.qtype, read.qclass) == (query.id, wire.AAAA, wire.IN)
     assert decode_name(read.name) == "Web.default.svc.cluster.local."

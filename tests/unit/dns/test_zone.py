@@ -26,9 +26,7 @@ def service(name: str, ip: str = "10.96.0.1", kind: str = "ClusterIP", target: s
     )
 
 
-def endpoints(
-    owner: str, *addresses: str, ready: bool | None = True, hostnames: tuple[str, ...] = ()
-) -> EndpointSlice:
+def endpoints(owner: str, *addresses: str, ready: bool | None = True, hostnames: tuple[str, ...] = ()) -> EndpointSlice:
     listed = [
         {"addresses": [ip], "conditions": {"ready": ready}, **({"hostname": hostnames[i]} if hostnames else {})}
         for i, ip in enumerate(addresses)

@@ -107,7 +107,7 @@ def test_no_descriptor_leaks_into_a_child(server: ForkServer, tmp_path: Path) ->
 def test_title_shows_in_comm_and_command_line(server: ForkServer) -> None:
     pid = server.spawn("wait", placement=Placement(title="pwt child"))
     assert _eventually(lambda: Path(f"/proc/{pid}/comm").read_text() == "pwt child\n")
-    assert Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") == b"pwt child"
+    assert _eventually(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") == b"pwt child")
     os.kill(pid, signal.SIGTERM)
     assert _exits(server, 1) == [Exit(pid, -15)]
 

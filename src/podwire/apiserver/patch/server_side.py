@@ -254,9 +254,7 @@ def _settle(past: Json, new: Json, others: Owners, schema: SchemaNode, author: A
     before, after = _content(past), _content(new)
     found = typed.compare(before or _blank(schema), after, schema)
     changed = _tracked(found.changed, schema, author.subresource)
-    conflicts = {
-        owner: both for owner, held in others.items() if (both := fieldset.intersection(held.fields, changed))
-    }
+    conflicts = {owner: both for owner, held in others.items() if (both := fieldset.intersection(held.fields, changed))}
     if conflicts and not author.force:
         allowed = _explained(past, schema) if author.manager == "kubectl" else {}
         rest = {owner: left for owner, fields in conflicts.items() if (left := fieldset.difference(fields, allowed))}
@@ -307,8 +305,7 @@ def conflict(conflicts: Mapping[Owner, Node]) -> Conflict:
     """Error 409 that names every manager and field in conflict."""
     found = [(owner, path) for owner in sorted(conflicts) for path in fieldset.paths(conflicts[owner])]
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {owner}", "field": path}
-        for owner, path in found
+        {"reason": "FieldManagerConflict", "message": f"conflict with {owner}", "field": path} for owner, path in found
     ]
     if len(found) == 1:
         owner, path = found[0]

@@ -109,9 +109,7 @@ def _clean(value: Any) -> Any:
         return {key: _clean(item) for key, item in value.items() if item is not None and not _is_directive(key)}
     if isinstance(value, list):
         return [
-            _clean(item)
-            for item in value
-            if not (isinstance(item, dict) and item.get(_PATCH) in ("delete", "replace"))
+            _clean(item) for item in value if not (isinstance(item, dict) and item.get(_PATCH) in ("delete", "replace"))
         ]
     return value
 

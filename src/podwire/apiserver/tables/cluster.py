@@ -258,9 +258,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "ConfigMap"): Printer((NAME, Column("Data"), AGE), _with_age(_size("data", "binaryData"))),
     ("", "Secret"): Printer((*plain("Type", "Data"), AGE), _with_age(_text("type"), _size("data"))),
     ("", "ServiceAccount"): Printer((*plain("Secrets"), AGE), _with_age(_size("secrets"))),
-    ("", "ResourceQuota"): Printer(
-        (*plain("Request", "Limit"), AGE), _with_age(_usage("requests"), _usage("limits"))
-    ),
+    ("", "ResourceQuota"): Printer((*plain("Request", "Limit"), AGE), _with_age(_usage("requests"), _usage("limits"))),
     ("", "LimitRange"): _CREATED,
     ("", "PersistentVolumeClaim"): Printer(
         (
@@ -313,9 +311,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
             _text("status.attached", False),
         ),
     ),
-    ("storage.k8s.io", "CSINode"): Printer(
-        (NAME, Column("Drivers", "integer"), AGE), _with_age(_size("spec.drivers"))
-    ),
+    ("storage.k8s.io", "CSINode"): Printer((NAME, Column("Drivers", "integer"), AGE), _with_age(_size("spec.drivers"))),
     ("storage.k8s.io", "CSIDriver"): Printer(
         (*plain("AttachRequired", "PodInfoOnMount", "StorageCapacity", "Modes"), AGE),
         _with_age(

@@ -36,9 +36,7 @@ def type_invalid(path: str, value: Any, detail: str) -> Cause:
 def unsupported(path: str, value: Any, supported: Iterable[str]) -> Cause:
     """The value is not one of those known."""
     listed = ", ".join(quoted(item) for item in sorted(supported))
-    return _cause(
-        path, "FieldValueNotSupported", f"Unsupported value: {quoted(value)}", f"supported values: {listed}"
-    )
+    return _cause(path, "FieldValueNotSupported", f"Unsupported value: {quoted(value)}", f"supported values: {listed}")
 
 
 def duplicate(path: str, value: Any) -> Cause:

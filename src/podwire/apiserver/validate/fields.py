@@ -98,9 +98,7 @@ class _Decoder:
             if not isinstance(value, list):
                 raise self._wrong(value, schema, place)
             items = schema.items
-            return [
-                self.value(item, items, place.item(index)) for index, item in enumerate(value) if item is not None
-            ]
+            return [self.value(item, items, place.item(index)) for index, item in enumerate(value) if item is not None]
         return self._scalar(value, schema, place) if kind else value
 
     def _scalar(self, value: Any, schema: SchemaNode, place: _Place) -> Any:

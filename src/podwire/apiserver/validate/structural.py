@@ -196,9 +196,7 @@ def _check(value: Any, schema: Json, path: str) -> Iterator[Cause]:
         yield from wrong
         return
     if schema.get("enum") and value not in schema["enum"]:
-        yield causes.unsupported(
-            path, value, [item if isinstance(item, str) else str(item) for item in schema["enum"]]
-        )
+        yield causes.unsupported(path, value, [item if isinstance(item, str) else str(item) for item in schema["enum"]])
     if isinstance(value, str):
         yield from _string(value, schema, path)
     elif isinstance(value, dict):
