@@ -154,3 +154,9 @@ def test_a_copied_pod_keeps_the_volume_of_its_token() -> None:
     pods.mount_token(pod, "kube-api-access-fghij")
     assert [v["name"] for v in pod["spec"]["volumes"]] == ["kube-api-access-abcde"]
     assert pod["spec"]["containers"][1]["volumeMounts"][0]["name"] == "kube-api-access-abcde"
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: f"{kind.resource}-{kind.version}")
+def test_filling_twice_changes_nothing(kind: Any) -> None:
+    once = objects.apply(kind, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "x"}})
+    assert objects.apply(kind, deepcopy(once)) == once
