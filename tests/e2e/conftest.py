@@ -33,6 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         return
     if os.geteuid() != 0:
         pytest.fail("e2e tests need root")
+    _take_down_what_was_left()
     name = f"e2e-{os.getpid()}"
     state = tmp_path_factory.mktemp("state")
     try:
@@ -51,6 +52,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(name, str(own))
     finally:
         subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=60, check=False)
+
+
+def _take_down_what_was_left() -> None:
+    """Clusters of earlier sessions that were killed before they could do it themselves."""
+    for folder in Path("/run/podwire").glob("e2e-*"):
+        owner = folder.name.removeprefix("e2e-")
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            subprocess.run([*podwire(), "down", "--name", folder.name], capture_output=True, timeout=60, check=False)
 
 
 @pytest.fixture
