@@ -61,6 +61,13 @@ def go_on(all_of_them: list[Traffic], connections: int = 10) -> None:
         eventually(lambda flow=flow, wanted=wanted: flow.connections >= wanted or flow.problems)
 
 
+def put_right(cluster: Cluster) -> None:
+    """Back to the backend of the fixture, wherever an earlier test failed."""
+    if announced(cluster) != {"vxlan"}:
+        up(cluster.name, "--backend", "vxlan")
+        settle(cluster, "vxlan")
+
+
 def statuses(cluster: Cluster) -> list[str]:
     """The ROUTING column of ``podwire status``."""
     rows = done("status", "--name", cluster.name).splitlines()
@@ -101,6 +108,7 @@ def exchange(cluster: Cluster, source: str, target: str) -> int:
 @pytest.mark.parametrize("way", ["configmap", "up"])
 def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster, way: str) -> None:
     before = identities(changing)
+    put_right(changing)
     with flows(changing, pairs(changing)) as running_flows:
         for backend in ("hostgw", "vxlan"):
             if way == "configmap":
@@ -109,7 +117,7 @@ def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster,
                 up(changing.name, "--backend", backend)
             settle(changing, backend)
             go_on(running_flows)
-            assert statuses(changing) == [backend, backend]
+            assert set(statuses(changing)) == {backend}
     assert [flow.problems for flow in running_flows] == [[], [], []]
     assert identities(changing) == before
 
@@ -126,7 +134,7 @@ def test_a_pod_of_the_one_backend_carries_bulk_over_the_other(changing: Cluster)
         assert exchange(changing, "large", "two") == BULK
         assert exchange(changing, "two", "large") == BULK
     finally:
-        changing.kubectl("delete", "pod", "large", "--wait=false", "--ignore-not-found")
+        changing.kubectl("delete", "pod", "large", "--ignore-not-found")
 
 
 @pytest.mark.parametrize(
@@ -146,6 +154,7 @@ def test_a_wrong_setting_is_told_and_the_last_good_ones_stay(
         found = changing.get("events", "-A", "--field-selector", selector)["items"]
         return [event for event in found if said in event["message"]]
 
+    put_right(changing)
     with flows(changing, [("one", "two")]) as (flow,):
         set_data(changing, **data)
         try:
@@ -165,15 +174,27 @@ def test_a_wrong_setting_is_told_and_the_last_good_ones_stay(
 
 
 def test_a_switch_that_is_refused_on_the_command_line_changes_nothing(changing: Cluster) -> None:
+    put_right(changing)
     refused = run("up", "--name", NAME, "--backend", "pigeon")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == (
         "podwire: podwire up: routing.backend: 'pigeon' is not a routing backend; there are hostgw, vxlan\n"
     )
-    assert statuses(changing) == ["vxlan", "vxlan"]
+    assert set(statuses(changing)) == {"vxlan"}
 
 
-def test_nodes_come_and_go_under_traffic(changing: Cluster) -> None:
+@pytest.fixture
+def grown(changing: Cluster) -> Iterator[Cluster]:
+    """The cluster, which has two nodes and two pods again afterwards."""
+    put_right(changing)
+    yield changing
+    changing.run(["kubectl", "delete", "deployment/spread", "pod/three", "pod/four", "--ignore-not-found"])
+    up(changing.name, "--nodes", "2")
+    eventually(lambda: set(identities(changing)) == {"one", "two"})
+
+
+def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
+    changing = grown
     changing.apply(deployment("spread", replicas=8))
     changing.kubectl("rollout", "status", "deployment/spread", "--timeout=60s")
     before = identities(changing)
@@ -198,9 +219,7 @@ def test_nodes_come_and_go_under_traffic(changing: Cluster) -> None:
     assert [flow.problems for flow in (*running_flows, *newer)] == [[], [], [], [], []]
     assert statuses(changing) == ["vxlan"] * 3
     after = identities(changing)
-    assert {name: after[name] for name in before if name in ("one", "two")} == {
-        name: before[name] for name in ("one", "two")
-    }
+    assert [after[name] for name in ("one", "two")] == [before[name] for name in ("one", "two")]
     # What is not said stays: the third node as well as the backend.
     assert "3 nodes and" in done("up", "--name", NAME)
     for left in ("/run/podwire/{}/netns/node-4", "/run/podwire/{}/nodes/node-4", "/var/lib/podwire/{}/nodes/node-4"):
