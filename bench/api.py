@@ -1,14 +1,18 @@
-"""Measures the embedded API server over TLS: durable writes, reads, watch fan-out, memory.
+"""The embedded API server over TLS: reads, durable writes, watch fan-out, memory.
 
-``python bench/api.py [--seconds 5] [--watchers 50]`` starts a server of its own on a loopback port with its
-state in a temporary folder, and a client in this process; both share the machine's cores. Medians of three.
+A server of its own on a loopback port, its state in a temporary folder, and a client in this process; both share the
+machine's cores. A write is answered when it is on disk. "SQLite alone" puts the same bytes into one table by the same
+journal and fsync, without HTTP, TLS or Kubernetes: with one connection a commit each, with 32 connections 32 objects a
+commit. "TLS alone" is a Python server that answers every request with the same bytes.
+
+    python -m bench.api [--quick]
 """
 
-import argparse
 import asyncio
 import datetime
 import json
 import signal
+import sqlite3
 import ssl
 import statistics
 import subprocess
@@ -19,11 +23,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from bench.alone import ROOT, run_alone
+from bench.machine import cpu_s, resident_mb
+from bench.table import Row
+
 from podwire.apiserver import certificates
 from podwire.apiserver.server import render_settings
 from podwire.apiserver.settings import Settings
 
 PORT = 26999
+BARE_PORT = 26998
+WATCHERS = 50
+PER_SECOND = 1000
 
 
 def prepare(directory: Path, port: int = PORT) -> Path:
@@ -56,11 +67,11 @@ class Client:
         self.writer = writer
 
     @classmethod
-    async def connect(cls, directory: Path) -> "Client":
+    async def connect(cls, directory: Path, port: int = PORT) -> "Client":
         """Connects with the administrator's certificate."""
         context = ssl.create_default_context(cafile=str(directory / "ca.crt"))
         context.load_cert_chain(directory / "admin.crt", directory / "admin.key")
-        return cls(*await asyncio.open_connection("127.0.0.1", PORT, ssl=context, limit=1 << 22))
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=context, limit=1 << 22))
 
     async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The body of the answer.
@@ -97,18 +108,6 @@ async def running(directory: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition("VmRSS:")[2].split()[0]) / 1024
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
 def config_map(name: str, size: int = 1000) -> bytes:
     """A ConfigMap of about ``size`` bytes."""
     return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
@@ -123,10 +122,14 @@ def pod(name: str) -> bytes:
 
 
 async def rate(
-    directory: Path, clients: int, seconds: float, work: Callable[[Client, int, int], Awaitable[object]]
+    directory: Path,
+    clients: int,
+    seconds: float,
+    work: Callable[[Client, int, int], Awaitable[object]],
+    port: int = PORT,
 ) -> float:
     """Requests a second of ``clients`` connections that each work one request at a time."""
-    connections = [await Client.connect(directory) for _ in range(clients)]
+    connections = [await Client.connect(directory, port) for _ in range(clients)]
     stop = time.perf_counter() + seconds
     counts = [0] * clients
 
@@ -179,7 +182,7 @@ class FanOut:
             await client.request("PUT", f"{self.path}/{name}", config_map(name, 900))
 
     async def run(self, seconds: float, pid: int) -> dict[str, float]:
-        """Events seen a second and watcher, their delay, and the server's processor share."""
+        """Events written a second, events that the slowest watcher saw, how late, and the server's processor share."""
         streams = [await Client.connect(self.directory) for _ in self.seen]
         version = json.loads(await streams[0].request("GET", self.path))["metadata"]["resourceVersion"]
         tasks = [asyncio.ensure_future(self.watch(i, stream, version)) for i, stream in enumerate(streams)]
@@ -197,46 +200,142 @@ class FanOut:
         for stream in (*streams, *writers):
             stream.writer.close()
         return {
-            "written a second": total / written, "seen a second and watcher": min(self.seen) / elapsed,
-            "lost": total - min(self.seen), "delay p50 ms": statistics.median(self.delays) * 1000,
-            "server cpu": used / elapsed,
+            "written": total / written, "seen": min(self.seen) / elapsed, "lost": float(total - min(self.seen)),
+            "behind": max(0.0, elapsed - written) * 1000, "delay": statistics.median(self.delays) * 1000,
+            "cpu": used / elapsed * 100,
         }  # fmt: skip
 
 
-async def main() -> None:
-    """Prints one line a measurement."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--watchers", type=int, default=50)
-    given = parser.parse_args()
+def commits(folder: Path, seconds: float, together: int) -> float:
+    """Rows a second that SQLite alone puts on disk, ``together`` a commit."""
+    database = sqlite3.connect(folder / f"bare-{time.monotonic_ns()}.db", isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    database.execute("CREATE TABLE objects (key TEXT PRIMARY KEY, version INTEGER, value BLOB) WITHOUT ROWID")
+    body, count, stop = config_map("bare"), 0, time.perf_counter() + seconds
+    began = time.perf_counter()
+    while time.perf_counter() < stop:
+        database.execute("BEGIN IMMEDIATE")
+        rows = [(f"/configmaps/default/{count + i}", count + i, body) for i in range(together)]
+        database.executemany("INSERT INTO objects VALUES (?, ?, ?)", rows)
+        database.execute("COMMIT")
+        count += together
+    elapsed = time.perf_counter() - began
+    database.close()
+    return count / elapsed
+
+
+@asynccontextmanager
+async def answering(directory: Path) -> AsyncIterator[None]:
+    """A process that answers everything with the same bytes, over TLS."""
+    process = subprocess.Popen([sys.executable, "-m", "bench.api", "--bare", directory], cwd=ROOT)
+    try:
+        for _ in range(100):
+            try:
+                (await Client.connect(directory, BARE_PORT)).writer.close()
+                break
+            except OSError:
+                await asyncio.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Bare(asyncio.Protocol):
+    """One connection of the server without content."""
+
+    transport: asyncio.WriteTransport
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % 1250 + b"x" * 1250
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the transport."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """One answer a request; requests of this benchmark arrive whole."""
+        self.transport.write(self.answer)
+
+
+async def serve_bare(directory: Path) -> None:
+    """Runs until killed."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(directory / "server.crt", directory / "server.key")
+    server = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", BARE_PORT, ssl=context)
+    await server.serve_forever()
+
+
+async def rounds(directory: Path, count: int, seconds: float) -> list[Row]:
+    """Reads and writes, in turns with what stands beside them."""
     path = "/api/v1/namespaces/default"
+    found: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        found.setdefault(name, []).append(value)
+
+    def post(kind: str, body: Callable[[str], bytes], mark: str) -> Callable[[Client, int, int], Awaitable[object]]:
+        return lambda client, i, n: client.request("POST", f"{path}/{kind}", body(f"{mark}-{i}-{n}"))
+
+    def get(client: Client, _index: int, _count: int) -> Awaitable[object]:
+        return client.request("GET", f"{path}/configmaps/w-1")
+
+    for number in range(count):
+        note("get", await rate(directory, 8, seconds, get))
+        async with answering(directory):
+            note("bare get", await rate(directory, 8, seconds, get, BARE_PORT))
+        note("one", await rate(directory, 1, seconds, post("configmaps", config_map, f"a{number}")))
+        note("bare one", await asyncio.to_thread(commits, directory, seconds, 1))
+        note("many", await rate(directory, 32, seconds, post("configmaps", config_map, f"b{number}")))
+        note("bare many", await asyncio.to_thread(commits, directory, seconds, 32))
+        note("pods", await rate(directory, 32, seconds, post("pods", pod, f"c{number}")))
+    value = {name: tuple(values) for name, values in found.items()}
+    tls, disk = "TLS alone", "SQLite alone"
+    return [
+        Row("GET of one ConfigMap, 8 connections", "/s", value["get"], ((tls, value["bare get"]),)),
+        Row("durable creates of ConfigMaps of 1 kB, 1 connection", "/s", value["one"], ((disk, value["bare one"]),)),
+        Row("durable creates of ConfigMaps of 1 kB, 32 connections", "/s", value["many"],
+            ((disk, value["bare many"]),), aim=2000),
+        Row("durable creates of Pods, 32 connections", "/s", value["pods"], aim=2000),
+    ]  # fmt: skip
+
+
+async def measure(quick: bool) -> list[Row]:
+    """All rows, of one server."""
+    count, seconds = (1, 1.0) if quick else (5, 3.0)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         async with running(directory) as process:
             await asyncio.sleep(1)
-            print(f"idle RSS: {rss_mib(process.pid):.1f} MiB")
+            idle, _ = resident_mb(process.pid)
             client = await Client.connect(directory)
             for number in range(50):
-                await client.request("POST", f"{path}/configmaps", config_map(f"w-{number}"))
-            rounds: dict[str, list[float]] = {}
-            for number in range(3):
-                for name, clients, work in (
-                    ("GET/s, 8 connections", 8, lambda c, i, n: c.request("GET", f"{path}/configmaps/w-1")),
-                    ("writes/s durable, 1 connection (ConfigMap)", 1, lambda c, i, n, r=number: c.request(
-                        "POST", f"{path}/configmaps", config_map(f"a-{r}-{i}-{n}"))),
-                    ("writes/s durable, 32 connections (ConfigMap)", 32, lambda c, i, n, r=number: c.request(
-                        "POST", f"{path}/configmaps", config_map(f"b-{r}-{i}-{n}"))),
-                    ("writes/s durable, 32 connections (Pod)", 32, lambda c, i, n, r=number: c.request(
-                        "POST", f"{path}/pods", pod(f"b-{r}-{i}-{n}"))),
-                ):  # fmt: skip
-                    rounds.setdefault(name, []).append(await rate(directory, clients, given.seconds, work))
-            for name, values in rounds.items():
-                print(f"{name}: {statistics.median(values):,.0f}  ({', '.join(f'{v:,.0f}' for v in values)})")
-            measured = await FanOut(directory, given.watchers, 1000).run(given.seconds, process.pid)
-            for key, value in measured.items():
-                print(f"{given.watchers} watchers, 1000 events/s: {key}: {value:,.2f}")
-            print(f"RSS after all: {rss_mib(process.pid):.1f} MiB")
+                await client.request("POST", "/api/v1/namespaces/default/configmaps", config_map(f"w-{number}"))
+            fans = [await FanOut(directory, WATCHERS, PER_SECOND).run(seconds, process.pid) for _ in range(count)]
+            fan = {name: tuple(one[name] for one in fans) for name in fans[0]}
+            rows = await rounds(directory, count, seconds)
+            full, _ = resident_mb(process.pid)
+    title = f"{WATCHERS} watchers, {PER_SECOND:,} events/s"
+    slack = 0.99 * PER_SECOND
+    return [
+        *rows,
+        Row(f"{title}: written", "/s", fan["written"], aim=slack),
+        Row(f"{title}: seen by the slowest watcher", "/s", fan["seen"], aim=slack),
+        Row(f"{title}: lost", "", fan["lost"], aim=0),
+        Row(f"{title}: last event later than the last write", "ms", fan["behind"]),
+        Row(f"{title}: from write to event", "ms", fan["delay"]),
+        Row(f"{title}: CPU of a core in the server", "%", fan["cpu"]),
+        Row("RSS, empty", "MB", (idle,)),
+        Row("RSS, after all this", "MB", (full,)),
+    ]
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one round of a second each."""
+    return asyncio.run(measure(quick))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if sys.argv[1:2] == ["--bare"]:
+        asyncio.run(serve_bare(Path(sys.argv[2])))
+    else:
+        run_alone("api", __doc__, run)

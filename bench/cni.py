@@ -1,18 +1,17 @@
-"""Latency of CNI ADD and DEL, one after the other and eight at a time, against the reference plugin ptp.
+"""CNI ADD and DEL, one after the other and eight at a time, beside the reference plugins ptp and bridge.
 
-Both in the same run, in turns, in a node namespace of their own: the plugin is executed as a container runtime does
-it, for a namespace that exists already. podwire is measured with its compiled program and with the one in Python; the
-agent's CNI part runs in a process of its own with the address ledger on disk (``synchronous=FULL``). ptp comes with
-host-local from Debian's package ``containernetworking-plugins``; without it the row is left out and says so.
+In turns, in a node namespace of their own: each plugin is executed as a container runtime does it, for a namespace that
+exists already. podwire is measured with its compiled program and with the one in Python; the agent's CNI part runs
+in a process of its own with the address ledger on disk (`synchronous=FULL`). ptp and bridge come with host-local from
+Debian's package `containernetworking-plugins`; without it they are left out. A DEL of podwire ends when the pod's
+address is out of the network and may be given out later; the device goes in the background.
 
-    sudo python -m bench.cni [--pods 64] [--plugins /usr/lib/cni]
+    sudo python -m bench.cni [--quick]
 """
 
-import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,9 @@ from itertools import repeat
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+from bench.alone import run_alone
+from bench.table import Row
+
 from podwire.cni import program
 from podwire.cni.service import CniService, Settings
 from podwire.cni.wiring import Node
@@ -30,6 +32,7 @@ from podwire.kernel import netns
 from podwire.runtime.clock import SystemClock
 
 _WIDTH = 8
+_PLUGINS = Path("/usr/lib/cni")
 _SHIM = Path(program.__file__).with_name("shim.py")
 
 
@@ -53,8 +56,9 @@ class Plugin:
             **self.env,
         }
         started = time.perf_counter()
-        done = subprocess.run(self.command, input=self.conf, env=environment, capture_output=True, check=False,
-                              close_fds=False)
+        done = subprocess.run(
+            self.command, input=self.conf, env=environment, capture_output=True, check=False, close_fds=False
+        )
         if done.returncode:
             raise SystemExit(f"{self.name} {verb}: {done.stdout.decode()}{done.stderr.decode()}")
         return (time.perf_counter() - started) * 1000
@@ -87,41 +91,39 @@ def measure(plugin: Plugin, places: list[Path]) -> dict[str, float]:
             with ThreadPoolExecutor(width) as threads:
                 taken = list(threads.map(plugin.call, repeat(verb), names, places))
             found[f"{verb} {label}, ms"] = statistics.median(taken)
-            found[f"{verb} {label}, p99 ms"] = sorted(taken)[int(len(taken) * 0.99) - 1]
-            found[f"{verb} {label}, per s"] = len(places) / (time.perf_counter() - started)
+            found[f"{verb} {label}, 99th percentile, ms"] = sorted(taken)[int(len(taken) * 0.99) - 1]
+            found[f"{verb} {label}: rate, /s"] = len(places) / (time.perf_counter() - started)
         time.sleep(0.2)
     return found
 
 
 def plugins_of(root: Path, directory: Path) -> list[Plugin]:
-    """The rows of the table."""
-    own = {"cniVersion": "1.0.0", "name": "podwire", "type": "podwire-cni"}
+    """What is measured in turns, podwire first."""
+    own: dict[str, object] = {"cniVersion": "1.0.0", "name": "podwire", "type": "podwire-cni"}
     env = {"PODWIRE_CNI_SOCKET": str(root / "cni.sock")}
-    rows = [
+    found = [
         Plugin("podwire", [str(program.path())], own, env),
         Plugin("podwire, program in Python", ["/usr/bin/python3", "-I", "-S", str(_SHIM)], own, env),
     ]
     if not (directory / "ptp").exists():
-        print(f"no ptp in {directory}: install containernetworking-plugins, or give --plugins", file=sys.stderr)
-        return rows
-    ipam = {"type": "host-local", "subnet": "10.245.0.0/16", "dataDir": str(root / "host-local")}
-    reference = {"cniVersion": "1.0.0", "name": "reference", "type": "ptp", "ipam": ipam}
-    rows.append(Plugin("ptp + host-local", [str(directory / "ptp")], reference, {"CNI_PATH": str(directory)}))
-    return rows
+        print("bench.cni: no ptp and bridge; install containernetworking-plugins", file=sys.stderr)
+        return found
+    more: dict[str, dict[str, object]] = {"ptp": {}, "bridge": {"bridge": "reference0", "isGateway": True}}
+    for number, (name, fields) in enumerate(more.items()):
+        ipam = {"type": "host-local", "subnet": f"10.{245 + number}.0.0/16", "dataDir": str(root / name)}
+        conf = {"cniVersion": "1.0.0", "name": f"reference-{name}", "type": name, "ipam": ipam, **fields}
+        found.append(Plugin(f"{name} + host-local", [str(directory / name)], conf, {"CNI_PATH": str(directory)}))
+    return found
 
 
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pods", type=int, default=64)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--plugins", type=Path, default=Path("/usr/lib/cni"))
-    options = parser.parse_args()
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one run with 16 pods."""
+    pods, runs = (16, 1) if quick else (64, 5)
     with tempfile.TemporaryDirectory(prefix="podwire-bench-") as folder:
         root = Path(folder)
         node = root / "node"
         netns.create(node)
-        places = [root / "pods" / f"p{number}" for number in range(options.pods)]
+        places = [root / "pods" / f"p{number}" for number in range(pods)]
         for place in places:
             netns.create(place)
         ready = multiprocessing.get_context("spawn").Event()
@@ -131,24 +133,22 @@ def main() -> None:
         try:
             if not ready.wait(20):
                 raise SystemExit("the agent did not start")
-            rows = plugins_of(root, options.plugins)
-            runs = [[measure(row, places) for row in rows] for _ in range(options.runs)]
+            plugins = plugins_of(root, _PLUGINS)
+            found = [[measure(plugin, places) for plugin in plugins] for _ in range(runs)]
         finally:
             agent.kill()
             agent.join()
             for place in (*places, node):
                 netns.delete(place)
-    print_table([row.name for row in rows], runs)
+    return [_row(label, plugins, found) for label in found[0][0]]
 
 
-def print_table(names: list[str], runs: list[list[dict[str, float]]]) -> None:
-    """Medians over the runs, a column a plugin."""
-    print(f"| {os.cpu_count()} CPUs | " + " | ".join(names) + " |")
-    print("|---" * (len(names) + 1) + "|")
-    for label in runs[0][0]:
-        cells = [statistics.median(run[column][label] for run in runs) for column in range(len(names))]
-        print(f"| {label} | " + " | ".join(f"{cell:.1f}" for cell in cells) + " |")
+def _row(label: str, plugins: list[Plugin], found: list[list[dict[str, float]]]) -> Row:
+    columns = [tuple(one[number][label] for one in found) for number in range(len(plugins))]
+    peers = zip((plugin.name for plugin in plugins[1:]), columns[1:], strict=True)
+    what, _, unit = label.rpartition(", ")
+    return Row(what, unit, columns[0], tuple(peers))
 
 
 if __name__ == "__main__":
-    main()
+    run_alone("cni", __doc__, run)

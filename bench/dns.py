@@ -1,24 +1,27 @@
-"""Queries per second and CPU per query of the DNS server, by kind of question; load made by dnsperf.
+"""Queries per second and CPU of the DNS server, by kind of question; load made by dnsperf.
 
-The server runs in its own process on loopback with 150 Services, headless Services of 3, 10 and 50 endpoints.
-Medians of three runs, one client thread, 100 queries outstanding. Needs the Debian package ``dnsperf``.
+The server runs in its own process on loopback with 150 Services, headless Services of 3, 10 and 50 endpoints. One
+client thread, 100 queries outstanding; client and server share the machine's cores. Beside it, in turns: dnsmasq (C,
+one thread) with the same names in a hosts file, where it knows the kind of question, and "echo", an asyncio server that
+sends each datagram back as an answer, which is what Python can do at best. Debian packages `dnsperf`, `dnsmasq-base`.
 
-    python -m bench.dns [--seconds 3]
+    python -m bench.dns [--quick]
 """
 
-import argparse
 import asyncio
 import multiprocessing
-import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
+
+from bench.alone import run_alone
+from bench.machine import cpu_s
+from bench.table import Row
 
 from podwire.dns.config import DnsConfig
 from podwire.dns.server import DnsServer
@@ -28,7 +31,8 @@ from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service
 from podwire.runtime.clock import SystemClock
 
 _PORT = 15354
-_RUNS = 3
+_ECHO_PORT = 15355
+_DNSMASQ_PORT = 15356
 _SEARCH = ("default.svc.cluster.local", "svc.cluster.local", "cluster.local")
 
 
@@ -58,10 +62,7 @@ def questions() -> dict[str, list[str]]:
     """Lines for dnsperf by kind of question."""
     services = [f"web-{index}.default.svc.cluster.local A" for index in range(150)]
     walk = [
-        f"www.example{index}.com.{search} {kind}"
-        for index in range(20)
-        for search in _SEARCH
-        for kind in ("A", "AAAA")
+        f"www.example{index}.com.{search} {kind}" for index in range(20) for search in _SEARCH for kind in ("A", "AAAA")
     ]
     return {
         "Service A (150 names)": services,
@@ -88,59 +89,127 @@ def serve(ready: Event) -> None:
     asyncio.run(body())
 
 
-def _load(path: Path, seconds: int) -> tuple[float, int, float]:
-    """Queries per second, queries lost, mean latency in microseconds."""
-    words = ["dnsperf", "-s", "127.0.0.1", "-p", str(_PORT), "-d", str(path), "-l", str(seconds), "-q", "100"]
+class Echo(asyncio.DatagramProtocol):
+    """Answers a query with itself, marked as an answer."""
+
+    transport: asyncio.DatagramTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the transport."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        """Sets the bit that makes it an answer."""
+        self.transport.sendto(data[:2] + bytes([data[2] | 0x80]) + data[3:], addr)
+
+
+def serve_echo(ready: Event) -> None:
+    """The process that does nothing but Python's share of a datagram."""
+
+    async def body() -> None:
+        await asyncio.get_running_loop().create_datagram_endpoint(Echo, ("127.0.0.1", _ECHO_PORT))
+        ready.set()
+        await asyncio.Event().wait()
+
+    asyncio.run(body())
+
+
+def hosts() -> str:
+    """The names of :func:`fill` as a hosts file."""
+    lines = [f"10.96.1.{index} web-{index}.default.svc.cluster.local" for index in range(150)]
+    for size in (3, 10, 50):
+        lines += [f"10.244.{size}.{i} headless-{size}.default.svc.cluster.local" for i in range(size)]
+    return "\n".join(lines) + "\n"
+
+
+def start_dnsmasq(folder: Path) -> "subprocess.Popen[bytes] | None":
+    """dnsmasq on loopback, answering from the hosts file alone; None when it is not installed."""
+    program = shutil.which("dnsmasq", path="/usr/sbin:/usr/bin")
+    if program is None:
+        print("bench.dns: no dnsmasq; install dnsmasq-base", file=sys.stderr)
+        return None
+    (folder / "hosts").write_text(hosts())
+    words = [program, "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=root",
+             f"--addn-hosts={folder / 'hosts'}", f"--port={_DNSMASQ_PORT}", "--listen-address=127.0.0.1",
+             "--bind-interfaces", "--local=/cluster.local/", "--dns-forward-max=1000", "--pid-file="]  # fmt: skip
+    process = subprocess.Popen(words)
+    time.sleep(0.3)
+    return process
+
+
+def _load(path: Path, seconds: int, port: int) -> tuple[float, int]:
+    """Queries per second, queries lost."""
+    words = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(path), "-l", str(seconds), "-q", "100"]
     text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    found = {
-        key: re.search(pattern, text)
-        for key, pattern in (
-            ("rate", r"Queries per second:\s+([\d.]+)"),
-            ("lost", r"Queries lost:\s+(\d+)"),
-            ("latency", r"Average Latency \(s\):\s+([\d.]+)"),
-        )
-    }
-    rate, lost, latency = (float(match[1]) if match else 0.0 for match in found.values())
-    return rate, int(lost), latency * 1e6
+    rate = re.search(r"Queries per second:\s+([\d.]+)", text)
+    lost = re.search(r"Queries lost:\s+(\d+)", text)
+    return float(rate[1]) if rate else 0.0, int(lost[1]) if lost else 0
 
 
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+class Kind:
+    """The measurements of one kind of question."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rates: dict[str, list[float]] = {}
+        self.cpu_us: list[float] = []
+        self.lost = 0
+
+    def measure(self, path: Path, seconds: int, pid: int, ports: dict[str, int]) -> None:
+        """One run, the servers in turns; podwire's also by its CPU, from process ``pid``."""
+        before = cpu_s(pid)
+        rate, lost = _load(path, seconds, _PORT)
+        self.cpu_us.append((cpu_s(pid) - before) / (rate * seconds) * 1e6)
+        self.lost += lost
+        self.rates.setdefault("podwire", []).append(rate)
+        for name, port in ports.items():
+            self.rates.setdefault(name, []).append(_load(path, seconds, port)[0])
+
+    def rows(self) -> list[Row]:
+        """Its rows."""
+        peers = tuple((name, tuple(rates)) for name, rates in self.rates.items() if name != "podwire")
+        return [
+            Row(self.name, "/s", tuple(self.rates["podwire"]), peers),
+            Row(f"{self.name}: server CPU a query", "us", tuple(self.cpu_us)),
+        ]
 
 
-def main() -> int:
-    """Prints the table; 1 when dnsperf is missing."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seconds", type=int, default=3, help="length of one run")
-    seconds = parser.parse_args().seconds
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one second each.
+
+    Raises: SystemExit when dnsperf is not installed.
+    """
     if shutil.which("dnsperf") is None:
-        print("dnsperf is not installed (Debian package dnsperf)", file=sys.stderr)
-        return 1
-    ready = multiprocessing.Event()
-    process = multiprocessing.Process(target=serve, args=(ready,), daemon=True)
-    process.start()
+        raise SystemExit("bench.dns: dnsperf is not installed (Debian package dnsperf)")
+    spawn = multiprocessing.get_context("spawn")
+    ready, echoing = spawn.Event(), spawn.Event()
+    server = spawn.Process(target=serve, args=(ready,), daemon=True)
+    echo = spawn.Process(target=serve_echo, args=(echoing,), daemon=True)
+    server.start()
+    echo.start()
     ready.wait(10)
-    print("| question | queries/s | server CPU, us a query | mean latency, us | lost |")
-    print("|---|---|---|---|---|")
+    echoing.wait(10)
+    rows: list[Row] = []
+    lost = 0
     with tempfile.TemporaryDirectory() as folder:
-        for kind, lines in questions().items():
-            path = Path(folder) / "questions"
-            path.write_text("\n".join(lines) + "\n")
-            rates, costs, latencies, lost = [], [], [], 0
-            for _ in range(_RUNS):
-                before, started = _cpu_seconds(process.pid or 0), time.monotonic()
-                rate, missing, latency = _load(path, seconds)
-                elapsed = time.monotonic() - started
-                rates.append(rate)
-                costs.append((_cpu_seconds(process.pid or 0) - before) / (rate * min(elapsed, seconds)) * 1e6)
-                latencies.append(latency)
-                lost += missing
-            middle = statistics.median
-            print(f"| {kind} | {middle(rates):,.0f} | {middle(costs):.1f} | {middle(latencies):.0f} | {lost} |")
-    process.terminate()
-    return 0
+        dnsmasq = start_dnsmasq(Path(folder))
+        try:
+            for name, lines in questions().items():
+                kind, path = Kind(name), Path(folder) / "questions"
+                path.write_text("\n".join(lines) + "\n")
+                ports = {"dnsmasq": _DNSMASQ_PORT} if dnsmasq and "SRV" not in name else {}
+                for _ in range(1 if quick else 3):
+                    kind.measure(path, 1 if quick else 2, server.pid or 0, {**ports, "echo": _ECHO_PORT})
+                rows += kind.rows()
+                lost += kind.lost
+        finally:
+            if dnsmasq:
+                dnsmasq.kill()
+                dnsmasq.wait()
+            server.kill()
+            echo.kill()
+    return [*rows, Row("queries lost, all kinds", "", (float(lost),))]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_alone("dns", __doc__, run)

@@ -1,15 +1,14 @@
 """Kernel access: a pod's wiring and large route tables, beside ip(8) in batches and pyroute2.
 
-    sudo .venv/bin/python bench/netlink.py [--pods 30] [--routes 10000] [--peers 1000]
+Each subject works in namespaces of its own, the three taking turns so that noise hits all alike. A pod here is the same
+for all: veth pair across two namespaces, address, gateway and default route, neighbours both ways, host route. Taking
+a pod off the network ends for podwire when no packet reaches it; the devices go together in the background, which is
+measured apart.
 
-Each subject works in namespaces of its own, the three taking turns so that noise hits all alike. Times are
-medians of wall milliseconds; the last columns say how many times longer the others take. A pod here is the same for
-all: veth pair across two namespaces, address, gateway and default route, neighbours both ways, host route.
+    sudo python -m bench.netlink [--quick]
 """
 
-import argparse
 import os
-import statistics
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyroute2
+from bench.alone import run_alone
+from bench.table import Row
 
 from podwire.kernel import netns, network, pods
 from podwire.kernel.netlink import Netlink
@@ -43,20 +44,17 @@ def timed(action: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-class Row:
+class Task:
     """The measurements of one task."""
 
     def __init__(self, task: str) -> None:
         self.task = task
         self.ms: dict[str, list[float]] = {"podwire": [], "ip -batch": [], "pyroute2": []}
 
-    def print(self) -> None:
-        medians = {name: statistics.median(ms) if ms else 0.0 for name, ms in self.ms.items()}
-        own = medians["podwire"]
-        cells = [f"{own:.2f}"]
-        for name in ("ip -batch", "pyroute2"):
-            cells.append(f"{medians[name]:.1f} ({medians[name] / own:.0f}x)" if medians[name] else "-")
-        print(f"| {self.task} | {' | '.join(cells)} |", flush=True)
+    def row(self) -> Row:
+        """Its row; peers that were not measured are left out."""
+        peers = tuple((name, tuple(ms)) for name, ms in self.ms.items() if name != "podwire" and ms)
+        return Row(self.task, "ms", tuple(self.ms["podwire"]), peers)
 
 
 def pod_states(number: int, place: Path) -> tuple[NetworkState, NetworkState]:
@@ -117,8 +115,8 @@ def wire_with_pyroute2(oracle: pyroute2.IPRoute, place: Path, number: int) -> No
         pod.neigh("add", dst=GATEWAY, lladdr=HOST_MAC, ifindex=eth0, state=128)
 
 
-def measure_pods(folder: Path, count: int) -> None:
-    row, away = Row("wire a pod"), Row("take a pod off the network")
+def measure_pods(folder: Path, count: int) -> list[Row]:
+    row, away = Task("wire a pod"), Task("take a pod off the network")
     nodes = [folder / f"node{i}" for i in range(3)]
     places = [folder / f"pod{i}" for i in range(count * 3)]
     for path in (*nodes, *places):
@@ -135,11 +133,9 @@ def measure_pods(folder: Path, count: int) -> None:
             away.ms["ip -batch"].append(timed(lambda n=number: batch(nodes[1], f"link del pod{n}\n")))
             away.ms["pyroute2"].append(timed(lambda n=number: oracle.link("del", ifname=f"pod{n}")))
         swept = timed(lambda: pods.sweep(nodes[0]))
-    row.print()
-    away.print()
-    print(f"| (in the background: delete the {count} devices) | {swept:.1f} | - | - |")
     for path in (*nodes, *places):
         netns.delete(path)
+    return [row.row(), away.row(), Row(f"in the background: delete the {count} devices", "ms", (swept,))]
 
 
 def with_uplink(path: Path) -> Netlink:
@@ -150,8 +146,8 @@ def with_uplink(path: Path) -> Netlink:
     return netlink
 
 
-def measure_routes(folder: Path, count: int) -> None:
-    row, again, read = Row(f"add {count} routes"), Row("apply them again"), Row("read them")
+def measure_routes(folder: Path, count: int) -> list[Row]:
+    row, again, read = Task(f"add {count:,} routes"), Task("apply them again"), Task("read them")
     routes = [f"{10 + i // 65536}.{i // 256 % 256}.{i % 256}.0/24" for i in range(count)]
     state = NetworkState(routes=tuple(Route(dst, "10.89.0.2", "eth0") for dst in routes))
     for attempt in range(3):
@@ -170,8 +166,7 @@ def measure_routes(folder: Path, count: int) -> None:
                 read.ms["pyroute2"].append(timed(lambda o=oracle: list(o.get_routes(family=2))))
         for path in paths:
             netns.delete(path)
-    for one in (row, again, read):
-        one.print()
+    return [one.row() for one in (row, again, read)]
 
 
 def add_routes(oracle: pyroute2.IPRoute, routes: list[str], index: int) -> None:
@@ -179,10 +174,10 @@ def add_routes(oracle: pyroute2.IPRoute, routes: list[str], index: int) -> None:
         oracle.route("add", dst=dst, gateway="10.89.0.2", oif=index)
 
 
-def measure_peers(folder: Path, count: int) -> None:
+def measure_peers(folder: Path, count: int) -> list[Row]:
     """VXLAN: route, neighbour and forwarding entry of each peer."""
     path = folder / "peers"
-    row, again, one_row = Row(f"{count} vxlan peers"), Row("apply them again"), Row("one peer more, programmed")
+    row, again, one_row = Task(f"{count:,} vxlan peers"), Task("apply all of them again"), Task("one peer more")
     with with_uplink(path) as netlink:
         link = Link("vx", "vxlan", vxlan=Vxlan(1, local="10.89.0.1", device="eth0"))
         peers = [peer_state(i) for i in range(count + 1)]
@@ -201,9 +196,8 @@ def measure_peers(folder: Path, count: int) -> None:
         one_row.ms["podwire"].append(timed(lambda: network.add(netlink, last).check()))
         commands = [line.split(" ", 1) for line in str(diff(NetworkState(), last)).splitlines()]
         one_row.ms["ip -batch"].append(timed(lambda: run_each(path, commands)))
-    for one in (row, again, one_row):
-        one.print()
     netns.delete(path)
+    return [one.row() for one in (row, again, one_row)]
 
 
 def run_each(path: Path, commands: list[list[str]]) -> None:
@@ -221,18 +215,12 @@ def peer_state(number: int) -> NetworkState:
     )
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    arguments.add_argument("--pods", type=int, default=30)
-    arguments.add_argument("--routes", type=int, default=10_000)
-    arguments.add_argument("--peers", type=int, default=1_000)
-    options = arguments.parse_args()
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` a tenth of everything."""
+    pods_, routes, peers = (10, 1_000, 100) if quick else (60, 10_000, 1_000)
     folder = Path(tempfile.mkdtemp(prefix=f"podwire-bench-{os.getpid()}-", dir="/run"))
-    print("| task | podwire ms | ip -batch ms | pyroute2 ms |\n|---|---|---|---|")
     try:
-        measure_pods(folder, options.pods)
-        measure_routes(folder, options.routes)
-        measure_peers(folder, options.peers)
+        return [*measure_pods(folder, pods_), *measure_routes(folder, routes), *measure_peers(folder, peers)]
     finally:
         for path in folder.iterdir():
             netns.delete(path)
@@ -240,4 +228,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_alone("netlink", __doc__, run)

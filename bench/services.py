@@ -1,19 +1,24 @@
-"""Service programming: cold load, restart, one changed endpoint, at 10, 1,000 and 10,000 Services.
+"""Service programming: cold load, restart, one changed endpoint, at 10, 1,000 and 10,000 Services of 10 endpoints.
 
-    sudo .venv/bin/python bench/services.py [--services 10 1000 10000] [--endpoints 10] [--runs 3]
+Each run works in a network namespace of its own. CPU is user and system time of this process, which includes the
+kernel's work for it; an update is the median of 200 and includes resolving the Service again. A restart reads the
+kernel and has nothing to write. Beside it nft(8) loads the same rules from the text of a file, and adds and deletes one
+element of the same map. Anybody who listens to rule changes on the machine, in any namespace, makes loads dearer: the
+kernel then makes a message for each element.
 
-Each run works in a network namespace of its own. Times are medians of wall and CPU (user + system of this process,
-which includes the kernel's work for it); an update is the median of 200 and includes resolving the Service again.
-A restart reads the kernel and has nothing to write. Anybody who listens to rule changes on the machine, in any
-namespace, makes loads dearer: the kernel then makes a message for each element.
+    sudo python -m bench.services [--quick]
 """
 
-import argparse
 import gc
 import os
 import statistics
+import subprocess
+import tempfile
 import time
 from pathlib import Path
+
+from bench.alone import run_alone
+from bench.table import Row
 
 from podwire.kernel import netns
 from podwire.model import service as api
@@ -21,6 +26,10 @@ from podwire.model.meta import ObjectMeta
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
 from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.state.nft import Table
+
+ENDPOINTS = 10
+PROXY_TABLE = "podwire-proxy"
 
 NODE = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.0.0.0/9",), service_cidrs=("172.16.0.0/12",))
 
@@ -68,65 +77,89 @@ class Stopwatch:
         self.cpu = (time.process_time() - self.cpu) * 1000
 
 
-def run(count: int, endpoints: int) -> dict[str, float]:
-    place = Path(f"/run/netns/pwbench-{os.getpid()}")
+def in_place(count: int) -> dict[str, float]:
+    """One run in a namespace that is made for it."""
+    place, other = (Path(f"/run/netns/pwbench-{os.getpid()}-{letter}") for letter in "ab")
     netns.create(place)
+    netns.create(other)
     try:
-        return measure(place, count, endpoints)
+        found, tables = measure(place, count)
+        return found | measure_nft(other, tables)
     finally:
         netns.delete(place)
+        netns.delete(other)
 
 
-def measure(place: Path, count: int, endpoints: int) -> dict[str, float]:
+def measure(place: Path, count: int) -> tuple[dict[str, float], tuple[Table, ...]]:
+    """Milliseconds by name, and the tables that the kernel held in the end."""
     found: dict[str, float] = {}
 
-    def note(name: str, watch: Stopwatch) -> None:
-        found[f"{name} ms"], found[f"{name} cpu"] = watch.wall, watch.cpu
-
     with Stopwatch() as watch:
-        services = {f"bench/service-{number}": resolved(number, endpoints) for number in range(1, count + 1)}
-    note("resolve", watch)
+        services = {f"bench/service-{number}": resolved(number, ENDPOINTS) for number in range(1, count + 1)}
+    found["resolve"] = watch.wall
     gc.freeze()
     plane = NftablesDataPlane(NODE, place)
     with Stopwatch() as watch:
         plane.load(services)
-    note("cold load", watch)
-    for name, size in (("replace endpoint", endpoints), ("add endpoint", endpoints + 1)):
-        walls, cpus = [], []
+    found["cold load"], found["cold load, CPU"] = watch.wall, watch.cpu
+    for name, size in (("replace an endpoint", ENDPOINTS), ("add an endpoint", ENDPOINTS + 1)):
+        walls = []
         for step in range(200):
             number = step * 7 % count + 1
-            generation = 100 + step // count if name == "replace endpoint" else 0
+            generation = 100 + step // count if name == "replace an endpoint" else 0
             with Stopwatch() as watch:
                 plane.update({f"bench/service-{number}": resolved(number, size, generation)})
             walls.append(watch.wall)
-            cpus.append(watch.cpu)
-        found[f"{name} ms"], found[f"{name} cpu"] = statistics.median(walls), statistics.median(cpus)
+        found[name] = statistics.median(walls)
     plane.load(services)
+    tables = plane.desired()
     plane.close()
     plane = NftablesDataPlane(NODE, place)
     with Stopwatch() as watch:
         written = plane.load(services)
     assert not any(written), "a restart must not write"
-    note("restart", watch)
+    found["restart, nothing to write"] = watch.wall
     plane.close()
+    return found, tables
+
+
+def measure_nft(place: Path, tables: tuple[Table, ...]) -> dict[str, float]:
+    """The same with nft(8): all of it from a file, then one element."""
+    found: dict[str, float] = {}
+    with netns.inside(place), tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
+        file.write("\n".join(str(table) for table in tables))
+        file.flush()
+        with Stopwatch() as watch:
+            nft("-f", file.name)
+        found["nft: cold load"] = watch.wall
+        element = f"element ip {PROXY_TABLE} cluster-ips {{ 172.31.255.254 }}"
+        walls = []
+        for _ in range(5):
+            with Stopwatch() as watch:
+                nft("add", *element.split())
+            walls.append(watch.wall)
+            nft("delete", *element.split())
+        found["nft: add an endpoint"] = statistics.median(walls)
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--services", type=int, nargs="+", default=[10, 1000, 10000])
-    parser.add_argument("--endpoints", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
-    columns = {}
-    for count in options.services:
-        runs = [run(count, options.endpoints) for _ in range(options.runs)]
-        columns[count] = {name: statistics.median(one[name] for one in runs) for name in runs[0]}
-    print(f"| {options.endpoints} endpoints each | " + " | ".join(f"{count} Services" for count in columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
-    for name in next(iter(columns.values())):
-        print(f"| {name} | " + " | ".join(f"{column[name]:.2f}" for column in columns.values()) + " |")
+def nft(*words: str) -> None:
+    """Runs nft(8)."""
+    subprocess.run(["nft", *words], check=True)
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one run of 10 and of 1,000 Services."""
+    rows = []
+    for count in (10, 1_000) if quick else (10, 1_000, 10_000):
+        runs = [in_place(count) for _ in range(1 if quick else 5)]
+        value = {name: tuple(one[name] for one in runs) for name in runs[0]}
+        for name, values in value.items():
+            if not name.startswith("nft: "):
+                beside = value.get(f"nft: {name}")
+                rows.append(Row(f"{count:,} Services: {name}", "ms", values, (("nft", beside),) if beside else ()))
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    run_alone("services", __doc__, run)

@@ -1,19 +1,22 @@
-"""`podwire state` at scale: what it costs the agent and the reader at 10, 1,000 and 10,000 Services.
-
-    sudo .venv/bin/python bench/state.py [--services 10 1000 10000] [--endpoints 10]
+"""`podwire state` at scale: what it costs the agent and the reader at 10, 1,000 and 10,000 Services of 10 endpoints.
 
 One process holds the Services in a network namespace and serves its page as the agent does; other processes read it,
-as text and for `--diff`. `longest gap` is the longest time for which the loop of the serving process was not free
-while a page was sent, `grown` what its peak memory grew by.
+as text and for `--diff`. The longest pause is the longest time for which the loop of the serving process was not free
+while a page was sent; "grown" is what its peak memory grew by.
+
+    sudo python -m bench.state [--quick]
 """
 
-import argparse
 import asyncio
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from bench.alone import ROOT, run_alone
+from bench.services import ENDPOINTS, NODE, resolved
+from bench.table import Row
 
 from podwire.agent import comparison
 from podwire.agent.holdings import Holdings
@@ -23,7 +26,6 @@ from podwire.observe.pages import Pages
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.state import share
 from podwire.state.share import Share
-from services import NODE, resolved
 
 
 def peak_mib() -> float:
@@ -60,8 +62,8 @@ async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[s
         gap = 0.0
         watching = asyncio.ensure_future(watch())
         begun = time.perf_counter()
-        command = (sys.executable, __file__, "--read", verb, str(socket), str(place))
-        reader = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        command = (sys.executable, "-m", "bench.state", "--read", verb, str(socket), str(place))
+        reader = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=ROOT)
         output, _ = await reader.communicate()
         count, peak = output.split()
         found[f"{verb} s"] = time.perf_counter() - begun
@@ -74,12 +76,13 @@ async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[s
     return found
 
 
-def run(count: int, endpoints: int) -> dict[str, float]:
+def in_place(count: int) -> dict[str, float]:
+    """One run with its own namespace."""
     place, socket = Path(f"/run/netns/pwbench-{os.getpid()}"), Path(f"/run/pwbench-{os.getpid()}.sock")
     netns.create(place)
     plane = NftablesDataPlane(NODE, place)
     try:
-        plane.load({f"bench/service-{number}": resolved(number, endpoints) for number in range(1, count + 1)})
+        plane.load({f"bench/service-{number}": resolved(number, ENDPOINTS) for number in range(1, count + 1)})
         return asyncio.run(measure(plane, socket, place))
     finally:
         plane.close()
@@ -87,21 +90,31 @@ def run(count: int, endpoints: int) -> dict[str, float]:
         socket.unlink(missing_ok=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--services", type=int, nargs="+", default=[10, 1000, 10000])
-    parser.add_argument("--endpoints", type=int, default=10)
-    parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.read:
-        read(options.read[0], Path(options.read[1]), Path(options.read[2]))
-        return
-    columns = {count: run(count, options.endpoints) for count in options.services}
-    print(f"| {options.endpoints} endpoints each | " + " | ".join(f"{count} Services" for count in columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
-    for name in next(iter(columns.values())):
-        print(f"| {name} | " + " | ".join(f"{column[name]:.1f}" for column in columns.values()) + " |")
+UNITS = {
+    "text s": ("text, in all", "s"),
+    "lines": ("lines", ""),
+    "text: longest gap ms": ("text, longest pause of the agent", "ms"),
+    "text: reader's peak MiB": ("text, peak memory of the reader", "MB"),
+    "diff s": ("--diff, in all", "s"),
+    "differences": ("differences", ""),
+    "diff: longest gap ms": ("--diff, longest pause of the agent", "ms"),
+    "diff: reader's peak MiB": ("--diff, peak memory of the reader", "MB"),
+    "grown MiB": ("grown memory of the agent", "MB"),
+}
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one run of 10 and of 1,000 Services."""
+    rows = []
+    for count in (10, 1_000) if quick else (10, 1_000, 10_000):
+        runs = [in_place(count) for _ in range(1 if quick else 3)]
+        for name, (what, unit) in UNITS.items():
+            rows.append(Row(f"{count:,} Services: {what}", unit, tuple(one[name] for one in runs)))
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--read"]:
+        read(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
+    else:
+        run_alone("state", __doc__, run)

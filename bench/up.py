@@ -1,15 +1,15 @@
 """Time to a working local cluster, time to Ready of many pods, and what the processes cost.
 
-Each run takes the cluster down first. ``up`` ends when every pod of examples/shop is Ready and the connectivity table
-is green; its exit status is checked. Needs root and a prepared machine (``make setup``).
+Each run takes the cluster down first. An `up` with the example ends when every pod of `examples/shop` is Ready and
+the connectivity table is green, which its exit status says. Memory is that of each process by itself (RSS, pages that
+it shares with the others included) and, as "share", with shared pages divided among those who share them (PSS). Idle
+is measured over twenty seconds, with the example running.
 
-    python -m bench.up [--runs 3] [--only shop,twenty,pods,hundred,idle]
+    sudo python -m bench.up [--quick]
 """
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,9 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.alone import ROOT, run_alone
+from bench.machine import cpu_s, resident_mb
+from bench.table import Row
+
 PODWIRE = str(Path(sys.executable).with_name("podwire"))
 NAME = "bench"
-IDLE_S = 10.0
+IDLE_S = 20.0
 
 PODS = """
 apiVersion: apps/v1
@@ -40,7 +44,7 @@ spec:
 
 def podwire(*words: str) -> str:
     """Runs a command of podwire and returns its output."""
-    done = subprocess.run([PODWIRE, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([PODWIRE, *words], capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode != 0:
         raise SystemExit(f"podwire {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -49,8 +53,7 @@ def podwire(*words: str) -> str:
 def kubectl(*words: str) -> str:
     """Runs kubectl against the benchmark's cluster."""
     environment = {**os.environ, "KUBECONFIG": podwire("kubeconfig", "--name", NAME).strip()}
-    done = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=True, env=environment)
-    return done.stdout
+    return subprocess.run(["kubectl", *words], capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -60,17 +63,18 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - before
 
 
-def fresh_up(*words: str) -> Callable[[], float]:
-    """A measurement of ``podwire up`` on a machine without this cluster."""
-
-    def measure() -> float:
-        podwire("down", "--name", NAME)
-        return timed(lambda: podwire("up", "--name", NAME, *words))
-
-    return measure
+def fresh_up(*words: str) -> float:
+    """Seconds of ``podwire up`` on a machine without this cluster."""
+    podwire("down", "--name", NAME)
+    return timed(lambda: podwire("up", "--name", NAME, *words))
 
 
-def pods() -> float:
+def repeated_up() -> float:
+    """Seconds of an ``up`` that finds everything there."""
+    return timed(lambda: podwire("up", "--name", NAME, "--nodes", "3", "-f", "examples/shop", "--probe"))
+
+
+def many_pods() -> float:
     """Seconds from apply to Ready of 100 one-container pods on three running nodes."""
     podwire("down", "--name", NAME)
     podwire("up", "--name", NAME, "--nodes", "3")
@@ -81,72 +85,62 @@ def pods() -> float:
         return timed(lambda: podwire("up", "--name", NAME, "--nodes", "3", "-f", file.name))
 
 
+def down() -> float:
+    """Seconds of ``podwire down`` of what runs."""
+    return timed(lambda: podwire("down", "--name", NAME))
+
+
 def processes() -> dict[str, int]:
     """The pid of each component of the benchmark's cluster."""
     folder = Path("/run/podwire") / NAME / "processes"
     return {file.stem: json.loads(file.read_text())["pid"] for file in folder.glob("*.json")}
 
 
-def ticks(pid: int) -> int:
-    """CPU time of a process in clock ticks."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
-def resident_mb(pid: int) -> tuple[float, float]:
-    """RSS and PSS of a process in MB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    return sizes["Rss"] / 1024, sizes["Pss"] / 1024
-
-
-def idle() -> None:
-    """Prints memory and idle CPU of every kind of component, with the example application running."""
-    podwire("down", "--name", NAME)
-    podwire("up", "--name", NAME, "--nodes", "3", "-f", "examples/shop")
+def idle() -> list[Row]:
+    """Memory and idle CPU of every kind of component, with the example application running."""
+    fresh_up("--nodes", "3", "-f", "examples/shop")
     time.sleep(IDLE_S)
     pids = processes()
-    before = {name: ticks(pid) for name, pid in pids.items()}
+    before = {name: cpu_s(pid) for name, pid in pids.items()}
     time.sleep(IDLE_S)
-    hertz = os.sysconf("SC_CLK_TCK")
-    for name, pid in sorted(pids.items()):
-        cpu = (ticks(pid) - before[name]) / hertz / IDLE_S * 100
-        rss, pss = resident_mb(pid)
-        print(f"| {name}, idle | RSS {rss:.0f} MB, PSS {pss:.0f} MB, {cpu:.1f} % of a core |")
+    shares = {name: (cpu_s(pid) - before[name]) / IDLE_S * 100 for name, pid in pids.items()}
+    rows = []
+    for kind in ("agent", "kubelet", "controller", "apiserver"):
+        mine = [name for name in pids if name.partition("-")[0] == kind]
+        sizes = [resident_mb(pids[name]) for name in mine]
+        aims = (50.0, 1.0) if kind == "agent" else (None, None)
+        rows.append(Row(f"{kind}: RSS", "MB", tuple(rss for rss, _ in sizes), aim=aims[0]))
+        rows.append(Row(f"{kind}: share of memory", "MB", tuple(pss for _, pss in sizes)))
+        rows.append(Row(f"{kind}: CPU of a core, idle", "%", tuple(shares[name] for name in mine), aim=aims[1]))
+    return rows
 
 
-MEASUREMENTS: dict[str, tuple[str, Callable[[], float]]] = {
-    "shop": (
-        "up, 3 nodes, examples/shop Ready, table green (aim 3 s)",
-        fresh_up("--nodes", "3", "-f", "examples/shop", "--probe"),
-    ),
-    "twenty": (
-        "up, 20 nodes, examples/shop Ready, table green (aim 10 s)",
-        fresh_up("--nodes", "20", "-f", "examples/shop", "--probe"),
-    ),
-    "pods": ("100 one-container pods on 3 nodes, apply to Ready (aim 5 s)", pods),
-    "hundred": ("up, 100 nodes Ready (aim 30 s)", fresh_up("--nodes", "100")),
-}
-
-
-def main() -> None:
-    """Runs the chosen measurements and prints a row each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", default=",".join([*MEASUREMENTS, "idle"]))
-    given = parser.parse_args()
-    chosen = given.only.split(",")
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one run each and no hundred nodes."""
+    runs = range(1 if quick else 5)
+    few = range(1 if quick else 3)
+    shop = ("-f", "examples/shop", "--probe")
     try:
-        for key, (label, measure) in MEASUREMENTS.items():
-            if key in chosen:
-                seconds = [measure() for _ in range(given.runs)]
-                spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
-                print(f"| {label} | {statistics.median(seconds):.2f} s ({spread}, {given.runs} runs) |", flush=True)
-        if "idle" in chosen:
-            idle()
+        three, again, away = [], [], []
+        for _ in runs:
+            three.append(fresh_up("--nodes", "3", *shop))
+            again.append(repeated_up())
+            away.append(down())
+        twenty = tuple(fresh_up("--nodes", "20", *shop) for _ in few)
+        rows = [
+            Row("up, 3 nodes, example Ready, table green", "s", tuple(three), aim=3),
+            Row("the same again, nothing to do", "s", tuple(again)),
+            Row("down", "s", tuple(away)),
+            Row("up, 20 nodes, example Ready, table green", "s", twenty, aim=10),
+            Row("100 pods of one container on 3 nodes, apply to Ready", "s", tuple(many_pods() for _ in runs), aim=5),
+        ]
+        if not quick:
+            hundred = tuple(fresh_up("--nodes", "100") for _ in few)
+            rows.append(Row("up, 100 nodes Ready", "s", hundred, aim=30))
+        return rows + idle()
     finally:
         podwire("down", "--name", NAME)
 
 
 if __name__ == "__main__":
-    main()
+    run_alone("up", __doc__, run)
