@@ -108,16 +108,22 @@ def read(netlink: Netlink, owner: Owner | None = None, sysctls: tuple[str, ...] 
     return _read(netlink, _read_devices(netlink), owner, sysctls)
 
 
+def read_paths(netlink: Netlink) -> NetworkState:
+    """Devices, addresses and routes alone, which is enough to see where packets leave.
+
+    The kernel keeps the neighbours of all namespaces in one table and walks through all of it for each list.
+
+    Raises: KernelError.
+    """
+    devices = _read_devices(netlink)
+    addresses, routes = _read_addresses(netlink, devices), _read_routes(netlink, devices, 0)
+    return NetworkState(links=devices.links, addresses=addresses, routes=routes)
+
+
 def _read(netlink: Netlink, devices: _Devices, owner: Owner | None, sysctls: tuple[str, ...]) -> NetworkState:
     proto = owner.route_protocol if owner else 0
     names = devices.names
     neighbours = [*_dump_neighbours(netlink, names, proxy=False), *_dump_neighbours(netlink, names, proxy=True)]
-    addresses = _dump(netlink, RTM_GETADDR, route_codec.encode_address_dump(), "addresses")
-    routes = [
-        route_codec.decode_route(payload, names)
-        for family in (AF_INET, AF_INET6)
-        for payload in _dump(netlink, RTM_GETROUTE, route_codec.encode_route_dump(family, proto=proto), "routes")
-    ]
     rules = [
         route_codec.decode_rule(payload)
         for family in (AF_INET, AF_INET6)
@@ -125,12 +131,25 @@ def _read(netlink: Netlink, devices: _Devices, owner: Owner | None, sysctls: tup
     ]
     return NetworkState(
         links=devices.links,
-        addresses=_known(route_codec.decode_address(payload, names) for payload in addresses),
-        routes=_known(routes),
+        addresses=_read_addresses(netlink, devices),
+        routes=_read_routes(netlink, devices, proto),
         neighbours=_known(neighbours),
         fdb=_known(_dump_fdb(netlink, devices)),
         rules=_known(rules),
         sysctls=sysctl.snapshot(sysctls, netlink.netns) if sysctls else (),
+    )
+
+
+def _read_addresses(netlink: Netlink, devices: _Devices) -> tuple[Address, ...]:
+    found = _dump(netlink, RTM_GETADDR, route_codec.encode_address_dump(), "addresses")
+    return _known(route_codec.decode_address(payload, devices.names) for payload in found)
+
+
+def _read_routes(netlink: Netlink, devices: _Devices, proto: int) -> tuple[Route, ...]:
+    return _known(
+        route_codec.decode_route(payload, devices.names)
+        for family in (AF_INET, AF_INET6)
+        for payload in _dump(netlink, RTM_GETROUTE, route_codec.encode_route_dump(family, proto=proto), "routes")
     )
 
 

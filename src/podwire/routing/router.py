@@ -5,7 +5,8 @@ never asked. Guarantees:
 
 1. a change of a Node that matters to routing, of the settings, or of a device, address or route of the kernel is
    followed by a run; without any change a run follows every :data:`RESYNC_S`;
-2. runs start at least :data:`QUIET_S` apart, and more with many peers (a second at most), so a burst is one run;
+2. runs start at least :data:`QUIET_S` apart, more with many peers (a second at most), and ten times as far as the
+   last one took (two seconds at most), so a burst is one run, and a busy machine is not kept busy by routing;
 3. after a failure it is tried again with a backoff from 0.2 to 10 s; while this Node has no pod CIDR there is
    nothing to try, its change is waited for;
 4. before the first complete list of Nodes nothing is written, so that a restart never removes the entries of peers
@@ -42,6 +43,8 @@ RESYNC_S = 30.0
 _QUIET_PER_PEER_S = 0.005
 """A hundred nodes that come up together change a hundred times; every agent plans for all of them each time."""
 _QUIET_LIMIT_S = 1.0
+_QUIET_SHARE = 10
+_QUIET_SHARE_LIMIT_S = 2.0
 _TOLD_PEERS = 3
 """How many unreached peers are told by name where people look; the log has all."""
 
@@ -110,9 +113,14 @@ class Router:
             self.options = options
             self.changed()
 
-    def node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:
+    def node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
         """To be subscribed to the Node collection: asks for a run when it matters to routing."""
-        if (peer_of(old) if old else None) != (peer_of(new) if new else None):
+        known = self._peers.get(key)
+        before = known[1] if known is not None and known[0] is old else peer_of(old) if old else None
+        after = peer_of(new) if new else None
+        if new is not None and after is not None:
+            self._peers[key] = (new, after)
+        if before != after:
             self.changed()
 
     async def run(self, announce: Callable[[Plan], Awaitable[bool]]) -> None:
@@ -126,12 +134,14 @@ class Router:
             await self._wanted.wait()
             self._wanted.clear()
             full, self._full = self._full, False
+            began = self._clock.monotonic()
             self.reconcile(full=full)
+            taken = self._clock.monotonic() - began
             if self._waits_for_api:
                 backoff.reset()
             elif self.plan is not None and not self.problem and await announce(self.plan):
                 backoff.reset()
-                await self._clock.sleep(min(_QUIET_LIMIT_S, QUIET_S + _QUIET_PER_PEER_S * len(self._peers)))
+                await self._clock.sleep(_quiet_s(len(self._peers), taken))
             else:
                 await self._clock.sleep(backoff.next_delay_s())
                 self.disturbed()
@@ -264,8 +274,12 @@ class Router:
         """The metrics of routing."""
         senders = list(self.plan.senders.values()) if self.plan else []
         found = [
-            Sample("podwire_routing_peers", "Peers by the backend that packets to them take.",
-                   senders.count(name), {"backend": name})
+            Sample(
+                "podwire_routing_peers",
+                "Peers by the backend that packets to them take.",
+                senders.count(name),
+                {"backend": name},
+            )
             for name in BACKENDS
         ]
         unreached = len(self.plan.problems) if self.plan else 0
@@ -276,6 +290,12 @@ class Router:
             Sample("podwire_routing_failures_total", "Runs that failed.", self.failures, kind="counter"),
             Sample("podwire_routing_pod_mtu_bytes", "MTU of pods.", self.plan.pod_mtu if self.plan else 0),
         ]
+
+
+def _quiet_s(peers: int, taken_s: float) -> float:
+    """How long to wait after a run that took ``taken_s``."""
+    planned = min(_QUIET_LIMIT_S, QUIET_S + _QUIET_PER_PEER_S * peers)
+    return max(planned, min(_QUIET_SHARE_LIMIT_S, _QUIET_SHARE * taken_s))
 
 
 def annotation(facts: Facts) -> dict[str, str]:

@@ -38,6 +38,10 @@ class FakeClock:
         heapq.heappush(self._sleepers, (self._elapsed_s + seconds, next(self._order), wake))
         await wake
 
+    def spend(self, seconds: float) -> None:
+        """Time that passes within a call, so that nobody is woken meanwhile."""
+        self._elapsed_s += seconds
+
     async def advance(self, seconds: float) -> None:
         """Moves time on, waking every sleeper on the way in order."""
         end = self._elapsed_s + seconds
@@ -48,7 +52,7 @@ class FakeClock:
             if not wake.done():
                 wake.set_result(None)
             await _settle()
-        self._elapsed_s = end
+        self._elapsed_s = max(self._elapsed_s, end)
 
 
 async def _settle() -> None:

@@ -24,6 +24,7 @@ class MemoryMachine:
         self.failures: list[str] = []
         self.carries = True
         self.without: set[str] = set()
+        self.take_time: Callable[[], None] = lambda: None
 
     def lacks(self, feature: str) -> str:
         return f"the kernel has no {feature}" if feature in self.without else ""
@@ -33,6 +34,7 @@ class MemoryMachine:
 
     def hold(self, state: NetworkState) -> Sequence[str]:
         self.states.append(state)
+        self.take_time()
         return self.failures
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
@@ -68,8 +70,7 @@ class Lab:
         return self.api_answers
 
     async def __aenter__(self) -> "Lab":
-        self._tasks = [asyncio.ensure_future(self.router.run(self.announce)),
-                       asyncio.ensure_future(self.router.tick())]
+        self._tasks = [asyncio.ensure_future(self.router.run(self.announce)), asyncio.ensure_future(self.router.tick())]
         await self.clock.advance(QUIET_S)
         return self
 
@@ -93,6 +94,51 @@ def test_a_burst_of_changes_is_one_run() -> None:
             await lab.clock.advance(4 * QUIET_S)
             assert lab.runs == 2
             assert len([r for r in lab.machine.states[-1].routes if r.via]) == 7
+
+    asyncio.run(body())
+
+
+def test_after_a_slow_run_the_next_is_later() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            lab.machine.take_time = lambda: lab.clock.spend(0.1)
+            lab.router.disturbed()
+            await lab.clock.advance(0.2)
+            lab.router.disturbed()
+            await lab.clock.advance(0.7)
+            assert lab.runs == 2
+            await lab.clock.advance(0.3)
+            assert lab.runs == 3
+            lab.machine.take_time = lambda: lab.clock.spend(60)
+            await lab.clock.advance(3)
+            lab.router.disturbed()
+            await lab.clock.advance(0)
+            lab.router.disturbed()
+            await lab.clock.advance(1.9)
+            assert lab.runs == 4
+            await lab.clock.advance(0.2)
+            assert lab.runs == 5
+
+    asyncio.run(body())
+
+
+def test_a_change_is_told_by_what_the_last_run_knew() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            before, told = lab.nodes["node-2"], node(2, {"kubelet": "beats"})
+            lab.nodes["node-2"] = told
+            lab.router.node_changed("node-2", before, told)
+            await lab.clock.advance(1)
+            moved = node(7)
+            lab.nodes["node-2"] = moved
+            lab.router.node_changed("node-2", told, moved)
+            await lab.clock.advance(1)
+            assert lab.runs == 2
+            assert [r.dst for r in lab.machine.states[-1].routes if r.via] == ["10.244.7.0/24"]
+            del lab.nodes["node-2"]
+            lab.router.node_changed("node-2", moved, None)
+            await lab.clock.advance(1)
+            assert [r.dst for r in lab.machine.states[-1].routes if r.via] == []
 
     asyncio.run(body())
 
