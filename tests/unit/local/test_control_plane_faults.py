@@ -3,6 +3,7 @@
 import asyncio
 
 from podwire.kube.client import Client
+from podwire.kube.informer import Informer
 from podwire.kube.lease import Election, LeaderElection
 from podwire.kube.resources import (
     CRONJOBS,
@@ -98,6 +99,42 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
 
             await p.until(cleared)
             heart.cancel()
+
+    asyncio.run(run())
+
+
+def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch):
+    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 1.0)
+    monkeypatch.setattr(nodelifecycle, "_CONTACT_S", 0.1)
+
+    async def run():
+        async with plane(nodes=2) as p:
+            for name in ("node-1", "node-2"):
+                await p.client.create(LEASES, {"metadata": {"name": name}}, "kube-node-lease")
+            seen = Informer(p.client, NODES)
+            lost = []
+            seen.subscribe(lambda name, _old, node: None if node is None or node.ready else lost.append(name))
+            watching = asyncio.ensure_future(seen.run())
+            await seen.synced.wait()
+
+            async def beat(*names):
+                for name in names:
+                    spec = {"spec": {"renewTime": rfc3339_micro(SystemClock().now())}}
+                    await p.client.patch(LEASES, name, spec, "kube-node-lease")
+
+            await beat("node-1", "node-2")
+            await p.restart(2.0)
+            # The nodes take some of the time that they have to say that they are there.
+            await asyncio.sleep(0.7)
+            assert lost == []
+
+            async def given_up():
+                await beat("node-1")
+                return lost
+
+            await p.until(given_up)
+            assert set(lost) == {"node-2"}, "the one that stays silent is given up when its time is over"
+            watching.cancel()
 
     asyncio.run(run())
 

@@ -3,15 +3,17 @@
 Guarantees: 1. a node whose Lease was not renewed for 40 s gets Ready Unknown and its pods Ready False; 2. a
 node not ready for a second is tainted, one that is ready again is not; 3. pods leave a node with NoExecute
 taints when their tolerations run out; 4. pods of a node that has not existed for ten seconds are deleted at
-once. Nothing is judged in the first 40 s after a start, when no heartbeat can have been missed.
+once; 5. nothing is judged in the first 40 s after a start, nor after the API was out of reach, when no heartbeat
+can have been missed: the API is asked every 5 s whether it is there.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
 
 from podwire.controllers.environment import Environment
-from podwire.errors import NotFound
+from podwire.errors import ApiUnreachable, NotFound
 from podwire.kube.client import STRATEGIC_MERGE_PATCH
 from podwire.kube.events import reference
 from podwire.kube.index import Index
@@ -26,6 +28,8 @@ from podwire.runtime.workqueue import in_parallel
 _GRACE_S = 40.0
 _SETTLE_S = 1.0
 _GONE_S = 10.0
+_CONTACT_S = 5.0
+"""Between two questions to the API whether it is there, and how long the answer may take."""
 _LEASES = "kube-node-lease"
 
 
@@ -40,6 +44,7 @@ class NodeLifecycleController:
         self._leases = environment.of(LEASES)
         self._pods: Index[Pod] = Index(environment.of(PODS), _node_names)
         self._heard: dict[str, float] = {}
+        self._in_contact_since: float | None = None
         self._missing: dict[str, float] = {}
         self._loop = environment.loop("nodelifecycle", self._reconcile)
         self._nodes.subscribe(self._node_changed)
@@ -50,7 +55,29 @@ class NodeLifecycleController:
         """Starts the loop; every node has a full grace period from now."""
         now = self._clock.monotonic()
         self._heard = dict.fromkeys(self._nodes.objects, now)
+        self._in_contact_since = now
         self._loop.start(supervisor, workers=2)
+        supervisor.start("nodelifecycle contact", self._keep_contact)
+
+    async def _keep_contact(self) -> None:
+        """Knows since when the API answers and Leases are watched; without that, silence says nothing of nodes."""
+        while True:
+            try:
+                async with asyncio.timeout(_CONTACT_S):
+                    answered = (await self._client.raw("GET", "/readyz")).status < 500
+            except (ApiUnreachable, TimeoutError):
+                answered = False
+            if not (answered and self._leases.connected):
+                self._in_contact_since = None
+            elif self._in_contact_since is None:
+                self._in_contact_since = self._clock.monotonic()
+            await self._clock.sleep(_CONTACT_S)
+
+    def _silent_s(self, name: str) -> float:
+        """How long a node could have been heard of and was not."""
+        now = self._clock.monotonic()
+        heard = self._heard.setdefault(name, now)
+        return 0.0 if self._in_contact_since is None else now - max(heard, self._in_contact_since)
 
     def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -89,7 +116,7 @@ class NodeLifecycleController:
             await self._collect(key)
             return
         now = self._clock.now()
-        silent_s = self._clock.monotonic() - self._heard.setdefault(key, self._clock.monotonic())
+        silent_s = self._silent_s(key)
         if silent_s < _GRACE_S:
             self._loop.queue.add_after(key, _GRACE_S - silent_s + 0.1)
         elif (conditions := nodehealth.lost_conditions(node, now)) is not None:
@@ -170,9 +197,7 @@ class NodeLifecycleController:
     async def _delete(self, pod: Pod, grace_period_s: int | None = None) -> None:
         meta = pod.metadata
         try:
-            await self._client.delete(
-                PODS, meta.name, meta.namespace, grace_period_s=grace_period_s, uid=meta.uid
-            )
+            await self._client.delete(PODS, meta.name, meta.namespace, grace_period_s=grace_period_s, uid=meta.uid)
         except NotFound:
             return
 
