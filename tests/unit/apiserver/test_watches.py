@@ -4,6 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from podwire.apiserver import store, watches
+
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 MERGE = "application/merge-patch+json"
 
@@ -69,6 +73,42 @@ def test_streaming_lists_end_with_a_marked_bookmark(play: Callable[..., None]) -
         assert events.short == ["ADDED a", "BOOKMARK"]
         assert events.seen[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
         assert (await api("GET", f"{CONFIGMAPS}?watch=true&sendInitialEvents=true"))[0] == 422
+
+    play(scenario)
+
+
+def test_bookmarks_tell_a_quiet_watch_how_far_it_has_seen(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "_BOOKMARK_S", 0.02)
+
+    async def scenario(api: Any) -> None:
+        asked = await api.watch(f"{CONFIGMAPS}?watch=true&allowWatchBookmarks=true&fieldSelector=metadata.name%3Da")
+        plain = await api.watch(f"{CONFIGMAPS}?watch=true&fieldSelector=metadata.name%3Da")
+        _, made = await api("POST", CONFIGMAPS, config_map("b"))
+        await asyncio.sleep(0.1)
+        assert set(asked.short) == {"BOOKMARK"}
+        last = asked.seen[-1]["object"]
+        assert (last["kind"], last["apiVersion"]) == ("ConfigMap", "v1")
+        assert int(last["metadata"]["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
+        assert plain.short == []
+
+    play(scenario)
+
+
+def test_a_version_that_is_forgotten_is_gone(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "HISTORY", 3)
+
+    async def scenario(api: Any) -> None:
+        versions = []
+        for name in "abcdef":
+            _, made = await api("POST", CONFIGMAPS, config_map(name))
+            versions.append(made["metadata"]["resourceVersion"])
+        status, gone = await api("GET", f"{CONFIGMAPS}?watch=true&resourceVersion={versions[1]}")
+        assert (status, gone["reason"]) == (410, "Expired")
+        assert gone["message"].startswith("too old resource version")
+        events = await api.watch(f"{CONFIGMAPS}?watch=true&resourceVersion={versions[2]}")
+        assert events.short == ["ADDED d", "ADDED e", "ADDED f"]
 
     play(scenario)
 
