@@ -27,6 +27,8 @@ class Announcer:
         self._nodes = nodes
         self._log = Log("agent")
         self._refused = ""
+        self._written: dict[str, str] = {}
+        """What was written last: the copy of the Node may be older than that."""
 
     async def insist(self, annotations: Mapping[str, str]) -> None:
         """Makes the Node say it, trying until it does."""
@@ -40,9 +42,12 @@ class Announcer:
         if node is None:
             return False
         try:
-            if any(node.metadata.annotations.get(name, "") != text for name, text in annotations.items()):
+            have = node.metadata.annotations
+            if any(have.get(name, "") != text or self._written.get(name, text) != text
+                   for name, text in annotations.items()):
                 await self._client.patch(NODES, self._node, {"metadata": {"annotations": dict(annotations)}},
                                          patch_type=MERGE_PATCH)
+                self._written |= annotations
             if network and not _is_clear(node):
                 await self._client.patch(NODES, self._node, {"status": {"conditions": [self._condition()]}},
                                          patch_type=STRATEGIC_MERGE_PATCH, subresource="status")

@@ -167,6 +167,7 @@ class Router:
         tables = self._tables(me, peers, desired)
         if not full and self.plan is not None and self.plan.state == desired.state and self.tables == tables:
             self.plan = desired
+            self._tell(tuple(str(one) for one in desired.problems))
             return
         self.tables = tables
         failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(self.tables)]
