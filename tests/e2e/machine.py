@@ -12,13 +12,23 @@ def _output(*words: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
-def inventory() -> dict[str, str]:
-    """Every kind of thing, each as sorted lines."""
+def _of_others(text: str, name: str) -> bool:
+    """Whether a path, or a process with its cgroup, is of another cluster; those come and go meanwhile."""
+    _, mark, rest = text.partition("podwire/")
+    return bool(mark) and not rest.startswith((f"{name}/", f"{name} ")) and rest != name
+
+
+def inventory(name: str) -> dict[str, str]:
+    """Every kind of thing that the cluster ``name`` could leave, each as sorted lines."""
     sysctls = [line for line in _output("sysctl", "-a").splitlines() if not line.startswith(_SYSCTL_NOISE)]
     cgroups = [str(p) for p in Path("/sys/fs/cgroup").rglob("*") if p.is_dir() and "podwire" in str(p)]
+    listed = [line.split(None, 1) for line in _output("ps", "-eo", "cgroup:200,args").splitlines()]
     processes = [
-        line for line in _output("ps", "-eo", "args").splitlines() if line.startswith(("podwire", "standin", "dns "))
+        args
+        for cgroup, args in listed
+        if args.startswith(("podwire", "standin", "dns ")) and not _of_others(cgroup, name)
     ]
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "podwire" in line]
     found = {
         "links": _output("ip", "-br", "link").splitlines(),
         "addresses": _output("ip", "-br", "address").splitlines(),
@@ -26,11 +36,9 @@ def inventory() -> dict[str, str]:
         "routes": _output("ip", "route", "show", "table", "all").splitlines(),
         "nftables": _output("nft", "list", "tables").splitlines(),
         "namespaces": _output("ip", "netns", "list").splitlines(),
-        "mounts": [
-            line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "podwire" in line
-        ],
+        "mounts": [path for path in mounts if not _of_others(path, name)],
         "sysctls": sysctls,
-        "cgroups": cgroups,
+        "cgroups": [path for path in cgroups if not _of_others(path, name)],
         "processes": processes,
         "files": [
             str(p)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from driver import podwire
+
 from machine import inventory
 
 NAME = f"gone-{os.getpid()}"
@@ -27,7 +28,7 @@ def taken_down() -> Iterator[None]:
 
 def ends_as_it_began(before: dict[str, str]) -> None:
     deadline = time.monotonic() + 5
-    while (after := inventory()) != before and time.monotonic() < deadline:
+    while (after := inventory(NAME)) != before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert after == before
 
@@ -39,16 +40,16 @@ def cluster_pids(name: str) -> list[int]:
 
 
 def test_up_and_down_leave_nothing() -> None:
-    before = inventory()
+    before = inventory(NAME)
     done = run("up", "--name", NAME, "--nodes", "2", "--segments", "2", "-f", str(EXAMPLES / "vote"), "--probe")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert inventory() != before, "the inventory does not see a cluster"
+    assert inventory(NAME) != before, "the inventory does not see a cluster"
     assert run("down", "--name", NAME).returncode == 0
     ends_as_it_began(before)
 
 
 def test_down_after_kill_of_everything() -> None:
-    before = inventory()
+    before = inventory(NAME)
     assert run("up", "--name", NAME, "--nodes", "2").returncode == 0
     pids = cluster_pids(NAME)
     assert len(pids) > 8, pids
@@ -62,7 +63,7 @@ def test_down_after_kill_of_everything() -> None:
 
 
 def test_down_of_an_interrupted_up() -> None:
-    before = inventory()
+    before = inventory(NAME)
     for delay_s in (0.2, 0.5, 1.0):
         starting = subprocess.Popen(
             [*podwire(), "up", "--name", NAME, "--nodes", "3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -75,7 +76,7 @@ def test_down_of_an_interrupted_up() -> None:
 
 
 def test_down_twice_and_down_of_nothing() -> None:
-    before = inventory()
+    before = inventory(NAME)
     for _ in range(2):
         done = run("down", "--name", NAME)
         assert done.returncode == 0
