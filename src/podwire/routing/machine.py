@@ -29,6 +29,9 @@ class KernelMachine:
         self._place = netns
         self._monitor: Monitor | None = None
         self._watched: frozenset[int] = frozenset()
+        self._tunnels: frozenset[int] = frozenset()
+        self._held = NetworkState()
+        self._changed: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""
@@ -52,19 +55,43 @@ class KernelMachine:
 
     def hold(self, state: NetworkState) -> Sequence[str]:
         """Makes the kernel hold routing's state; what failed, in words."""
+        self._held = state
         try:
             report = network.apply(self._netlink, state, OWNER)
         except KernelError as failure:
             return [str(failure)]
+        finally:
+            self._pass_over_echoes()
         return [str(failure) for failure in report.failed]
+
+    def _pass_over_echoes(self) -> None:
+        """Takes what was told during a write of one's own.
+
+        The kernel does not say who added a forwarding entry (``vxlan_fdb_notify`` knows no port), so those that came
+        meanwhile count as one's own; without this every new peer would be followed by a comparison. One that
+        somebody else changed in these milliseconds is put right by the next full run.
+        """
+        if self._monitor is None:
+            return
+        events = self._monitor.read()
+        if any(self._concerns(event) and not self._is_echo(event) for event in events):
+            self._changed()
+
+    def _is_echo(self, event: Event) -> bool:
+        return event.kind == "neighbour" and not event.removed
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
         """Calls ``changed`` from the running loop when something happens to routing's objects or to a device.
 
-        What pods' wiring does to the kernel is not reported: it has other devices and another route protocol.
+        What pods' wiring does to the kernel is not reported: it has other devices and another route protocol. Nor
+        are neighbours of devices where routing keeps none: the kernel learns and forgets them all the time.
         Without a running loop nothing is watched.
         """
-        self._watched = frozenset(link.index for link in network.read_links(self._netlink) if link.name in links)
+        indexes = {link.name: link.index for link in network.read_links(self._netlink)}
+        self._watched = frozenset(indexes[name] for name in links if name in indexes)
+        ours = {one.link for one in self._held.neighbours} | {one.link for one in self._held.fdb}
+        self._tunnels = frozenset(indexes[name] for name in ours if name in indexes)
+        self._changed = changed
         if self._monitor is not None or not _in_loop():
             return
         self._monitor = Monitor(self._place, ("link", "address", "route", "neighbour", "sysctl"))
@@ -75,6 +102,8 @@ class KernelMachine:
         kind, removed, index, proto = event
         if kind == "route":
             return removed and proto == OWNER.route_protocol
+        if kind == "neighbour":
+            return index in self._tunnels
         return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)
 
     def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:

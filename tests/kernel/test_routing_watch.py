@@ -1,0 +1,129 @@
+"""Which changes of the kernel routing takes for a disturbance: those of its own objects by others, and no more."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from podwire.kernel import netns
+from podwire.routing.backends.vxlan import DEVICE
+from podwire.routing.machine import KernelMachine
+from podwire.state.network import Fdb, Link, Neighbour, NetworkState, Route, Vxlan
+
+MAC = "02:00:00:00:00:0{}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A namespace with an underlay."""
+    path = tmp_path / f"watch-{os.getpid()}"
+    netns.create(path)
+    run(path, "ip link set lo up", "ip link add eth0 type bridge", "ip link set eth0 up")
+    run(path, "ip address add 10.89.0.11/24 dev eth0")
+    yield path
+    netns.delete(path)
+
+
+def run(place: Path, *commands: str) -> None:
+    for command in commands:
+        subprocess.run(["nsenter", f"--net={place}", *command.split()], check=True)
+
+
+def state(peers: int) -> NetworkState:
+    numbers = range(2, 2 + peers)
+    return NetworkState(
+        links=(Link(DEVICE, "vxlan", vxlan=Vxlan(4096, 4789, "10.89.0.11", "eth0")),),
+        routes=tuple(Route(f"10.244.{n}.0/24", f"10.244.{n}.1", DEVICE, onlink=True) for n in numbers),
+        neighbours=tuple(Neighbour(DEVICE, f"10.244.{n}.1", MAC.format(n)) for n in numbers),
+        fdb=tuple(Fdb(DEVICE, MAC.format(n), f"10.89.0.{10 + n}") for n in numbers),
+    )
+
+
+class Watched:
+    """A machine that holds two peers, and how often it was disturbed."""
+
+    def __init__(self, place: Path) -> None:
+        self.machine = KernelMachine(place)
+        self.times = 0
+
+    def hold(self, peers: int) -> None:
+        assert self.machine.hold(state(peers)) == []
+        self.machine.watch(self._count, ("eth0", DEVICE))
+
+    def _count(self) -> None:
+        self.times += 1
+
+    async def told(self) -> int:
+        """How often since the last time it was asked."""
+        await asyncio.sleep(0.1)
+        found, self.times = self.times, 0
+        return found
+
+
+@asynccontextmanager
+async def settled(place: Path) -> AsyncIterator[Watched]:
+    watched = Watched(place)
+    try:
+        watched.hold(2)
+        await asyncio.sleep(0.2)
+        watched.hold(2)
+        await watched.told()
+        yield watched
+    finally:
+        watched.machine.close()
+
+
+def test_peers_that_routing_adds_itself_are_no_disturbance(place: Path) -> None:
+    async def body() -> None:
+        async with settled(place) as watched:
+            for peers in (5, 6, 8):
+                watched.hold(peers)
+                assert await watched.told() == 0
+
+    asyncio.run(body())
+
+
+def test_neighbours_of_the_underlay_come_and_go(place: Path) -> None:
+    async def body() -> None:
+        async with settled(place) as watched:
+            run(place, f"ip neigh add 10.89.0.99 lladdr {MAC.format(9)} dev eth0", "ip neigh del 10.89.0.99 dev eth0")
+            assert await watched.told() == 0
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        f"ip neigh del 10.244.2.1 dev {DEVICE}",
+        f"ip neigh replace 10.244.2.1 lladdr {MAC.format(9)} dev {DEVICE}",
+        f"bridge fdb del {MAC.format(2)} dev {DEVICE} dst 10.89.0.12",
+        f"bridge fdb replace {MAC.format(2)} dev {DEVICE} dst 10.89.0.77",
+        "ip route del 10.244.2.0/24",
+        f"ip link set {DEVICE} down",
+        "ip address add 10.89.0.12/24 dev eth0",
+    ],
+)
+def test_what_others_change_of_it_is(place: Path, damage: str) -> None:
+    async def body() -> None:
+        async with settled(place) as watched:
+            run(place, damage)
+            assert await watched.told() > 0
+            watched.hold(2)
+
+    asyncio.run(body())
+
+
+def test_damage_during_a_write_is_told(place: Path) -> None:
+    async def body() -> None:
+        async with settled(place) as watched:
+            run(place, "ip route del 10.244.2.0/24")
+            assert watched.times == 0, "nobody has read the socket yet"
+            watched.hold(4)
+            assert watched.times == 1
+
+    asyncio.run(body())
