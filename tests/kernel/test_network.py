@@ -1,5 +1,6 @@
 """Network state in real namespaces: read, applied, healed; what is foreign stays. Oracle: ip(8) and pyroute2."""
 
+import errno
 import os
 import random
 import subprocess
@@ -85,6 +86,23 @@ def vxlan(peers: int = 2) -> NetworkState:
         rules=(Rule(100, src="10.244.0.0/24", table=77), Rule(101, v6=True, mark=0x4000, mask=0xF000, table=78)),
         sysctls=(Sysctl("net/ipv4/ip_forward", "1"), Sysctl(f"net/ipv4/conf/{device}/rp_filter", "0")),
     )
+
+
+def test_a_gateway_moves_from_one_device_to_another(node: Netlink) -> None:
+    """As when a node goes over from plain routes to the tunnel: the old route covers the new one's gateway."""
+    pods, gateway = "fd44:0:0:3::/64", "fd44:0:0:3::1"
+    bare = replace(vxlan(0), rules=(), sysctls=())
+    ip(node, "address add fd89::11/64 dev eth0 nodad")
+    plain = replace(bare, routes=(Route(pods, "fd89::13", "eth0"),))
+    network.apply(node, plain, OWNER).check()
+    by_tunnel = Route(pods, gateway, "podwire.1", onlink=True)
+    refused = network.apply(node, replace(plain, routes=(by_tunnel,)), OWNER)
+    assert [failure.errno for failure in refused.failed] == [errno.EINVAL]
+    tunnel = replace(plain, routes=(by_tunnel, Route(f"{gateway}/128", link="podwire.1")))
+    network.apply(node, tunnel, OWNER).check()
+    assert network.apply(node, tunnel, OWNER) == network.Report()
+    network.apply(node, plain, OWNER).check()
+    assert network.apply(node, plain, OWNER) == network.Report()
 
 
 def test_a_state_is_applied_once(node: Netlink) -> None:

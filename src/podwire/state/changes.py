@@ -1,10 +1,10 @@
 """The difference of two network states, as an ordered list of changes.
 
 The order keeps traffic alive and never points at something that is not there: sysctls of the whole namespace;
-devices (lower ones and bridges first); sysctls of devices; addresses; neighbours, forwarding entries, routes;
-rules; then what goes away: rules, routes, forwarding entries, neighbours, and at last devices. A device that has
-to be made anew is deleted right before. A route that changes is replaced, never deleted and added again: no
-packet meets a moment without it.
+devices (lower ones and bridges first); sysctls of devices; addresses; neighbours, forwarding entries, routes (to
+devices, then by gateways); rules; then what goes away: rules, routes, forwarding entries, neighbours, and at last
+devices. A device that has to be made anew is deleted right before. A route that changes is replaced, never deleted
+and added again: no packet meets a moment without it.
 
 ``str()`` of the changes is a script for a shell.
 """
@@ -71,7 +71,7 @@ def diff(have: NetworkState, want: NetworkState, owner: Owner | None = None) -> 
     entries = [
         *_added(have.neighbours, want.neighbours, remade),
         *_added(have.fdb, want.fdb, remade),
-        *_added(have.routes, want.routes, remade, owner),
+        *sorted(_added(have.routes, want.routes, remade, owner), key=_by_gateway),
     ]
     removed = [
         *_removed(share.rules, want.rules, ()),
@@ -90,6 +90,11 @@ def diff(have: NetworkState, want: NetworkState, owner: Owner | None = None) -> 
         *(Change("delete", x) for x in _unwanted_links(share, want)),
     ]
     return Changes(tuple(steps), tuple(conflicts))
+
+
+def _by_gateway(step: Change) -> bool:
+    """Routes straight to a device come before those by way of a gateway that they may lead to."""
+    return isinstance(step.value, Route) and bool(step.value.via)
 
 
 def _of_device(value: Object) -> bool:

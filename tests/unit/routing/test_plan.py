@@ -3,6 +3,7 @@
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
+from msgspec.structs import replace
 
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
@@ -66,6 +67,15 @@ def test_vxlan() -> None:
     assert parse(expected) == got.state
     assert got.pod_mtu == 1450
     assert got.facts == Facts("vxlan", ("hostgw", "vxlan"), tunnel_mac("node-1"))
+
+
+def test_vxlan_leads_to_the_gateways_of_ipv6_by_routes_of_their_own() -> None:
+    other = replace(peer(2), pod_cidrs=(ip_network("10.244.1.0/24"), ip_network("fd44:0:0:1::/64")))
+    routes = [str(route) for route in planned(Options(backend="vxlan"), other).state.routes if "fd44" in route.dst]
+    assert sorted(routes) == [
+        "route fd44:0:0:1::/64 via fd44:0:0:1::1 dev podwire-vxlan onlink",
+        "route fd44:0:0:1::1/128 dev podwire-vxlan",
+    ]
 
 
 def test_hostgw() -> None:
