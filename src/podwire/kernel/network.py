@@ -349,14 +349,14 @@ def _make_link(netlink: Netlink, link: Link, indexes: dict[str, int]) -> None:
 
 
 @contextlib.contextmanager
-def _naming(operation: str, subject: str) -> Iterator[None]:
+def _naming(operation: str, subject: object) -> Iterator[None]:
     """Turns an encoder's KeyError for an unknown device into the refusal that the kernel would give."""
     try:
         yield
     except KeyError as missing:
-        raise refusal(operation, subject, errno.ENODEV, f"no device {missing.args[0]}") from missing
+        raise refusal(operation, str(subject), errno.ENODEV, f"no device {missing.args[0]}") from missing
     except ValueError as wrong:
-        raise refusal(operation, subject, errno.EINVAL, str(wrong)) from wrong
+        raise refusal(operation, str(subject), errno.EINVAL, str(wrong)) from wrong
 
 
 def _set_messages(link: Link, indexes: Mapping[str, int]) -> list[Message]:
@@ -388,7 +388,7 @@ def _messages(step: Change, indexes: Mapping[str, int]) -> list[Message]:
             return _set_messages(value, indexes)
         body = link_codec.header(value.index or indexes.get(value.name, 0))
         return [Message(RTM_DELLINK, 0, body, "delete", value)]
-    with _naming(step.verb, str(value)):
+    with _naming(step.verb, value):
         body = encode(value, indexes)
     new, delete = _TYPES[type(value)]
     if step.verb == "delete":
