@@ -184,7 +184,7 @@ class Agent:
         from podwire.proxy.settings import parse_settings
 
         try:
-            services = ServicePart(self.config, self.client, self.nodes)
+            services = ServicePart(self.config, self.client, self.nodes, self.events)
         except Unsupported as missing:
             mode = parse_settings(self.config.proxy).mode
             lacks = self.machine.lacks(FEATURES[mode]) or str(missing)

@@ -70,17 +70,18 @@ def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, int], frozenset[st
 
 def flow_cleaner(
     node_addresses: Callable[[], Iterable[str]], netns: Path | str | None = None
-) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], None]:
-    """A function that forgets the stale flows of a change in a network namespace.
+) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], int]:
+    """A function that forgets the stale flows of a change in a network namespace, and says how many.
 
     Listing costs 1.5 us for each flow of the namespace, and a walk through the kernel's one hash table for all
     namespaces (some 5 ms), so a change that leaves no flow stale does not list.
     """
 
-    def clean(before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> None:
+    def clean(before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> int:
         stale = stale_flows(before, after, node_addresses())
-        if stale.frontends or stale.node_ports:
-            with Conntrack(netns) as conntrack:
-                conntrack.forget(stale, protocol="UDP")
+        if not stale.frontends and not stale.node_ports:
+            return 0
+        with Conntrack(netns) as conntrack:
+            return conntrack.forget(stale, protocol="UDP")
 
     return clean

@@ -117,7 +117,12 @@ def _resolve_port(
         serving=frozenset(str(c.endpoint) for c in candidates if c.serving),
         affinity_s=_affinity(spec),
         health_check_node_port=health,
+        local_ready=_local_ready(candidates) if health else (),
     )
+
+
+def _local_ready(candidates: tuple[Candidate, ...]) -> tuple[str, ...]:
+    return tuple(sorted({c.endpoint.address for c in candidates if c.ready and c.endpoint.local}))
 
 
 def _affinity(spec: api.ServiceSpec) -> int:

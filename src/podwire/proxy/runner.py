@@ -5,7 +5,8 @@ is in force; 2. a change is committed 10 ms after it came, or 50 ms after the fi
 by a changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused
 commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop;
 5. tables that somebody else changed are put right within 0.2 s; 6. after a change of UDP endpoints, flows to
-endpoints that do not serve any more are forgotten, also when none is left.
+endpoints that do not serve any more are forgotten, also when none is left; 7. the health checks, metrics and
+flows of a refused commit follow when it succeeds.
 """
 
 import asyncio
@@ -73,8 +74,36 @@ class DataPlane(Protocol):
         ...
 
 
-FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], None]
-"""Given UDP ports before and after a change, forgets flows that lead nowhere."""
+FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], int]
+"""Given ports before and after a change, forgets flows that lead nowhere; how many there were."""
+
+
+class Reporter(Protocol):
+    """Who is told what the proxy does; see ``proxy.report``."""
+
+    def service_changed(self) -> None:
+        """A Service changed."""
+        ...
+
+    def endpoints_changed(self, piece: EndpointSlice) -> None:
+        """A slice came, changed or went."""
+        ...
+
+    def begin(self) -> None:
+        """A commit of what came so far begins."""
+        ...
+
+    def committed(self, changed: ServiceMap, *, full: bool) -> None:
+        """It took effect; ``changed`` are the Services that differ from before."""
+        ...
+
+    def refused(self) -> None:
+        """It did not."""
+        ...
+
+    def flows_forgotten(self, count: int, duration_s: float) -> None:
+        """Stale flows were looked for and taken away."""
+        ...
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -95,12 +124,14 @@ class ServiceProxy:
         facts: NodeFacts,
         clock: Clock,
         clean_flows: FlowCleaner | None = None,
+        reporter: Reporter | None = None,
     ) -> None:
         self._sources = sources
         self._plane = plane
         self._facts = facts
         self._clock = clock
         self._clean_flows = clean_flows
+        self._reporter = reporter
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
         self._resolved: dict[str, tuple[ServicePort, ...]] = {}
         self._dirty: set[str] = set()
@@ -138,6 +169,8 @@ class ServiceProxy:
                     backoff.reset()
                 except KernelError as failure:
                     self._full = True
+                    if self._reporter is not None:
+                        self._reporter.refused()
                     self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
                     await self._clock.sleep(backoff.next_delay_s())
                     continue
@@ -156,11 +189,16 @@ class ServiceProxy:
                 self._wake.clear()
 
     def _service_changed(self, key: str, _old: Service | None, _new: Service | None) -> None:
+        if self._reporter is not None:
+            self._reporter.service_changed()
         self._mark(key)
 
     def _slice_changed(self, key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         before = service_of(old) if old is not None else ""
         after = service_of(new) if new is not None else ""
+        piece = new or old
+        if self._reporter is not None and piece is not None and (before or after):
+            self._reporter.endpoints_changed(piece)
         if before and before != after:
             self._slices.get(before, {}).pop(key, None)
             self._mark(before)
@@ -194,16 +232,21 @@ class ServiceProxy:
         full, self._full = self._full, False
         keys = set(self._sources.services.objects) | set(self._resolved) if full else dirty
         changed = self._resolve(keys)
-        before = {key: self._resolved.get(key, ()) for key in changed}
-        self._keep(changed)
+        if self._reporter is not None:
+            self._reporter.begin()
         if full:
-            await asyncio.to_thread(self._plane.load, dict(self._resolved), self._facts)
+            everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
+            await asyncio.to_thread(self._plane.load, everything, self._facts)
             self._rules_changed()
         elif changed:
             self._plane.update(changed)
         if disturbed and not full:
             self._log.warning("rules were changed by somebody else", plane=self._plane.name)
             await asyncio.to_thread(self._plane.heal)
+        before = {key: self._resolved.get(key, ()) for key in changed}
+        self._keep(changed)
+        if self._reporter is not None:
+            self._reporter.committed(changed, full=full)
         await self._forget_flows(before, changed)
         if not self._dirty:
             self.programmed.set()
@@ -235,7 +278,10 @@ class ServiceProxy:
         new = tuple(p for ports in after.values() for p in ports if p.protocol == "udp")
         if not old and not new:
             return
+        started = self._clock.monotonic()
         try:
-            await asyncio.to_thread(self._clean_flows, old, new)
+            count = await asyncio.to_thread(self._clean_flows, old, new)
+            if self._reporter is not None:
+                self._reporter.flows_forgotten(count, self._clock.monotonic() - started)
         except KernelError as failure:
             self._log.warning("stale UDP flows remain", problem=str(failure))

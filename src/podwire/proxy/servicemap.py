@@ -51,6 +51,8 @@ class ServicePort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     affinity_s: int = 0
     """How long one client keeps its endpoint; 0 without affinity."""
     health_check_node_port: int = 0
+    local_ready: tuple[str, ...] = ()
+    """Addresses of the ready endpoints of this node, sorted, where there is a health check node port to tell them."""
 
     @property
     def name(self) -> str:

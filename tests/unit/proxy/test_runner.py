@@ -112,6 +112,31 @@ class Stepping:
         await asyncio.sleep(0)
 
 
+class Told:
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def service_changed(self) -> None:
+        self.events.append("service")
+
+    def endpoints_changed(self, piece: api.EndpointSlice) -> None:
+        self.events.append(f"endpoints {piece.metadata.name}")
+
+    def begin(self) -> None:
+        self.events.append("begin")
+
+    def committed(self, changed: ServiceMap, *, full: bool) -> None:
+        self.events.append(f"committed {'all' if full else ''}{','.join(changed)}")
+
+    def refused(self) -> None:
+        self.events.append("refused")
+
+    def flows_forgotten(self, count: int, duration_s: float) -> None:
+        self.events.append(f"forgot {count}")
+
+
 class Bench:
     """A proxy on sources, plane and clock."""
 
@@ -119,12 +144,15 @@ class Bench:
         self.services, self.slices, self.nodes = Collection(), Collection(), Collection()
         self.plane, self.clock = Memory(), Stepping()
         self.flows: list[tuple[int, int]] = []
+        self.told = Told()
         self.proxy = ServiceProxy(
-            Sources(self.services, self.slices, self.nodes), self.plane, NodeFacts(name="n1"), self.clock, self.clean
-        )
+            Sources(self.services, self.slices, self.nodes), self.plane, NodeFacts(name="n1"), self.clock, self.clean,
+            self.told,
+        )  # fmt: skip
 
-    def clean(self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> None:
+    def clean(self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> int:
         self.flows.append((len(before), len(after)))
+        return len(before)
 
     @contextlib.asynccontextmanager
     async def running(self, *, synced: bool = True) -> AsyncIterator[None]:
@@ -253,5 +281,22 @@ def test_flows_are_looked_at_after_udp_changes() -> None:
             bench.services.put("default/web", None)
             await bench.calls(3)
             assert bench.flows == [(0, 1), (1, 0)]
+
+    run(scenario)
+
+
+def test_what_happens_is_reported_and_a_refused_commit_loses_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.plane.failures = 1
+            bench.services.put("default/web", SERVICE)
+            bench.slices.put("default/web-1", piece("10.0.0.1"))
+            bench.slices.put("default/other", piece("10.0.0.1", service=""))
+            await bench.calls(2)
+            assert bench.told.events == [
+                "begin", "committed all", "service", "endpoints web-1",
+                "begin", "refused", "begin", "committed alldefault/web", "forgot 0",
+            ]  # fmt: skip
+            assert bench.flows == [(0, 1)]
 
     run(scenario)

@@ -21,11 +21,19 @@ def test_defaults() -> None:
         ({"masqueradeBit": 31}, "not between 0 and 29"),
         ({"masqueradeBit": "x"}, "masqueradeBit"),
         ({"mod": "nftables"}, "mod"),
+        ({"healthzBindAddress": "10256"}, "healthzBindAddress: .*such as 0.0.0.0:10256"),
+        ({"healthzBindAddress": "node:10256"}, "healthzBindAddress: 'node'"),
     ],
 )
 def test_a_wrong_setting_is_named(document: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_settings(document)
+
+
+def test_where_health_is_answered() -> None:
+    assert parse_settings({}).healthz == ("0.0.0.0", 10256)
+    assert parse_settings({"healthzBindAddress": "[::]:80"}).healthz == ("::", 80)
+    assert parse_settings({"healthzBindAddress": ""}).healthz is None
 
 
 @pytest.mark.parametrize("name", DATAPLANES)

@@ -1,0 +1,162 @@
+"""The listeners of the proxy's health: one for ``/healthz`` and ``/livez``, one for each healthCheckNodePort.
+
+A load balancer in front of the cluster asks every node on the healthCheckNodePort of a Service with
+``externalTrafficPolicy: Local`` and sends to those that answer 200. Guarantees: 1. a listener opens and closes with
+what is programmed, never before; 2. it listens where node ports answer and nowhere else; 3. the number of endpoints
+is that of the moment of the question; 4. a port that cannot be had is told once (on the Service, as an Event) and
+tried again every 5 s and with every change.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from podwire.kernel.netns import inside
+from podwire.observe.log import Log
+from podwire.observe.reply import HEAD_LIMIT, Answer, response, talk
+from podwire.proxy.health import Pulse, service_answer
+from podwire.proxy.servicemap import ServiceMap
+from podwire.runtime.clock import Clock
+from podwire.runtime.tasks import TaskSet
+
+Listen = Callable[[str, int], socket.socket]
+"""A listening socket at an address and port. Raises: OSError."""
+
+RETRY_S = 5.0
+
+
+def listener(netns: Path | str | None = None) -> Listen:
+    """Listens in a network namespace (None: that of this process)."""
+
+    def listen(address: str, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with inside(netns):
+            return socket.create_server((address, port), family=family, backlog=128)
+
+    return listen
+
+
+async def _open(sock: socket.socket, answer: Answer) -> asyncio.Server:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await talk(answer, reader, writer)
+
+    return await asyncio.start_server(serve, sock=sock, limit=HEAD_LIMIT)
+
+
+async def serve_page(listen: Listen, address: tuple[str, int], answer: Answer, clock: Clock) -> None:
+    """Answers at an address and port until cancelled; one that cannot be had is tried every 5 s."""
+    log = Log("proxy")
+    told = ""
+    while True:
+        try:
+            sock = listen(*address)
+        except OSError as problem:
+            if str(problem) != told:
+                log.warning("health is not answered", address=address[0], port=address[1], problem=problem)
+            told = str(problem)
+            await clock.sleep(RETRY_S)
+            continue
+        async with await _open(sock, answer) as server:
+            await server.serve_forever()
+
+
+class _Check(msgspec.Struct, frozen=True):
+    """What one Service wants: a port, and the ready endpoints of this node."""
+
+    port: int
+    endpoints: int
+
+
+class HealthChecks:
+    """The healthCheckNodePorts of all Services.
+
+    ``addresses`` tells where to listen; ``refused`` is told the Service and the problem of a port that cannot be had.
+    """
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        listen: Listen,
+        addresses: Callable[[], tuple[str, ...]],
+        clock: Clock,
+        refused: Callable[[str, str], None],
+    ) -> None:
+        self._pulse = pulse
+        self._listen = listen
+        self._addresses = addresses
+        self._clock = clock
+        self._refused = refused
+        self._checks: dict[str, _Check] = {}
+        self._servers: dict[tuple[str, str, int], asyncio.Server] = {}
+        self._told: set[tuple[str, str, int]] = set()
+        self._retrying = False
+        self._wake = asyncio.Event()
+        self._log = Log("proxy")
+        self._retries = TaskSet(lambda task, failure: self._log.error("task failed", failure=failure, task=task))
+
+    def update(self, changed: ServiceMap) -> None:
+        """Takes over Services as they are programmed now; an empty tuple: gone."""
+        for service, ports in changed.items():
+            port = next((p.health_check_node_port for p in ports if p.health_check_node_port), 0)
+            if port:
+                ready = {address for p in ports for address in p.local_ready}
+                self._checks[service] = _Check(port, len(ready))
+            else:
+                self._checks.pop(service, None)
+        self._wake.set()
+
+    @property
+    def listening(self) -> tuple[tuple[str, str, int], ...]:
+        """Service, address and port of every open listener, sorted."""
+        return tuple(sorted(self._servers))
+
+    async def run(self) -> None:
+        """Keeps listeners equal to the Services until cancelled, and closes them then."""
+        try:
+            while True:
+                await self._reconcile()
+                await self._wake.wait()
+                self._wake.clear()
+        finally:
+            for server in self._servers.values():
+                server.close()
+            self._servers.clear()
+            await self._retries.close()
+
+    async def _reconcile(self) -> None:
+        wanted = {(s, address, c.port) for s, c in self._checks.items() for address in self._addresses()}
+        for gone in self._servers.keys() - wanted:
+            self._servers.pop(gone).close()
+        self._told &= wanted
+        failed = False
+        for place in sorted(wanted - self._servers.keys()):
+            service, address, port = place
+            try:
+                sock = self._listen(address, port)
+            except OSError as problem:
+                failed = True
+                if place not in self._told:
+                    self._told.add(place)
+                    self._refused(service, f"node port {port} on {address}: {os.strerror(problem.errno or 0)}")
+                continue
+            self._told.discard(place)
+            self._servers[place] = await _open(sock, partial(self._answer, service))
+        if failed and not self._retrying:
+            self._retrying = True
+            self._retries.start("health check retry", self._retry())
+
+    async def _retry(self) -> None:
+        await self._clock.sleep(RETRY_S)
+        self._retrying = False
+        self._wake.set()
+
+    def _answer(self, service: str, _path: str) -> bytes:
+        check = self._checks.get(service)
+        if check is None:
+            return response("404 Not Found", b"the Service is gone\n")
+        return service_answer(service, check.endpoints, healthy=self._pulse.healthy)

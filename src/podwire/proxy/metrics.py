@@ -1,0 +1,176 @@
+"""The proxy's metrics under kube-proxy's names, so that dashboards and alerts need no change. Pure.
+
+Names, buckets and meanings are those of pkg/proxy/metrics. One commit programs both families, so what is measured of
+commits stands under both values of ``ip_family``. ``network_programming_duration_seconds`` is the time from the
+change of a pod's readiness (the annotation that the EndpointSlice controller writes, in whole seconds) until the
+kernel knows; changes from before the start are not counted.
+"""
+
+import datetime
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from podwire.model.service import EndpointSlice
+from podwire.observe.distribution import Distribution, Histogram, doubling
+from podwire.observe.health import Metric, Sample
+from podwire.proxy.servicemap import ServicePort
+from podwire.runtime.clock import Clock, parse_rfc3339
+
+FAMILIES = ("IPv4", "IPv6")
+TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
+
+_SYNC_BOUNDS = doubling(0.001, 15)
+_PROGRAMMING_BOUNDS = tuple(chain((0.25, 0.5), range(1, 60), range(60, 120, 5), range(120, 330, 30)))
+_FAILURES = {"nftables": "nftables_sync_failures_total", "iptables": "iptables_restore_failures_total"}
+
+
+class ProxyMetrics:
+    """What the proxy counts; ``mode`` is the data plane."""
+
+    def __init__(self, mode: str, clock: Clock) -> None:
+        self._mode = mode
+        self._clock = clock
+        self._started = clock.now()
+        self._durations = {kind: Distribution(_SYNC_BOUNDS) for kind in ("", "full_", "partial_")}
+        self._programming = {family: Distribution(_PROGRAMMING_BOUNDS) for family in FAMILIES}
+        self._conntrack = Distribution(_SYNC_BOUNDS)
+        self._forgotten = 0
+        self._queued: datetime.datetime | None = None
+        self._committed: datetime.datetime | None = None
+        self._changes = {(kind, family): 0 for kind in ("service", "endpoint") for family in FAMILIES}
+        self._pending = dict.fromkeys(self._changes, 0)
+        self._triggers: list[tuple[str, datetime.datetime]] = []
+        self._failures = 0
+
+    def service_changed(self) -> None:
+        """A Service changed."""
+        self._queued = self._clock.now()
+        for family in FAMILIES:
+            self._count("service", family)
+
+    def endpoints_changed(self, piece: EndpointSlice) -> None:
+        """A slice came, changed or went."""
+        self._queued = self._clock.now()
+        family = piece.address_type
+        if family not in FAMILIES:
+            return
+        self._count("endpoint", family)
+        trigger = _instant(piece.metadata.annotations.get(TRIGGER_TIME, ""))
+        if trigger is not None and trigger > self._started:
+            self._triggers.append((family, trigger))
+
+    def _count(self, kind: str, family: str) -> None:
+        self._changes[kind, family] += 1
+        self._pending[kind, family] += 1
+
+    def take(self) -> "Pending":
+        """The changes that the next commit carries; they are not pending any more."""
+        taken = Pending(dict(self._pending), self._triggers)
+        self._pending = dict.fromkeys(self._pending, 0)
+        self._triggers = []
+        return taken
+
+    def committed(self, pending: "Pending", duration_s: float, *, full: bool) -> None:
+        """A commit took effect."""
+        now = self._committed = self._clock.now()
+        self._durations[""].observe(duration_s)
+        self._durations["full_" if full else "partial_"].observe(duration_s)
+        for family, trigger in pending.triggers:
+            self._programming[family].observe(max(0.0, (now - trigger).total_seconds()))
+
+    def refused(self, pending: "Pending") -> None:
+        """A commit failed; what it carried is pending again."""
+        self._failures += 1
+        for key, count in pending.changes.items():
+            self._pending[key] += count
+        self._triggers = pending.triggers + self._triggers
+
+    def flows_forgotten(self, count: int, duration_s: float) -> None:
+        """Stale flows were looked for and taken away."""
+        self._forgotten += count
+        self._conntrack.observe(duration_s)
+
+    def samples(self, ports: Iterable[ServicePort], answered: dict[tuple[str, int], int]) -> Iterator[Metric]:
+        """All metrics; ``ports`` are those programmed, ``answered`` as in :class:`podwire.proxy.health.Pulse`."""
+        yield from self._of_commits()
+        yield from self._of_changes()
+        yield from _no_local_endpoints(ports)
+        yield self._conntrack.histogram(
+            "kubeproxy_conntrack_reconciler_sync_duration_seconds", "Time of one look for stale flows."
+        )
+        yield Sample(
+            "kubeproxy_conntrack_reconciler_deleted_entries_total",
+            "Stale flows that were taken away.",
+            self._forgotten,
+            kind="counter",
+        )
+        for page in ("healthz", "livez"):
+            for (name, code), count in sorted({(page, 200): 0, (page, 503): 0, **answered}.items()):
+                if name == page:
+                    text = f"Answers of /{page} by HTTP status."
+                    yield Sample(f"kubeproxy_proxy_{page}_total", text, count, {"code": str(code)}, "counter")
+
+    def _of_commits(self) -> Iterator[Metric]:
+        prefix = "kubeproxy_sync_"
+        for family in FAMILIES:
+            labels = {"ip_family": family}
+            for kind, seen in self._durations.items():
+                text = f"Time of one {kind.strip('_') or 'any'} commit of rules."
+                yield seen.histogram(f"{prefix}{kind}proxy_rules_duration_seconds", text, labels)
+            yield self._programmed(family)
+            for name, text, instant in (
+                ("last_timestamp_seconds", "When rules were last committed.", self._committed),
+                ("last_queued_timestamp_seconds", "When a change last came.", self._queued),
+            ):
+                value = instant.timestamp() if instant is not None else 0.0
+                yield Sample(f"{prefix}proxy_rules_{name}", text, value, labels)
+            if self._mode in _FAILURES:
+                text = "Commits that the kernel refused."
+                name = f"{prefix}proxy_rules_{_FAILURES[self._mode]}"
+                yield Sample(name, text, self._failures, labels, "counter")
+
+    def _programmed(self, family: str) -> Histogram:
+        return self._programming[family].histogram(
+            "kubeproxy_network_programming_duration_seconds",
+            "Time from the change of a pod or Service until rules are in force.",
+            {"ip_family": family},
+        )
+
+    def _of_changes(self) -> Iterator[Sample]:
+        for (kind, family), count in self._changes.items():
+            name, labels = f"kubeproxy_sync_proxy_rules_{kind}_changes", {"ip_family": family}
+            yield Sample(f"{name}_total", f"Changes of {kind}s that came.", count, labels, "counter")
+            waiting = self._pending[kind, family]
+            yield Sample(f"{name}_pending", f"Changes of {kind}s that are not programmed yet.", waiting, labels)
+
+
+class Pending:
+    """Changes on their way into a commit."""
+
+    def __init__(self, changes: dict[tuple[str, str], int], triggers: list[tuple[str, datetime.datetime]]) -> None:
+        self.changes = changes
+        self.triggers = triggers
+
+
+def _no_local_endpoints(ports: Iterable[ServicePort]) -> Iterator[Sample]:
+    """Ports with endpoints, none of them on this node, though a policy wants local ones."""
+    counts = {(policy, family): 0 for policy in ("internal", "external") for family in FAMILIES}
+    for port in ports:
+        if port.has_endpoints and not port.local_endpoints:
+            family = "IPv6" if port.family == "ip6" else "IPv4"
+            counts["internal", family] += port.internal_local
+            counts["external", family] += port.external_local
+    for (policy, family), count in counts.items():
+        yield Sample(
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "Ports of Services with a Local traffic policy and no endpoint on this node.",
+            count,
+            {"ip_family": family, "traffic_policy": policy},
+        )
+
+
+def _instant(text: str) -> datetime.datetime | None:
+    try:
+        return parse_rfc3339(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,126 @@
+"""The proxy's health pages and health check node ports in a node's namespace, asked from another machine."""
+
+import asyncio
+import http.client
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from podwire.kernel import netns
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node
+from podwire.proxy.health import Pulse
+from podwire.proxy.healthchecks import HealthChecks, listener, serve_page
+from podwire.proxy.servicemap import ServicePort
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.tasks import TaskSet
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+MARK = f"pwt-health-{os.getpid()}"
+NODE, OUTSIDE = Path(f"/run/netns/{MARK}-node"), Path(f"/run/netns/{MARK}-outside")
+ADDRESSES = ("192.168.99.1", "fd99::1")
+
+
+def ip(where: Path | None, *words: str) -> None:
+    subprocess.run(["ip", *(["-n", where.name] if where else []), *words], check=True)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[None]:
+    for each in (NODE, OUTSIDE):
+        ip(None, "netns", "add", each.name)
+        ip(each, "link", "set", "lo", "up")
+    ip(NODE, "link", "add", "outside", "type", "veth", "peer", "name", "eth0", "netns", OUTSIDE.name)
+    for where, device, host in ((NODE, "outside", 1), (OUTSIDE, "eth0", 2)):
+        ip(where, "addr", "add", f"192.168.99.{host}/24", "dev", device)
+        ip(where, "addr", "add", f"fd99::{host}/64", "dev", device, "nodad")
+        ip(where, "link", "set", device, "up")
+    ip(NODE, "addr", "add", "192.168.99.3/24", "dev", "outside")
+    yield
+    for each in (NODE, OUTSIDE):
+        ip(None, "netns", "delete", each.name)
+
+
+def ask(address: str, port: int, path: str = "/") -> tuple[int, str, dict[str, object]]:
+    """Status, weight and body; status 0 when nobody listens."""
+    connection = http.client.HTTPConnection(address, port)
+    with netns.inside(OUTSIDE):
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    with closing(connection):
+        sock.settimeout(2)
+        connection.sock = sock
+        try:
+            sock.connect((address, port))
+        except ConnectionRefusedError:
+            return 0, "", {}
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("X-Load-Balancing-Endpoint-Weight", ""), json.loads(answer.read())
+
+
+def service(*ready: str) -> tuple[ServicePort, ...]:
+    return (
+        ServicePort(service="t/x", port_name="", protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.1",
+                    health_check_node_port=32000, local_ready=ready),
+    )  # fmt: skip
+
+
+def test_health_check_node_ports(world: None) -> None:
+    async def scenario() -> None:
+        refused: list[tuple[str, str]] = []
+        clock = SystemClock()
+        checks = HealthChecks(
+            Pulse(clock), listener(NODE), lambda: ADDRESSES, clock, lambda *what: refused.append(what)
+        )
+        tasks = TaskSet(lambda task, failure: None)
+        tasks.start("checks", checks.run())
+
+        async def asked(address: str = ADDRESSES[0]) -> tuple[int, str]:
+            await asyncio.sleep(0.05)
+            return (await asyncio.to_thread(ask, address, 32000))[:2]
+
+        assert await asked() == (0, "")
+        checks.update({"t/x": service("10.0.0.1", "10.0.0.2")})
+        assert await asked() == (200, "2")
+        assert await asked(ADDRESSES[1]) == (200, "2")
+        assert await asked("192.168.99.3") == (0, "")
+        checks.update({"t/x": service()})
+        assert await asked() == (503, "0")
+        checks.update({"t/x": ()})
+        assert await asked() == (0, "")
+        assert refused == []
+        await tasks.close()
+
+    asyncio.run(scenario())
+
+
+def test_healthz_and_livez(world: None) -> None:
+    async def scenario() -> None:
+        pulse = Pulse(SystemClock())
+        node = Node(metadata=ObjectMeta(name="n1"))
+        tasks = TaskSet(lambda task, failure: None)
+
+        def page(path: str) -> bytes:
+            return pulse.livez() if path == "/livez" else pulse.healthz(node)
+
+        tasks.start("page", serve_page(listener(NODE), ("0.0.0.0", 10256), page, SystemClock()))
+        await asyncio.sleep(0.05)
+
+        async def asked(path: str) -> tuple[int, object]:
+            status, _, body = await asyncio.to_thread(ask, ADDRESSES[0], 10256, path)
+            return status, body.get("nodeEligible")
+
+        assert await asked("/healthz") == (200, True)
+        node = Node(metadata=ObjectMeta(name="n1", deletion_timestamp="2026-01-01T00:00:00Z"))
+        assert await asked("/healthz") == (503, False)
+        assert await asked("/livez") == (200, None)
+        await tasks.close()
+
+    asyncio.run(scenario())

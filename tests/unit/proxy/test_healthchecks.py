@@ -1,0 +1,127 @@
+"""Listeners of health check node ports, on the loopback address."""
+
+import asyncio
+import socket
+
+from podwire.proxy.health import Pulse
+from podwire.proxy.healthchecks import RETRY_S, HealthChecks, listener, serve_page
+from podwire.proxy.servicemap import ServicePort
+from podwire.runtime.tasks import TaskSet
+from podwire.testing.clock import FakeClock
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def service(port: int, *ready: str) -> tuple[ServicePort, ...]:
+    return tuple(
+        ServicePort(service="t/x", port_name=name, protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.1",
+                    health_check_node_port=port, local_ready=ready)
+        for name in ("http", "https")
+    )  # fmt: skip
+
+
+async def ask(port: int) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /anything HTTP/1.1\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer.split(b" ")[1].decode() + answer.decode().partition("Weight: ")[2].partition("\r")[0]
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Bench:
+    """Health checks on a fake clock."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.addresses: tuple[str, ...] = ("127.0.0.1",)
+        self.refused: list[tuple[str, str]] = []
+        self.tasks = TaskSet(lambda task, failure: None)
+        self.checks = HealthChecks(
+            Pulse(self.clock), listener(), lambda: self.addresses, self.clock, lambda *what: self.refused.append(what)
+        )
+
+    async def __aenter__(self) -> "Bench":
+        self.tasks.start("checks", self.checks.run())
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.tasks.close()
+        assert self.checks.listening == ()
+
+
+def test_a_listener_follows_the_service() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            one, other = free_port(), free_port()
+            bench.checks.update({"t/x": service(one, "10.0.0.1", "10.0.0.2")})
+            await settle()
+            assert await ask(one) == "2002"
+            bench.checks.update({"t/x": service(one)})
+            assert await ask(one) == "5030"
+            bench.checks.update({"t/x": service(other, "10.0.0.1")})
+            await settle()
+            assert bench.checks.listening == (("t/x", "127.0.0.1", other),)
+            assert await ask(other) == "2001"
+            bench.checks.update({"t/x": ()})
+            await settle()
+            assert bench.checks.listening == ()
+
+    asyncio.run(scenario())
+
+
+def test_addresses_may_change() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            port = free_port()
+            bench.addresses = ()
+            bench.checks.update({"t/x": service(port, "10.0.0.1")})
+            await settle()
+            assert bench.checks.listening == ()
+            bench.addresses = ("127.0.0.1", "127.0.0.2")
+            bench.checks.update({})
+            await settle()
+            assert bench.checks.listening == (("t/x", "127.0.0.1", port), ("t/x", "127.0.0.2", port))
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_is_told_once_and_tried_again() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                port: int = taken.getsockname()[1]
+                bench.checks.update({"t/x": service(port, "10.0.0.1")})
+                await settle()
+                await bench.clock.advance(2 * RETRY_S)
+                assert bench.refused == [("t/x", f"node port {port} on 127.0.0.1: Address already in use")]
+            await bench.clock.advance(RETRY_S)
+            await settle()
+            assert await ask(port) == "2001"
+
+    asyncio.run(scenario())
+
+
+def test_a_page_waits_for_its_address() -> None:
+    async def scenario() -> None:
+        clock, tasks = FakeClock(), TaskSet(lambda task, failure: None)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port: int = taken.getsockname()[1]
+            tasks.start("page", serve_page(listener(), ("127.0.0.1", port), lambda path: path.encode(), clock))
+            await settle()
+        await clock.advance(RETRY_S)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+        assert await reader.read() == b"/livez"
+        writer.close()
+        await tasks.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,58 @@
+"""What the runner tells reaches health, metrics and health checks, and nothing is told before it is so."""
+
+import asyncio
+
+from podwire.proxy.health import PATIENCE_S, Pulse
+from podwire.proxy.metrics import ProxyMetrics
+from podwire.proxy.report import Report
+from podwire.proxy.servicemap import ServiceMap
+from podwire.testing.clock import FakeClock
+
+
+class Checks:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[ServiceMap] = []
+
+    def update(self, changed: ServiceMap) -> None:
+        self.told.append(changed)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock, self.checks = FakeClock(), Checks()
+        self.pulse = Pulse(self.clock)
+        self.report = Report(self.pulse, ProxyMetrics("nftables", self.clock), self.checks, self.clock)
+
+    async def later(self) -> bool:
+        await self.clock.advance(PATIENCE_S)
+        return self.pulse.healthy
+
+
+def test_health_follows_commits() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        bench.report.service_changed()
+        bench.report.begin()
+        bench.report.committed({"a/b": ()}, full=False)
+        assert bench.checks.told == [{"a/b": ()}]
+        assert await bench.later()
+        bench.report.service_changed()
+        bench.report.begin()
+        bench.report.refused()
+        assert len(bench.checks.told) == 1
+        assert not await bench.later()
+
+    asyncio.run(scenario())
+
+
+def test_what_came_during_a_commit_still_waits() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        bench.report.begin()
+        bench.report.service_changed()
+        bench.report.committed({}, full=True)
+        assert not await bench.later()
+
+    asyncio.run(scenario())
