@@ -85,9 +85,12 @@ class Shim:
         signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
         self._watch(wake_in, lambda: self._reap(wake_in))
         self._watch(self._listener, self._accept)
+        watched = self._selector.get_map()
         while self._open:
             for key, _ in self._selector.select():
-                key.data()
+                # What came before it in the same round may have closed the descriptor, or given its number away.
+                if watched.get(key.fd) is key:
+                    key.data()
 
     def _watch(self, file: socket.socket | int, action: Callable[[], None]) -> None:
         self._selector.register(file, selectors.EVENT_READ, action)

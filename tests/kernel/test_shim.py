@@ -1,0 +1,91 @@
+"""A shim with one real container: many programs that end at once, and its own end."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from podwire.local.kubelet.execution import Ends, Setting, run_command
+from podwire.local.kubelet.orders import Answer, ContainerOrder, ShimOrder
+from podwire.local.kubelet.shimclient import ShimClient, listen
+
+RUN = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+from podwire.local.kubelet.shim import run_shim
+run_shim(bytes.fromhex(sys.argv[2]), {})
+"""
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A shim that listens at ``shim.sock``."""
+    (tmp_path / "root").mkdir()
+    order = ShimOrder(hostname="shimmed", root=str(tmp_path / "root"), host_network=True)
+    with listen(tmp_path / "shim.sock") as listener:
+        words = [sys.executable, "-c", RUN, str(listener.fileno()), msgspec.msgpack.encode(order).hex()]
+        process = subprocess.Popen(
+            words, pass_fds=(listener.fileno(),), env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def with_container(folder: Path, body: Callable[[ShimClient, Ends], Awaitable[None]]) -> None:
+    """Runs ``body`` while a container ``c`` sleeps."""
+
+    async def main() -> None:
+        ends = Ends()
+
+        def event(answer: Answer) -> None:
+            if not answer.container:
+                ends.note(answer)
+
+        client = ShimClient.connect(folder / "shim.sock", event, ends.lose)
+        started = await client.start(
+            ContainerOrder(
+                name="c", attempt=0, id="c0", record=str(folder / "c.json"), log=str(folder / "c.log"),
+                argv=("sleep", "600"), env={"PATH": os.environ["PATH"]},
+            )
+        )  # fmt: skip
+        assert not started.problem
+        await body(client, ends)
+        await client.end()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_programs_that_end_while_others_begin(shim: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    """One that has ended by the time that its start is read does not take the shim along."""
+
+    async def body(client: ShimClient, ends: Ends) -> None:
+        setting = Setting("c", {"PATH": os.environ["PATH"]})
+
+        async def series(number: int) -> list[str]:
+            said = []
+            for turn in range(50):
+                words = ("true",) if turn % 10 else ("echo", f"{number}.{turn}")
+                outcome = await run_command(client, ends, setting, words, 20.0)
+                assert outcome.success, outcome.message
+                said.append(outcome.message)
+            return said
+
+        found = await asyncio.gather(*(series(number) for number in range(6)))
+        assert [[text for text in said if text] for said in found] == [
+            [f"{number}.{turn}\n" for turn in range(0, 50, 10)] for number in range(6)
+        ]
+        assert client.open
+        failed = await run_command(client, ends, setting, ("false",), 20.0)
+        assert not failed.success
+        late = await run_command(client, ends, setting, ("sleep", "30"), 0.2)
+        assert "timed out after 0.2s" in late.message
+
+    with_container(tmp_path, body)
+    assert shim.wait(10) == 0
+    assert '"pid"' in (tmp_path / "c.json").read_text()
