@@ -99,6 +99,7 @@ class PodWorker:
         if pod is None:
             self.gone = True
         else:
+            self._provisions.dirty |= _shown(pod) != _shown(self.pod)
             self.pod = pod
             self._take_containers(pod)
             own = tuple(c for c in self.conditions if c.type in _OWN_CONDITIONS)
@@ -480,3 +481,8 @@ class PodWorker:
     async def report(self, *, urgent: bool = False) -> None:
         """Tells the API how the pod is, soon if not at once."""
         await self._reporter.report(urgent=urgent)
+
+
+def _shown(pod: Pod) -> tuple[object, ...]:
+    """What of a pod's object may change while it runs and is shown in its volumes."""
+    return pod.metadata.labels, pod.metadata.annotations
