@@ -2,8 +2,8 @@
 
 The server runs in its own process on loopback with 150 Services, headless Services of 3, 10 and 50 endpoints. One
 client thread, 100 queries outstanding; client and server share the machine's cores. Beside it, in turns: dnsmasq (C,
-one thread) with the same names in a hosts file, where it knows the kind of question, and "echo", a server
-on asyncio's own datagram transport that sends each question back as its answer. Debian packages `dnsperf`, `dnsmasq-base`.
+one thread) with the same names in a hosts file, where it knows the kind of question, and "echo", a server on asyncio's
+own datagram transport that sends each question back as its answer. Debian packages: `dnsperf`, `dnsmasq-base`.
 
     python -m bench.dns [--quick]
 """
