@@ -162,6 +162,7 @@ def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane):
                 "spec": {"containers": CONTAINERS},
             }
             await p.client.create(PODS, orphan, "default")
+            await pods_where(p, lambda pod: pod.spec.node_name, 1)  # the control plane has seen it
             body = deployment("web", 2)
             rs = {"metadata": {"name": "web"}, "spec": body["spec"]}
             await p.client.create(REPLICASETS, rs, "default")

@@ -1,6 +1,8 @@
 """Addresses of a node over its ledger: durable, all or none, both families."""
 
 import datetime
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -16,6 +18,13 @@ V4 = ip_network("10.244.1.0/29")
 V6 = ip_network("fd00::/64")
 
 
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path], Ledger]]:
+    """Opens ledgers that are closed behind the test."""
+    with ExitStack() as stack:
+        yield lambda path: stack.enter_context(closing(Ledger(path)))
+
+
 def add(leases: Leases, container: str) -> Attachment:
     one = Attachment(
         key=Key("podwire", container, "eth0"),
@@ -28,14 +37,14 @@ def add(leases: Leases, container: str) -> Attachment:
     return one
 
 
-def test_one_address_of_each_family(tmp_path: Path) -> None:
-    leases = Leases(Ledger(tmp_path / "ipam.db"), lambda: START)
+def test_one_address_of_each_family(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4, V6])
     assert add(leases, "a").addresses == ("10.244.1.2", "fd00::2")
 
 
-def test_half_exhaustion_takes_nothing_of_the_other_family(tmp_path: Path) -> None:
-    leases = Leases(Ledger(tmp_path / "ipam.db"), lambda: START)
+def test_half_exhaustion_takes_nothing_of_the_other_family(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V6, V4])
     for name in "abcde":
         add(leases, name)
@@ -47,21 +56,21 @@ def test_half_exhaustion_takes_nothing_of_the_other_family(tmp_path: Path) -> No
     assert leases.pools[0].free == free
 
 
-def test_a_second_pod_cidr_is_used_when_the_first_is_full(tmp_path: Path) -> None:
-    leases = Leases(Ledger(tmp_path / "ipam.db"), lambda: START)
+def test_a_second_pod_cidr_is_used_when_the_first_is_full(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4, ip_network("10.244.9.0/29")])
     assert [add(leases, str(i)).addresses[0] for i in range(6)][-1] == "10.244.9.2"
 
 
-def test_a_restart_continues_where_it_was(tmp_path: Path) -> None:
+def test_a_restart_continues_where_it_was(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     now = START
-    ledger = Ledger(tmp_path / "ipam.db")
+    ledger = opened(tmp_path / "ipam.db")
     leases = Leases(ledger, lambda: now)
     leases.serve([V4])
     first, _second = add(leases, "a"), add(leases, "b")
     leases.release([first])
     ledger.close()
-    again = Leases(Ledger(tmp_path / "ipam.db"), lambda: now + datetime.timedelta(seconds=5))
+    again = Leases(opened(tmp_path / "ipam.db"), lambda: now + datetime.timedelta(seconds=5))
     again.serve([V4])
     assert set(again.held) == {Key("podwire", "b", "eth0")}
     assert [add(again, name).addresses[0] for name in "cde"] == ["10.244.1.4", "10.244.1.5", "10.244.1.6"]
@@ -70,32 +79,30 @@ def test_a_restart_continues_where_it_was(tmp_path: Path) -> None:
     assert again.early == 1
 
 
-def test_a_node_without_pod_cidr_says_so(tmp_path: Path) -> None:
-    leases = Leases(Ledger(tmp_path / "ipam.db"), lambda: START)
+def test_a_node_without_pod_cidr_says_so(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     with pytest.raises(CniError, match="no pod CIDR"):
         leases.choose()
 
 
-def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
+def test_a_damaged_file_is_set_aside(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     path = tmp_path / "ipam.db"
     path.write_bytes(b"this is no database" * 500)
-    leases = Leases(Ledger(path), lambda: START)
+    leases = Leases(opened(path), lambda: START)
     leases.serve([V4])
     add(leases, "a")
     assert (tmp_path / "ipam.db.damaged").exists()
 
 
-def test_adopting_what_the_kernel_has(tmp_path: Path) -> None:
-    leases = Leases(Ledger(tmp_path / "ipam.db"), lambda: START)
+def test_adopting_what_the_kernel_has(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4])
-    leases.adopt(
-        Attachment(key=Key("n", "x", "eth0"), addresses=("10.244.1.2",), host_link="x", mac="", netns="")
-    )
+    leases.adopt(Attachment(key=Key("n", "x", "eth0"), addresses=("10.244.1.2",), host_link="x", mac="", netns=""))
     assert add(leases, "a").addresses == ("10.244.1.3",)
 
 
-def test_a_disk_that_refuses_is_an_error_and_nothing_is_held(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ipam.db")
+def test_a_disk_that_refuses_is_an_error_and_nothing_is_held(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    ledger = opened(tmp_path / "ipam.db")
     leases = Leases(ledger, lambda: START)
     leases.serve([V4])
     one = add(leases, "a")
