@@ -1,0 +1,144 @@
+"""A node with a CNI service, for tests that put pods on it."""
+
+import asyncio
+import json
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from podwire.cni import program
+from podwire.cni.service import CniService, Settings
+from podwire.cni.wiring import Node as PodNode
+from podwire.kernel import netns
+from podwire.runtime.clock import SystemClock
+
+VERSION = "1.1.0"
+
+
+def inside(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
+
+
+def ping(place: Path, address: str, source: str = "") -> bool:
+    """Whether an echo request from a namespace is answered within half a second."""
+    v6 = ":" in address
+    family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if v6 else (socket.AF_INET, socket.IPPROTO_ICMP)
+    with netns.inside(place):
+        opened = socket.socket(family, socket.SOCK_RAW, protocol)
+    with opened:
+        opened.settimeout(0.5)
+        if source:
+            opened.bind((source, 0))
+        head = struct.pack("!BBHHH", 128 if v6 else 8, 0, 0, 77, 1)
+        checksum = 0xFFFF - sum(struct.unpack("!4H", head)) % 0xFFFF
+        packet = head[:2] + checksum.to_bytes(2, "big") + head[4:]
+        try:
+            opened.sendto(packet, (address, 0))
+            while True:
+                answer, peer = opened.recvfrom(2048)
+                kind = answer[0] if v6 else answer[20]
+                if peer[0] == address and kind == (129 if v6 else 0):
+                    return True
+        except OSError:
+            return False
+
+
+class NodeAgent:
+    """One node namespace with a CNI service in a thread, which can be killed and started again."""
+
+    def __init__(self, tmp_path: Path, cidrs: tuple[str, ...]) -> None:
+        self.place = tmp_path / "node"
+        self.pods = tmp_path / "pods"
+        self.socket = tmp_path / "cni.sock"
+        self.database = tmp_path / "ipam.db"
+        self.cidrs = cidrs
+        netns.create(self.place)
+        inside(self.place, "ip", "link", "set", "lo", "up")
+        self.service: CniService
+        self.start()
+
+    def start(self) -> None:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(ready)))
+        self._thread.start()
+        assert ready.wait(10)
+
+    async def _main(self, ready: threading.Event) -> None:
+        settings = Settings(socket=self.socket, database=self.database, netns=self.place)
+        self.service = CniService(settings, SystemClock())
+        self.service.recover()
+        self.service.set_node(PodNode(cidrs=self.cidrs))
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        tasks = [asyncio.ensure_future(body()) for body in (self.service.run, self.service.bury, self.service.heal)]
+        await asyncio.sleep(0.02)
+        ready.set()
+        await self._end.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.service.close()
+
+    def within(self, action: Callable[[], Any]) -> Any:
+        """What an action gives that is done where the agent's own code runs."""
+
+        async def body() -> Any:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(body(), self._loop).result(5)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+    def pod(self, name: str) -> Path:
+        place = self.pods / name
+        netns.create(place)
+        return place
+
+    def call(self, command: str, name: str = "", **more: Any) -> tuple[int, dict[str, Any]]:
+        place = self.pods / name
+        environment = {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": f"c-{name}",
+            "CNI_NETNS": more.pop("netns", str(place)),
+            "CNI_IFNAME": more.pop("ifname", "eth0"),
+            "CNI_PATH": "/opt/cni/bin",
+            "CNI_ARGS": f"K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}",
+            "PODWIRE_CNI_SOCKET": str(self.socket),
+            "PODWIRE_CNI_WAIT_S": "3",
+        }
+        conf = {"cniVersion": VERSION, "name": "podwire", "type": "podwire-cni", **more}
+        done = subprocess.run(
+            [str(program.path())], env=environment, input=json.dumps(conf).encode(), capture_output=True, check=False
+        )
+        return done.returncode, json.loads(done.stdout) if done.stdout else {}
+
+    def add(self, name: str, **more: Any) -> list[str]:
+        self.pod(name)
+        status, result = self.call("ADD", name, **more)
+        assert status == 0, result
+        return [ip["address"].partition("/")[0] for ip in result["ips"]]
+
+    def links(self) -> list[str]:
+        shown = json.loads(inside(self.place, "ip", "-j", "link").stdout)
+        return [link["ifname"] for link in shown if link["ifname"] != "lo" and link.get("group") == "default"]
+
+    def routes(self) -> list[str]:
+        shown = json.loads(inside(self.place, "ip", "-j", "route").stdout)
+        return [route["dst"] for route in shown]
+
+    def neighbours(self) -> list[str]:
+        return [entry["dst"] for entry in json.loads(inside(self.place, "ip", "-j", "neigh").stdout)]
+
+    def ping(self, name: str, address: str, source: str = "") -> bool:
+        return ping(self.pods / name, address, source)
+
+    def close(self) -> None:
+        self.stop()
+        for place in self.pods.iterdir() if self.pods.exists() else ():
+            netns.delete(place)
+        netns.delete(self.place)

@@ -1,0 +1,21 @@
+"""Fixtures of more than one file."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.kernel.cninode import NodeAgent
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., NodeAgent]]:
+    """Makes nodes that are gone behind the test."""
+    made: list[NodeAgent] = []
+
+    def build(*cidrs: str) -> NodeAgent:
+        made.append(NodeAgent(tmp_path, cidrs or ("10.244.1.0/24",)))
+        return made[-1]
+
+    yield build
+    for node in made:
+        node.close()

@@ -1,0 +1,117 @@
+"""What somebody takes away from a pod's wiring comes back, and what should be there is told."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.kernel.cninode import NodeAgent, inside, ping
+
+from podwire.agent import comparison
+from podwire.cni import wiring
+from podwire.cni.wiring import Node as PodNode
+from podwire.kernel import netns
+from podwire.state import share
+from podwire.state.drift import render
+
+
+def eventually(check: Callable[[], Any], seconds: float = 4.0) -> float:
+    """The seconds until the check is true."""
+    begun = time.monotonic()
+    while not check():
+        assert time.monotonic() - begun < seconds, "not within the time"
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def test_what_somebody_takes_from_a_pod_comes_back(make: Callable[..., NodeAgent]) -> None:
+    node = make("10.244.1.0/24", "fd00:244:1::/64")
+    four, six = node.add("web")
+    other = node.add("db")[0]
+    link = node.links()[0]
+    inside(node.place, "ip", "route", "add", "203.0.113.0/24", "dev", link)
+    place = node.pods / "db"
+    assert ping(place, four) and ping(place, six)
+    for command in (
+        f"ip route del {four}",
+        f"ip -6 route del {six}",
+        f"ip route flush proto {wiring.ROUTE_PROTOCOL}",
+        f"ip neigh flush all nud permanent dev {link}",
+        f"ip link set {link} down",
+    ):
+        done = inside(node.place, *command.split())
+        assert done.returncode == 0, done.stderr
+        eventually(lambda: ping(place, four) and ping(place, six))
+    assert ping(node.pods / "web", other)
+    assert "203.0.113.0/24" not in inside(node.place, "ip", "route").stdout, "went with the device, is not ours"
+
+    # so do sysctls; some the kernel does not tell of, they are put right by the next look; foreign things stay
+    def parameter(name: str) -> str:
+        return inside(node.place, "sysctl", "-n", f"net/ipv4/conf/{link}/{name}").stdout.strip()
+
+    inside(node.place, "ip", "route", "add", "203.0.113.0/24", "dev", link)
+    inside(node.place, "sysctl", "-qw", f"net/ipv4/conf/{link}/rp_filter=0")
+    eventually(lambda: parameter("rp_filter") == "1")
+    inside(node.place, "sysctl", "-qw", f"net/ipv4/conf/{link}/send_redirects=1")
+    assert node.within(node.service.pods.heal) == []
+    assert parameter("send_redirects") == "0"
+    assert "203.0.113.0/24" in inside(node.place, "ip", "route").stdout
+
+
+def test_routes_survive_that_the_nodes_address_comes_and_goes(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    inside(node.place, "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+    node.within(lambda: node.service.set_node(PodNode(cidrs=node.cidrs, sources={4: "192.0.2.1"})))
+    address = node.add("web")[0]
+
+    def source() -> str:
+        return inside(node.place, "ip", "route", "show", address).stdout
+
+    assert "src 192.0.2.1" in source()
+    inside(node.place, "ip", "address", "del", "192.0.2.1/32", "dev", "lo")
+    assert source() == "", "the kernel takes the route along"
+    time.sleep(0.3)
+    inside(node.place, "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+    assert eventually(lambda: "src 192.0.2.1" in source()) < 1.5
+
+    # pods that run follow a new source
+    inside(node.place, "ip", "address", "add", "192.0.2.2/32", "dev", "lo")
+    node.within(lambda: node.service.set_node(PodNode(cidrs=node.cidrs, sources={4: "192.0.2.2"})))
+    eventually(lambda: "src 192.0.2.2" in source())
+
+
+def test_what_the_kernel_should_hold_is_told_and_compared(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    ports = {"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}}
+    node.add("web", **ports)
+    node.add("db")
+    shares = node.within(lambda: list(node.service.pods.shares()))
+    assert share.parse(share.render(shares)) == shares
+    assert [one.title for one in shares] == ["cni", "cni shop/web", "cni shop/db"]
+    node.stop()
+
+    def drift() -> list[str]:
+        return list(render(comparison.compare(shares, node.place)))
+
+    assert drift() == []
+    inside(node.place, "ip", "link", "add", "foreign0", "type", "dummy")
+    inside(node.place, "nft", "add", "table", "inet", "foreign")
+    inside(node.place, "ip", "route", "add", "198.51.100.0/24", "dev", "lo", "proto", "static")
+    assert drift() == []
+
+    web = next(link for link in node.links() if link.startswith("web"))
+    db = next(link for link in node.links() if link.startswith("db"))
+    inside(node.place, "ip", "link", "del", web)
+    inside(node.place, "ip", "route", "del", "10.244.1.3")
+    inside(node.place, "nft", "flush", "map", "inet", "podwire-hostport", "any4")
+    inside(node.pods / "db", "ip", "link", "set", "eth0", "mtu", "1400")
+    found = drift()
+    assert f"+route 10.244.1.3/32 dev {db} proto 112" in found
+    assert any(line.startswith(f"+link {web} ") for line in found)
+    at = found.index("@@ cni: table inet podwire-hostport, map any4 @@")
+    assert found[at + 1] == '+tcp . 8080 comment "shop/web" : 10.244.1.2 . 80'
+    assert "@@ cni shop/web @@" in found, "the pod's end went with the node's"
+    changed = found[found.index("@@ cni shop/db @@") + 1 :]
+    assert [line[0] for line in changed] == ["-", "+"] and "mtu 1400" in changed[0] and "mtu 1500" in changed[1]
+    netns.delete(node.pods / "db")
+    assert "@@ cni shop/db (its namespace is gone) @@" in drift()
+    node.start()
