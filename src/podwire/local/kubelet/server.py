@@ -119,7 +119,8 @@ class KubeletServer:
     ) -> Result:  # fmt: skip
         key = request.headers.get("sec-websocket-key", "")
         if request.headers.get("upgrade", "").lower() != "websocket" or not key:
-            return _say(400, "unable to upgrade: expected a WebSocket request (kubectl 1.31 or newer)")
+            # kubectl takes a text with a colon in it for YAML, and then shows nothing.
+            return _say(400, "WebSockets are needed for this (kubectl 1.31 or newer)")
         protocol = choose_protocol(request.headers.get("sec-websocket-protocol", ""), known)
         if not protocol:
             return _say(403, f"unable to upgrade: expected one of the subprotocols {', '.join(known)}")

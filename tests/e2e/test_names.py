@@ -1,0 +1,151 @@
+"""Cluster DNS as pods ask it: StatefulSet pods, SRV, reverse names, and names of the world outside."""
+
+import json
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+import pytest
+from clusters import netns_of
+from driver import Cluster, eventually, shell_pod
+
+from podwire.dns import wire
+from podwire.dns.names import encode_name
+from podwire.kernel import netns
+
+DATABASE = """
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: main, image: "postgres:16", ports: [{name: sql, containerPort: 5432}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec: {clusterIP: None, selector: {app: db}, ports: [{name: sql, port: 5432}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: read}
+spec: {selector: {app: db}, ports: [{name: sql, port: 5432}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: alias}
+spec: {type: ExternalName, externalName: read.%(namespace)s.svc.cluster.local}
+"""
+
+# Answers every question for A with 192.0.2.53, and any other with nothing.
+WORLD = """
+import socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", 53))
+print("up", flush=True)
+while True:
+    q, peer = s.recvfrom(4096)
+    end = q.index(0, 12) + 5
+    is_a = q[end - 4:end - 2] == b"\\0\\1"
+    head = q[:2] + b"\\x81\\x80" + struct.pack("!4H", 1, is_a, 0, 0)
+    s.sendto(head + q[12:end] + (b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\x3c\\0\\4" + bytes([192, 0, 2, 53])) * is_a, peer)
+"""
+
+
+@pytest.fixture
+def database(cluster: Cluster, namespace: str) -> str:
+    """The namespace of a StatefulSet that runs, and of a pod ``client``."""
+    cluster.apply(DATABASE % {"namespace": namespace} + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
+    cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=40s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=20s")
+    return namespace
+
+
+def hosts(cluster: Cluster, namespace: str, name: str) -> list[str]:
+    """The words of a name (or an address) as a program in the pod finds them; empty when there are none."""
+    found = cluster.run(["kubectl", "exec", "client", "-n", namespace, "--", "getent", "hosts", name])
+    return found.stdout.split()
+
+
+def address(cluster: Cluster, namespace: str, pod: str) -> str:
+    return str(cluster.get("pod", pod, "-n", namespace)["status"]["podIP"])
+
+
+def test_pods_of_a_stateful_set_have_names_forward_and_reverse(cluster: Cluster, database: str) -> None:
+    for pod in ("db-0", "db-1"):
+        own = address(cluster, database, pod)
+        full = f"{pod}.db.{database}.svc.cluster.local"
+        for name in (f"{pod}.db", full):
+            assert eventually(lambda name=name: hosts(cluster, database, name)) == [own, full]
+        assert hosts(cluster, database, own) == [own, full]
+    # A pod that is made anew keeps its name, which then means its new address.
+    before = address(cluster, database, "db-1")
+    cluster.kubectl("delete", "pod", "db-1", "-n", database)
+    cluster.kubectl("rollout", "status", "statefulset/db", "-n", database, "--timeout=40s")
+    own = address(cluster, database, "db-1")
+    assert own != before, "addresses rest before they are given again"
+    eventually(lambda: hosts(cluster, database, "db-1.db")[:1] == [own])
+    eventually(lambda: hosts(cluster, database, before) == [])
+
+
+def test_services_have_reverse_names_and_aliases(cluster: Cluster, database: str) -> None:
+    own = cluster.get("service", "read", "-n", database)["spec"]["clusterIP"]
+    full = f"read.{database}.svc.cluster.local"
+    assert eventually(lambda: hosts(cluster, database, own)) == [own, full]
+    found = eventually(lambda: hosts(cluster, database, "alias"))
+    assert found[:2] == [own, full] and f"alias.{database}.svc.cluster.local" in found
+
+
+def test_srv_records_tell_port_and_host(cluster: Cluster, database: str) -> None:
+    server = cluster.get("service", "kube-dns", "-n", "kube-system")["spec"]["clusterIP"]
+    name = f"_sql._tcp.db.{database}.svc.cluster.local"
+    query = wire.encode(wire.Message(id=7, flags=wire.RD, name=encode_name(name), qtype=wire.SRV))
+    with netns.inside(netns_of(cluster, "client", database)):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def answer() -> wire.Message:
+        sock.send(query)
+        return wire.parse_message(sock.recv(4096))
+
+    with sock:
+        sock.settimeout(2)
+        sock.connect((server, 53))
+        records = eventually(lambda: found if len(found := answer().answer) == 2 else ())
+    hosts_told = sorted(record.names[0] for record in records)
+    assert hosts_told == [encode_name(f"db-{n}.db.{database}.svc.cluster.local") for n in (0, 1)]
+    assert [record.head[4:6] for record in records] == [(5432).to_bytes(2, "big")] * 2
+
+
+@pytest.fixture
+def world(cluster: Cluster, database: str) -> Iterator[str]:
+    """A name server of the world outside, which cluster DNS is told to ask; yields the namespace."""
+    server = shell_pod("world", "").replace('command: [sh, -c, ""]', f"command: [python3, -c, {json.dumps(WORLD)}]")
+    cluster.apply(server, "-n", database)
+    eventually(lambda: "up" in cluster.run(["kubectl", "logs", "world", "-n", database]).stdout)
+    before = cluster.get("configmap", "podwire-dns", "-n", "kube-system")["data"]["config.yaml"]
+    try:
+        configure(cluster, f"{before}upstreams: [{ip_address(address(cluster, database, 'world'))}]\n")
+        yield database
+    finally:
+        configure(cluster, before)
+
+
+def configure(cluster: Cluster, text: str) -> None:
+    """Gives cluster DNS another configuration and waits until it has it."""
+    patch = json.dumps({"data": {"config.yaml": text}})
+    cluster.kubectl("patch", "configmap", "podwire-dns", "-n", "kube-system", "--type=merge", "-p", patch)
+    cluster.kubectl("rollout", "restart", "deployment/podwire-dns", "-n", "kube-system")
+    cluster.kubectl("rollout", "status", "deployment/podwire-dns", "-n", "kube-system", "--timeout=60s")
+
+
+def test_names_of_the_world_are_asked_upstream_and_own_ones_are_not(cluster: Cluster, world: str) -> None:
+    assert eventually(lambda: hosts(cluster, world, "www.example.org"))[0] == "192.0.2.53"
+    own = cluster.get("service", "read", "-n", world)["spec"]["clusterIP"]
+    assert hosts(cluster, world, "read")[0] == own
+    assert hosts(cluster, world, "none.svc.cluster.local") == []

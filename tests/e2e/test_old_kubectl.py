@@ -1,0 +1,15 @@
+"""A kubectl that speaks SPDY alone, as those before 1.31 do, is told what is needed in place of a puzzle."""
+
+import pytest
+from driver import Cluster, shell_pod
+
+SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
+
+
+@pytest.mark.parametrize("command", ["exec box -- true", "attach box", "port-forward pod/box :80"])
+def test_it_is_told_so(cluster: Cluster, namespace: str, command: str) -> None:
+    cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=20s")
+    found = cluster.run(["kubectl", "-n", namespace, *command.split()], **SPDY)
+    assert found.returncode == 1
+    assert "WebSockets are needed for this (kubectl 1.31 or newer)" in found.stderr
