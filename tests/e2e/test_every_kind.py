@@ -12,11 +12,12 @@ SIMPLE = {
     "Secret v1": "data: {a: Yg==}",
     "ServiceAccount v1": "automountServiceAccountToken: false",
     "Service v1": "spec: {ports: [{port: 80}]}",
-    "Endpoints v1": "subsets: [{addresses: [{ip: 192.0.2.1}], ports: [{port: 80}]}]",
+    "Endpoints v1": "subsets: [{addresses: [{ip: 192.0.2.1}], ports: [{port: 80, protocol: TCP}]}]",
     "Event v1": "involvedObject: {kind: Pod, name: p, namespace: NAMESPACE}\nreason: Tested\nmessage: m\ntype: Normal",
     "Pod v1": "spec: {containers: [{name: c, image: nginx}]}",
     "EndpointSlice discovery.k8s.io/v1": (
-        "addressType: IPv4\nendpoints: [{addresses: [192.0.2.1]}]\nports: [{port: 80}]"
+        "addressType: IPv4\nendpoints: [{addresses: [192.0.2.1], conditions: {}}]\n"
+        "ports: [{name: '', port: 80, protocol: TCP}]"
     ),
     "Lease coordination.k8s.io/v1": "spec: {holderIdentity: me, leaseDurationSeconds: 15}",
     "Deployment apps/v1": "spec: {replicas: 0, selector: SELECTOR, template: TEMPLATE}",

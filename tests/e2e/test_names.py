@@ -140,7 +140,9 @@ def configure(cluster: Cluster, text: str) -> None:
     """Gives cluster DNS another configuration and waits until it has it."""
     patch = json.dumps({"data": {"config.yaml": text}})
     cluster.kubectl("patch", "configmap", "podwire-dns", "-n", "kube-system", "--type=merge", "-p", patch)
-    cluster.kubectl("rollout", "restart", "deployment/podwire-dns", "-n", "kube-system")
+    # kubectl refuses to restart twice within a second.
+    restart = ["kubectl", "rollout", "restart", "deployment/podwire-dns", "-n", "kube-system"]
+    eventually(lambda: cluster.run(restart).returncode == 0)
     cluster.kubectl("rollout", "status", "deployment/podwire-dns", "-n", "kube-system", "--timeout=60s")
 
 
