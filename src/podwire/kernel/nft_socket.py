@@ -182,6 +182,11 @@ class NftMonitor:
             )
         self._sock.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
         self._sock.setblocking(False)
+        self._left_out: set[int] = set()
+
+    def leave_out(self, port: int) -> None:
+        """Leaves out what the socket with this port changes: for programs, whose first socket has their number."""
+        self._left_out.add(port)
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
@@ -211,6 +216,8 @@ class NftMonitor:
                 if failure.errno != errno.ENOBUFS:
                     raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
                 found.add(("", ""))
+                continue
+            if struct.unpack_from("=I", data, _PORT_OFFSET)[0] in self._left_out:
                 continue
             for kind, _, _, body in nl.messages(data):
                 if kind != (nl.NFNL_SUBSYS_NFTABLES << 8 | nl.NFT_MSG_NEWGEN) and len(body) > 4:

@@ -12,7 +12,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[3]
 _BASICS = ("bash", "cat", "dirname", "grep", "tail", "sha256sum", "env")
-_COMMANDS = ("nft", "ip", "conntrack", "gcc", "make", "curl", "tcpdump")
+_COMMANDS = ("nft", "iptables-restore", "ip", "conntrack", "gcc", "make", "curl", "tcpdump")
 _PYTHON = """#!/bin/bash
 # Python as the script uses it: versions, venv, pip.
 case "$*" in

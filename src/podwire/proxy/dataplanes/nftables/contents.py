@@ -14,6 +14,7 @@ from ipaddress import ip_network
 
 import msgspec
 
+from podwire.proxy.claims import Claims
 from podwire.proxy.dataplanes.nftables.layout import AFFINITY_BIT, LOCAL_SLOT, TABLE, Layout, Shape
 from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.state.nft import Element, Set, Table
@@ -243,11 +244,9 @@ class _Service(msgspec.Struct, frozen=True):
     ports: tuple[ServicePort, ...]
     slots: dict[str, Slots]
     elements: Elements
-    frontends: frozenset[Frontend]
-    """Those it names, whether it has them or waits for them."""
 
 
-_NOTHING = _Service((), {}, {}, frozenset())
+_NOTHING = _Service((), {}, {})
 
 
 class Contents:
@@ -260,8 +259,7 @@ class Contents:
         self.held: Elements = {each.name: {} for each in layout.sets() if not each.elements and not each.dynamic}
         self.shapes: set[Shape] = set()
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._owners: dict[Frontend, str] = {}
-        self._waiting: dict[Frontend, set[str]] = {}
+        self._claims: Claims[Frontend] = Claims()
         self._services: dict[str, _Service] = {}
         self._known = {} if known is None else {each.name: each.elements for each in known.sets}
 
@@ -275,7 +273,7 @@ class Contents:
 
     def conflicts(self) -> tuple[str, ...]:
         """Services that wait for a frontend which another one holds."""
-        return tuple(sorted({service for waiting in self._waiting.values() for service in waiting}))
+        return self._claims.waiting()
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
         """Takes over new ports of Services (of this family) and returns what to commit."""
@@ -287,38 +285,17 @@ class Contents:
         while todo:
             for service, ports in todo.items():
                 self._replace(service, ports, (removed, added))
-            todo = {loser: self._ports_of(loser) for loser in self._released()}
+            todo = {loser: self._ports_of(loser) for loser in self._claims.released()}
         return self._transaction((removed, added), sorted(self.shapes - shapes), affinity)
 
     def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
         known = self._services.get(service)
         return () if known is None else known.ports
 
-    def _claim(
-        self, service: str, ports: tuple[ServicePort, ...], before: frozenset[Frontend]
-    ) -> frozenset[Frontend]:
-        """The frontends that a Service gets; those it had and does not name any more are free again."""
-        wanted = {frontend for port in ports for frontend in self.compiler.frontends(port)}
-        for frontend in before - wanted:
-            if self._owners.get(frontend) == service:
-                del self._owners[frontend]
-            self._waiting.get(frontend, set()).discard(service)
-        for frontend in wanted:
-            if self._owners.setdefault(frontend, service) != service:
-                self._waiting.setdefault(frontend, set()).add(service)
-        return frozenset(wanted)
-
-    def _released(self) -> list[str]:
-        """Services that waited for a frontend which is free now."""
-        if not self._waiting:
-            return []
-        free = [frontend for frontend in self._waiting if frontend not in self._owners]
-        return sorted({service for frontend in free for service in self._waiting.pop(frontend)})
-
     def _replace(self, service: str, ports: tuple[ServicePort, ...], delta: tuple[Elements, Elements]) -> None:
         before = self._services.pop(service, _NOTHING)
-        frontends = self._claim(service, ports, before.frontends)
-        owned = frozenset(frontend for frontend in frontends if self._owners[frontend] == service)
+        wanted = frozenset(frontend for port in ports for frontend in self.compiler.frontends(port))
+        owned = self._claims.claim(service, wanted)
         slots: dict[str, Slots] = {}
         elements: Elements = {}
         for port in ports:
@@ -329,7 +306,7 @@ class Contents:
             for name, entries in compiled.items():
                 elements.setdefault(name, {}).update(entries)
         if ports:
-            self._services[service] = _Service(ports, slots, elements, frontends)
+            self._services[service] = _Service(ports, slots, elements)
         self._swap(before.elements, elements, delta)
 
     def _swap(self, old: Elements, new: Elements, delta: tuple[Elements, Elements]) -> None:

@@ -1,0 +1,228 @@
+"""iptables in a network namespace, by its own programs: there is no netlink interface that both kinds share.
+
+There are two kinds of iptables on a machine: ``nft`` (rules end up in nf_tables) and ``legacy`` (ip_tables). Both may
+hold rules at once, and a packet passes both, so :func:`choose` takes the one that is in use already: legacy when
+tables of legacy hold rules and none of nft are there; nft otherwise, when the kernel and the programs know it.
+
+One call changes all tables of a family (2 ms and up; nft also reads the chains that a text names). The text is
+written only after ``started`` was called with the process: of its changes nf_tables then tells under this number.
+"""
+
+import ctypes
+import errno
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel import netns
+from podwire.kernel.nft import Nft
+from podwire.kernel.refusal import refusal
+from podwire.runtime.child import Finished, call
+
+Kind = Literal["nft", "legacy"]
+
+_PROGRAMS = {"ip": "iptables", "ip6": "ip6tables"}
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_NAMES = {"ip": "ip_tables_names", "ip6": "ip6_tables_names"}
+_TIMEOUT_S = 300.0
+_LOCK_WAIT = "5"
+_TABLES = frozenset(("nat", "filter", "mangle", "raw", "security"))
+_CLOCK_MONOTONIC = 1  # linux/time.h
+_TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+_OUT_OF_MEMORY = 4  # exit status of iptables-restore for a resource problem (iptables(8))
+
+
+class Programs(msgspec.Struct, frozen=True):
+    """Where the programs of one kind are."""
+
+    kind: Kind
+    save: dict[str, str]
+    restore: dict[str, str]
+    """Paths by family."""
+
+
+def find(kind: Kind) -> Programs | None:
+    """The programs of a kind; None when they are not all installed."""
+    for middle in (f"-{kind}", ""):
+        paths = [shutil.which(f"{name}{middle}-{verb}", path=_PATH) for name in _PROGRAMS.values() for verb in _VERBS]
+        if all(paths):
+            save, restore, save6, restore6 = map(str, paths)
+            if middle or _kind_of(restore) == kind:
+                return Programs(kind, {"ip": save, "ip6": save6}, {"ip": restore, "ip6": restore6})
+    return None
+
+
+_VERBS = ("save", "restore")
+
+
+def _kind_of(program: str) -> Kind:
+    said = call((program, "--version"), env=_environment(), timeout_s=_TIMEOUT_S)
+    return "nft" if b"nf_tables" in said.output else "legacy"
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": _PATH, "LC_ALL": "C"}
+
+
+def legacy_tables(place: Path | str | None = None) -> frozenset[str]:
+    """Tables of legacy iptables that exist in a namespace, of either family."""
+    with netns.inside(place):
+        found: set[str] = set()
+        for name in _NAMES.values():
+            path = Path("/proc/thread-self/net", name)
+            if path.exists():
+                found.update(path.read_text(encoding="ascii").split())
+    return frozenset(found)
+
+
+def nft_tables(place: Path | str | None = None) -> frozenset[tuple[str, str]]:
+    """(family, table) of the tables that iptables of the nft kind uses; none when the kernel lacks nf_tables."""
+    try:
+        with Nft(place) as nft:
+            return frozenset((f, name) for f, name in nft.tables() if f in _PROGRAMS and name in _TABLES)
+    except KernelError:
+        return frozenset()
+
+
+def choose(place: Path | str | None = None) -> Programs:
+    """The programs to use in a namespace.
+
+    Raises: Unsupported when there are none, or when the kernel has neither kind.
+    """
+    nft, legacy = find("nft"), find("legacy")
+    if nft is None and legacy is None:
+        raise Unsupported("iptables", detail="there is no iptables-restore on this machine")
+    if nft is not None and legacy is not None and legacy_tables(place) and not nft_tables(place):
+        with Iptables("ip", legacy, place) as used:
+            if "\n-A " in used.save():
+                return legacy
+    reasons: list[str] = []
+    for programs in (nft, legacy):
+        if programs is None:
+            continue
+        problem = _try(programs, place)
+        if not problem:
+            return programs
+        reasons.append(problem)
+    raise Unsupported("iptables", detail="; ".join(reasons))
+
+
+def _try(programs: Programs, place: Path | str | None) -> str:
+    """Why a kind does not work here; empty when it does. Nothing is changed: the text is tested only."""
+    with netns.inside(place):
+        tried = call(
+            (programs.restore["ip"], "--noflush", "--test"), env=_environment(), stdin=_PROBE, timeout_s=_TIMEOUT_S
+        )
+    return "" if tried.code == 0 else f"{programs.kind}: {_words(tried)}"
+
+
+_PROBE = b"*nat\n-A OUTPUT -m comment --comment probe -m addrtype --dst-type LOCAL -j ACCEPT\nCOMMIT\n"
+
+
+def _words(finished: Finished) -> str:
+    """What a program complained of, in one line."""
+    lines = finished.errors.decode(errors="replace").splitlines()
+    kept = [line.strip() for line in lines if line.strip() and "for more information" not in line]
+    return "; ".join(kept) or f"exit status {finished.code}"
+
+
+class Iptables:
+    """One family of iptables in one network namespace (None: that of the calling thread)."""
+
+    def __init__(self, family: str, programs: Programs, place: Path | str | None = None) -> None:
+        self.family = family
+        self._programs = programs
+        self._place = netns.open_netns(place) if place is not None else None
+
+    def __enter__(self) -> "Iptables":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the namespace."""
+        if self._place is not None:
+            os.close(self._place)
+            self._place = None
+
+    def save(self) -> str:
+        """What iptables-save prints of all tables.
+
+        Raises: KernelError.
+        """
+        finished = self._call((self._programs.save[self.family],), b"", None)
+        if finished.code != 0:
+            raise KernelError("read", f"iptables {self.family}", errno.EIO, _words(finished))
+        return finished.output.decode()
+
+    def restore(self, text: str, started: Callable[[int], None] | None = None) -> None:
+        """Changes what a text of iptables-restore says, and nothing else; an empty one is not run.
+
+        Raises: KernelError with the program's words; tables before the refused one are changed.
+        """
+        if not text:
+            return
+        program = self._programs.restore[self.family]
+        finished = self._call((program, "--noflush", "-w", _LOCK_WAIT), text.encode(), started)
+        if finished.code != 0:
+            number = errno.ENOMEM if finished.code == _OUT_OF_MEMORY else errno.EINVAL
+            number = errno.ETIMEDOUT if finished.code is None else number
+            raise KernelError(
+                "iptables-restore", f"{self.family} ({_subject(text, finished)})", number, _words(finished)
+            )
+
+    def _call(self, argv: tuple[str, ...], stdin: bytes, started: Callable[[int], None] | None) -> Finished:
+        with netns.inside(self._place):
+            try:
+                return call(argv, env=_environment(), stdin=stdin, timeout_s=_TIMEOUT_S, started=started)
+            except OSError as failure:
+                raise refusal("run", argv[0], failure.errno or 0) from failure
+
+
+def _subject(text: str, finished: Finished) -> str:
+    """The line of the text that was refused, as far as the program tells its number."""
+    words = finished.errors.decode(errors="replace").replace(":", " ").split()
+    for before, word in pairwise(words):
+        if before == "line" and word.isdecimal():
+            lines = text.splitlines()
+            return lines[int(word) - 1] if 0 < int(word) <= len(lines) else "?"
+    return f"{text.count(chr(10))} lines"
+
+
+class Ticker:
+    """A descriptor that is readable every ``period_s`` seconds: for rules of which no kernel tells a change."""
+
+    def __init__(self, period_s: float) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS)
+        if self._fd < 0:
+            raise refusal("create", "timer", ctypes.get_errno())
+        seconds, nanoseconds = int(period_s), int(period_s % 1 * 1e9)
+        times = struct.pack("=qqqq", seconds, nanoseconds, seconds, nanoseconds)  # struct itimerspec
+        if libc.timerfd_settime(self._fd, 0, times, None) != 0:
+            number = ctypes.get_errno()
+            os.close(self._fd)
+            raise refusal("set", "timer", number)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._fd
+
+    def ticked(self) -> bool:
+        """Whether the time came since the last call."""
+        try:
+            return bool(os.read(self._fd, 8))
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        """Stops."""
+        os.close(self._fd)

@@ -1,0 +1,103 @@
+"""What the Services of one family put into the kernel, and the change when one changes (pure).
+
+Chains of a Service are written whole when one of their rules changes, and only those. In the chains that all share,
+single rules come and go: a new one at the head, which the program finds at once. One that goes costs a search through
+the chain, so beyond a few the chain is written whole.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from podwire.proxy.claims import Claims
+from podwire.proxy.dataplanes.iptables.compile import Compiled, Frontend, compile_service, frontends
+from podwire.proxy.dataplanes.iptables.layout import SHARED, ChainKey, Layout
+from podwire.proxy.dataplanes.iptables.restore import Delta, canonical
+from podwire.proxy.servicemap import ServicePort
+from podwire.state.iptables import TABLES, Rules, Ruleset
+
+_FEW = 8
+"""Deletions in one shared chain up to which single rules are taken out."""
+
+_NOTHING = Compiled()
+
+
+class _Service(msgspec.Struct, frozen=True):
+    ports: tuple[ServicePort, ...]
+    compiled: Compiled
+
+
+class Contents:
+    """All rules of one family."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.claims: Claims[Frontend] = Claims()
+        self._services: dict[str, _Service] = {}
+        self._chains: dict[str, Rules] = {}
+        self._shared: dict[ChainKey, dict[str, None]] = {key: {} for key in SHARED}
+
+    def rulesets(self) -> tuple[Ruleset, ...]:
+        """The whole desired state, a table each."""
+        chains: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
+        for (table, name), rules in self.layout.chains().items():
+            chains[table][name] = rules
+        for key, found in self._shared.items():
+            chains[key[0]][key[1]] = canonical(key, (*found, *self.layout.tail(key)))
+        chains["nat"] |= self._chains
+        jumps = self.layout.jumps()
+        return tuple(
+            Ruleset(family=self.layout.family, table=table, chains=chains[table], jumps=jumps[table])
+            for table in TABLES
+        )
+
+    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
+        """Takes over new ports of Services (of this family) and returns what to write."""
+        before: dict[str, Compiled] = {}
+        todo = dict(changed)
+        while todo:
+            for service, ports in todo.items():
+                known = self._services.pop(service, None)
+                before.setdefault(service, known.compiled if known is not None else _NOTHING)
+                wanted = frozenset(frontend for port in ports for frontend in frontends(port))
+                owned = self.claims.claim(service, wanted)
+                if ports:
+                    self._services[service] = _Service(ports, compile_service(self.layout, ports, owned))
+            todo = {service: self._ports_of(service) for service in self.claims.released()}
+        delta = Delta({}, {}, {}, {}, {})
+        for service, old in before.items():
+            known = self._services.get(service)
+            self._swap(old, known.compiled if known is not None else _NOTHING, delta)
+        self._rewrite(delta)
+        return delta
+
+    def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
+        known = self._services.get(service)
+        return () if known is None else known.ports
+
+    def _swap(self, old: Compiled, new: Compiled, delta: Delta) -> None:
+        for name in old.chains.keys() - new.chains.keys():
+            del self._chains[name]
+            delta.gone[name] = None
+        for name, rules in new.chains.items():
+            if old.chains.get(name) != rules:
+                self._chains[name] = delta.chains[name] = rules
+        for key in SHARED:
+            had, has = old.shared.get(key, {}), new.shared.get(key, {})
+            for rule in had:
+                if rule not in has:
+                    del self._shared[key][rule]
+                    delta.delete.setdefault(key, {})[rule] = None
+            for rule in has:
+                if rule not in had:
+                    self._shared[key][rule] = None
+                    delta.insert.setdefault(key, {})[rule] = None
+
+    def _rewrite(self, delta: Delta) -> None:
+        """Turns many single rules into a whole chain."""
+        for key in SHARED:
+            come, gone = delta.insert.get(key, {}), delta.delete.get(key, {})
+            if len(gone) > _FEW or len(come) > max(_FEW, len(self._shared[key]) // 2):
+                delta.rewrite[key] = (*self._shared[key], *self.layout.tail(key))
+                delta.insert.pop(key, None)
+                delta.delete.pop(key, None)

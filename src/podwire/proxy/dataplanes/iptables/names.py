@@ -1,0 +1,36 @@
+"""Names of chains, as kube-proxy has them, so that people and tools find what they know (pure).
+
+A chain of a Service port ends in 16 characters of a hash: base32 of SHA-256 over ``namespace/name:port`` (the colon
+only with a port name) and the protocol in lower case, for an endpoint also its ``address:port``.
+"""
+
+import hashlib
+from base64 import b32encode
+
+from podwire.proxy.servicemap import Endpoint, ServicePort
+
+MARK = "PODWIRE-PROXY"
+"""An empty chain of ``nat`` that says whose the others are: kube-proxy's have the same names."""
+
+OWN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")
+"""Chains of single Services; all in ``nat``."""
+
+
+def _suffix(text: str) -> str:
+    return b32encode(hashlib.sha256(text.encode()).digest()).decode()[:16]
+
+
+class PortChains:
+    """The chains of one Service port."""
+
+    def __init__(self, port: ServicePort) -> None:
+        self._text = port.name + port.protocol
+        suffix = _suffix(self._text)
+        self.cluster = f"KUBE-SVC-{suffix}"
+        self.local = f"KUBE-SVL-{suffix}"
+        self.external = f"KUBE-EXT-{suffix}"
+        self.firewall = f"KUBE-FW-{suffix}"
+
+    def endpoint(self, endpoint: Endpoint) -> str:
+        """The chain that leads to one endpoint."""
+        return f"KUBE-SEP-{_suffix(self._text + str(endpoint))}"

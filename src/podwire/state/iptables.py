@@ -1,0 +1,86 @@
+"""What a table of iptables holds, or our share of it, as iptables-save prints it.
+
+A :class:`Ruleset` is one table of one family: whole chains, and single rules in chains that belong to others (the
+jumps from ``PREROUTING`` and its like). A rule is the text behind ``-A CHAIN``, in the words and the order of
+iptables-save: the kernel is read by that program, so equal rules are equal texts. Counters are left out.
+
+The text form is that of iptables-save with the family behind the table's name::
+
+    *nat ip
+    :KUBE-SERVICES
+    -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+    COMMIT
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+Rules = tuple[str, ...]
+
+TABLES = ("filter", "nat")
+"""The tables that podwire writes to."""
+
+
+class Ruleset(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One table of one family."""
+
+    family: str
+    """``ip`` or ``ip6``."""
+    table: str
+    chains: Mapping[str, Rules] = {}
+    """Chains that are ours as a whole, by name."""
+    jumps: tuple[tuple[str, str], ...] = ()
+    """(chain, rule) in chains that are not."""
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The text, a line at a time."""
+        yield f"*{self.table} {self.family}"
+        for chain in self.chains:
+            yield f":{chain}"
+        yield from (f"-A {chain} {rule}" for chain, rule in self.jumps)
+        for chain, rules in self.chains.items():
+            yield from (f"-A {chain} {rule}" for rule in rules)
+        yield "COMMIT"
+
+
+def parse(lines: Iterable[str]) -> Ruleset:
+    """The table in a text form.
+
+    Raises: ValueError naming the line that is wrong.
+    """
+    family = table = ""
+    chains: dict[str, list[str]] = {}
+    jumps: list[tuple[str, str]] = []
+    for line in lines:
+        head, _, rest = line.partition(" ")
+        if head.startswith("*"):
+            table, family = head[1:], rest
+        elif head.startswith(":"):
+            chains[head[1:]] = []
+        elif head == "-A":
+            chain, _, rule = rest.partition(" ")
+            chains[chain].append(rule) if chain in chains else jumps.append((chain, rule))
+        elif head != "COMMIT":
+            raise ValueError(f"not a line of iptables-save: {line!r}")
+    if family not in ("ip", "ip6") or not table:
+        raise ValueError("a table of iptables begins: *TABLE FAMILY")
+    return Ruleset(family=family, table=table, chains={c: tuple(r) for c, r in chains.items()}, jumps=tuple(jumps))
+
+
+def parse_save(text: str) -> dict[str, dict[str, list[str]]]:
+    """Rules by chain by table, from all that iptables-save printed."""
+    tables: dict[str, dict[str, list[str]]] = {}
+    chains: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("-A "):
+            _, chain, rule = line.split(" ", 2)
+            chains[chain].append(rule)
+        elif line.startswith(":"):
+            chains[line[1:].split(" ", 1)[0]] = []
+        elif line.startswith("*"):
+            chains = tables.setdefault(line[1:], {})
+    return tables

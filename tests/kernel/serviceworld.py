@@ -1,0 +1,309 @@
+"""Namespaces for real packets through a proxy data plane: a node, three pods, a neighbour outside, as the cases say."""
+
+import asyncio
+import contextlib
+import os
+import selectors
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from podwire.kernel import netns
+from podwire.proxy.flows import flow_cleaner
+from podwire.proxy.runner import ServiceProxy, Sources
+from podwire.runtime.clock import SystemClock
+from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
+
+MARK = f"pwt-proxy-{os.getpid()}"
+CASES = read_cases(Path(__file__).parents[1] / "cases/services/policies.yaml")
+PODS = ("one", "two", "far")
+TRIES = 24
+
+
+def run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}: {done.stderr}"
+    return done.stdout
+
+
+def path(name: str) -> Path:
+    return Path(f"/run/netns/{MARK}-{name}")
+
+
+def inside(name: str, *words: str) -> str:
+    return run("ip", "netns", "exec", f"{MARK}-{name}", *words)
+
+
+class Answers(threading.Thread):
+    """Answers on every pod's ports: the pod's name and the client's address."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.selector = selectors.DefaultSelector()
+        self.stopping = False
+        for pod in PODS:
+            with netns.inside(path(pod)):
+                for port in (8080, 8081):
+                    listener = socket.create_server(
+                        ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64
+                    )
+                    self.selector.register(listener, selectors.EVENT_READ, pod)
+                datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+                datagrams.bind(("::", 8080))
+                self.selector.register(datagrams, selectors.EVENT_READ, pod)
+
+    def run(self) -> None:
+        while not self.stopping:
+            for ready, _ in self.selector.select(0.2):
+                self.answer(ready.fileobj, ready.data)  # type: ignore[arg-type]
+        for ready in list(self.selector.get_map().values()):
+            ready.fileobj.close()  # type: ignore[union-attr]
+        self.selector.close()
+
+    def answer(self, sock: socket.socket, pod: str) -> None:
+        if sock.type == socket.SOCK_DGRAM:
+            _, client = sock.recvfrom(64)
+            sock.sendto(f"{pod} {client[0].removeprefix('::ffff:')}".encode(), client)
+            return
+        connection, client = sock.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(f"{pod} {client[0].removeprefix('::ffff:')}".encode())
+
+
+class World:
+    """The namespaces that the cases speak of."""
+
+    def __enter__(self) -> "World":
+        for name in ("node", "outside", *PODS):
+            run("ip", "netns", "add", f"{MARK}-{name}")
+            inside(name, "ip", "link", "set", "lo", "up")
+        for index, name in enumerate(("outside", *PODS)):
+            self.attach(name, index)
+        for setting in (
+            "net.ipv4.ip_forward=1",
+            "net.ipv6.conf.all.forwarding=1",
+            "net.ipv4.icmp_ratelimit=0",
+            "net.ipv6.icmp.ratelimit=0",
+            "net.ipv4.conf.all.rp_filter=0",
+            "net.ipv4.conf.all.send_redirects=0",
+        ):
+            inside("node", "sysctl", "-qw", setting)
+        inside("node", "ip", "route", "add", "default", "via", "192.168.99.2")
+        inside("node", "ip", "route", "add", "default", "via", "fd99::2")
+        self.answers = Answers()
+        self.answers.start()
+        return self
+
+    def attach(self, name: str, index: int) -> None:
+        inside("node", "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", f"{MARK}-{name}")
+        inside("node", "ip", "link", "set", name, "address", f"02:00:00:00:01:0{index}", "up")
+        inside(name, "ip", "link", "set", "eth0", "address", f"02:00:00:00:02:0{index}", "up")
+        four, six = ADDRESSES[name]
+        if name == "outside":
+            inside("node", "ip", "addr", "add", "192.168.99.1/24", "dev", name)
+            inside("node", "ip", "addr", "add", "fd99::1/64", "dev", name, "nodad")
+            inside(name, "ip", "addr", "add", f"{four}/24", "dev", "eth0")
+            inside(name, "ip", "addr", "add", f"{six}/64", "dev", "eth0", "nodad")
+            inside(name, "ip", "route", "add", "default", "via", "192.168.99.1")
+            inside(name, "ip", "route", "add", "default", "via", "fd99::1")
+            return
+        for address, gateway in ((f"{four}/32", "169.254.1.1"), (f"{six}/128", "fe80::99")):
+            inside(name, "ip", "addr", "add", address, "dev", "eth0", *(["nodad"] if ":" in address else []))
+            inside(name, "ip", "route", "add", gateway, "dev", "eth0")
+            inside(name, "ip", "route", "add", "default", "via", gateway, "dev", "eth0")
+            inside(name, "ip", "neigh", "add", gateway, "lladdr", f"02:00:00:00:01:0{index}", "dev", "eth0")
+            inside("node", "ip", "route", "add", address, "dev", name)
+            inside(
+                "node", "ip", "neigh", "add", address.split("/")[0], "lladdr", f"02:00:00:00:02:0{index}", "dev", name
+            )
+
+    def __exit__(self, *failure: object) -> None:
+        self.answers.stopping = True
+        self.answers.join()
+        for name in ("node", "outside", *PODS):
+            run("ip", "netns", "delete", f"{MARK}-{name}")
+
+    def connect(self, source: str, address: str, port: int, protocol: str = "tcp") -> tuple[str, str]:
+        """(pod, source seen), ("refused", "") or ("dropped", "")."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
+        with netns.inside(path(source)), socket.socket(family, kind) as sock:
+            sock.settimeout(0.4)
+            try:
+                sock.connect((address, port))
+                if protocol == "udp":
+                    sock.send(b"x")
+                words = sock.recv(200).decode().split()
+            except ConnectionRefusedError:
+                return "refused", ""
+            except (TimeoutError, OSError):
+                return "dropped", ""
+        return words[0], words[1]
+
+
+def outcome(world: World, packet: Packet) -> tuple[set[str], set[str]]:
+    tries = TRIES if packet.reaches or packet.sticky else 1
+    results = [world.connect(packet.source, packet.address, packet.port, packet.protocol) for _ in range(tries)]
+    return {pod for pod, _ in results}, {seen for _, seen in results}
+
+
+def check(world: World, packet: Packet) -> None:
+    pods, seen = outcome(world, packet)
+    if packet.refused or packet.dropped:
+        assert pods == {"refused" if packet.refused else "dropped"}, packet
+        return
+    if packet.sticky:
+        assert len(pods) == 1 and pods <= set(packet.sticky), (str(packet), pods)
+    else:
+        assert pods == set(packet.reaches), (str(packet), pods)
+    if packet.seen == "client":
+        assert seen == {packet.client}, (str(packet), seen)
+    elif packet.seen == "node":
+        own = {"192.168.99.1", "fd99::1"}
+        assert seen <= own or packet.source == "node", (str(packet), seen)
+
+
+def failures_of(world: World, case: Case) -> list[str]:
+    """What becomes of the packets of a case otherwise than it says."""
+    failures = []
+    for packet in case.packets:
+        try:
+            check(world, packet)
+        except AssertionError as failure:
+            failures.append(str(failure).splitlines()[0])
+    return failures
+
+
+def by_name(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+class Collection:
+    """A source of objects, changed by hand."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.synced = asyncio.Event()
+        self.callbacks: list[Any] = []
+
+    def subscribe(self, callback: Any, *, replay: bool = True) -> None:
+        self.callbacks.append(callback)
+
+    def put(self, key: str, value: Any) -> None:
+        old = self.objects.pop(key, None)
+        if value is not None:
+            self.objects[key] = value
+        for callback in self.callbacks:
+            callback(key, old, value)
+
+
+async def until(check: Any, seconds: float = 3.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.01)
+
+
+def changes_under_traffic(world: World, plane: Any, least: int) -> None:
+    """Endpoints and whole loads change while a client connects; at least ``least`` changes in 1.5 s."""
+    both = by_name("ClusterIP").resolved()
+    web = both["default/web"][0]
+    one = msgspec.structs.replace(web, cluster_endpoints=web.cluster_endpoints[:1])
+    plane.load(both)
+    results: list[str] = []
+    stop = threading.Event()
+
+    def traffic() -> None:
+        while not stop.is_set():
+            results.append(world.connect("far", "10.96.0.10", 80)[0])
+
+    client = threading.Thread(target=traffic)
+    client.start()
+    deadline = time.monotonic() + 1.5
+    step = 0
+    while time.monotonic() < deadline:
+        step += 1
+        plane.update({"default/web": (one if step % 2 else web,)})
+        if step % 10 == 0:
+            plane.load(both)
+    stop.set()
+    client.join()
+    assert step > least
+    assert len(results) > 50
+    assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
+
+
+def affinity_to_an_endpoint_that_goes(world: World, plane: Any) -> None:
+    """Its clients get another one, and keep that when it comes back."""
+    case = by_name("session affinity")
+    resolved = case.resolved()
+    plane.load(resolved)
+    first = world.connect("far", "10.96.0.10", 80)[0]
+    assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(10)} == {first}
+    (port,) = resolved["default/web"]
+    rest = tuple(e for e in port.cluster_endpoints if e.address != ADDRESSES[first][0])
+    other = {"one": "two", "two": "one"}[first]
+    plane.update({"default/web": (msgspec.structs.replace(port, cluster_endpoints=rest),)})
+    assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(10)} == {other}
+    plane.update(resolved)
+    assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(10)} == {other}
+
+
+def proxy_follows_and_heals(world: World, plane: Any, flush: Callable[[], object]) -> None:
+    """A whole proxy on sources changed by hand; ``flush`` is what somebody else does to its rules."""
+    case = by_name("ports and protocols are independent")
+
+    async def scenario() -> None:
+        services, slices, nodes = Collection(), Collection(), Collection()
+        cleaner = flow_cleaner(lambda: NODE.addresses, path("node"))
+        proxy = ServiceProxy(Sources(services, slices, nodes), plane, NODE, SystemClock(), cleaner)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(proxy.run())
+            services.synced.set()
+            await asyncio.sleep(0.05)
+            assert not proxy.programmed.is_set()
+            slices.synced.set()
+            await proxy.programmed.wait()
+            assert world.connect("one", "10.96.0.10", 53)[0] == "dropped"
+            services.put("default/web", case.services[0])
+            for piece in case.slices:
+                slices.put(f"default/{piece.metadata.name}", piece)
+            await until(proxy.programmed.is_set)
+            assert world.connect("one", "10.96.0.10", 53)[0] == "two"
+            flush()
+            await until(lambda: world.connect("one", "10.96.0.10", 53)[0] == "two")
+            await follow_flow(slices)
+            running.cancel()
+
+    async def follow_flow(slices: Collection) -> None:
+        """A UDP client with one socket goes to the endpoints of the moment, and nowhere without any."""
+        piece = case.slices[0]
+        with netns.inside(path("far")):
+            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        client.settimeout(0.2)
+        client.connect(("10.96.0.10", 53))
+
+        def ask() -> str:
+            try:
+                client.send(b"x")
+                return client.recv(100).decode().split()[0]
+            except OSError:
+                return ""
+
+        assert ask() == "two"
+        other = msgspec.structs.replace(piece.endpoints[0], addresses=(ADDRESSES["one"][0],))
+        slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=(other,)))
+        await until(lambda: ask() == "one")
+        slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=()))
+        await until(lambda: ask() == "")
+        slices.put("default/web-0", piece)
+        await until(lambda: ask() == "two")
+        client.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,207 @@
+"""The iptables data plane with real packets, for both kinds: every case of the packet table, restart, healing."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from tests.kernel.serviceworld import (
+    CASES,
+    World,
+    affinity_to_an_endpoint_that_goes,
+    by_name,
+    changes_under_traffic,
+    failures_of,
+    inside,
+    path,
+    proxy_follows_and_heals,
+)
+
+from podwire.kernel.iptables import Iptables, Kind, Programs, choose, find
+from podwire.proxy.dataplanes.iptables.dataplane import FAMILIES, IptablesDataPlane, clear, held
+from podwire.proxy.dataplanes.iptables.restore import canonical
+from podwire.state.iptables import Ruleset
+from podwire.testing.servicecases import ADDRESSES, NODE, Case
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        yield made
+
+
+def programs(kind: Kind) -> Programs:
+    found = find(kind)
+    assert found is not None, f"Debian's iptables has the programs of {kind}"
+    return found
+
+
+@pytest.fixture(params=["nft", "legacy"])
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesDataPlane]:
+    made = IptablesDataPlane(NODE, path("node"), programs(request.param))
+    yield made
+    made.remove()
+    made.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_packet_table(world: World, plane: IptablesDataPlane, case: Case) -> None:
+    plane.load(case.resolved())
+    assert not failures_of(world, case)
+
+
+def in_kernel(plane: IptablesDataPlane) -> list[str]:
+    """What the kernel holds of ours, and no more than that in chains of others."""
+    found: list[str] = []
+    for family in FAMILIES:
+        with Iptables(family, plane.programs, path("node")) as tool:
+            found += (str(sorted_out(ruleset)) for ruleset in held(tool))
+    return found
+
+
+def sorted_out(ruleset: Ruleset) -> Ruleset:
+    chains = {name: canonical((ruleset.table, name), rules) for name, rules in sorted(ruleset.chains.items())}
+    return msgspec.structs.replace(ruleset, chains=chains, jumps=tuple(sorted(ruleset.jumps)))
+
+
+def wanted(plane: IptablesDataPlane) -> list[str]:
+    return [str(sorted_out(ruleset)) for ruleset in plane.desired()]
+
+
+def test_the_kernel_holds_what_is_desired_after_every_change(plane: IptablesDataPlane) -> None:
+    plane.load({})
+    assert in_kernel(plane) == wanted(plane)
+    keys: set[str] = set()
+    for case in CASES:
+        resolved = case.resolved()
+        plane.update({**dict.fromkeys(keys - resolved.keys(), ()), **resolved})
+        keys = set(resolved)
+        assert in_kernel(plane) == wanted(plane), case.name
+    assert not plane.disturbed()
+
+
+def test_a_change_writes_the_chains_of_its_service_alone(plane: IptablesDataPlane) -> None:
+    resolved = by_name("internalTrafficPolicy Local").resolved()
+    plane.load(resolved)
+    web = resolved["default/web"][0]
+    fewer = msgspec.structs.replace(web, cluster_endpoints=web.cluster_endpoints[:1])
+    four, six = plane.update({"default/web": (fewer,)})
+    assert not six
+    assert "default/away" not in four
+    assert "*filter" not in four
+    assert ":KUBE-SERVICES" not in four
+    assert four.count("\n-X KUBE-SEP-") == 1
+
+
+def test_a_restart_writes_nothing(plane: IptablesDataPlane) -> None:
+    for case in CASES:
+        plane.load(case.resolved())
+        with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:
+            assert not any(again.load(case.resolved())), case.name
+
+
+def test_a_restart_into_another_world(plane: IptablesDataPlane) -> None:
+    plane.load(by_name("externalTrafficPolicy Local").resolved())
+    with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:
+        again.load(by_name("ClusterIP").resolved())
+        assert in_kernel(plane) == wanted(again)
+
+
+def iptables(plane: IptablesDataPlane, *words: str) -> str:
+    return inside("node", f"iptables-{plane.programs.kind}", *words)
+
+
+def test_rules_of_others_stay(plane: IptablesDataPlane) -> None:
+    for words in (
+        ("-t", "filter", "-N", "KUBE-FIREWALL"),
+        ("-t", "filter", "-A", "INPUT", "-j", "KUBE-FIREWALL"),
+        ("-t", "nat", "-A", "POSTROUTING", "-s", "198.51.100.0/24", "-j", "MASQUERADE"),
+    ):
+        iptables(plane, *words)
+    before = iptables(plane, "-S"), iptables(plane, "-t", "nat", "-S")
+    plane.load(by_name("externalTrafficPolicy Local").resolved())
+    assert "KUBE-SERVICES" in iptables(plane, "-S", "FORWARD")
+    plane.remove()
+    assert (iptables(plane, "-S"), iptables(plane, "-t", "nat", "-S")) == before
+    iptables(plane, "-F")
+    iptables(plane, "-X")
+    iptables(plane, "-t", "nat", "-F")
+
+
+def test_what_is_left_of_the_mode_is_cleared(plane: IptablesDataPlane) -> None:
+    assert not clear(path("node"))
+    plane.load(by_name("ClusterIP").resolved())
+    assert clear(path("node"))
+    assert not clear(path("node"))
+    assert "KUBE-" not in iptables(plane, "-t", "nat", "-S")
+
+
+def test_rules_without_our_mark_are_not_cleared(plane: IptablesDataPlane) -> None:
+    plane.load(by_name("ClusterIP").resolved())
+    iptables(plane, "-t", "nat", "-X", "PODWIRE-PROXY")
+    inside("node", f"ip6tables-{plane.programs.kind}", "-t", "nat", "-X", "PODWIRE-PROXY")
+    assert not clear(path("node"))
+    assert "KUBE-SERVICES" in iptables(plane, "-t", "nat", "-S")
+
+
+def test_the_kind_that_is_in_use_is_chosen() -> None:
+    inside("outside", "iptables-legacy", "-A", "INPUT", "-s", "198.51.100.1", "-j", "DROP")
+    assert choose(path("outside")).kind == "legacy"
+    inside("outside", "iptables-legacy", "-F")
+    assert choose(path("outside")).kind == "nft"
+
+
+def test_changes_under_traffic_lose_nothing(world: World, plane: IptablesDataPlane) -> None:
+    changes_under_traffic(world, plane, least=10)
+
+
+def test_a_refused_change_is_answered_by_a_full_load(plane: IptablesDataPlane) -> None:
+    plane.load(by_name("ClusterIP").resolved())
+    iptables(plane, "-t", "nat", "-F", "KUBE-SERVICES")
+    plane.update({"default/web": ()})
+    assert in_kernel(plane) == wanted(plane)
+
+
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: IptablesDataPlane) -> None:
+    affinity_to_an_endpoint_that_goes(world, plane)
+
+
+def test_changes_of_others_are_noticed_and_own_ones_are_not(world: World) -> None:
+    with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        assert not plane.disturbed()
+        plane.update(by_name("session affinity").resolved())
+        assert not plane.disturbed()
+        iptables(plane, "-t", "nat", "-D", "PREROUTING", "1")
+        assert plane.disturbed()
+        assert "PREROUTING" in "".join(plane.heal())
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        plane.remove()
+        assert not plane.disturbed()
+
+
+def test_the_proxy_follows_its_sources_and_heals(world: World) -> None:
+    with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
+        proxy_follows_and_heals(world, plane, lambda: inside("node", "nft", "flush", "ruleset"))
+        plane.remove()
+
+
+def test_many_services_change_at_once(world: World, plane: IptablesDataPlane) -> None:
+    """More than a few rules of a shared chain go: the chain is written whole."""
+    (port,) = by_name("ClusterIP").resolved()["default/web"]
+    many = {
+        f"default/s{n}": (msgspec.structs.replace(port, service=f"default/s{n}", cluster_ip=f"10.96.1.{n}"),)
+        for n in range(1, 41)
+    }
+    plane.load({})
+    plane.update(many)
+    assert in_kernel(plane) == wanted(plane)
+    assert world.connect("far", "10.96.1.40", 80)[0] in ("one", "two")
+    plane.update(dict.fromkeys(list(many)[:30], ()))
+    assert in_kernel(plane) == wanted(plane)
+    assert world.connect("far", "10.96.1.40", 80)[0] in ("one", "two")
+    assert world.connect("far", "10.96.1.1", 80)[0] == "dropped"
+    assert ADDRESSES["one"][0] in str(wanted(plane))

@@ -1,0 +1,179 @@
+"""Rules of one Service, whole, as text."""
+
+from typing import Any
+
+from podwire.proxy.dataplanes.iptables.compile import Compiled, Frontend, compile_service, frontends
+from podwire.proxy.dataplanes.iptables.layout import Layout
+from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+
+FACTS = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.180.0.0/16", "fd18::/16"))
+ONE, TWO = Endpoint("10.180.0.1", 8080, True), Endpoint("10.180.0.2", 8080)
+SVC, EXT, SVL, FW = (f"KUBE-{kind}-CDGGSHYLG3RE2FKL" for kind in ("SVC", "EXT", "SVL", "FW"))
+SEP_ONE, SEP_TWO = "KUBE-SEP-7WW7JE3MKVJF5U6Q", "KUBE-SEP-R377EZRFZZ6RNEZZ"
+
+
+def port(**changes: Any) -> ServicePort:
+    known: dict[str, Any] = {
+        "service": "default/web",
+        "port_name": "http",
+        "protocol": "tcp",
+        "family": "ip",
+        "port": 80,
+        "cluster_ip": "172.30.0.41",
+        "cluster_endpoints": (ONE, TWO),
+        "local_endpoints": (ONE,),
+        "has_endpoints": True,
+    }
+    return ServicePort(**{**known, **changes})
+
+
+def compiled(one: ServicePort, facts: NodeFacts = FACTS) -> Compiled:
+    return compile_service(Layout(one.family, facts), (one,), frontends(one))
+
+
+def text(found: Compiled) -> str:
+    lines = [f"{table} {chain}: {rule}" for (table, chain), rules in found.shared.items() for rule in rules]
+    lines += [f"{chain}: {rule}" for chain, rules in found.chains.items() for rule in rules]
+    return "\n".join(line.replace(" -m comment --comment", "") for line in lines)
+
+
+def test_a_cluster_ip() -> None:
+    assert (
+        text(compiled(port()))
+        == f"""\
+filter KUBE-CLUSTER-IPS: -d 172.30.0.41/32 "default/web" -g KUBE-REFUSE
+nat KUBE-SERVICES: -d 172.30.0.41/32 -p tcp "default/web:http cluster IP" -m tcp --dport 80 -j {SVC}
+{SEP_ONE}: -s 10.180.0.1/32 "default/web:http" -j KUBE-MARK-MASQ
+{SEP_ONE}: -p tcp "default/web:http" -m tcp -j DNAT --to-destination 10.180.0.1:8080
+{SEP_TWO}: -s 10.180.0.2/32 "default/web:http" -j KUBE-MARK-MASQ
+{SEP_TWO}: -p tcp "default/web:http" -m tcp -j DNAT --to-destination 10.180.0.2:8080
+{SVC}: ! -s 10.180.0.0/16 -d 172.30.0.41/32 -p tcp "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+{SVC}: "default/web:http -> 10.180.0.1:8080" -m statistic --mode random --probability 0.50000000000 -j {SEP_ONE}
+{SVC}: "default/web:http -> 10.180.0.2:8080" -j {SEP_TWO}"""
+    )
+
+
+def test_a_node_port() -> None:
+    found = compiled(port(node_port=30080))
+    assert f'nat KUBE-NODEPORTS: -p tcp "default/web:http" -m tcp --dport 30080 -j {EXT}' in text(found)
+    assert found.chains[EXT] == (
+        '-m comment --comment "masquerade traffic for default/web:http external destinations" -j KUBE-MARK-MASQ',
+        f"-j {SVC}",
+    )
+
+
+def test_a_local_frontend_has_short_cuts_for_pods_and_for_the_node() -> None:
+    found = text(compiled(port(external_ips=("203.0.113.7",), external_local=True)))
+    name = "default/web:http external destinations"
+    assert (
+        f"""
+{EXT}: -s 10.180.0.0/16 "pod traffic for {name}" -j {SVC}
+{EXT}: "masquerade LOCAL traffic for {name}" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ
+{EXT}: "route LOCAL traffic for {name}" -m addrtype --src-type LOCAL -j {SVC}
+{EXT}: -j {SVL}"""
+        in found
+    )
+    assert f'{SVL}: "default/web:http -> 10.180.0.1:8080" -j {SEP_ONE}' in found
+
+
+def test_without_local_endpoints_a_local_frontend_drops() -> None:
+    found = text(compiled(port(node_port=30080, external_local=True, local_endpoints=())))
+    where = (
+        'filter KUBE-EXTERNAL-SERVICES: -p tcp "default/web:http has no local endpoints" -m addrtype --dst-type LOCAL'
+    )
+    assert f"{where} -m tcp --dport 30080 -j DROP" in found
+    assert SVL not in found
+
+
+def test_without_endpoints_all_is_refused() -> None:
+    one = port(has_endpoints=False, cluster_endpoints=(), local_endpoints=(), external_ips=("203.0.113.7",))
+    reset = '"default/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with tcp-reset'
+    assert (
+        text(compiled(one))
+        == f"""\
+filter KUBE-CLUSTER-IPS: -d 172.30.0.41/32 "default/web" -g KUBE-REFUSE
+filter KUBE-SERVICES: -d 172.30.0.41/32 -p tcp {reset}
+filter KUBE-EXTERNAL-SERVICES: -d 203.0.113.7/32 -p tcp {reset}"""
+    )
+
+
+def test_an_internal_policy_local_has_a_chain_of_its_own() -> None:
+    found = compiled(port(internal_local=True))
+    assert SVC not in found.chains
+    assert found.chains[SVL][0].startswith("! -s 10.180.0.0/16 -d 172.30.0.41/32 -p tcp")
+    assert SEP_TWO not in found.chains
+    away = text(compiled(port(internal_local=True, local_endpoints=())))
+    assert '-d 172.30.0.41/32 -p tcp "default/web:http has no local endpoints" -m tcp --dport 80 -j DROP' in away
+
+
+def test_affinity_asks_every_list_first() -> None:
+    found = compiled(port(affinity_s=600))
+    recent = "--name KUBE-SEP-7WW7JE3MKVJF5U6Q --mask 255.255.255.255 --rsource"
+    arrow = '-m comment --comment "default/web:http -> 10.180.0.1:8080"'
+    assert found.chains[SVC][1] == f"{arrow} -m recent --rcheck --seconds 600 --reap {recent} -j {SEP_ONE}"
+    assert f" -m recent --set {recent} -m tcp -j DNAT " in found.chains[SEP_ONE][1]
+    assert len(found.chains[SVC]) == 5
+
+
+def test_source_ranges_stand_before_a_load_balancer_address() -> None:
+    ranges = ("192.168.99.0/24", "198.51.100.0/24")
+    one = port(load_balancer_ips=("203.0.113.8",), source_ranges=ranges)
+    found = text(compiled(one))
+    assert (
+        f'nat KUBE-SERVICES: -d 203.0.113.8/32 -p tcp "default/web:http loadbalancer IP" -m tcp --dport 80 -j {FW}'
+        in found
+    )
+    unaccepted = f'"default/web:http traffic not accepted by {FW}" -m tcp --dport 80 -j DROP'
+    assert f"filter KUBE-PROXY-FIREWALL: -d 203.0.113.8/32 -p tcp {unaccepted}" in found
+    allowed = [line for line in found.splitlines() if line.startswith(f"{FW}: ")]
+    sources = [line.split()[2] for line in allowed]
+    assert sources == ["192.168.99.0/24", "198.51.100.0/24", "203.0.113.8/32"], "the node may use its own address"
+
+
+def test_pods_are_told_by_device() -> None:
+    facts = NodeFacts(name="n1", pod_interface="veth*")
+    found = compiled(port(external_ips=("203.0.113.7",), external_local=True), facts)
+    assert found.chains[SVC][0].startswith("-d 172.30.0.41/32 ! -i veth+ -p tcp ")
+    assert found.chains[EXT][0].startswith("-i veth+ -m comment ")
+
+
+def test_pods_that_nothing_tells_apart() -> None:
+    found = compiled(port(), NodeFacts(name="n1"))
+    assert not any("KUBE-MARK-MASQ" in rule for rule in found.chains[SVC])
+    many = compiled(port(), NodeFacts(name="n1", pod_cidrs=("10.1.0.0/16", "10.2.0.0/16")))
+    assert many.chains[SVC][0].endswith("-j KUBE-MARK-OUTSIDE")
+    everyone = compiled(port(), NodeFacts(name="n1", pod_cidrs=("10.1.0.0/16",), masquerade_all=True))
+    assert everyone.chains[SVC][0].startswith("-d 172.30.0.41/32 -p tcp")
+
+
+def test_the_second_family() -> None:
+    one = port(family="ip6", cluster_ip="fd96::10", cluster_endpoints=(Endpoint("fd18::1", 8080),), protocol="udp")
+    found = text(compiled(one))
+    assert "-d fd96::10/128 -p udp" in found
+    assert "-m udp -j DNAT --to-destination [fd18::1]:8080" in found
+
+
+def test_probabilities_are_as_the_kernel_keeps_them() -> None:
+    three = tuple(Endpoint(f"10.180.0.{n}", 8080) for n in (1, 2, 3))
+    rules = compiled(port(cluster_endpoints=three)).chains[SVC][1:]
+    assert [rule.partition("--probability ")[2].partition(" ")[0] for rule in rules] == [
+        "0.33333333349",
+        "0.50000000000",
+        "",
+    ]
+
+
+def test_the_health_check_port_is_open() -> None:
+    found = text(compiled(port(health_check_node_port=32000)))
+    assert (
+        'filter KUBE-NODEPORTS: -p tcp "default/web:http health check node port" -m tcp --dport 32000 -j ACCEPT'
+        in found
+    )
+
+
+def test_a_frontend_of_another_service_is_left_alone() -> None:
+    one = port(external_ips=("203.0.113.7",), node_port=30080)
+    owned = frozenset((Frontend("172.30.0.41", "tcp", 80),))
+    found = text(compile_service(Layout("ip", FACTS), (one,), owned))
+    assert "203.0.113.7" not in found and "30080" not in found
+    assert "nat KUBE-SERVICES: -d 172.30.0.41/32" in found

@@ -1,0 +1,91 @@
+"""Repairs of what a kernel holds, as text; the kernel's side is what iptables-save would print."""
+
+from tests.unit.proxy.dataplanes.iptables.test_compile import FACTS, SEP_ONE, SVC, port
+
+from podwire.proxy.dataplanes.iptables.contents import Contents
+from podwire.proxy.dataplanes.iptables.layout import SERVICES, Layout
+from podwire.proxy.dataplanes.iptables.restore import Saved, count_tables, equal, ours, removal, repair
+from podwire.state.iptables import parse_save
+
+
+def contents(*names: str) -> Contents:
+    made = Contents(Layout("ip", FACTS))
+    for number, name in enumerate(names):
+        made.change({name: (port(service=name, cluster_ip=f"172.30.0.{41 + number}"),)})
+    return made
+
+
+def in_kernel(made: Contents, *more: str) -> Saved:
+    """As iptables-save prints it: the kernel's own chains, then ours; ``more`` are lines of ``nat``."""
+    lines: list[str] = []
+    for ruleset in made.rulesets():
+        own = "PREROUTING OUTPUT POSTROUTING" if ruleset.table == "nat" else "INPUT FORWARD OUTPUT"
+        lines += [f"*{ruleset.table}", *(f":{chain} ACCEPT [0:0]" for chain in own.split())]
+        lines += [f":{chain} - [0:0]" for chain in ruleset.chains]
+        lines += [line for line in more if line.startswith(":") and ruleset.table == "nat"]
+        lines += [line for line in ruleset.lines() if line.startswith("-A")]
+        lines += [line for line in more if line.startswith("-A") and ruleset.table == "nat"]
+        lines += ["COMMIT", "# Completed"]
+    return parse_save("\n".join(lines))
+
+
+def test_what_is_right_is_not_written() -> None:
+    made = contents("default/web")
+    assert repair(in_kernel(made), made.rulesets()) == ""
+
+
+def test_an_empty_kernel_translates_before_it_refuses() -> None:
+    text = repair({}, contents("default/web").rulesets())
+    assert text.index("*nat") < text.index("*filter")
+    assert count_tables(text) == 2
+    lines = text.splitlines()
+    head = [line for line in lines if line.startswith("-I INPUT ")]
+    assert head[-1].endswith("-j KUBE-PROXY-FIREWALL"), "inserted last, so it stands first"
+
+
+def test_a_chain_that_differs_is_written_alone() -> None:
+    made = contents("default/web", "default/other")
+    saved = in_kernel(made)
+    saved["nat"][SVC].pop()  # type: ignore[attr-defined]
+    lines = repair(saved, made.rulesets()).splitlines()
+    assert lines[:2] == ["*nat", f":{SVC} - [0:0]"]
+    assert all(line.startswith(f"-A {SVC} ") for line in lines[2:-1])
+
+
+def test_stale_chains_go_and_those_of_others_stay() -> None:
+    made = contents("default/web")
+    saved = in_kernel(made, ":KUBE-SVC-STALE - [0:0]", ":KUBE-KUBELET-CANARY - [0:0]", "-A KUBE-SVC-STALE -j RETURN")
+    assert repair(saved, made.rulesets()) == "*nat\n:KUBE-SVC-STALE - [0:0]\n-X KUBE-SVC-STALE\nCOMMIT\n"
+
+
+def test_jumps_are_put_back_once() -> None:
+    made = contents("default/web")
+    saved = in_kernel(made, '-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES')
+    (jump,) = [line for line in repair(saved, made.rulesets()).splitlines() if line.startswith("-")]
+    assert jump == '-D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
+    saved["nat"]["PREROUTING"].clear()  # type: ignore[attr-defined]
+    (jump,) = [line for line in repair(saved, made.rulesets()).splitlines() if line.startswith("-")]
+    assert jump == '-I PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
+
+
+def test_removal_leaves_what_others_have() -> None:
+    made = contents("default/web")
+    saved = in_kernel(made, ":DOCKER - [0:0]", "-A PREROUTING -j DOCKER", "-A DOCKER -j RETURN")
+    text = removal(saved)
+    assert "DOCKER" not in text
+    assert {f"-X {SVC}", f"-X {SEP_ONE}", "-X PODWIRE-PROXY"} <= set(text.splitlines())
+    assert text.count("-D ") == sum(len(ruleset.jumps) for ruleset in made.rulesets())
+    assert removal(in_kernel(contents())).count("-X") == sum(len(each.chains) for each in contents().rulesets())
+    assert removal({}) == ""
+
+
+def test_the_order_in_shared_chains_is_free_but_for_the_end() -> None:
+    tail = '-d 192.168.99.1/32 -m comment --comment "last" -j KUBE-NODEPORTS'
+    assert equal(SERVICES, ["a", "b", tail], ["b", "a", tail])
+    assert not equal(SERVICES, ["a", tail, "b"], ["a", "b", tail])
+    assert not equal(("nat", SVC), ["a", "b"], ["b", "a"])
+
+
+def test_ownership_is_by_name() -> None:
+    assert ours("nat", "KUBE-SEP-7WW7JE3MKVJF5U6Q") and ours("filter", "KUBE-FORWARD")
+    assert not ours("filter", "KUBE-FIREWALL") and not ours("mangle", "KUBE-SERVICES") and not ours("nat", "KUBE-FOO")

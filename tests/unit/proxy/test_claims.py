@@ -1,0 +1,35 @@
+"""Who has a frontend."""
+
+from podwire.proxy.claims import Claims
+
+
+def test_the_first_has_it_and_the_next_by_name_gets_it() -> None:
+    claims: Claims[int] = Claims()
+    assert claims.claim("c", frozenset((1, 2))) == {1, 2}
+    assert claims.claim("b", frozenset((2, 3))) == {3}
+    assert claims.claim("a", frozenset((2,))) == frozenset()
+    assert claims.waiting() == ("a", "b")
+    assert claims.released() == []
+    assert claims.claim("c", frozenset((1,))) == {1}
+    assert claims.released() == ["a", "b"]
+    assert claims.claim("a", frozenset((2,))) == {2}
+    assert claims.claim("b", frozenset((2, 3))) == {3}
+    assert claims.waiting() == ("b",)
+
+
+def test_who_lets_go_of_what_it_waits_for_gets_nothing() -> None:
+    claims: Claims[int] = Claims()
+    claims.claim("a", frozenset((1,)))
+    claims.claim("b", frozenset((1,)))
+    claims.claim("b", frozenset())
+    claims.claim("a", frozenset())
+    assert claims.released() == []
+    assert claims.waiting() == ()
+
+
+def test_claiming_again_changes_nothing() -> None:
+    claims: Claims[int] = Claims()
+    for _ in range(2):
+        assert claims.claim("a", frozenset((1,))) == {1}
+        assert claims.claim("b", frozenset((1,))) == frozenset()
+    assert claims.released() == []
