@@ -5,6 +5,8 @@ from functools import partial
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.network import read_paths
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
@@ -16,6 +18,7 @@ from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, listener, serve_page
 from podwire.proxy.metrics import ProxyMetrics
+from podwire.proxy.nodeports import within
 from podwire.proxy.registry import open_dataplane
 from podwire.proxy.report import Report
 from podwire.proxy.runner import ServiceProxy, Sources
@@ -35,7 +38,11 @@ class ServicePart:
         settings = parse_settings(config.proxy)
         facts = NodeFacts(
             name=config.node_name,
-            pod_cidrs=config.cluster_cidrs,
+            node_port_ranges=settings.node_port_ranges,
+            external_ips=settings.allow_external_ips,
+            pod_cidrs=() if settings.detect_local_mode == "NodeCIDR" else config.cluster_cidrs,
+            pod_cidrs_of_node=settings.detect_local_mode == "NodeCIDR",
+            pod_interface=settings.pod_interface,
             service_cidrs=config.service_cidrs,
             masquerade_bit=settings.masquerade_bit,
             masquerade_all=settings.masquerade_all,
@@ -48,15 +55,13 @@ class ServicePart:
         self._nodes, self._events, self._healthz = nodes, events, settings.healthz
         self._pulse = Pulse(clock)
         self._metrics = ProxyMetrics(settings.mode, clock)
-        self._checks = HealthChecks(
-            self._pulse, listener(), lambda: self._proxy.facts.addresses, clock, self._unchecked
-        )
+        self._checks = HealthChecks(self._pulse, listener(), self._node_port_addresses, clock, self._unchecked)
         self._proxy = ServiceProxy(
             Sources(services=self._services, slices=self._slices, nodes=nodes),
             self._plane,
             facts,
             clock,
-            flow_cleaner(lambda: self._proxy.facts.addresses),
+            flow_cleaner(self._node_port_addresses),
             Report(self._pulse, self._metrics, self._checks, clock),
         )
 
@@ -79,6 +84,15 @@ class ServicePart:
         if self._healthz is not None:
             tasks["proxy health"] = partial(serve_page, listener(), self._healthz, self._page, self._clock)
         return tasks
+
+    def _node_port_addresses(self) -> tuple[str, ...]:
+        """Where node ports answer, as of now."""
+        facts = self._proxy.facts
+        if not facts.node_port_ranges:
+            return facts.addresses
+        with Netlink() as netlink:
+            own = (address.cidr.partition("/")[0] for address in read_paths(netlink).addresses)
+            return within(own, facts.node_port_ranges)
 
     def _page(self, path: str) -> bytes:
         if path == "/healthz":

@@ -92,7 +92,8 @@ def _resolve_port(
 ) -> ServicePort:
     pieces, node = world
     spec = service.spec
-    external = spec.type in ("NodePort", "LoadBalancer") or bool(spec.external_ips)
+    external_ips = spec.external_ips if node.external_ips else ()
+    external = spec.type in ("NodePort", "LoadBalancer") or bool(external_ips)
     candidates = gather(pieces, port, node.name)
     choice = choose(candidates, node)
     node_port = port.node_port if spec.type in ("NodePort", "LoadBalancer") else 0
@@ -106,7 +107,7 @@ def _resolve_port(
         port=port.port,
         cluster_ip=address,
         node_port=node_port,
-        external_ips=_addresses(spec.external_ips, family),
+        external_ips=_addresses(external_ips, family),
         load_balancer_ips=_load_balancer_ips(service, family),
         source_ranges=_source_ranges(spec.load_balancer_source_ranges, family),
         internal_local=spec.internal_traffic_policy == "Local",

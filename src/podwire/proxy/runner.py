@@ -211,6 +211,9 @@ class ServiceProxy:
             return
         zone = new.metadata.labels.get(ZONE_LABEL, "")
         facts = msgspec.structs.replace(self._facts, zone=zone, addresses=new.internal_ips)
+        if facts.pod_cidrs_of_node:
+            own = new.spec.pod_cidrs or tuple(filter(None, (new.spec.pod_cidr,)))
+            facts = msgspec.structs.replace(facts, pod_cidrs=own)
         if facts != self._facts:
             self._facts = facts
             self._full = True

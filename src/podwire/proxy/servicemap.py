@@ -80,9 +80,17 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     zone: str = ""
     addresses: tuple[str, ...] = ()
-    """Where node ports answer: the node's internal addresses, both families."""
+    """The node's internal addresses, both families; node ports answer there unless ``node_port_ranges`` says more."""
+    node_port_ranges: tuple[str, ...] = ()
+    """Node ports answer on every address of the node in these ranges, save loopback; empty: on ``addresses``."""
     pod_cidrs: tuple[str, ...] = ()
     """Sources that count as pods (the cluster's pod ranges); without one, nothing is told apart by source."""
+    pod_cidrs_of_node: bool = False
+    """Whether ``pod_cidrs`` follow the node's own ``spec.podCIDRs``."""
+    pod_interface: str = ""
+    """Devices that pods come in by, such as ``cni0`` or ``veth*``; not empty: instead of ``pod_cidrs``."""
+    external_ips: bool = True
+    """Whether ``spec.externalIPs`` are served."""
     service_cidrs: tuple[str, ...] = ()
     """Ranges in which an address without a Service is dropped."""
     masquerade_bit: int = 14

@@ -1,13 +1,19 @@
 """The proxy's settings, read from the ``proxy`` section of an agent's configuration."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.proxy.nodeports import PRIMARY, parse_ranges
 from podwire.proxy.registry import DATAPLANES
+
+DetectLocal = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
+
+_INTERFACE = re.compile(r"[^\s/:*\"]{1,15}")
 
 
 class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -16,17 +22,36 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     ``mode`` is a data plane of the registry. ``masquerade_bit`` (0 to 29) is the bit of the packet mark that asks for
     masquerade; ``masquerade_all`` hides the source of everything that goes to a cluster address.
     ``healthz_bind_address`` is where ``/healthz`` and ``/livez`` of the proxy are answered; empty: nowhere.
+    ``node_port_addresses`` are the ranges in which node ports answer, or ``primary``; ``allow_external_ips`` false
+    leaves ``spec.externalIPs`` out. ``detect_local_mode`` says by what a packet is known to come from a pod:
+    ClusterCIDR (the agent's ``clusterCIDRs``), NodeCIDR (the node's own), or by the device it comes in by,
+    BridgeInterface or InterfaceNamePrefix, with ``detect_local_interface`` its name or the beginning of it.
     """
 
     mode: str = "nftables"
     masquerade_bit: int = 14
     masquerade_all: bool = False
     healthz_bind_address: str = "0.0.0.0:10256"
+    node_port_addresses: tuple[str, ...] = (PRIMARY,)
+    allow_external_ips: bool = msgspec.field(default=True, name="allowExternalIPs")
+    detect_local_mode: DetectLocal = "ClusterCIDR"
+    detect_local_interface: str = ""
 
     @property
     def healthz(self) -> tuple[str, int] | None:
         """Address and port of ``healthz_bind_address``, None for nowhere."""
         return parse_address(self.healthz_bind_address) if self.healthz_bind_address else None
+
+    @property
+    def node_port_ranges(self) -> tuple[str, ...]:
+        """``node_port_addresses`` as the node's facts have it."""
+        return parse_ranges(self.node_port_addresses)
+
+    @property
+    def pod_interface(self) -> str:
+        """The devices that pods come in by, where the mode tells pods by them; ``*`` at the end means any."""
+        name = self.detect_local_interface
+        return {"BridgeInterface": name, "InterfaceNamePrefix": f"{name}*"}.get(self.detect_local_mode, "")
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -53,8 +78,17 @@ def parse_settings(document: Mapping[str, Any], source: str = "proxy") -> ProxyS
         raise ConfigError(source, "mode", f"unknown data plane {settings.mode!r}: expected {', '.join(DATAPLANES)}")
     if not 0 <= settings.masquerade_bit <= 29:
         raise ConfigError(source, "masqueradeBit", f"{settings.masquerade_bit} is not between 0 and 29")
-    try:
-        _ = settings.healthz
-    except ValueError as problem:
-        raise ConfigError(source, "healthzBindAddress", str(problem)) from problem
+    by_interface = settings.detect_local_mode in ("BridgeInterface", "InterfaceNamePrefix")
+    if by_interface and not _INTERFACE.fullmatch(settings.detect_local_interface):
+        problem = f"{settings.detect_local_interface!r} is not a device name, which {settings.detect_local_mode} needs"
+        raise ConfigError(source, "detectLocalInterface", problem)
+    checks: dict[str, Callable[[], object]] = {
+        "healthzBindAddress": lambda: settings.healthz,
+        "nodePortAddresses": lambda: settings.node_port_ranges,
+    }
+    for field, check in checks.items():
+        try:
+            check()
+        except ValueError as problem:
+            raise ConfigError(source, field, str(problem)) from problem
     return settings

@@ -1,7 +1,7 @@
 """The packet table of Services: ``tests/cases/services/*.yaml`` as API objects and expected outcomes.
 
 Every proxy data plane runs every case, through the tracer and as real packets. The world that the cases speak of is
-fixed: see the head of ``policies.yaml``.
+fixed: see the head of ``policies.yaml``. A case may replace facts of the node by ``node``.
 """
 
 from pathlib import Path
@@ -43,6 +43,8 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
     """One of these, and always the same one."""
     refused: bool = False
     dropped: bool = False
+    untouched: bool = False
+    """It goes on to where it was sent."""
     seen: str = ""
     """client or node; empty: either."""
 
@@ -74,13 +76,15 @@ class Case(msgspec.Struct, frozen=True):
     services: tuple[api.Service, ...]
     slices: tuple[api.EndpointSlice, ...]
     packets: tuple[Packet, ...]
+    node: NodeFacts = NODE
+    """The node that the case is about."""
 
-    def resolved(self, node: NodeFacts = NODE) -> dict[str, tuple[ServicePort, ...]]:
+    def resolved(self, node: NodeFacts | None = None) -> dict[str, tuple[ServicePort, ...]]:
         """The resolved Services by key."""
         found: dict[str, tuple[ServicePort, ...]] = {}
         for service in self.services:
             own = [s for s in self.slices if s.metadata.labels[SERVICE_NAME_LABEL] == service.metadata.name]
-            found[f"default/{service.metadata.name}"] = resolve(service, own, node)
+            found[f"default/{service.metadata.name}"] = resolve(service, own, node or self.node)
         return found
 
 
@@ -97,7 +101,8 @@ def _case(document: dict[str, Any]) -> Case:
         if endpoints is not None:
             slices.extend(_slice(entry, endpoints, family) for family in (0, 1))
     packets = msgspec.convert(document["packets"], tuple[Packet, ...])
-    return Case(document["name"], services, tuple(slices), packets)
+    node = msgspec.convert(msgspec.to_builtins(NODE) | document.get("node", {}), NodeFacts)
+    return Case(document["name"], services, tuple(slices), packets, node)
 
 
 def _service(entry: dict[str, Any]) -> api.Service:
@@ -117,7 +122,10 @@ def _service(entry: dict[str, Any]) -> api.Service:
         else None,
         ports=tuple(_port(port) for port in entry["ports"]),
     )
-    ingress = tuple(api.LoadBalancerIngress(ip=address) for address in entry.get("ingress", ()))
+    ingress = tuple(
+        msgspec.convert({"ip": address} if isinstance(address, str) else address, api.LoadBalancerIngress)
+        for address in entry.get("ingress", ())
+    )
     return api.Service(
         metadata=ObjectMeta(name=entry["name"], namespace="default", labels=entry.get("labels", {})),
         spec=spec,

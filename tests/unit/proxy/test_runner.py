@@ -11,7 +11,7 @@ import pytest
 from podwire.errors import KernelError
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
-from podwire.model.node import Node, NodeAddress, NodeStatus
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.proxy.resolve import SERVICE_NAME_LABEL
 from podwire.proxy.runner import ZONE_LABEL, ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
@@ -298,5 +298,19 @@ def test_what_happens_is_reported_and_a_refused_commit_loses_nothing() -> None:
                 "begin", "refused", "begin", "committed alldefault/web", "forgot 0",
             ]  # fmt: skip
             assert bench.flows == [(0, 1)]
+
+    run(scenario)
+
+
+def test_pods_may_be_those_of_the_node_s_own_ranges() -> None:
+    async def scenario(bench: Bench) -> None:
+        facts = NodeFacts(name="n1", pod_cidrs_of_node=True)
+        sources = Sources(bench.services, bench.slices, bench.nodes)
+        bench.proxy = ServiceProxy(sources, bench.plane, facts, bench.clock)
+        async with bench.running():
+            bench.nodes.put("n1", Node(metadata=ObjectMeta(name="n1"), spec=NodeSpec(pod_cidrs=("10.0.1.0/24",))))
+            await bench.calls(2)
+            assert bench.plane.facts is not None
+            assert bench.plane.facts.pod_cidrs == ("10.0.1.0/24",)
 
     run(scenario)

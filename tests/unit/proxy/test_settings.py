@@ -21,6 +21,10 @@ def test_defaults() -> None:
         ({"masqueradeBit": 31}, "not between 0 and 29"),
         ({"masqueradeBit": "x"}, "masqueradeBit"),
         ({"mod": "nftables"}, "mod"),
+        ({"nodePortAddresses": ["primary", "::/0"]}, "nodePortAddresses: primary stands alone"),
+        ({"detectLocalMode": "Guess"}, "detectLocalMode"),
+        ({"detectLocalMode": "BridgeInterface"}, "detectLocalInterface: '' is not a device name"),
+        ({"detectLocalMode": "InterfaceNamePrefix", "detectLocalInterface": "a b"}, "InterfaceNamePrefix needs"),
         ({"healthzBindAddress": "10256"}, "healthzBindAddress: .*such as 0.0.0.0:10256"),
         ({"healthzBindAddress": "node:10256"}, "healthzBindAddress: 'node'"),
     ],
@@ -28,6 +32,19 @@ def test_defaults() -> None:
 def test_a_wrong_setting_is_named(document: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_settings(document)
+
+
+def test_how_pods_are_known() -> None:
+    assert parse_settings({}).pod_interface == ""
+    bridge = {"detectLocalMode": "BridgeInterface", "detectLocalInterface": "cni0"}
+    assert parse_settings(bridge).pod_interface == "cni0"
+    assert parse_settings(bridge | {"detectLocalMode": "InterfaceNamePrefix"}).pod_interface == "cni0*"
+    assert parse_settings(bridge | {"detectLocalMode": "NodeCIDR"}).pod_interface == ""
+
+
+def test_where_node_ports_answer() -> None:
+    assert parse_settings({}).node_port_ranges == ()
+    assert parse_settings({"nodePortAddresses": ["10.0.0.0/8"]}).node_port_ranges == ("10.0.0.0/8", "::/0")
 
 
 def test_where_health_is_answered() -> None:

@@ -33,6 +33,8 @@ errors), anything else by ICMP. Priorities are those of kube-proxy's documented 
 """
 
 from collections.abc import Mapping
+from ipaddress import collapse_addresses, ip_network
+from typing import Any
 
 import msgspec
 
@@ -78,6 +80,12 @@ class Layout:
         self.facts = facts
         self.address = _ADDRESS[family]
         self.pods = of_family(facts.pod_cidrs, family)
+        self._no_pod = f'iifname != "{facts.pod_interface}"' if facts.pod_interface else ""
+        if not self._no_pod and self.pods:
+            self._no_pod = f"{family} saddr != @pod-cidrs"
+        self._to_node = f"{family} daddr @node-addresses"
+        if facts.node_port_ranges:
+            self._to_node = f"fib daddr type local {family} daddr @node-port-ranges"
         self._mark = f"0x{facts.masquerade_mark:08x}"
         self._frontend = f"{family} daddr . meta l4proto . th dport"
 
@@ -116,9 +124,22 @@ class Layout:
                 size=AFFINITY_SIZE,
             ),
             self._filled("node-addresses", of_family(self.facts.addresses, self.family), ()),
+            *self._node_port_ranges(),
             self._filled("pod-cidrs", self.pods, ("interval",)),
             self._filled("service-cidrs", of_family(self.facts.service_cidrs, self.family), ("interval",)),
         )
+
+    def _node_port_ranges(self) -> tuple[Set, ...]:
+        """The ranges without loopback, which the kernel would not translate from."""
+        if not self.facts.node_port_ranges:
+            return ()
+        loopback = ip_network("::1/128" if self.family == "ip6" else "127.0.0.0/8")
+        ranges: list[Any] = []
+        for text in of_family(self.facts.node_port_ranges, self.family):
+            network: Any = ip_network(text)
+            ranges.extend(network.address_exclude(loopback) if loopback.subnet_of(network) else (network,))
+        rest = (str(network) for network in collapse_addresses(ranges) if not network.subnet_of(loopback))
+        return (self._filled("node-port-ranges", tuple(rest), ("interval",)),)
 
     def _filled(self, name: str, values: tuple[str, ...], flags: tuple[str, ...]) -> Set:
         declared = Set(name=name, key=(self.address,), flags=flags)
@@ -166,8 +187,8 @@ class Layout:
         )
 
     def _dispatch(self) -> tuple[Rule, ...]:
-        outside = f"{self.family} saddr != @pod-cidrs fib saddr type != local"
-        to_node = f"{self.family} daddr @node-addresses"
+        outside = f"{self._no_pod} fib saddr type != local".strip()
+        to_node = self._to_node
         return self.rules(
             f"{outside} {self._frontend} vmap @local-services",
             f"{self._frontend} vmap @services",
@@ -178,7 +199,7 @@ class Layout:
     def _refused(self) -> tuple[Rule, ...]:
         return self.rules(
             f"{self._frontend} vmap @refused-services",
-            f"{self.family} daddr @node-addresses meta l4proto . th dport vmap @refused-node-ports",
+            f"{self._to_node} meta l4proto . th dport vmap @refused-node-ports",
             f"{self.family} daddr @cluster-ips goto refuse",
             f"{self.family} daddr @service-cidrs drop",
         )
@@ -198,8 +219,8 @@ class Layout:
         mark = f"meta mark set meta mark | {self._mark}"
         if kind == "external" or (kind == "cluster" and self.facts.masquerade_all):
             return mark
-        if kind == "cluster" and self.pods:
-            return f"{self.family} saddr != @pod-cidrs {mark}"
+        if kind == "cluster" and self._no_pod:
+            return f"{self._no_pod} {mark}"
         return ""
 
     def _affine(self, shape: Shape, candidate: str) -> tuple[Rule, ...]:

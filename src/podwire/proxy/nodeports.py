@@ -1,0 +1,39 @@
+"""Where node ports answer: ``nodePortAddresses`` as kube-proxy reads it (pure).
+
+``primary`` alone (the default) means the node's internal addresses. Otherwise every address of the node in one of the
+ranges; a family that no range names is not restricted. Loopback never answers: the kernel routes nothing from there.
+"""
+
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_network
+
+from podwire.proxy.servicemap import of_family
+
+PRIMARY = "primary"
+_EVERYTHING = {"ip": "0.0.0.0/0", "ip6": "::/0"}
+
+
+def parse_ranges(texts: Iterable[str]) -> tuple[str, ...]:
+    """The ranges for :class:`podwire.proxy.servicemap.NodeFacts`; empty for ``primary``.
+
+    Raises: ValueError naming the text that is wrong.
+    """
+    given = tuple(texts)
+    if given == (PRIMARY,):
+        return ()
+    if PRIMARY in given:
+        raise ValueError(f"{PRIMARY} stands alone, or there are ranges")
+    ranges = tuple(dict.fromkeys(str(ip_network(text)) for text in given))
+    return (*ranges, *(all_of_it for family, all_of_it in _EVERYTHING.items() if not of_family(ranges, family)))
+
+
+def within(addresses: Iterable[str], ranges: Iterable[str]) -> tuple[str, ...]:
+    """The addresses in one of the ranges, in their order; not those of loopback and of one link alone."""
+    networks = [ip_network(text) for text in ranges]
+    found = dict.fromkeys(addresses)
+    values = ((text, ip_address(text)) for text in found)
+    return tuple(
+        text
+        for text, value in values
+        if not (value.is_loopback or value.is_link_local) and any(value in network for network in networks)
+    )

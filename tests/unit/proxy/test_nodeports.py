@@ -1,0 +1,33 @@
+"""Where node ports answer."""
+
+import pytest
+
+from podwire.proxy.nodeports import parse_ranges, within
+
+
+@pytest.mark.parametrize(
+    ("texts", "ranges"),
+    [
+        (["primary"], ()),
+        (["192.168.0.0/24"], ("192.168.0.0/24", "::/0")),
+        (["fd00::/64"], ("fd00::/64", "0.0.0.0/0")),
+        (["0.0.0.0/0", "::/0", "0.0.0.0/0"], ("0.0.0.0/0", "::/0")),
+        ([], ("0.0.0.0/0", "::/0")),
+    ],
+)
+def test_ranges(texts: list[str], ranges: tuple[str, ...]) -> None:
+    assert parse_ranges(texts) == ranges
+
+
+@pytest.mark.parametrize(("texts", "words"), [
+    (["primary", "10.0.0.0/8"], "stands alone"), (["10.0.0.1/8"], "host bits"), (["all"], "'all'"),
+])  # fmt: skip
+def test_a_wrong_range_is_named(texts: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_ranges(texts)
+
+
+def test_addresses_within() -> None:
+    own = ["127.0.0.1", "192.168.0.3", "10.0.0.3", "192.168.0.3", "::1", "fe80::1", "fd00::3"]
+    assert within(own, parse_ranges(["192.168.0.0/24"])) == ("192.168.0.3", "fd00::3")
+    assert within(own, parse_ranges([])) == ("192.168.0.3", "10.0.0.3", "fd00::3")

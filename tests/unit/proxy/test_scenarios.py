@@ -1,0 +1,72 @@
+"""The further scenarios, followed through the tables of the nftables data plane."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from podwire.proxy.dataplanes.nftables.contents import Contents
+from podwire.proxy.dataplanes.nftables.layout import Layout
+from podwire.state.nft import Table
+from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
+from podwire.trace.nft import Tracer
+from podwire.trace.packet import Machine, Outcome
+from podwire.trace.packet import Packet as Traced
+
+CASES = read_cases(Path(__file__).parents[2] / "cases/services/scenarios.yaml")
+POD_OF = {address: pod for pod, pair in ADDRESSES.items() for address in pair}
+PODS = {"one", "two", "far"}
+MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
+
+
+def tables(case: Case) -> list[Table]:
+    found = []
+    for family in ("ip", "ip6"):
+        contents = Contents(Layout(family, case.node))
+        resolved = case.resolved()
+        contents.change({key: tuple(p for p in ports if p.family == family) for key, ports in resolved.items()})
+        found.append(contents.table())
+    return found
+
+
+def judge(outcome: Outcome) -> str:
+    if outcome.verdict == "reject" or (outcome.delivered and outcome.verdict == "accept"):
+        return "refused"
+    if outcome.verdict == "drop":
+        return "dropped"
+    return POD_OF.get(outcome.packet.destination, outcome.packet.destination)
+
+
+def expected(packet: Packet) -> set[str]:
+    if packet.untouched:
+        return {packet.address}
+    if packet.refused or packet.dropped:
+        return {"refused" if packet.refused else "dropped"}
+    return set(packet.reaches or packet.sticky)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_scenario(case: Case) -> None:
+    tracer = Tracer(tables(case), MACHINE)
+    for packet in case.packets:
+        traced = Traced(
+            source=packet.client,
+            destination=packet.address,
+            protocol=packet.protocol,
+            destination_port=packet.port,
+            input="" if packet.source == "node" else packet.source,
+        )
+        outcomes = list(tracer.outcomes(traced))
+        ends = {judge(outcome) for outcome in outcomes}
+        if packet.refused and POD_OF.get(packet.address) in PODS:
+            # It reaches a pod, which has nobody on that port.
+            assert ends == {POD_OF[packet.address]}, f"{packet}\n{outcomes[0]}"
+            continue
+        assert ends == expected(packet), f"{packet}\n{outcomes[0]}"
+        if packet.seen and ends <= set(ADDRESSES):
+            assert {o.masqueraded for o in outcomes} == {packet.seen == "node"}, f"{packet}\n{outcomes[0]}"
+
+
+def test_facts_of_the_node_are_replaced_alone() -> None:
+    case = next(case for case in CASES if case.name == "hints on a node without a zone")
+    assert case.node == msgspec.structs.replace(NODE, zone="")
