@@ -77,6 +77,10 @@ def generate_name(prefix: str) -> str:
     return prefix[:58] + "".join(random.choices(_NAME_CHARACTERS, k=5))
 
 
+_UNCOUNTED = ("finalize", "binding")
+"""Subresources whose writes are no change of what somebody wants."""
+
+
 def counts_generations(kind: Kind) -> bool:
     """Whether objects carry a generation."""
     return kind.custom or kind.table in GENERATIONS
@@ -100,13 +104,19 @@ def prepare_create(kind: Kind, obj: Object) -> None:
 
 
 def prepare_update(kind: Kind, new: Object, old: Object) -> None:
-    """Keeps what a plain update may not change, and counts the generation."""
+    """Keeps what a plain update may not change."""
     if kind.has_status:
         _keep(new, old, "status")
     if kind.table == "/namespaces":
         _keep(new, old, "spec")
         new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = old["metadata"]["name"]
-    if counts_generations(kind) and _content(kind, new) != _content(kind, old):
+
+
+def count_generation(kind: Kind, new: Object, old: Object, subresource: str) -> None:
+    """Counts a change of the content; both have their defaults, so leaving out what is one is no change."""
+    if subresource in _UNCOUNTED or not counts_generations(kind):
+        return
+    if _content(kind, new) != _content(kind, old):
         new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
 
 
@@ -128,7 +138,7 @@ def prepare_change(kind: Kind, new: Object, old: Object, subresource: str) -> No
     """As :func:`prepare_update`, through a subresource where that says less."""
     if subresource == "ephemeralcontainers":
         _keep_all_but_ephemeral(new, old)
-    if subresource not in ("finalize", "binding"):
+    if subresource not in _UNCOUNTED:
         prepare_update(kind, new, old)
 
 

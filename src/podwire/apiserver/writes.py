@@ -194,6 +194,7 @@ class Writer:
         else:
             strategies.prepare_change(kind, new, before, call.subresource)
             new = self._semantics.prepare(call, new, before)
+            strategies.count_generation(kind, new, before, call.subresource)
         self._semantics.validate(call, new, before)
         if not applied:
             self._semantics.track(call, new, before, self.now())

@@ -60,6 +60,28 @@ def test_an_update_without_a_change_writes_nothing(play: Callable[..., None]) ->
     play(scenario)
 
 
+def test_to_apply_the_same_again_writes_nothing(play: Callable[..., None]) -> None:
+    """Also where the stored object has a default inside of what is replaced as a whole."""
+    body = deployment("web")
+    container = body["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+
+    async def scenario(api: Any) -> None:
+        path = f"{DEPLOYMENTS}/web?fieldManager=me&force=true"
+        _, first = await api("PATCH", path, body, content_type="application/apply-patch+yaml")
+        stored = first["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]
+        assert stored == {"apiVersion": "v1", "fieldPath": "status.podIP"}
+        _, again = await api("PATCH", path, body, content_type="application/apply-patch+yaml")
+        assert again["metadata"] == first["metadata"]
+        _, put = await api("PUT", f"{DEPLOYMENTS}/web", {**body, "metadata": {"name": "web"}})
+        assert put["metadata"]["generation"] == 1
+        container["image"] = "other"
+        _, changed = await api("PATCH", path, body, content_type="application/apply-patch+yaml")
+        assert changed["metadata"]["generation"] == 2
+
+    play(scenario)
+
+
 def test_generated_names_are_free_and_dry_runs_store_nothing(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         body = {"metadata": {"generateName": "x-"}}
