@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.dns.forward import read_resolv_conf
 from podwire.errors import ApiUnreachable, ClusterError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
@@ -81,7 +82,9 @@ class ClusterSupervisor:
         (self._run / "resolv.conf").write_text(f"nameserver {layout.host_address}\n", encoding="ascii")
         if not self._relaying:
             self._relaying = True
-            self._tasks.start("upstream", UpstreamRelay(str(layout.host_address), self._clock).serve)
+            upstreams = read_resolv_conf("/etc/resolv.conf", loopback=True)
+            relay = UpstreamRelay((str(layout.host_address), 53), upstreams, self._clock)
+            self._tasks.start("upstream", relay.serve)
         self._keep(components.apiserver(layout, config, port))
         build.nodes(layout, fabric)
         progress(f"fabric: {config.nodes} nodes on {layout.segment_count} segment(s)")

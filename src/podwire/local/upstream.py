@@ -9,20 +9,24 @@ import asyncio
 import struct
 from typing import cast
 
-from podwire.dns.forward import Forwarder, ForwardOptions, read_resolv_conf
+from podwire.dns import wire
+from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded
+from podwire.errors import ProtocolError
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
 
-PORT = 53
 _LENGTH = struct.Struct("!H")
-_SERVFAIL = b"\x81\x82"
-"""QR, RD, RA; response code 2."""
 
 
 def refusal(request: bytes) -> bytes:
-    """The answer SERVFAIL to a request, with its question and nothing else (RFC 1035 section 4.1.1)."""
-    return request[:2] + _SERVFAIL + request[4:6] + bytes(6) + request[12:]
+    """The answer SERVFAIL to a request, with its question and nothing else; empty for what is no request."""
+    try:
+        query = wire.parse_query(request)
+    except ProtocolError:
+        return b""
+    flags = wire.QR | (query.flags & wire.RD) | wire.RA | wire.SERVFAIL
+    return wire.encode(wire.Message(query.id, flags, query.name, query.qtype, query.qclass))
 
 
 class _Datagrams(asyncio.DatagramProtocol):
@@ -39,19 +43,28 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._relay.tasks.start("relay", self._answer(data, addr))
 
     async def _answer(self, data: bytes, addr: tuple[str, int]) -> None:
-        reply = await self._relay.forwarder.ask(data, tcp=False)
-        if self._transport is not None:
-            self._transport.sendto(reply or refusal(data), addr)
+        reply = await self._relay.answer(data, tcp=False)
+        if reply and self._transport is not None:
+            self._transport.sendto(reply, addr)
 
 
 class UpstreamRelay:
-    """Answers on one address, UDP and TCP."""
+    """Answers on one address and port, UDP and TCP, with what ``upstreams`` say."""
 
-    def __init__(self, address: str, clock: Clock) -> None:
-        self._address = address
+    def __init__(self, place: tuple[str, int], upstreams: tuple[tuple[str, int], ...], clock: Clock) -> None:
+        self._place = place
         self._log = Log("upstream")
         self.tasks = TaskSet(lambda name, failure: self._log.warning("query failed", problem=failure, task=name))
-        self.forwarder = Forwarder(read_resolv_conf("/etc/resolv.conf", loopback=True), clock, ForwardOptions())
+        self._forwarder = Forwarder(upstreams, clock, ForwardOptions())
+
+    async def answer(self, request: bytes, *, tcp: bool) -> bytes:
+        """The reply of a name server, or SERVFAIL when none replies; empty for what is no request."""
+        if not (refused := refusal(request)):
+            return b""
+        try:
+            return await self._forwarder.ask(request, tcp=tcp) or refused
+        except Overloaded:
+            return refused
 
     async def serve(self) -> None:
         """Serves until cancelled.
@@ -59,10 +72,9 @@ class UpstreamRelay:
         Raises: OSError when the address cannot be used.
         """
         loop = asyncio.get_running_loop()
-        place = (self._address, PORT)
-        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), local_addr=place)
+        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), local_addr=self._place)
         try:
-            server = await asyncio.start_server(self._converse, *place)
+            server = await asyncio.start_server(self._converse, *self._place)
             async with server:
                 await server.serve_forever()
         finally:
@@ -73,8 +85,9 @@ class UpstreamRelay:
         try:
             while True:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                request = await reader.readexactly(length)
-                reply = await self.forwarder.ask(request, tcp=True) or refusal(request)
+                reply = await self.answer(await reader.readexactly(length), tcp=True)
+                if not reply:
+                    return
                 writer.write(_LENGTH.pack(len(reply)) + reply)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
