@@ -1,0 +1,109 @@
+"""The API answers nothing for longer than a node may be silent: the network goes on, and nobody is given up.
+
+The server is stopped (SIGSTOP): connections stay open and say nothing, which is worse than a server that has gone.
+"""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import done, flows, identities, layout, netns_of, own_name, running, server
+from driver import Cluster, eventually, shell_pod
+
+from podwire.dns import wire
+from podwire.dns.names import encode_name
+from podwire.kernel import netns
+
+NAME = own_name("away")
+AWAY_S = 65.0
+SERVICE = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: both}
+spec: {type: NodePort, selector: {tier: web}, ports: [{port: 80, nodePort: 30080}]}
+"""
+
+
+@pytest.fixture
+def cluster_of_two() -> Iterator[Cluster]:
+    manifest = server("one", "node-1", "tier: web") + server("two", "node-2", "tier: web") + SERVICE
+    with running(NAME, "--nodes", "2", stdin=f"{manifest}---{shell_pod('client', 'sleep 600')}") as cluster:
+        yield cluster
+
+
+@contextmanager
+def stopped(cluster: Cluster) -> Iterator[None]:
+    """The API server does nothing for as long as the block lasts."""
+    record = json.loads((Path(layout(cluster).run) / "processes/apiserver.json").read_text())
+    os.kill(int(record["pid"]), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(int(record["pid"]), signal.SIGCONT)
+
+
+def ready_since(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    """Of each node whether it is ready, and since when."""
+    return {
+        node["metadata"]["name"]: (ready["status"], ready["lastTransitionTime"])
+        for node in cluster.get("nodes")["items"]
+        for ready in node["status"]["conditions"]
+        if ready["type"] == "Ready"
+    }
+
+
+def resolved(namespace: Path, name: str) -> str:
+    """The address that cluster DNS says a name has, empty when it says none."""
+    query = wire.encode(wire.Message(id=7, flags=wire.RD, name=encode_name(name), qtype=wire.A))
+    with netns.inside(namespace):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
+        sock.settimeout(2)
+        sock.connect(("10.96.0.10", 53))
+        sock.send(query)
+        records = wire.parse_message(sock.recv(4096)).answer
+    return ".".join(str(byte) for record in records for byte in record.head + record.tail)
+
+
+def seen_ready(cluster: Cluster) -> list[Any]:
+    slices = cluster.get("endpointslices", "-l", "kubernetes.io/service-name=both")["items"]
+    return [endpoint["conditions"]["ready"] for one in slices for endpoint in one["endpoints"]]
+
+
+def test_a_silent_api(cluster_of_two: Cluster) -> None:
+    cluster = cluster_of_two
+    address = cluster.get("service", "both")["spec"]["clusterIP"]
+    client = netns_of(cluster, "client")
+    before, nodes = identities(cluster), ready_since(cluster)
+    with flows(cluster, [("one", "two"), ("two", "one"), ("client", address)]) as all_of_them:
+        with stopped(cluster):
+            until = time.monotonic() + AWAY_S
+            assert cluster.run(["kubectl", "get", "nodes", "--request-timeout=2s"]).returncode != 0
+            # What somebody takes away meanwhile comes back: agents need no API to hold what they know.
+            done("exec", "--name", NAME, "node-1", "ip", "link", "delete", "podwire-vxlan")
+            eventually(
+                lambda: "podwire-vxlan" in done("exec", "--name", NAME, "node-1", "ip", "-br", "link"), within=10
+            )
+            while time.monotonic() < until:
+                assert resolved(client, "both.default.svc.cluster.local") == address
+                time.sleep(1)
+        cluster.kubectl("get", "nodes", "--request-timeout=30s")
+        # Nobody was given up, then or later, and what is wanted now is done by everybody.
+        for _ in range(20):
+            assert ready_since(cluster) == nodes
+            assert seen_ready(cluster) == [True, True]
+            time.sleep(0.5)
+        cluster.apply(server("three", "node-1", "tier: web"))
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/three", "--timeout=30s")
+        eventually(lambda: "three" in all_of_them[2].answered_by)
+    assert [flow.problems for flow in all_of_them] == [[], [], []]
+    assert {name: found for name, found in identities(cluster).items() if name != "three"} == before
+    done("probe", "--name", NAME)
