@@ -177,7 +177,7 @@ class Writer:
 
         Raises: ApiError when it was changed meanwhile or is invalid.
         """
-        kind = call.kind
+        kind, dry_run = call.kind, call.dry_run
         before = old.object()
         meta, old_meta = new["metadata"], before["metadata"]
         self._check_identity(kind, old, meta)
@@ -200,7 +200,7 @@ class Writer:
             self._semantics.track(call, new, before, self.now())
         if same(new, before):
             return Written(old, None, created=False)
-        if call.dry_run:
+        if dry_run:
             return Written(None, new, created=False)
         if deletes_now(new, before):
             return Written(self._store.delete(old, new), None, created=False)

@@ -1,0 +1,78 @@
+"""Dry runs of every kind of write: checked and answered as if done, and nothing is stored or given away."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+SERVICES = "/api/v1/namespaces/default/services"
+MERGE = "application/merge-patch+json"
+LABELS = {"app": "web"}
+TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "c", "image": "nginx"}]}}
+WEB: dict[str, Any] = {
+    "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+    "spec": {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": TEMPLATE},
+}  # fmt: skip
+SCALED = {"spec": {"replicas": 5}}
+
+FIVE: dict[str, Any] = {**WEB, "spec": {**WEB["spec"], "replicas": 5}}
+
+WRITES: dict[str, tuple[str, str, Any, str]] = {
+    "patch": ("PATCH", f"{DEPLOYMENTS}/web", SCALED, MERGE),
+    "apply": ("PATCH", f"{DEPLOYMENTS}/web", FIVE,
+              "application/apply-patch+yaml"),
+    "update": ("PUT", f"{DEPLOYMENTS}/web", FIVE,
+               "application/json"),
+    "scale": ("PATCH", f"{DEPLOYMENTS}/web/scale", SCALED, MERGE),
+    "status": ("PATCH", f"{DEPLOYMENTS}/web/status", {"status": {"replicas": 5}}, MERGE),
+    "delete": ("DELETE", f"{DEPLOYMENTS}/web", None, "application/json"),
+    "delete all": ("DELETE", DEPLOYMENTS, None, "application/json"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_dry_run_stores_nothing(play: Callable[..., None], write: str) -> None:
+    method, path, body, media_type = WRITES[write]
+
+    async def scenario(api: Any) -> None:
+        _, before = await api("POST", DEPLOYMENTS, WEB)
+        events = await api.watch(f"{DEPLOYMENTS}?watch=true&resourceVersion={before['metadata']['resourceVersion']}")
+        more = "&fieldManager=me&force=true" if write == "apply" else ""
+        status, answer = await api(method, f"{path}?dryRun=All{more}", body, content_type=media_type)
+        assert status == 200, answer
+        if body is not None:
+            part = "status" if write == "status" else "spec"
+            assert answer[part]["replicas"] == 5
+        await api.settle()
+        assert (await api("GET", f"{DEPLOYMENTS}/web"))[1] == before
+        assert events.short == []
+
+    play(scenario)
+
+
+def test_a_dry_run_is_refused_like_the_write(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", CONFIGMAPS, {"metadata": {"name": "x"}})
+        assert (await api("POST", f"{CONFIGMAPS}?dryRun=All", {"metadata": {"name": "x"}}))[0] == 409
+        assert (await api("POST", f"{CONFIGMAPS}?dryRun=All", {"metadata": {"name": "No_Good"}}))[0] == 422
+        assert (await api("DELETE", f"{CONFIGMAPS}/y?dryRun=All"))[0] == 404
+        assert (await api("PATCH", f"{CONFIGMAPS}/x?dryRun=Some", {}, content_type=MERGE))[0] == 400
+
+    play(scenario)
+
+
+def test_a_dry_run_of_a_service_takes_no_address_and_no_port(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        spec = {"type": "NodePort", "clusterIP": "10.96.9.9", "ports": [{"port": 80, "nodePort": 30099}]}
+        for name in ("a", "b"):
+            status, answer = await api("POST", f"{SERVICES}?dryRun=All", {"metadata": {"name": name}, "spec": spec})
+            assert (status, answer["spec"]["clusterIP"]) == (201, "10.96.9.9")
+        status, _ = await api("POST", SERVICES, {"metadata": {"name": "c"}, "spec": spec})
+        assert status == 201
+        status, answer = await api("POST", f"{SERVICES}?dryRun=All", {"metadata": {"name": "d"}, "spec": spec})
+        assert (status, answer["reason"]) == (422, "Invalid")
+        assert "already allocated" in answer["message"]
+
+    play(scenario)
