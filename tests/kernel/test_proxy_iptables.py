@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import socket
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -18,9 +20,11 @@ from tests.kernel.serviceworld import (
     proxy_follows_and_heals,
 )
 
-from podwire.kernel.iptables import Iptables, Kind, Programs, choose, find
-from podwire.proxy.dataplanes.iptables.dataplane import FAMILIES, IptablesDataPlane, clear, held
-from podwire.proxy.dataplanes.iptables.restore import canonical
+from podwire.kernel import netns
+from podwire.kernel.iptables import Kind, Programs, choose, find
+from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
+from podwire.proxy.registry import Registry
+from podwire.proxy.switch import Switch
 from podwire.state.iptables import Ruleset
 from podwire.testing.servicecases import ADDRESSES, NODE, Case
 
@@ -55,16 +59,13 @@ def test_packet_table(world: World, plane: IptablesDataPlane, case: Case) -> Non
 
 def in_kernel(plane: IptablesDataPlane) -> list[str]:
     """What the kernel holds of ours, and no more than that in chains of others."""
-    found: list[str] = []
-    for family in FAMILIES:
-        with Iptables(family, plane.programs, path("node")) as tool:
-            found += (str(sorted_out(ruleset)) for ruleset in held(tool))
-    return found
+    return [str(sorted_out(ruleset)) for ruleset in held(path("node"))]
 
 
 def sorted_out(ruleset: Ruleset) -> Ruleset:
-    chains = {name: canonical((ruleset.table, name), rules) for name, rules in sorted(ruleset.chains.items())}
-    return msgspec.structs.replace(ruleset, chains=chains, jumps=tuple(sorted(ruleset.jumps)))
+    return msgspec.structs.replace(
+        ruleset, chains=dict(sorted(ruleset.chains.items())), jumps=tuple(sorted(ruleset.jumps))
+    )
 
 
 def wanted(plane: IptablesDataPlane) -> list[str]:
@@ -145,6 +146,9 @@ def test_rules_without_our_mark_are_not_cleared(plane: IptablesDataPlane) -> Non
     inside("node", f"ip6tables-{plane.programs.kind}", "-t", "nat", "-X", "PODWIRE-PROXY")
     assert not clear(path("node"))
     assert "KUBE-SERVICES" in iptables(plane, "-t", "nat", "-S")
+    iptables(plane, "-t", "nat", "-N", "KUBE-PROXY-CANARY")
+    assert clear(path("node")), "a kube-proxy that is gone"
+    assert "KUBE-" not in iptables(plane, "-t", "nat", "-S")
 
 
 def test_the_kind_that_is_in_use_is_chosen() -> None:
@@ -187,6 +191,52 @@ def test_the_proxy_follows_its_sources_and_heals(world: World) -> None:
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
         proxy_follows_and_heals(world, plane, lambda: inside("node", "nft", "flush", "ruleset"))
         plane.remove()
+
+
+@pytest.mark.parametrize("order", [("nftables", "iptables"), ("iptables", "nftables")])
+def test_a_change_of_mode_under_traffic_loses_nothing(world: World, order: tuple[str, str]) -> None:
+    services = by_name("externalTrafficPolicy Local").resolved() | by_name("ClusterIP").resolved()
+    with contextlib.closing(Switch(Registry(path("node")), order[0], NODE)) as plane:
+        plane.load(services)
+        stop, results = threading.Event(), []
+
+        def traffic() -> None:
+            while not stop.is_set():
+                results.append(world.connect("far", "10.96.0.10", 80)[0])
+
+        client = threading.Thread(target=traffic)
+        client.start()
+        for _ in range(2):
+            for mode in (order[1], order[0]):
+                plane.wanted = mode
+                plane.load(services)
+                assert (plane.name, plane.problem) == (mode, None)
+                assert ("podwire-proxy" in inside("node", "nft", "list", "tables")) == (mode == "nftables")
+                assert bool(held(path("node"))) == (mode == "iptables")
+                assert not plane.disturbed()
+        stop.set()
+        client.join()
+        assert len(results) > 50
+        assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
+        for name in order:
+            Registry(path("node")).clear(name)
+
+
+def test_a_connection_outlives_a_change_of_mode(world: World) -> None:
+    services = by_name("ports and protocols are independent").resolved()
+    with contextlib.closing(Switch(Registry(path("node")), "nftables", NODE)) as plane:
+        plane.load(services)
+        with netns.inside(path("far")):
+            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with client:
+            client.settimeout(1)
+            client.connect(("10.96.0.10", 53))
+            for mode in ("iptables", "nftables", "iptables"):
+                plane.wanted = mode
+                plane.load(services)
+                client.send(b"x")
+                assert client.recv(100).split()[0] == b"two"
+        Registry(path("node")).clear("iptables")
 
 
 def test_many_services_change_at_once(world: World, plane: IptablesDataPlane) -> None:

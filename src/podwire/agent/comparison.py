@@ -11,7 +11,15 @@ from pathlib import Path
 from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
-from podwire.state.drift import Difference, compare_network, compare_table, missing_share, surplus_table
+from podwire.state.drift import (
+    Difference,
+    compare_network,
+    compare_ruleset,
+    compare_table,
+    missing_share,
+    surplus_table,
+)
+from podwire.state.iptables import Ruleset
 from podwire.state.share import Share
 
 
@@ -36,6 +44,8 @@ def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
         with Netlink(place) as netlink:
             have = network.read(netlink, share.owner, tuple(x.path for x in share.state.sysctls))
         yield from compare_network(have, share)
+    if share.rulesets:
+        yield from _compare_rulesets(share, place)
     if not share.tables and not share.absent:
         return
     with Nft(place) as nft:
@@ -45,3 +55,12 @@ def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
             surplus = nft.read(family, name)
             if surplus is not None:
                 yield from surplus_table(share.title, surplus)
+
+
+def _compare_rulesets(share: Share, place: Path | None) -> Iterator[Difference]:
+    from podwire.proxy.dataplanes.iptables.dataplane import held
+
+    there = {(each.family, each.table): each for each in held(place)}
+    for want in share.rulesets:
+        have = there.get((want.family, want.table), Ruleset(family=want.family, table=want.table))
+        yield from compare_ruleset(share.title, have, want)

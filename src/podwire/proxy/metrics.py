@@ -28,7 +28,7 @@ class ProxyMetrics:
     """What the proxy counts; ``mode`` is the data plane."""
 
     def __init__(self, mode: str, clock: Clock) -> None:
-        self._mode = mode
+        self.mode = mode
         self._clock = clock
         self._started = clock.now()
         self._durations = {kind: Distribution(_SYNC_BOUNDS) for kind in ("", "full_", "partial_")}
@@ -124,9 +124,9 @@ class ProxyMetrics:
             ):
                 value = instant.timestamp() if instant is not None else 0.0
                 yield Sample(f"{prefix}proxy_rules_{name}", text, value, labels)
-            if self._mode in _FAILURES:
+            if self.mode in _FAILURES:
                 text = "Commits that the kernel refused."
-                name = f"{prefix}proxy_rules_{_FAILURES[self._mode]}"
+                name = f"{prefix}proxy_rules_{_FAILURES[self.mode]}"
                 yield Sample(name, text, self._failures, labels, "counter")
 
     def _programmed(self, family: str) -> Histogram:

@@ -1,4 +1,8 @@
-"""The proxy data planes by name; the class is imported when it is chosen."""
+"""The proxy data planes by name; the module is imported when one is chosen.
+
+Each has a class that programs, and a function that takes away what an earlier run left. The order is that in which
+one stands in for another that cannot be had.
+"""
 
 import importlib
 from pathlib import Path
@@ -8,10 +12,11 @@ from podwire.proxy.servicemap import NodeFacts
 
 DATAPLANES = {
     "nftables": "podwire.proxy.dataplanes.nftables.dataplane:NftablesDataPlane",
+    "iptables": "podwire.proxy.dataplanes.iptables.dataplane:IptablesDataPlane",
 }
 
 FEATURES = {"nftables": "nftables"}
-"""The kernel feature that each needs, as in ``kernel.features``."""
+"""The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
 
 
 def open_dataplane(name: str, facts: NodeFacts, netns: Path | str | None = None) -> Any:
@@ -21,3 +26,29 @@ def open_dataplane(name: str, facts: NodeFacts, netns: Path | str | None = None)
     """
     module, _, attribute = DATAPLANES[name].partition(":")
     return getattr(importlib.import_module(module), attribute)(facts, netns)
+
+
+class Registry:
+    """The data planes of one network namespace (None: that of this process)."""
+
+    def __init__(self, netns: Path | str | None = None) -> None:
+        self._netns = netns
+
+    def names(self) -> tuple[str, ...]:
+        """All there are."""
+        return tuple(DATAPLANES)
+
+    def open(self, name: str, facts: NodeFacts) -> Any:
+        """One by its name.
+
+        Raises: KeyError for a name that is not in the registry; KernelError.
+        """
+        return open_dataplane(name, facts, self._netns)
+
+    def clear(self, name: str) -> bool:
+        """Takes away what an earlier run left of one; whether there was anything.
+
+        Raises: KeyError for a name that is not in the registry; KernelError.
+        """
+        found: bool = importlib.import_module(DATAPLANES[name].partition(":")[0]).clear(self._netns)
+        return found

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from podwire.state import changes
 from podwire.state.changes import Change
+from podwire.state.iptables import Ruleset
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import Chain, Set, Table
@@ -99,6 +100,19 @@ def compare_table(title: str, have: Table | None, want: Table) -> Iterator[Diffe
     old_chains, new_chains = ({chain.name: chain for chain in table.chains} for table in (have, want))
     for name in sorted(old_chains.keys() | new_chains.keys()):
         yield from _compare_chain(place, old_chains.get(name), new_chains.get(name))
+
+
+def compare_ruleset(title: str, have: Ruleset, want: Ruleset) -> Iterator[Difference]:
+    """The differences of one table of iptables; the order of rules counts where both sides have the same ones."""
+    place = f"{title}: {want.title}"
+    yield from _replaced(place, sorted(_jumps(have)), sorted(_jumps(want)))
+    for chain in sorted(have.chains.keys() | want.chains.keys()):
+        old, new = ([f":{chain}", *table.chains[chain]] if chain in table.chains else [] for table in (have, want))
+        yield from _replaced(f"{place}, chain {chain}", old, new)
+
+
+def _jumps(ruleset: Ruleset) -> Iterator[str]:
+    return (f"-A {chain} {rule}" for chain, rule in ruleset.jumps)
 
 
 def missing_share(share: Share) -> Iterator[Difference]:

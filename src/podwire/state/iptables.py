@@ -33,6 +33,11 @@ class Ruleset(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     jumps: tuple[tuple[str, str], ...] = ()
     """(chain, rule) in chains that are not."""
 
+    @property
+    def title(self) -> str:
+        """As it is spoken of: ``iptables nat``, ``ip6tables filter``."""
+        return f"{self.family}tables {self.table}"
+
     def __str__(self) -> str:
         return "\n".join(self.lines())
 

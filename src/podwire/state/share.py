@@ -22,8 +22,9 @@ from typing import Any
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.state import grammar, network
+from podwire.state import grammar, iptables, network
 from podwire.state.grammar import Grammar, Option
+from podwire.state.iptables import Ruleset
 from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import FAMILIES, Table
 from podwire.state.nft_text import parse_table
@@ -48,6 +49,8 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     note: str = ""
     state: NetworkState = NetworkState()
     tables: tuple[Table, ...] = ()
+    rulesets: tuple[Ruleset, ...] = ()
+    """Tables of iptables: podwire's chains in them, and the jumps there."""
     absent: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
@@ -69,6 +72,8 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         yield from map(str, self.state.objects())
         for table in self.tables:
             yield from table.lines()
+        for ruleset in self.rulesets:
+            yield from ruleset.lines()
         for family, name in self.absent:
             yield f"no table {family} {name}"
 
@@ -78,6 +83,9 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         for table in self.tables:
             where = f"{self.title}: table {table.family} {table.name}"
             yield from ((where, line.strip()) for line in table.lines() if line)
+        for ruleset in self.rulesets:
+            where = f"{self.title}: {ruleset.title}"
+            yield from ((where, line) for line in ruleset.lines() if line[0] in ":-")
 
 
 _PART = Grammar(
@@ -137,6 +145,7 @@ def _finished(head: Share | None, body: list[str], source: str) -> list[Share]:
     where = f"{source}, part {head.title}"
     objects: list[str] = []
     tables: list[Table] = []
+    rulesets: list[Ruleset] = []
     absent: list[tuple[str, str]] = []
     inside: list[str] = []
     for line in body:
@@ -145,16 +154,21 @@ def _finished(head: Share | None, body: list[str], source: str) -> list[Share]:
             if line == "}":
                 tables.append(_parse_table(inside, where))
                 inside = []
-        elif line.startswith("table "):
+            elif line == "COMMIT":
+                rulesets.append(_parse_ruleset(inside, where))
+                inside = []
+        elif line.startswith(("table ", "*")):
             inside = [line]
         elif line.startswith("no table "):
             absent.append(_parse_absent(line, where))
         else:
             objects.append(line)
     if inside:
-        raise ConfigError(where, inside[0], "no line `}` ends the table")
+        raise ConfigError(where, inside[0], "no line `}` or `COMMIT` ends the table")
     state = network.parse("\n".join(objects), where)
-    return [msgspec.structs.replace(head, state=state, tables=tuple(tables), absent=tuple(absent))]
+    return [
+        msgspec.structs.replace(head, state=state, tables=tuple(tables), rulesets=tuple(rulesets), absent=tuple(absent))
+    ]
 
 
 def _parse_table(lines: list[str], where: str) -> Table:
@@ -162,6 +176,13 @@ def _parse_table(lines: list[str], where: str) -> Table:
     if len(words) != 4 or words[1] not in FAMILIES or words[3] != "{":
         raise ConfigError(where, lines[0], "a table begins: table FAMILY NAME {")
     return parse_table("\n".join(lines))
+
+
+def _parse_ruleset(lines: list[str], where: str) -> Ruleset:
+    try:
+        return iptables.parse(lines)
+    except ValueError as failure:
+        raise ConfigError(where, lines[0], str(failure)) from failure
 
 
 def _parse_absent(line: str, where: str) -> tuple[str, str]:

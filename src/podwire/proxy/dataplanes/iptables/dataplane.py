@@ -9,18 +9,18 @@ leaves everything in force; ``remove`` takes away our chains, of both kinds, and
 6. Without IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import netns
-from podwire.kernel.iptables import Iptables, Programs, Ticker, choose, find, legacy_tables, nft_tables
+from podwire.kernel.iptables import Iptables, Kind, Programs, Ticker, choose, find, legacy_tables, nft_tables
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import Layout
-from podwire.proxy.dataplanes.iptables.names import MARK
-from podwire.proxy.dataplanes.iptables.restore import count_tables, ours, removal, repair
+from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK, MARK
+from podwire.proxy.dataplanes.iptables.restore import Saved, canonical, count_tables, ours, removal, repair
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.state.iptables import TABLES, Ruleset, parse_save
 
@@ -89,6 +89,7 @@ class IptablesDataPlane:
     """Services through iptables in one network namespace (None: that of this process)."""
 
     name = "iptables"
+    instant = False
 
     def __init__(self, facts: NodeFacts, place: Path | str | None = None, programs: Programs | None = None) -> None:
         self.programs = programs or choose(place)
@@ -224,36 +225,53 @@ def _remove(tool: Iptables) -> int:
     return count_tables(text)
 
 
-def clear(place: Path | str | None = None) -> bool:
-    """Takes away what an earlier data plane of this mode left, of either kind; whether there was anything.
+def _left(place: Path | str | None, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
+    """Kinds of iptables in which rules with one of the marks are, and all that they print, by family.
 
     Where no table of iptables exists no program is run.
+    """
+    kinds: tuple[tuple[Kind, bool], ...] = (("nft", bool(nft_tables(place))), ("legacy", bool(legacy_tables(place))))
+    for kind, used in kinds:
+        programs = find(kind) if used else None
+        if programs is None:
+            continue
+        saved: dict[str, Saved] = {}
+        for family in FAMILIES:
+            with Iptables(family, programs, place) as tool:
+                saved[family] = parse_save(tool.save())
+        if any(mark in tables.get("nat", {}) for tables in saved.values() for mark in marks):
+            yield programs, saved
+
+
+def clear(place: Path | str | None = None) -> bool:
+    """Takes away what an earlier data plane of this mode left, or kube-proxy; whether there was anything.
 
     Raises: KernelError.
     """
     found = False
-    for kind, tables in (("nft", nft_tables(place)), ("legacy", legacy_tables(place))):
-        programs = find(kind) if tables else None  # type: ignore[arg-type]
-        if programs is None:
-            continue
-        for family in FAMILIES:
+    for programs, saved in _left(place, MARK, KUBE_PROXY_MARK):
+        found = True
+        for family, tables in saved.items():
             with Iptables(family, programs, place) as tool:
-                if MARK in parse_save(tool.save()).get("nat", {}):
-                    found = bool(_remove(tool)) or found
+                tool.restore(removal(tables))
     return found
 
 
-def held(tool: Iptables) -> tuple[Ruleset, ...]:
-    """What the kernel holds of ours, a table each.
+def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
+    """What the kernel holds of ours, a table each; shared chains in canonical order.
 
     Raises: KernelError.
     """
-    saved = parse_save(tool.save())
-    return tuple(_own_part(tool.family, table, saved.get(table, {})) for table in TABLES)
+    return tuple(
+        _own_part(family, table, tables.get(table, {}))
+        for _, saved in _left(place, MARK)
+        for family, tables in saved.items()
+        for table in TABLES
+    )
 
 
-def _own_part(family: str, table: str, chains: Mapping[str, list[str]]) -> Ruleset:
-    own = {chain: tuple(rules) for chain, rules in chains.items() if ours(table, chain)}
+def _own_part(family: str, table: str, chains: Mapping[str, Sequence[str]]) -> Ruleset:
+    own = {chain: canonical((table, chain), rules) for chain, rules in chains.items() if ours(table, chain)}
     jumps = tuple(
         (chain, rule)
         for chain, rules in chains.items()

@@ -12,6 +12,9 @@ from podwire.proxy.servicemap import Endpoint, ServicePort
 MARK = "PODWIRE-PROXY"
 """An empty chain of ``nat`` that says whose the others are: kube-proxy's have the same names."""
 
+KUBE_PROXY_MARK = "KUBE-PROXY-CANARY"
+"""The chain by which kube-proxy notices that its rules were taken away."""
+
 OWN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")
 """Chains of single Services; all in ``nat``."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from podwire.proxy.dataplanes.iptables.layout import SHARED, ChainKey
-from podwire.proxy.dataplanes.iptables.names import MARK, OWN_PREFIXES
+from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK, MARK, OWN_PREFIXES
 from podwire.state.iptables import TABLES, Rules, Ruleset
 
 Saved = Mapping[str, Mapping[str, Sequence[str]]]
@@ -20,9 +20,9 @@ _ORDER = ("nat", "filter")
 """A whole load translates before it refuses."""
 
 CONSTANT: Mapping[str, frozenset[str]] = {
-    "nat": frozenset((MARK, "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ", "KUBE-MARK-OUTSIDE",
+    "nat": frozenset((MARK, KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ", "KUBE-MARK-OUTSIDE",
                       "KUBE-POSTROUTING")),
-    "filter": frozenset(("KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-FORWARD",
+    "filter": frozenset((KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-FORWARD",
                          "KUBE-PROXY-FIREWALL", "KUBE-CLUSTER-IPS", "KUBE-REFUSE")),
 }  # fmt: skip
 """Chains that are ours by name; others that begin with KUBE- may be kubelet's."""

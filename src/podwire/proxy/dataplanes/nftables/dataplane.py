@@ -30,6 +30,7 @@ class NftablesDataPlane:
     """Services through nftables in one network namespace (None: that of this process)."""
 
     name = "nftables"
+    instant = True
 
     def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
         self._nft = Nft(netns)
@@ -165,6 +166,18 @@ class NftablesDataPlane:
         Raises: KernelError.
         """
         return tuple(table for f in FAMILIES if (table := self._nft.read(f, TABLE)) is not None)
+
+
+def clear(netns: Path | str | None = None) -> bool:
+    """Takes away what an earlier data plane of this mode left; whether there was anything.
+
+    Raises: KernelError.
+    """
+    with Nft(netns) as nft:
+        left = [family for family, name in nft.tables() if name == TABLE and family in FAMILIES]
+        for family in left:
+            nft.commit(removal(family, TABLE))
+    return bool(left)
 
 
 def _copy(table: Table) -> Table:
