@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "exec": ("podwire.cli.cluster:execute", "Run a command in a node's network namespace."),
     "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
     "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
+    "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
     "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services."),
     "controller": ("podwire.cli.component:controller", "Run the cluster's controllers."),
     "dns": ("podwire.cli.component:dns", "Run cluster DNS."),

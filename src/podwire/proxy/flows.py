@@ -1,12 +1,18 @@
-"""Which UDP flows lead nowhere after a change of endpoints, and their removal.
+"""Which flows lead nowhere after a change of endpoints, and their removal.
 
-The kernel goes on sending a UDP flow to the endpoint it was translated to, whatever the rules say now. A flow to a
+The kernel goes on sending a flow to the endpoint it was translated to, whatever the rules say now. A UDP flow to a
 changed frontend is stale when what answers it is not a serving endpoint of that frontend; terminating endpoints that
 serve still count. Flows that were not translated at all (sent before the Service had an endpoint) are stale too, and
-so are those of a Service that has no endpoint left or is gone. TCP and SCTP are never touched.
+so are those of a Service that has no endpoint left or is gone.
+
+TCP is touched only on request: a connection to an endpoint that is gone (its node died, its pod was removed without a
+word) would otherwise hang until its own time-outs. Once the kernel has forgotten it, the client's next packet is
+translated anew, and the endpoint that gets it, or the rule that refuses where none is left, answers with a reset. A
+client that sends nothing learns nothing. SCTP is never touched.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,22 +20,32 @@ import msgspec
 from podwire.kernel.conntrack import Conntrack, Flow
 from podwire.proxy.servicemap import ServicePort
 
+UDP: Collection[str] = ("udp",)
+UDP_AND_TCP: Collection[str] = ("udp", "tcp")
+
 
 class StaleFlows(msgspec.Struct, frozen=True):
-    """Serving endpoints by frontend: (address, port) or, for node ports, port."""
+    """Serving endpoints by frontend: (protocol, address, port), for node ports with an empty address."""
 
-    frontends: Mapping[tuple[str, int], frozenset[str]]
-    node_ports: Mapping[int, frozenset[str]]
-    node_addresses: frozenset[str]
+    frontends: Mapping[tuple[str, str, int], frozenset[str]]
+    node_addresses: frozenset[str] = frozenset()
+
+    @property
+    def protocols(self) -> frozenset[str]:
+        """The protocols of the frontends, as connection tracking names them."""
+        return frozenset(protocol for protocol, _, _ in self.frontends)
+
+    @property
+    def node_ports(self) -> bool:
+        """Whether any frontend is a node port."""
+        return any(not address for _, address, _ in self.frontends)
 
     def __call__(self, flow: Flow) -> bool:
         """Whether the flow leads nowhere."""
-        if flow.protocol != "UDP":
-            return False
         target = flow.original
-        allowed = self.frontends.get((target.dst, target.dport))
+        allowed = self.frontends.get((flow.protocol, target.dst, target.dport))
         if allowed is None and target.dst in self.node_addresses:
-            allowed = self.node_ports.get(target.dport)
+            allowed = self.frontends.get((flow.protocol, "", target.dport))
         if allowed is None:
             return False
         address, port = flow.reply.src, flow.reply.sport
@@ -37,51 +53,53 @@ class StaleFlows(msgspec.Struct, frozen=True):
 
 
 def stale_flows(
-    before: Iterable[ServicePort], after: Iterable[ServicePort], node_addresses: Iterable[str]
+    before: Iterable[ServicePort], after: Iterable[ServicePort], protocols: Collection[str] = UDP
 ) -> StaleFlows:
-    """The rule for a change of UDP ports; frontends that are gone allow nothing.
+    """The rule for a change of ports; frontends that are gone allow nothing.
 
-    Left out are frontends that lost no endpoint and did not get their first: no flow to them can be stale.
+    Left out are frontends that lost no endpoint and did not get their first (which matters to UDP alone): no flow to
+    them can be stale.
     """
-    had, have = _serving(before), _serving(after)
-    frontends: dict[tuple[str, int], frozenset[str]] = {}
-    node_ports: dict[int, frozenset[str]] = {}
+    had = _serving(port for port in before if port.protocol in protocols)
+    have = _serving(port for port in after if port.protocol in protocols)
+    frontends: dict[tuple[str, str, int], frozenset[str]] = {}
     for front in had.keys() | have.keys():
         old, new = had.get(front, frozenset()), have.get(front, frozenset())
-        if old - new or (new and not old):
-            address, port = front
-            if address:
-                frontends[address, port] = new
-            else:
-                node_ports[port] = new
-    return StaleFlows(frontends, node_ports, frozenset(node_addresses))
+        if old - new or (new and not old and front[0] == "UDP"):
+            frontends[front] = new
+    return StaleFlows(frontends)
 
 
-def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, int], frozenset[str]]:
-    """Serving endpoints by address and port, those of node ports by an empty address."""
-    found: dict[tuple[str, int], frozenset[str]] = {}
+def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, str, int], frozenset[str]]:
+    """Serving endpoints by protocol, address and port, those of node ports by an empty address."""
+    found: dict[tuple[str, str, int], frozenset[str]] = {}
     for port in ports:
+        protocol = port.protocol.upper()
         for address in (port.cluster_ip, *port.external_ips, *port.load_balancer_ips):
-            found[address, port.port] = frozenset(port.serving)
+            found[protocol, address, port.port] = frozenset(port.serving)
         if port.node_port:
-            found["", port.node_port] = frozenset(port.serving) | found.get(("", port.node_port), frozenset())
+            front = (protocol, "", port.node_port)
+            found[front] = frozenset(port.serving) | found.get(front, frozenset())
     return found
 
 
 def flow_cleaner(
-    node_addresses: Callable[[], Iterable[str]], netns: Path | str | None = None
-) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], int]:
-    """A function that forgets the stale flows of a change in a network namespace, and says how many.
+    node_addresses: Callable[[], Iterable[str]], netns: Path | str | None = None, protocols: Collection[str] = UDP
+) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], int] | None]:
+    """A function from a change to what forgets its stale flows (and says how many), None where there can be none.
 
     Listing costs 1.5 us for each flow of the namespace, and a walk through the kernel's one hash table for all
-    namespaces (some 5 ms), so a change that leaves no flow stale does not list.
+    namespaces (some 5 ms) for each protocol, so a change that leaves no flow stale does not list.
     """
 
-    def clean(before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> int:
-        stale = stale_flows(before, after, node_addresses())
-        if not stale.frontends and not stale.node_ports:
-            return 0
+    def forget(stale: StaleFlows) -> int:
+        if stale.node_ports:
+            stale = StaleFlows(stale.frontends, frozenset(node_addresses()))
         with Conntrack(netns) as conntrack:
-            return conntrack.forget(stale, protocol="UDP")
+            return sum(conntrack.forget(stale, protocol=protocol) for protocol in sorted(stale.protocols))
+
+    def clean(before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], int] | None:
+        stale = stale_flows(before, after, protocols)
+        return partial(forget, stale) if stale.frontends else None
 
     return clean

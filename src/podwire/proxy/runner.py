@@ -4,13 +4,13 @@ Guarantees: 1. nothing is written before Services and EndpointSlices are both kn
 is in force; 2. a change is committed 10 ms after it came, or 50 ms after the first of a burst; 3. only Services named
 by a changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused
 commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop;
-5. tables that somebody else changed are put right within 0.2 s; 6. after a change of UDP endpoints, flows to
-endpoints that do not serve any more are forgotten, also when none is left; 7. the health checks, metrics and
-flows of a refused commit follow when it succeeds.
+5. tables that somebody else changed are put right within 0.2 s; 6. after a change of UDP endpoints (on request of
+TCP too), flows to endpoints that do not serve any more are forgotten, also when none is left; 7. the health checks,
+metrics and flows of a refused commit follow when it succeeds.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -47,7 +47,15 @@ class Source(Protocol[T]):
 class DataPlane(Protocol):
     """What programs a kernel; see ``proxy.registry`` for those there are."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        ...
+
+    @property
+    def instant(self) -> bool:
+        """Whether an update is a matter of few milliseconds; otherwise it is done in a thread."""
+        ...
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> object:
         """Makes the kernel hold exactly these Services."""
@@ -57,8 +65,8 @@ class DataPlane(Protocol):
         """Takes over changed Services; an empty tuple removes one."""
         ...
 
-    def heal(self) -> object:
-        """Puts right what somebody else changed."""
+    def heal(self) -> Sequence[object]:
+        """Puts right what somebody else changed; what had to be written, all of it false when there was nothing."""
         ...
 
     def fileno(self) -> int:
@@ -74,8 +82,8 @@ class DataPlane(Protocol):
         ...
 
 
-FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], int]
-"""Given ports before and after a change, forgets flows that lead nowhere; how many there were."""
+FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], int] | None]
+"""From ports before and after a change to what forgets flows that lead nowhere and says how many; None: none can."""
 
 
 class Reporter(Protocol):
@@ -151,6 +159,11 @@ class ServiceProxy:
     def facts(self) -> NodeFacts:
         """The node as last seen."""
         return self._facts
+
+    def reload(self) -> None:
+        """Has everything loaded again, as after a change of the data plane's mode."""
+        self._full = True
+        self._wake.set()
 
     async def run(self) -> None:
         """Programs until cancelled; what is in force stays."""
@@ -241,11 +254,12 @@ class ServiceProxy:
             everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
             await asyncio.to_thread(self._plane.load, everything, self._facts)
             self._rules_changed()
-        elif changed:
+        elif changed and self._plane.instant:
             self._plane.update(changed)
-        if disturbed and not full:
-            self._log.warning("rules were changed by somebody else", plane=self._plane.name)
-            await asyncio.to_thread(self._plane.heal)
+        elif changed:
+            await asyncio.to_thread(self._plane.update, changed)
+        if disturbed and not full and any(await asyncio.to_thread(self._plane.heal)):
+            self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
         before = {key: self._resolved.get(key, ()) for key in changed}
         self._keep(changed)
         if self._reporter is not None:
@@ -277,14 +291,14 @@ class ServiceProxy:
     async def _forget_flows(self, before: ServiceMap, after: ServiceMap) -> None:
         if self._clean_flows is None:
             return
-        old = tuple(p for ports in before.values() for p in ports if p.protocol == "udp")
-        new = tuple(p for ports in after.values() for p in ports if p.protocol == "udp")
-        if not old and not new:
+        old, new = (tuple(p for ports in some.values() for p in ports) for some in (before, after))
+        forget = self._clean_flows(old, new)
+        if forget is None:
             return
         started = self._clock.monotonic()
         try:
-            count = await asyncio.to_thread(self._clean_flows, old, new)
+            count = await asyncio.to_thread(forget)
             if self._reporter is not None:
                 self._reporter.flows_forgotten(count, self._clock.monotonic() - started)
         except KernelError as failure:
-            self._log.warning("stale UDP flows remain", problem=str(failure))
+            self._log.warning("stale flows remain", problem=str(failure))

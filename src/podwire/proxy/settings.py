@@ -10,6 +10,7 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.proxy.nodeports import PRIMARY, parse_ranges
 from podwire.proxy.registry import DATAPLANES
+from podwire.proxy.sysctls import ConntrackSettings
 
 DetectLocal = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 
@@ -26,6 +27,7 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     leaves ``spec.externalIPs`` out. ``detect_local_mode`` says by what a packet is known to come from a pod:
     ClusterCIDR (the agent's ``clusterCIDRs``), NodeCIDR (the node's own), or by the device it comes in by,
     BridgeInterface or InterfaceNamePrefix, with ``detect_local_interface`` its name or the beginning of it.
+    ``reset_connections`` ends TCP connections to endpoints that are gone; ``conntrack`` is set when the proxy starts.
     """
 
     mode: str = "nftables"
@@ -36,6 +38,8 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     allow_external_ips: bool = msgspec.field(default=True, name="allowExternalIPs")
     detect_local_mode: DetectLocal = "ClusterCIDR"
     detect_local_interface: str = ""
+    reset_connections: bool = False
+    conntrack: ConntrackSettings = ConntrackSettings()
 
     @property
     def healthz(self) -> tuple[str, int] | None:

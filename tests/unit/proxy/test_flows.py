@@ -1,19 +1,19 @@
-"""Which UDP flows are stale."""
+"""Which flows are stale."""
 
 import pytest
 
 from podwire.kernel.conntrack import Ends, Flow
-from podwire.proxy.flows import stale_flows
+from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, stale_flows
 from podwire.proxy.servicemap import ServicePort
 
 NODE = ("192.168.99.1",)
 
 
-def port(*serving: str, number: int = 53) -> ServicePort:
+def port(*serving: str, number: int = 53, protocol: str = "udp") -> ServicePort:
     return ServicePort(
         service="default/dns",
         port_name="",
-        protocol="udp",
+        protocol=protocol,
         family="ip",
         port=number,
         cluster_ip="10.96.0.10",
@@ -43,13 +43,33 @@ def flow(destination: str, number: int, answers: str, answer_port: int = 5353, p
     ],
 )
 def test_flows_that_do_not_end_at_a_serving_endpoint(entry: Flow, expected: bool) -> None:
-    stale = stale_flows((port("10.0.0.2:5353", "10.0.0.3:5353"),), (port("10.0.0.2:5353"),), NODE)
+    found = stale_flows((port("10.0.0.2:5353", "10.0.0.3:5353"),), (port("10.0.0.2:5353"),))
+    stale = StaleFlows(found.frontends, frozenset(NODE))
     assert stale(entry) is expected
 
 
 def test_without_endpoints_every_flow_is_stale() -> None:
-    assert stale_flows((port("10.0.0.2:5353"),), (port(),), NODE)(flow("10.96.0.10", 53, "10.0.0.2"))
+    assert stale_flows((port("10.0.0.2:5353"),), (port(),))(flow("10.96.0.10", 53, "10.0.0.2"))
 
 
 def test_flows_of_a_service_that_is_gone_are_stale() -> None:
-    assert stale_flows((port("10.0.0.2:5353"),), (), NODE)(flow("10.96.0.10", 53, "10.0.0.2"))
+    assert stale_flows((port("10.0.0.2:5353"),), ())(flow("10.96.0.10", 53, "10.0.0.2"))
+
+
+def test_tcp_is_looked_at_on_request_and_only_when_an_endpoint_left() -> None:
+    two, one = port("10.0.0.2:80", "10.0.0.3:80", protocol="tcp"), port("10.0.0.2:80", protocol="tcp")
+    gone = flow("10.96.0.10", 53, "10.0.0.3", 80, "TCP")
+    assert not stale_flows((two,), (one,)).frontends
+    stale = stale_flows((two,), (one,), UDP_AND_TCP)
+    assert stale(gone)
+    assert not stale(flow("10.96.0.10", 53, "10.0.0.2", 80, "TCP"))
+    assert not stale(flow("10.96.0.10", 53, "10.0.0.3", 80))
+    assert stale.protocols == {"TCP"}
+    assert not stale_flows((), (one,), UDP_AND_TCP).frontends
+    assert not stale_flows((one,), (two,), UDP_AND_TCP).frontends
+
+
+def test_a_change_that_leaves_nothing_stale_does_not_list() -> None:
+    clean = flow_cleaner(lambda: NODE)
+    assert clean((port("10.0.0.2:53"),), (port("10.0.0.2:53", "10.0.0.3:53"),)) is None
+    assert clean((port("10.0.0.2:53"),), (port("10.0.0.3:53"),)) is not None

@@ -1,0 +1,69 @@
+"""Kernel parameters of connection tracking that a node with Services needs (kube-proxy's names and defaults).
+
+A node forgets connections that say nothing for five days by default, and half-closed ones after a minute: the first
+fills the table with the dead, the second cuts answers that are still on their way. Both are set; the size of the table
+only ever grows, since somebody may have asked for more. The size is the machine's and not a namespace's: where this
+process may not set it (a node of a local cluster), it stays.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from podwire.errors import KernelError
+from podwire.kernel import sysctl
+from podwire.state.network import Sysctl
+
+MAX = "net/netfilter/nf_conntrack_max"
+BUCKETS = "net/netfilter/nf_conntrack_buckets"
+_CEILING = 1048576
+_GROWING = frozenset((MAX, BUCKETS))
+
+
+class ConntrackSettings(
+    msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The table's size: ``max_per_core`` (0: leave it) times the processors, at least ``min``, at most 1,048,576.
+
+    Times are in seconds; 0 leaves the kernel's. ``tcp_be_liberal`` accepts packets outside the window instead of
+    calling them invalid.
+    """
+
+    max_per_core: int = 32768
+    min: int = 131072
+    tcp_established_timeout: int = 86400
+    tcp_close_wait_timeout: int = 3600
+    tcp_be_liberal: bool = False
+    udp_timeout: int = 0
+    udp_stream_timeout: int = 0
+
+
+def plan(settings: ConntrackSettings, processors: int) -> tuple[Sysctl, ...]:
+    """The parameters to set; those of size are lower limits."""
+    found: list[Sysctl] = []
+    if settings.max_per_core:
+        size = min(_CEILING, max(settings.min, settings.max_per_core * processors))
+        found += [Sysctl(MAX, str(size)), Sysctl(BUCKETS, str(size // 4))]
+    values = {
+        "tcp_timeout_established": settings.tcp_established_timeout,
+        "tcp_timeout_close_wait": settings.tcp_close_wait_timeout,
+        "tcp_be_liberal": int(settings.tcp_be_liberal),
+        "udp_timeout": settings.udp_timeout,
+        "udp_timeout_stream": settings.udp_stream_timeout,
+    }
+    found += [Sysctl(f"net/netfilter/nf_conntrack_{name}", str(value)) for name, value in values.items() if value]
+    return tuple(found)
+
+
+def apply(wanted: Iterable[Sysctl], netns: str | None = None) -> tuple[str, ...]:
+    """Sets what differs; returns why something could not be set, a text for each."""
+    problems: list[str] = []
+    for each in wanted:
+        try:
+            have = sysctl.read(each.path, netns)
+            enough = each.path in _GROWING and int(have) >= int(each.value)
+            if have != each.value and not enough:
+                sysctl.write(each.path, each.value, netns)
+        except KernelError as problem:
+            problems.append(str(problem))
+    return tuple(problems)

@@ -1,0 +1,162 @@
+"""Cleaning up, coexistence, parameters of connection tracking, connections to endpoints that are gone."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from podwire.kernel import netns, sysctl
+from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.proxy.flows import UDP_AND_TCP, flow_cleaner
+from podwire.proxy.leftovers import clear, clear_kube_proxy
+from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.sysctls import MAX, ConntrackSettings, apply, plan
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+MARK = f"pwt-left-{os.getpid()}"
+NODE = Path(f"/run/netns/{MARK}-node")
+WEB = ServicePort(
+    service="default/web",
+    port_name="",
+    protocol="tcp",
+    family="ip",
+    port=80,
+    cluster_ip="10.96.0.10",
+    has_endpoints=True,
+    cluster_endpoints=(Endpoint("10.0.1.1", 8080), Endpoint("10.0.2.1", 8080)),
+    serving=frozenset(("10.0.1.1:8080", "10.0.2.1:8080")),
+)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+def nft(*words: str) -> str:
+    done = subprocess.run(["ip", "netns", "exec", NODE.name, "nft", *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def pod(number: int) -> Path:
+    return Path(f"/run/netns/{MARK}-{number}")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[None]:
+    """A node that is the client, and two pods behind it."""
+    ip("netns", "add", NODE.name)
+    ip("-n", NODE.name, "link", "set", "lo", "up")
+    for number in (1, 2):
+        name = pod(number).name
+        ip("netns", "add", name)
+        ip("-n", NODE.name, "link", "add", f"pod{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("-n", NODE.name, "addr", "add", f"10.0.{number}.254/24", "dev", f"pod{number}")
+        ip("-n", NODE.name, "link", "set", f"pod{number}", "up")
+        ip("-n", name, "addr", "add", f"10.0.{number}.1/24", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        ip("-n", name, "route", "add", "default", "via", f"10.0.{number}.254")
+    ip("-n", NODE.name, "route", "add", "10.96.0.0/16", "dev", "pod1")
+    yield
+    for path in (NODE, pod(1), pod(2)):
+        ip("netns", "delete", path.name)
+
+
+@pytest.fixture
+def plane(world: None) -> Iterator[NftablesDataPlane]:
+    made = NftablesDataPlane(NodeFacts(name="n1"), NODE)
+    yield made
+    made.remove()
+    made.close()
+
+
+def test_cleanup_takes_every_mode_and_kube_proxy_and_nothing_else(plane: NftablesDataPlane) -> None:
+    plane.load({"default/web": (WEB,)})
+    for table in ("ip kube-proxy", "ip6 kube-proxy", "inet kube-proxy", "ip foreign"):
+        nft("add", "table", *table.split())
+    found = clear(NODE)
+    assert found == ("tables of kube-proxy", "rules of mode nftables")
+    assert sorted(nft("list", "tables").splitlines()) == ["table inet kube-proxy", "table ip foreign"]
+    assert clear(NODE) == ()
+    for table in ("inet kube-proxy", "ip foreign"):
+        nft("delete", "table", *table.split())
+
+
+def test_the_tables_of_kube_proxy_alone(plane: NftablesDataPlane) -> None:
+    plane.load({"default/web": (WEB,)})
+    nft("add", "table", "ip6", "kube-proxy")
+    assert clear_kube_proxy(NODE)
+    assert not clear_kube_proxy(NODE)
+    assert {line.split()[-1] for line in nft("list", "tables").splitlines()} == {"podwire-proxy"}
+
+
+def test_parameters_are_the_node_s_and_the_machine_s_size_is_not_touched_from_a_namespace(world: None) -> None:
+    before = sysctl.read(MAX)
+    size = min(int(before) * 2, 1048576)
+    nft("add", "table", "ip", "tracking", "{ chain c { type filter hook input priority 0; ct state new accept; } ; }")
+    try:
+        problems = apply(plan(ConntrackSettings(min=size, max_per_core=1), 1), str(NODE))
+        assert sysctl.read("net/netfilter/nf_conntrack_tcp_timeout_established", NODE) == "86400"
+        assert sysctl.read("net/netfilter/nf_conntrack_tcp_timeout_close_wait", NODE) == "3600"
+        assert not apply(plan(ConntrackSettings(max_per_core=0), 1), str(NODE))
+        assert sysctl.read(MAX) == before
+        assert len([p for p in problems if "nf_conntrack_max" in p]) == (size > int(before)), problems
+    finally:
+        nft("delete", "table", "ip", "tracking")
+
+
+def serve(number: int) -> socket.socket:
+    with netns.inside(pod(number)):
+        return socket.create_server((f"10.0.{number}.1", 8080))
+
+
+@pytest.mark.parametrize("left", [1, 0])
+def test_a_connection_to_an_endpoint_that_is_gone_is_reset_on_request(plane: NftablesDataPlane, left: int) -> None:
+    plane.load({"default/web": (WEB,)})
+    with serve(1) as one, serve(2) as two, netns.inside(NODE):
+        client = socket.create_connection(("10.96.0.10", 80), 2)
+        for listener in (one, two):
+            listener.settimeout(0.2)
+        taken = 0
+        try:
+            peer, _ = one.accept()
+            taken = 1
+        except TimeoutError:
+            peer, _ = two.accept()
+            taken = 2
+        with client, peer:
+            client.sendall(b"a")
+            assert peer.recv(1) == b"a"
+            rest = tuple(e for e in WEB.cluster_endpoints if left and e.address != f"10.0.{taken}.1")
+            after = msgspec.structs.replace(
+                WEB, cluster_endpoints=rest, has_endpoints=bool(rest), serving=frozenset(map(str, rest))
+            )
+            plane.update({"default/web": (after,)})
+            assert flow_cleaner(lambda: (), NODE)((WEB,), (after,)) is None
+            client.sendall(b"b")
+            assert peer.recv(1) == b"b"
+            forget = flow_cleaner(lambda: (), NODE, UDP_AND_TCP)((WEB,), (after,))
+            assert forget is not None
+            assert forget() == 1
+            with pytest.raises(ConnectionResetError):
+                for _ in range(20):
+                    client.sendall(b"c")
+                    time.sleep(0.02)
+
+
+def test_the_command(plane: NftablesDataPlane) -> None:
+    plane.load({"default/web": (WEB,)})
+
+    def cleanup() -> str:
+        words = ["ip", "netns", "exec", NODE.name, sys.executable, "-m", "podwire.cli.main", "proxy", "cleanup"]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    assert cleanup() == "removed rules of mode nftables\n"
+    assert nft("list", "tables") == ""
+    assert cleanup() == "there is nothing to remove\n"

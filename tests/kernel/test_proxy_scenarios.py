@@ -1,0 +1,111 @@
+"""The further scenarios with real packets through the nftables data plane; many clients with affinity, and its end."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.kernel.serviceworld import World, failures_of, inside, path
+
+from podwire.kernel import netns
+from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.testing.servicecases import NODE, Case, Packet, read_cases
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+CASES = read_cases(Path(__file__).parents[1] / "cases/services/scenarios.yaml")
+CLIENTS = 1200
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        inside("node", "ip", "addr", "add", "192.168.99.3/24", "dev", "outside")
+        yield made
+
+
+@pytest.fixture
+def plane(world: World) -> Iterator[NftablesDataPlane]:
+    made = NftablesDataPlane(NODE, path("node"))
+    yield made
+    made.remove()
+    made.close()
+
+
+def real(packet: Packet) -> Packet:
+    """Where a packet goes that no rule touches, nobody answers in this world."""
+    return msgspec.structs.replace(packet, untouched=False, dropped=packet.dropped or packet.untouched)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_scenario(world: World, plane: NftablesDataPlane, case: Case) -> None:
+    plane.load(case.resolved(), case.node)
+    packets = tuple(real(packet) for packet in case.packets)
+    assert not failures_of(world, msgspec.structs.replace(case, packets=packets))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_restart_writes_nothing(plane: NftablesDataPlane, case: Case) -> None:
+    plane.load(case.resolved(), case.node)
+    assert not any(plane.load(case.resolved(), case.node))
+
+
+def sticky(seconds: int) -> Case:
+    case = next(case for case in CASES if case.name == "affinity of UDP and of Local policies")
+    (service,) = case.services
+    port = msgspec.structs.replace(service.spec.ports[0], protocol="TCP", port=80, node_port=30080)
+    config = msgspec.convert({"clientIP": {"timeoutSeconds": seconds}}, type(service.spec.session_affinity_config))
+    spec = msgspec.structs.replace(service.spec, ports=(port,), session_affinity_config=config)
+    slices = tuple(
+        msgspec.structs.replace(s, ports=(msgspec.structs.replace(s.ports[0], protocol="TCP"),))
+        for s in case.slices
+        if s.ports
+    )
+    return msgspec.structs.replace(case, services=(msgspec.structs.replace(service, spec=spec),), slices=slices)
+
+
+def test_every_one_of_many_clients_keeps_its_endpoint(world: World, plane: NftablesDataPlane) -> None:
+    plane.load(sticky(600).resolved())
+    inside("outside", "ip", "route", "add", "local", "172.20.0.0/16", "dev", "lo")
+    inside("node", "ip", "route", "add", "172.20.0.0/16", "via", "192.168.99.2")
+    try:
+        first = [asked_by(f"172.20.{n // 250}.{n % 250 + 1}") for n in range(CLIENTS)]
+        again = [asked_by(f"172.20.{n // 250}.{n % 250 + 1}") for n in range(CLIENTS)]
+    finally:
+        inside("outside", "ip", "route", "del", "local", "172.20.0.0/16", "dev", "lo")
+        inside("node", "ip", "route", "del", "172.20.0.0/16")
+    assert first == again
+    assert set(first) == {"one", "two"}
+
+
+def asked_by(address: str) -> str:
+    with netns.inside(path("outside")), socket.socket() as sock:
+        sock.settimeout(2)
+        sock.bind((address, 0))
+        sock.connect(("192.168.99.1", 30080))
+        return sock.recv(100).decode().split()[0]
+
+
+def test_affinity_ends_with_its_timeout_and_with_the_setting(world: World, plane: NftablesDataPlane) -> None:
+    plane.load(sticky(1).resolved())
+
+    def ask() -> str:
+        return world.connect("node", "10.96.0.10", 80)[0]
+
+    def later() -> str:
+        time.sleep(1.2)
+        return ask()
+
+    assert len({ask() for _ in range(12)}) == 1
+    assert len({later() for _ in range(6)}) > 1
+    off = {
+        key: tuple(msgspec.structs.replace(port, affinity_s=0) for port in ports)
+        for key, ports in sticky(1).resolved().items()
+    }
+    plane.update(off)
+    assert {ask() for _ in range(24)} == {"one", "two", "far"}
+    plane.update(sticky(600).resolved())
+    assert len({ask() for _ in range(12)}) == 1
