@@ -1,0 +1,78 @@
+"""Where pods go: taints, affinity, spreading, and what a person says of a pod that finds no place."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from driver import Cluster, eventually
+
+
+def deployment(name: str, replicas: int, **spec: Any) -> str:
+    """A Deployment as JSON; ``spec`` is more of the pods' spec."""
+    labels = {"app": name}
+    pod = {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "nginx"}], **spec}
+    body = {"replicas": replicas, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod}}  # fmt: skip
+    return json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": body})
+
+
+def places(cluster: Cluster, namespace: str, app: str) -> list[str]:
+    """The node of each pod, empty for one that has none, in order."""
+    found = cluster.get("pods", "-l", f"app={app}", "-n", namespace)["items"]
+    return sorted(pod["spec"].get("nodeName", "") for pod in found)
+
+
+def anti_affinity(app: str) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+@pytest.fixture
+def tainted(cluster: Cluster) -> Iterator[str]:
+    cluster.kubectl("taint", "node", "node-1", "only=some:NoSchedule")
+    try:
+        yield "node-1"
+    finally:
+        cluster.kubectl("taint", "node", "node-1", "only-")
+
+
+def test_taints_keep_away_whom_does_not_tolerate_them(cluster: Cluster, namespace: str, tainted: str) -> None:
+    toleration = {"key": "only", "value": "some", "effect": "NoSchedule"}
+    hostname = {"nodeSelector": {"kubernetes.io/hostname": tainted}}
+    cluster.apply(deployment("others", 4), "-n", namespace)
+    cluster.apply(deployment("some", 2, tolerations=[toleration], **hostname), "-n", namespace)
+    cluster.apply(deployment("nowhere", 1, **hostname), "-n", namespace)
+    for name in ("others", "some"):
+        cluster.kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=30s")
+    assert places(cluster, namespace, "others") == ["node-2"] * 4
+    assert places(cluster, namespace, "some") == [tainted] * 2
+    assert places(cluster, namespace, "nowhere") == [""]
+    told = ("describe", "pod", "-l", "app=nowhere", "-n", namespace)
+    eventually(lambda: "1 node(s) had untolerated taint {only: some}" in cluster.kubectl(*told))
+
+
+def test_anti_affinity_puts_one_on_each_node_and_affinity_follows(cluster: Cluster, namespace: str) -> None:
+    nodes = sorted(node["metadata"]["name"] for node in cluster.get("nodes")["items"])
+    count = len(nodes)
+    cluster.apply(deployment("apart", count + 1, affinity=anti_affinity("apart")), "-n", namespace)
+    eventually(lambda: places(cluster, namespace, "apart") == ["", *nodes])
+    told = ("describe", "pod", "-l", "app=apart", "-n", namespace)
+    eventually(lambda: "didn't match pod anti-affinity rules" in cluster.kubectl(*told))
+    cluster.apply(deployment("single", 1), "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/single", "-n", namespace, "--timeout=30s")
+    where = places(cluster, namespace, "single")
+    term = {"labelSelector": {"matchLabels": {"app": "single"}}, "topologyKey": "kubernetes.io/hostname"}
+    follow = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    cluster.apply(deployment("near", 3, affinity=follow), "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/near", "-n", namespace, "--timeout=30s")
+    assert places(cluster, namespace, "near") == where * 3
+
+
+def test_spread_over_nodes_is_even(cluster: Cluster, namespace: str) -> None:
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+              "labelSelector": {"matchLabels": {"app": "even"}}}  # fmt: skip
+    nodes = sorted(node["metadata"]["name"] for node in cluster.get("nodes")["items"])
+    cluster.apply(deployment("even", 3 * len(nodes), topologySpreadConstraints=[spread]), "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/even", "-n", namespace, "--timeout=30s")
+    assert places(cluster, namespace, "even") == sorted(nodes * 3)
