@@ -122,6 +122,35 @@ def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster,
     assert identities(changing) == before
 
 
+def modes(cluster: Cluster) -> set[str]:
+    """By what the nodes say that Services are programmed."""
+    return {n["metadata"]["annotations"].get("podwire.io/proxy", "") for n in cluster.get("nodes")["items"]}
+
+
+@pytest.mark.parametrize("way", ["configmap", "up"])
+def test_the_mode_of_services_is_switched_there_and_back_under_traffic(
+    changing: Cluster, way: str, tmp_path: Path
+) -> None:
+    before = identities(changing)
+    put_right(changing)
+    with flows(changing, pairs(changing)) as running_flows:
+        for mode in ("iptables", "nftables"):
+            if way == "configmap":
+                set_data(changing, proxy_mode=mode)
+            else:
+                file = tmp_path / f"{mode}.yaml"
+                file.write_text(f"nodes: 2\nproxy: {{mode: {mode}}}\n")
+                up(changing.name, "--config", str(file))
+            eventually(lambda mode=mode: modes(changing) == {mode})
+            go_on(running_flows)
+            chains = in_node(changing, "node-1", "iptables", "-t", "nat", "-S")
+            assert ("-N KUBE-SERVICES" in chains) == (mode == "iptables")
+            assert ("podwire-proxy" in in_node(changing, "node-1", "nft", "list", "tables")) == (mode == "nftables")
+            assert done("state", "--name", NAME, "node-1", "--part", "proxy", "--diff") == ""
+    assert [flow.problems for flow in running_flows] == [[], [], []]
+    assert identities(changing) == before
+
+
 def test_a_pod_of_the_one_backend_carries_bulk_over_the_other(changing: Cluster) -> None:
     try:
         up(changing.name, "--backend", "hostgw")

@@ -17,7 +17,7 @@ from podwire.cni import program
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
 from podwire.cni.wiring import Node as PodNode
-from podwire.errors import ConfigError, Unsupported
+from podwire.errors import ConfigError, KernelError, Unsupported
 from podwire.kube.client import Client
 from podwire.kube.config import load
 from podwire.kube.events import EventRecorder
@@ -27,6 +27,7 @@ from podwire.model.node import Node
 from podwire.observe.health import Health
 from podwire.observe.log import Log, configure
 from podwire.observe.pages import Pages
+from podwire.routing.backend import Options
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
@@ -55,6 +56,8 @@ class Agent:
         self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()
         self.holdings = Holdings()
+        self._settings: Informer[Json] | None = None
+        self._on_settings: list[Callable[[Options, Mapping[str, Any]], None]] = []
 
     async def run(self) -> None:
         """Runs the parts until cancelled.
@@ -64,6 +67,7 @@ class Agent:
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
         pages = Pages(self.config.agent_socket, {"/state": self.holdings.page}, lambda: self.clock.sleep(0))
         tasks: Tasks = {"health": self._serve_health, "pages": pages.serve}
+        self._settings = self._make_settings(tasks)
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
         if "routing" in self.config.parts:
             self._make_routing(tasks, cni)
@@ -110,7 +114,8 @@ class Agent:
         router = Router(self.config.node_name, self._all, self.machine, self.clock)
         router.cidrs = self.config.networks
         router.configure(self.config.routing)
-        settings = self._settings(router)
+        self._on_settings.append(lambda options, _: router.configure(options))
+        settings = self._settings
         self.nodes.subscribe(router.node_changed)
         self.health.ready["routing"] = lambda: router.problem
         self.health.metrics["routing"] = router.samples
@@ -131,29 +136,33 @@ class Agent:
                 await settings.synced.wait()
             await router.run(announce)
 
-        if settings is not None:
-            tasks["settings"] = settings.run
         tasks |= {"routing": route, "routing tick": router.tick}
 
-    def _settings(self, router: Router) -> "Informer[Json] | None":
-        if not self.config.settings:
+    def _make_settings(self, tasks: Tasks) -> "Informer[Json] | None":
+        """Follows the cluster's settings; each part that can change while it runs is told of them."""
+        if not self.config.settings or not {"routing", "proxy"} & set(self.config.parts):
             return None
         namespace, _, name = self.config.settings.partition("/")
         informer: Informer[Json] = Informer(
             self.client, CONFIGMAPS, namespace=namespace, field_selector=f"metadata.name={name}"
         )
+        last = [self.config.routing.backend]
 
         def changed(key: str, _old: Json | None, new: Json | None) -> None:
             data: Mapping[str, Any] = (new or {}).get("data") or {}
             try:
-                router.configure(overlay(self.config.routing, data, f"ConfigMap {key}"))
+                options = overlay(self.config.routing, data, f"ConfigMap {key}")
             except ConfigError as problem:
-                text = f"{problem}; the last good settings stay (routing.backend {router.options.backend})"
+                text = f"{problem}; the last good settings stay (routing.backend {last[0]})"
                 self.notes.note("settings", SETTINGS_REFUSED, text)
-            else:
-                self.notes.note("settings", SETTINGS_REFUSED, "")
+                return
+            self.notes.note("settings", SETTINGS_REFUSED, "")
+            last[0] = options.backend
+            for take_over in self._on_settings:
+                take_over(options, data)
 
         informer.subscribe(changed)
+        tasks["settings"] = informer.run
         return informer
 
     def _all(self) -> Mapping[str, Node]:
@@ -180,20 +189,36 @@ class Agent:
 
     def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart
-        from podwire.proxy.registry import FEATURES
         from podwire.proxy.settings import parse_settings
 
         try:
             services = ServicePart(self.config, self.client, self.nodes, self.events)
         except Unsupported as missing:
             mode = parse_settings(self.config.proxy).mode
-            lacks = self.machine.lacks(FEATURES[mode]) or str(missing)
-            problem = f"proxy.mode {mode}: {lacks}; Services are not programmed"
+            problem = f"{self._lacks(mode, missing)}; Services are not programmed"
             self.notes.note("proxy", FEATURE_MISSING, problem)
             self.health.ready["proxy"] = lambda: problem
             return
-        tasks |= services.tasks(self.health, self.announcer)
+
+        def note() -> None:
+            failed = services.problem
+            text = f"{self._lacks(*failed)}; {services.mode} is used" if failed is not None else ""
+            self.notes.note("proxy", FEATURE_MISSING, text)
+
+        async def ready() -> None:
+            if self._settings is not None:
+                await self._settings.synced.wait()
+
+        self._on_settings.append(lambda _, data: services.choose(data.get("proxy.mode", "")))
+        tasks |= services.tasks(self.health, self.announcer, note, ready)
         self.holdings.parts["proxy"] = lambda: [services.share()]
+
+    def _lacks(self, mode: str, failure: KernelError) -> str:
+        """What keeps a data plane from being used."""
+        from podwire.proxy.registry import FEATURES
+
+        lacks = self.machine.lacks(FEATURES[mode]) if mode in FEATURES else ""
+        return f"proxy.mode {mode}: {lacks or failure.detail or failure}"
 
 
 def _pod_node(mtu: int, addresses: tuple[Any, ...], node: Node | None) -> PodNode:

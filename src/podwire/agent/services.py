@@ -1,10 +1,13 @@
 """The Service proxy as a part of the agent: its collections, its data plane, its place in health and metrics."""
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
+from podwire.errors import KernelError
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.kube.client import Client
@@ -13,17 +16,21 @@ from podwire.kube.informer import Informer
 from podwire.kube.resources import ENDPOINTSLICES, SERVICES
 from podwire.model.node import Node
 from podwire.observe.health import Health, Metric, Sample
+from podwire.observe.log import Log
 from podwire.observe.reply import response
-from podwire.proxy.flows import flow_cleaner
+from podwire.proxy import leftovers, sysctls
+from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, listener, serve_page
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.nodeports import within
-from podwire.proxy.registry import open_dataplane
+from podwire.proxy.registry import Registry
 from podwire.proxy.report import Report
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.settings import parse_settings
+from podwire.proxy.switch import Switch
+from podwire.state.iptables import Ruleset
 from podwire.state.nft import Table
 from podwire.state.share import Share
 
@@ -47,12 +54,15 @@ class ServicePart:
             masquerade_bit=settings.masquerade_bit,
             masquerade_all=settings.masquerade_all,
         )
-        self.mode = settings.mode
+        self._configured = settings.mode
+        self._loop = asyncio.get_running_loop()
+        self._loaded = asyncio.Event()
         self._services = Informer(client, SERVICES, label_selector=_LABELS.partition(",")[0])
         self._slices = Informer(client, ENDPOINTSLICES, label_selector=_LABELS)
-        self._plane = open_dataplane(settings.mode, facts)
+        self._plane = Switch(Registry(), settings.mode, facts, self._told)
         clock = self._clock = client.clock
-        self._nodes, self._events, self._healthz = nodes, events, settings.healthz
+        self._nodes, self._events, self._settings = nodes, events, settings
+        self._log = Log("proxy")
         self._pulse = Pulse(clock)
         self._metrics = ProxyMetrics(settings.mode, clock)
         self._checks = HealthChecks(self._pulse, listener(), self._node_port_addresses, clock, self._unchecked)
@@ -61,29 +71,78 @@ class ServicePart:
             self._plane,
             facts,
             clock,
-            flow_cleaner(self._node_port_addresses),
+            flow_cleaner(self._node_port_addresses, None, UDP_AND_TCP if settings.reset_connections else UDP),
             Report(self._pulse, self._metrics, self._checks, clock),
         )
 
-    def tasks(self, health: Health, announcer: Announcer) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What is to run, by name; checks and metrics are added to ``health``."""
+    @property
+    def problem(self) -> tuple[str, KernelError] | None:
+        """The mode that could not be had, and why; None when the one that was asked for is in force."""
+        return self._plane.problem
+
+    @property
+    def mode(self) -> str:
+        """The mode in force."""
+        return self._plane.name
+
+    def choose(self, mode: str) -> None:
+        """Asks for another mode while the proxy runs; empty: that of the configuration."""
+        wanted = mode or self._configured
+        if wanted != self._plane.wanted:
+            self._plane.wanted = wanted
+            self._proxy.reload()
+
+    def _told(self) -> None:
+        self._loop.call_soon_threadsafe(self._loaded.set)
+
+    def tasks(
+        self, health: Health, announcer: Announcer, note: Callable[[], None], ready: Callable[[], Awaitable[object]]
+    ) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What is to run, by name, when ``ready`` returned; checks and metrics are added to ``health``.
+
+        ``note`` is called whenever the mode in force may be another one.
+        """
         health.ready["proxy"] = self._problem
         health.metrics["proxy"] = self._samples
 
+        self._tune()
+
         async def tell() -> None:
-            await self._proxy.programmed.wait()
-            await announcer.insist({ANNOTATION: self.mode})
+            while True:
+                await self._loaded.wait()
+                self._loaded.clear()
+                self._metrics.mode = self.mode
+                note()
+                await announcer.insist({ANNOTATION: self.mode})
+
+        async def run() -> None:
+            await ready()
+            await self._proxy.run()
 
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "services": self._services.run,
             "endpointslices": self._slices.run,
-            "proxy": self._proxy.run,
+            "proxy": run,
             "proxy announcement": tell,
             "health check node ports": self._checks.run,
+            "proxy leftovers": self._take_over,
         }
-        if self._healthz is not None:
-            tasks["proxy health"] = partial(serve_page, listener(), self._healthz, self._page, self._clock)
+        if self._settings.healthz is not None:
+            tasks["proxy health"] = partial(serve_page, listener(), self._settings.healthz, self._page, self._clock)
         return tasks
+
+    def _tune(self) -> None:
+        for problem in sysctls.apply(sysctls.plan(self._settings.conntrack, os.cpu_count() or 1)):
+            self._log.info("connection tracking stays as it is", problem=problem)
+
+    async def _take_over(self) -> None:
+        """Once our rules are in force, kube-proxy's tables go."""
+        await self._proxy.programmed.wait()
+        try:
+            if await asyncio.to_thread(leftovers.clear_kube_proxy):
+                self._log.info("removed the tables of kube-proxy")
+        except KernelError as problem:
+            self._log.warning("the tables of kube-proxy stay", problem=problem)
 
     def _node_port_addresses(self) -> tuple[str, ...]:
         """Where node ports answer, as of now."""
@@ -109,8 +168,13 @@ class ServicePart:
 
     def share(self) -> Share:
         """What the kernel should hold for Services, as last programmed."""
-        tables: tuple[Table, ...] = self._plane.desired()
-        return Share(part="proxy", tables=tables, note="" if tables else self._problem())
+        desired = self._plane.desired()
+        return Share(
+            part="proxy",
+            tables=tuple(each for each in desired if isinstance(each, Table)),
+            rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
+            note="" if desired else self._problem(),
+        )
 
     def _problem(self) -> str:
         return "" if self._proxy.programmed.is_set() else "Services are not programmed yet"

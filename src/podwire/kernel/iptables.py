@@ -116,6 +116,11 @@ def choose(place: Path | str | None = None) -> Programs:
 
 def _try(programs: Programs, place: Path | str | None) -> str:
     """Why a kind does not work here; empty when it does. Nothing is changed: the text is tested only."""
+    if programs.kind == "nft":
+        try:
+            Nft(place).close()
+        except KernelError as failure:
+            return f"nft: {failure.detail or failure}"
     with netns.inside(place):
         tried = call(
             (programs.restore["ip"], "--noflush", "--test"), env=_environment(), stdin=_PROBE, timeout_s=_TIMEOUT_S
