@@ -67,9 +67,11 @@ class _Answer:
 class _Pipe(asyncio.Protocol):
     """The client's side of an upgraded connection: bytes to the kubelet, at its pace."""
 
-    def __init__(self, transport: asyncio.Transport, other: asyncio.StreamWriter) -> None:
+    def __init__(self, transport: asyncio.Transport, other: asyncio.StreamWriter, tasks: TaskSet) -> None:
         self._transport = transport
         self._other = other
+        self._tasks = tasks
+        self._waiting = False
         self._free = asyncio.Event()
         self._free.set()
         other.transport.set_write_buffer_limits(high=_BUFFER)
@@ -77,12 +79,20 @@ class _Pipe(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """On to the kubelet; the client waits while much is unsent."""
         self._other.write(data)
-        if self._other.transport.get_write_buffer_size() > _BUFFER:
+        if self._other.transport.get_write_buffer_size() > _BUFFER and not self._waiting:
+            self._waiting = True
             self._transport.pause_reading()
+            self._tasks.start("kubelet input", self._relieve())
 
-    def relieved(self) -> None:
-        """The kubelet took something."""
-        if self._other.transport.get_write_buffer_size() <= _BUFFER:
+    async def _relieve(self) -> None:
+        """Reads on when the kubelet has taken most of what was sent."""
+        try:
+            await self._other.drain()
+        except OSError:
+            return
+        finally:
+            self._waiting = False
+        if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def eof_received(self) -> bool | None:
@@ -241,7 +251,7 @@ class Tunnel:
     ) -> _Pipe:  # fmt: skip
         transport.write(head)
         writer.write(leftover)
-        pipe = _Pipe(transport, writer)
+        pipe = _Pipe(transport, writer, self._tasks)
         self._tasks.start("kubelet tunnel", _pump(pipe, transport, reader, writer))
         return pipe
 
@@ -256,7 +266,6 @@ async def _pump(
             if transport.is_closing():
                 break
             transport.write(data)
-            pipe.relieved()
     except OSError:
         pass
     finally:

@@ -29,6 +29,23 @@ class Shout(asyncio.Protocol):
         self.transport.write(data.upper())
 
 
+class Swallow(asyncio.Protocol):
+    """Reads with pauses and says nothing until it has read a line's end; then how many bytes there were."""
+
+    def __init__(self, transport: asyncio.Transport, leftover: bytes) -> None:
+        self.transport = transport
+        self.size = len(leftover)
+        transport.write(switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))))
+
+    def data_received(self, data: bytes) -> None:
+        self.size += len(data)
+        if data.endswith(b"\n"):
+            self.transport.write(b"%d\n" % self.size)
+            return
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_later(0.002, self.transport.resume_reading)
+
+
 class Kubelet:
     """Answers like a kubelet and remembers what it was asked."""
 
@@ -41,6 +58,8 @@ class Kubelet:
     def handle(self, request: Request) -> Result:
         self.asked.append(request.target)
         self.users.add(subject_of(request.peer_certificate)[0])
+        if request.path.startswith("/attach/"):
+            return Upgrade(Swallow)
         if request.path.startswith("/exec/"):
             return Upgrade(Shout)
         if "follow" in request.query():
@@ -163,6 +182,20 @@ def test_exec_becomes_two_pipes(tunnelled: Any) -> None:
         assert received == payload.upper() + b"END"
         writer.close()
         assert kubelet.asked[-1].startswith("/exec/default/p/c?command=sh&command=-c&stdin=true&stdout=true")
+
+    tunnelled(scenario)
+
+
+def test_input_flows_while_the_kubelet_says_nothing(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        reader, writer = await client.open(
+            "GET /api/v1/namespaces/default/pods/p/attach?stdin=true HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+            "Upgrade: websocket\r\n\r\n"
+        )
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"x" * 12_000_000 + b"\n")
+        assert await reader.readline() == b"12000001\n"
+        writer.close()
 
     tunnelled(scenario)
 
