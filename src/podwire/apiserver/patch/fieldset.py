@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 Node = dict[str, Any]
 
 MEMBER = "."
@@ -100,12 +102,12 @@ def field_step(name: str) -> str:
 
 def key_step(keys: Mapping[str, Any]) -> str:
     """The step to a list item by its key fields."""
-    return "k:" + json.dumps(keys, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "k:" + msgspec.json.encode(keys, order="sorted").decode()
 
 
 def value_step(value: Any) -> str:
     """The step to an item of a set."""
-    return "v:" + json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "v:" + msgspec.json.encode(value, order="sorted").decode()
 
 
 def render_step(step: str) -> str:
