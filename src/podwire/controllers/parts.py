@@ -18,6 +18,7 @@ from podwire.kube.lease import Election, LeaderElection
 registry = {
     "nodeipam": "podwire.controllers.nodeipam.controller:NodeIpamController",
     "endpointslice": "podwire.controllers.endpointslice.controller:EndpointSliceController",
+    "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
     "service": "podwire.controllers.service:ServiceController",
 }
 """Controllers of any cluster. Those of a local cluster have a registry of their own."""

@@ -29,7 +29,7 @@ def test_every_registered_part_can_be_made():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"parts": ("nope",)}, "no part 'nope'; there are nodeipam, endpointslice, service"),
+        ({"parts": ("nope",)}, "no part 'nope'; there are nodeipam, endpointslice, endpointslicemirroring, service"),
         ({"cluster_cidrs": ("10.0.0.0/8", "11.0.0.0/8")}, "clusterCIDRs: expected at most one IPv4"),
         ({"service_cidrs": ("x",)}, r"serviceCIDRs\[0\]"),
         ({"node_cidr_masks": (24, 64)}, "one mask for each"),

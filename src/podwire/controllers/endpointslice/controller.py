@@ -2,15 +2,19 @@
 
 Guarantees: 1. a first change of a Service is planned at once, further ones at most every 0.1 s, so a hundred
 pods getting ready cost some tens of writes; 2. Endpoints follow at most every 0.5 s; 3. no plan is made before
-the informer shows the last one's writes; 4. pods that change in what no slice shows cost no plan. Services and
+the informer shows the last one's writes; 4. pods that change in what no slice shows cost no plan; 5. Endpoints go
+with their Service, also one that went while nobody looked, if they were written here. Services and
 pods find each other by label pairs, so one pod costs its labels and not the cluster's Services.
 """
+
+import contextlib
 
 import msgspec
 
 from podwire.controllers.endpointslice import mirror
 from podwire.controllers.endpointslice.endpoints import address_types, desired, trigger_time
-from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, SERVICE_NAME, plan
+from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, SERVICE_NAME, of_service, plan
+from podwire.controllers.endpointslice.writing import write
 from podwire.controllers.environment import Environment
 from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import AlreadyExists, NotFound
@@ -18,7 +22,7 @@ from podwire.kube.index import Index
 from podwire.kube.resources import ENDPOINTS, ENDPOINTSLICES, NODES, PODS, SERVICES
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.model.service import EndpointSlice, Service
+from podwire.model.service import Endpoints, EndpointSlice, Service
 from podwire.runtime.supervise import Supervisor
 
 _INTERVAL_S = 0.1
@@ -47,6 +51,9 @@ class EndpointSliceController:
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts both loops."""
+        for key, item in self._mirrors.objects.items():
+            if mirror.MANAGED_BY in item.metadata.labels and self._services.get(key) is None:
+                self._mirror_loop.touch(key)
         self._loop.start(supervisor)
         self._mirror_loop.start(supervisor, workers=1)
 
@@ -106,26 +113,17 @@ class EndpointSliceController:
         pods = [] if external else self._selected(service)
         families = () if external else address_types(service)
         wanted = desired(service, pods, self._nodes.objects)
-        changes = plan(service, wanted, have, families, trigger_time(pods))
-        namespace = service.metadata.namespace
-        for item in changes.create:
-            self._own.wrote(key, await self._client.create(ENDPOINTSLICES, _body(item), namespace))
-        for item in changes.update:
-            name = item.metadata.name
-            self._own.wrote(key, await self._client.update(ENDPOINTSLICES, _body(item), namespace, name=name))
-        for name in changes.delete:
-            try:
-                await self._client.delete(ENDPOINTSLICES, name, namespace)
-            except NotFound:
-                continue
+        changes = plan(of_service(service), wanted, have, families, trigger_time(pods))
+        await write(self._client, self._own, key, changes)
 
     async def _mirror(self, key: str) -> None:
-        service = self._services.get(key)
+        service, have = self._services.get(key), self._mirrors.get(key)
+        if service is None and have is not None:
+            await self._remove(have)
         if service is None or service.metadata.deletion_timestamp is not None or not service.spec.selector:
             return
         if service.spec.type == "ExternalName":
             return
-        have = self._mirrors.get(key)
         wanted = desired(service, self._selected(service), self._nodes.objects)
         want = mirror.render(service, wanted, address_types(service)[0])
         namespace, name = service.metadata.namespace, service.metadata.name
@@ -134,10 +132,16 @@ class EndpointSliceController:
                 await self._client.create(ENDPOINTS, want, namespace)
             except AlreadyExists:
                 self._mirror_loop.queue.add_after(key, _MIRROR_INTERVAL_S)
-        elif have.subsets != want.subsets or not want.metadata.labels.items() <= have.metadata.labels.items():
-            body = msgspec.to_builtins(want)
+        elif (update := mirror.overlay(want, have)) is not None:
+            body = msgspec.to_builtins(update)
             body.setdefault("subsets", [])
             await self._client.update(ENDPOINTS, body, namespace, name=name)
+
+    async def _remove(self, left: Endpoints) -> None:
+        """Takes the Endpoints of a Service that is gone away."""
+        meta = left.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(ENDPOINTS, meta.name, meta.namespace, uid=meta.uid)
 
 
 def _shown(pod: Pod) -> tuple[object, ...]:
@@ -171,12 +175,3 @@ def _owned_by(item: EndpointSlice, service: Service) -> bool:
     """Slices of an earlier Service of the same name are left to the garbage collector."""
     owners = item.metadata.owner_references
     return not owners or any(owner.uid == service.metadata.uid for owner in owners)
-
-
-def _body(item: EndpointSlice) -> dict[str, object]:
-    """The API form; lists that are empty are written as such, since null would mean "unknown"."""
-    body: dict[str, object] = msgspec.to_builtins(item)
-    body.setdefault("addressType", item.address_type)
-    body.setdefault("endpoints", [])
-    body.setdefault("ports", [])
-    return body | {"apiVersion": item.api_version, "kind": item.kind}

@@ -1,40 +1,46 @@
 """The older Endpoints object of a Service, for clients that still read it. Pure.
 
-One subset per list of ports, primary address type only, addresses in numeric order, 1,000 at most (the rest
-is cut, with the annotation ``endpoints.kubernetes.io/over-capacity``). Terminating endpoints are left out.
+One subset per list of ports, primary address type only, addresses in numeric order, 1,000 at most in all subsets
+together: those that are not ready are cut first, and the annotation ``endpoints.kubernetes.io/over-capacity`` says so.
+Terminating endpoints are left out.
 Source: ``k8s.io/kubernetes/pkg/controller/endpoint``.
 """
 
 from collections.abc import Iterable
 from ipaddress import ip_address
 
-from podwire.controllers.endpointslice.endpoints import Desired
+from msgspec.structs import replace
+
+from podwire.controllers.endpointslice.endpoints import Desired, Group
 from podwire.controllers.endpointslice.plan import HEADLESS
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Endpoint, EndpointAddress, Endpoints, EndpointSubset, Service
 
 _CAPACITY = 1000
+OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
 MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 
 
 def render(service: Service, wanted: Desired, primary: str) -> Endpoints:
     """The Endpoints object of a Service whose slices are ``wanted``."""
-    subsets: list[EndpointSubset] = []
-    total = 0
+    groups: list[tuple[Group, list[Endpoint]]] = []
     for group, endpoints in sorted(wanted.items(), key=lambda item: str(item[0])):
-        if group.address_type != primary:
-            continue
-        alive = _sorted(endpoint for endpoint in endpoints.values() if not endpoint.conditions.terminating)
-        total += len(alive)
-        alive = alive[:_CAPACITY]
-        ready = tuple(_address(endpoint) for endpoint in alive if endpoint.conditions.ready)
-        unready = tuple(_address(endpoint) for endpoint in alive if not endpoint.conditions.ready)
+        if group.address_type == primary:
+            alive = _sorted(endpoint for endpoint in endpoints.values() if not endpoint.conditions.terminating)
+            groups.append((group, alive))
+    every = [endpoint for _, alive in groups for endpoint in alive]
+    kept = {id(endpoint) for endpoint in sorted(every, key=_last_if_not_ready)[:_CAPACITY]}
+    subsets: list[EndpointSubset] = []
+    for group, alive in groups:
+        left = [endpoint for endpoint in alive if id(endpoint) in kept]
+        ready = tuple(_address(endpoint) for endpoint in left if endpoint.conditions.ready)
+        unready = tuple(_address(endpoint) for endpoint in left if not endpoint.conditions.ready)
         if ready or unready:
             subsets.append(EndpointSubset(addresses=ready, not_ready_addresses=unready, ports=group.ports))
     labels = dict(service.metadata.labels) | {MANAGED_BY: "endpoint-controller"}
     if service.headless:
         labels[HEADLESS] = ""
-    annotations = {"endpoints.kubernetes.io/over-capacity": "truncated"} if total > _CAPACITY else {}
+    annotations = {OVER_CAPACITY: "truncated"} if len(every) > _CAPACITY else {}
     meta = ObjectMeta(
         name=service.metadata.name,
         namespace=service.metadata.namespace,
@@ -42,6 +48,20 @@ def render(service: Service, wanted: Desired, primary: str) -> Endpoints:
         annotations=annotations,
     )
     return Endpoints(metadata=meta, subsets=tuple(subsets))
+
+
+def overlay(want: Endpoints, have: Endpoints) -> Endpoints | None:
+    """``want`` with the annotations that others put on ``have``; None when that says it all already."""
+    annotations = {key: text for key, text in have.metadata.annotations.items() if key != OVER_CAPACITY}
+    annotations |= want.metadata.annotations
+    same_labels = want.metadata.labels.items() <= have.metadata.labels.items()
+    if have.subsets == want.subsets and same_labels and annotations == have.metadata.annotations:
+        return None
+    return replace(want, metadata=replace(want.metadata, annotations=annotations))
+
+
+def _last_if_not_ready(endpoint: Endpoint) -> bool:
+    return not endpoint.conditions.ready
 
 
 def _sorted(endpoints: Iterable[Endpoint]) -> list[Endpoint]:

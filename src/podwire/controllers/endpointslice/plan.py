@@ -9,7 +9,7 @@ Invariants: no endpoint is in two slices afterwards; planning again with the res
 Source: ``k8s.io/endpointslice`` (reconciler.go, ``reconcileByPortMapping``).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,6 +24,25 @@ SERVICE_NAME = "kubernetes.io/service-name"
 HEADLESS = "service.kubernetes.io/headless"
 TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 _CAPACITY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the endpoints of a Service come from: who manages the slices, and what they belong to."""
+
+    manager: str
+    kind: str
+    labels: Mapping[str, str]
+    owner: ObjectMeta
+
+
+def of_service(service: Service) -> Origin:
+    """Endpoints that are pods: the slices belong to the Service."""
+    labels = dict(service.metadata.labels)
+    labels.pop(HEADLESS, None)
+    if service.headless:
+        labels[HEADLESS] = ""
+    return Origin(MANAGER, "Service", labels, service.metadata)
 
 
 @dataclass(slots=True)
@@ -52,7 +71,7 @@ class _Slot:
 
 
 def plan(
-    service: Service,
+    origin: Origin,
     wanted: Desired,
     slices: Sequence[EndpointSlice],
     families: Sequence[str],
@@ -65,21 +84,16 @@ def plan(
         by_group.setdefault(Group(item.address_type, item.ports or ()), []).append(item)
     for group, endpoints in wanted.items():
         slots = _fill(endpoints, by_group.pop(group, ()))
-        _settle(service, group, slots, trigger_time, changes)
+        _settle(origin, group, slots, trigger_time, changes)
     leftover = [item for items in by_group.values() for item in items]
-    _placeholders(service, wanted, leftover, families, changes)
+    _placeholders(origin, wanted, leftover, families, changes)
     return changes
 
 
-def labels_of(service: Service) -> dict[str, str]:
-    """The labels of a Service's slices: its own and the ones with a meaning."""
-    reserved = (MANAGED_BY, SERVICE_NAME, HEADLESS)
-    labels = {key: value for key, value in service.metadata.labels.items() if key not in reserved}
-    labels[SERVICE_NAME] = service.metadata.name
-    labels[MANAGED_BY] = MANAGER
-    if service.headless:
-        labels[HEADLESS] = ""
-    return labels
+def labels_of(origin: Origin) -> dict[str, str]:
+    """The labels of the slices: those of what they belong to, and the ones with a meaning."""
+    meaning = {SERVICE_NAME: origin.owner.name, MANAGED_BY: origin.manager}
+    return {key: value for key, value in origin.labels.items() if key not in meaning} | meaning
 
 
 def _fill(wanted: dict[str, Endpoint], slices: Iterable[EndpointSlice]) -> list[_Slot]:
@@ -110,12 +124,12 @@ def _pour(queue: list[tuple[str, Endpoint]], slot: _Slot) -> list[tuple[str, End
     return rest
 
 
-def _settle(service: Service, group: Group, slots: list[_Slot], trigger_time: str, changes: Changes) -> None:
-    labels = labels_of(service)
+def _settle(origin: Origin, group: Group, slots: list[_Slot], trigger_time: str, changes: Changes) -> None:
+    labels = labels_of(origin)
     for slot in slots:
         endpoints = tuple(slot.endpoints.values())
         if slot.before is None:
-            changes.create.append(new_slice(service, group, endpoints, trigger_time))
+            changes.create.append(new_slice(origin, group, endpoints, trigger_time))
         elif not endpoints:
             changes.delete.append(slot.before.metadata.name)
         elif slot.touched or slot.before.metadata.labels != labels:
@@ -125,7 +139,7 @@ def _settle(service: Service, group: Group, slots: list[_Slot], trigger_time: st
 
 
 def _placeholders(
-    service: Service,
+    origin: Origin,
     wanted: Desired,
     leftover: Sequence[EndpointSlice],
     families: Sequence[str],
@@ -137,7 +151,7 @@ def _placeholders(
         family = item.address_type
         if family in families and family not in served | kept:
             kept.add(family)
-            labels = labels_of(service)
+            labels = labels_of(origin)
             if item.endpoints or item.ports or item.metadata.labels != labels:
                 empty = _updated(item, labels, (), "")
                 changes.update.append(msgspec.structs.replace(empty, ports=()))
@@ -145,7 +159,7 @@ def _placeholders(
             changes.delete.append(item.metadata.name)
     for family in families:
         if family not in served | kept:
-            changes.create.append(new_slice(service, Group(family, ()), (), ""))
+            changes.create.append(new_slice(origin, Group(family, ()), (), ""))
 
 
 def _updated(
@@ -158,14 +172,12 @@ def _updated(
     return msgspec.structs.replace(before, metadata=metadata, endpoints=endpoints)
 
 
-def new_slice(
-    service: Service, group: Group, endpoints: tuple[Endpoint, ...], trigger_time: str
-) -> EndpointSlice:
+def new_slice(origin: Origin, group: Group, endpoints: tuple[Endpoint, ...], trigger_time: str) -> EndpointSlice:
     """A slice of the Service, still without a name."""
-    meta = service.metadata
+    meta = origin.owner
     owner = OwnerReference(
         api_version="v1",
-        kind="Service",
+        kind=origin.kind,
         name=meta.name,
         uid=meta.uid,
         controller=True,
@@ -175,7 +187,7 @@ def new_slice(
         metadata=ObjectMeta(
             generate_name=f"{meta.name}-",
             namespace=meta.namespace,
-            labels=labels_of(service),
+            labels=labels_of(origin),
             annotations={TRIGGER_TIME: trigger_time} if trigger_time else {},
             owner_references=(owner,),
         ),

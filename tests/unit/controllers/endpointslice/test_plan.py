@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from podwire.controllers.endpointslice import mirror
 from podwire.controllers.endpointslice.endpoints import Group, address_types, desired, identity, trigger_time
-from podwire.controllers.endpointslice.plan import HEADLESS, MANAGED_BY, SERVICE_NAME, plan
+from podwire.controllers.endpointslice.plan import HEADLESS, MANAGED_BY, SERVICE_NAME, of_service, plan
 from podwire.model.meta import Condition, ObjectMeta, ObjectReference
 from podwire.model.node import Node
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
@@ -162,7 +162,7 @@ class Cluster:
     def apply(self, numbers, group=GROUP, svc=None, **conditions):
         ends = {identity(e): e for e in (endpoint(n, **conditions) for n in numbers)}
         changes = plan(
-            svc or service(), {group: ends} if ends else {}, tuple(self.slices.values()), ("IPv4",), "T"
+            of_service(svc or service()), {group: ends} if ends else {}, tuple(self.slices.values()), ("IPv4",), "T"
         )
         for item in changes.create:
             self.serial += 1
@@ -278,3 +278,24 @@ def test_mirror():
     big = mirror.render(service(), many, "IPv4")
     assert len(big.subsets[0].addresses) == 1000
     assert big.metadata.annotations == {"endpoints.kubernetes.io/over-capacity": "truncated"}
+
+
+def test_what_is_not_ready_is_cut_first_and_all_subsets_count():
+    late = [pod(f"a{n}", (f"10.0.{n // 250}.{n % 250}",), ready=False) for n in range(600)]
+    good = [pod(f"b{n}", (f"10.1.{n // 250}.{n % 250}",)) for n in range(300)]
+    more = [pod(f"c{n}", (f"10.2.{n // 250}.{n % 250}",), port=8081) for n in range(400)]
+    found = mirror.render(service(), desired(service(), [*late, *good, *more], NODES), "IPv4")
+    assert [(len(s.addresses), len(s.not_ready_addresses)) for s in found.subsets] == [(300, 300), (400, 0)]
+    assert found.metadata.annotations == {mirror.OVER_CAPACITY: "truncated"}
+
+
+def test_endpoints_are_written_when_they_differ_and_keep_what_others_noted():
+    want = mirror.render(service(), desired(service(), [pod("a")], NODES), "IPv4")
+    assert mirror.overlay(want, want) is None
+    noted = msgspec.structs.replace(want.metadata, annotations={"mine": "x"}, labels=want.metadata.labels | {"l": "1"})
+    assert mirror.overlay(want, msgspec.structs.replace(want, metadata=noted)) is None
+    cut = msgspec.structs.replace(want.metadata, annotations={"mine": "x", mirror.OVER_CAPACITY: "truncated"})
+    update = mirror.overlay(want, msgspec.structs.replace(want, metadata=cut))
+    assert update is not None
+    assert update.metadata.annotations == {"mine": "x"}
+    assert mirror.overlay(want, msgspec.structs.replace(want, subsets=())) == want

@@ -1,0 +1,58 @@
+"""From Endpoints that somebody wrote by hand to what their slices should hold. Pure.
+
+A Service without a selector gets its endpoints from its owner: as EndpointSlices, which nobody touches, or as the
+older Endpoints, which are copied to slices for everyone who reads nothing else. Left alone are Endpoints with the label
+``endpointslice.kubernetes.io/skip-mirror: "true"``, those that leaders are elected with, and those of a Service with a
+selector or without a Service. Of each subset the first 1,000 addresses are copied.
+Source: ``k8s.io/kubernetes/pkg/controller/endpointslicemirroring``.
+"""
+
+from ipaddress import ip_address
+
+from podwire.controllers.endpointslice.endpoints import Desired, Group
+from podwire.controllers.endpointslice.plan import Origin
+from podwire.model.service import Endpoint, EndpointAddress, EndpointConditions, Endpoints, EndpointSubset, Service
+
+MANAGER = "endpointslicemirroring-controller.k8s.io"
+SKIP = "endpointslice.kubernetes.io/skip-mirror"
+LEADER = "control-plane.alpha.kubernetes.io/leader"
+_CAPACITY = 1000
+
+
+def copied(item: Endpoints | None, service: Service | None) -> bool:
+    """Whether the Endpoints are to be copied to slices."""
+    if item is None or service is None or service.spec.selector or service.metadata.deletion_timestamp is not None:
+        return False
+    return item.metadata.labels.get(SKIP) != "true" and LEADER not in item.metadata.annotations
+
+
+def of_endpoints(item: Endpoints) -> Origin:
+    """Endpoints by hand: the slices belong to the Endpoints."""
+    return Origin(MANAGER, "Endpoints", item.metadata.labels, item.metadata)
+
+
+def handwritten(item: Endpoints) -> Desired:
+    """The endpoints by group, then by address; an address in several subsets of one group counts once, as ready."""
+    groups: Desired = {}
+    for subset in item.subsets:
+        for address, ready in _addresses(subset):
+            try:
+                family = f"IPv{ip_address(address.ip).version}"
+            except ValueError:
+                continue
+            endpoint = Endpoint(
+                addresses=(address.ip,),
+                conditions=EndpointConditions(ready=ready, serving=ready, terminating=False),
+                hostname=address.hostname or None,
+                node_name=address.node_name,
+                target_ref=address.target_ref,
+            )
+            uid = address.target_ref.uid if address.target_ref is not None else ""
+            groups.setdefault(Group(family, subset.ports), {}).setdefault(f"{uid} {address.ip}", endpoint)
+    return groups
+
+
+def _addresses(subset: EndpointSubset) -> list[tuple[EndpointAddress, bool]]:
+    every = [(address, True) for address in subset.addresses]
+    every += [(address, False) for address in subset.not_ready_addresses]
+    return every[:_CAPACITY]

@@ -1,0 +1,140 @@
+"""Services without a selector, what goes with a Service, and what a load balancer asks the nodes."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from driver import Cluster, deployment, eventually
+
+_BY_HAND = """
+apiVersion: v1
+kind: Service
+metadata: {name: hand}
+spec: {type: NodePort, ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Endpoints
+metadata: {name: hand, labels: {team: a}}
+subsets: [{addresses: [{ip: %s}], ports: [{name: http, port: 80}]}]
+"""
+_SLICES = """
+apiVersion: v1
+kind: Service
+metadata: {name: sliced}
+spec: {type: NodePort, ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sliced-a, labels: {kubernetes.io/service-name: sliced}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [%s]}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sliced-b, labels: {kubernetes.io/service-name: sliced}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [%s]}]
+"""
+_LOCAL = """
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: LoadBalancer, externalTrafficPolicy: Local, selector: {app: web}, ports: [{port: 80}]}
+"""
+
+
+def _pods(cluster: Cluster, namespace: str, replicas: int) -> list[dict[str, Any]]:
+    cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    found = json.loads(cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "json"))
+    items: list[dict[str, Any]] = found["items"]
+    return items
+
+
+def _nodes(cluster: Cluster) -> dict[str, str]:
+    found = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+    return {n["metadata"]["name"]: n["status"]["addresses"][0]["address"] for n in found}
+
+
+def _get(url: str) -> tuple[int, dict[str, Any]]:
+    """Status and body; status 0 when nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as failure:
+        with failure:
+            return failure.code, json.loads(failure.read())
+    except OSError:
+        return 0, {}
+
+
+def _field(cluster: Cluster, namespace: str, service: str, path: str) -> str:
+    return cluster.kubectl("get", "service", service, "-n", namespace, "-o", f"jsonpath={{.spec.{path}}}")
+
+
+def _names(cluster: Cluster, namespace: str, *words: str) -> list[str]:
+    return cluster.kubectl("get", *words, "-n", namespace, "-o", "name").split()
+
+
+def test_endpoints_by_hand_are_copied_served_and_go_with_their_service(cluster: Cluster, namespace: str) -> None:
+    one, two = _pods(cluster, namespace, 2)
+    node = next(iter(_nodes(cluster).values()))
+    slices = ("endpointslices", "-l", "kubernetes.io/service-name=hand,team=a")
+    cluster.apply(_BY_HAND % one["status"]["podIP"], "-n", namespace)
+    port = _field(cluster, namespace, "hand", "ports[0].nodePort")
+
+    def answered() -> str:
+        return str(_get(f"http://{node}:{port}/")[1].get("pod", ""))
+
+    eventually(lambda: answered() == one["metadata"]["name"])
+    assert len(_names(cluster, namespace, *slices)) == 1
+    cluster.apply(_BY_HAND % two["status"]["podIP"], "-n", namespace)
+    eventually(lambda: answered() == two["metadata"]["name"])
+    assert len(_names(cluster, namespace, *slices)) == 1
+    cluster.kubectl("delete", "service", "hand", "-n", namespace)
+    eventually(lambda: not _names(cluster, namespace, *slices))
+    eventually(lambda: "endpoints/hand" not in _names(cluster, namespace, "endpoints"))
+
+
+def test_slices_by_hand_are_all_served(cluster: Cluster, namespace: str) -> None:
+    pods = _pods(cluster, namespace, 2)
+    node = next(iter(_nodes(cluster).values()))
+    cluster.apply(_SLICES % tuple(pod["status"]["podIP"] for pod in pods), "-n", namespace)
+    port = _field(cluster, namespace, "sliced", "ports[0].nodePort")
+    eventually(lambda: _get(f"http://{node}:{port}/")[0] == 200)
+    seen = {_get(f"http://{node}:{port}/")[1].get("pod") for _ in range(24)}
+    assert seen == {pod["metadata"]["name"] for pod in pods}
+    assert sorted(_names(cluster, namespace, "endpointslices", "-l", "kubernetes.io/service-name=sliced")) == [
+        "endpointslice.discovery.k8s.io/sliced-a",
+        "endpointslice.discovery.k8s.io/sliced-b",
+    ]
+
+
+def test_the_endpoints_of_a_service_go_with_it(cluster: Cluster, namespace: str) -> None:
+    _pods(cluster, namespace, 1)
+    cluster.apply(_LOCAL.replace("LoadBalancer, externalTrafficPolicy: Local", "ClusterIP"), "-n", namespace)
+    eventually(lambda: "endpoints/web" in _names(cluster, namespace, "endpoints"))
+    cluster.kubectl("delete", "service", "web", "-n", namespace)
+    eventually(lambda: "endpoints/web" not in _names(cluster, namespace, "endpoints"))
+
+
+def test_nodes_tell_a_load_balancer_whether_they_have_an_endpoint(cluster: Cluster, namespace: str) -> None:
+    (pod,) = _pods(cluster, namespace, 1)
+    cluster.apply(_LOCAL, "-n", namespace)
+    port = _field(cluster, namespace, "web", "healthCheckNodePort")
+    nodes = _nodes(cluster)
+
+    def told() -> dict[str, int]:
+        return {name: _get(f"http://{address}:{port}/")[0] for name, address in nodes.items()}
+
+    wanted = {name: 200 if name == pod["spec"]["nodeName"] else 503 for name in nodes}
+    eventually(lambda: told() == wanted)
+    cluster.kubectl("scale", "deployment/web", "--replicas=0", "-n", namespace)
+    eventually(lambda: set(told().values()) == {503})
+    change = '{"spec": {"externalTrafficPolicy": "Cluster"}}'
+    cluster.kubectl("patch", "service", "web", "-n", namespace, "-p", change)
+    eventually(lambda: set(told().values()) == {0})
+    assert {_get(f"http://{address}:10256/healthz")[0] for address in nodes.values()} == {200}
