@@ -36,6 +36,8 @@ much more than 0.5 the numbers are pessimistic.
 def measure(name: str, *, quick: bool) -> Section | None:
     """Runs one benchmark in a process of its own; None when it failed, of which it tells itself."""
     words = ["python", "-m", f"bench.{name}"] + ["--quick"] * quick
+    if not quick:
+        machine.settle()
     load, begun = machine.load(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"

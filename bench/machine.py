@@ -3,7 +3,11 @@
 import os
 import platform
 import re
+import time
 from pathlib import Path
+
+_QUIET = 0.7
+"""Load average of a machine where nothing but this waits."""
 
 
 def describe() -> str:
@@ -13,6 +17,13 @@ def describe() -> str:
     kernel = ".".join(platform.release().split("-")[0].split(".")[:2])
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores, {gib:.0f} GiB of memory, Linux {kernel}, Python {platform.python_version()}"
+
+
+def settle(within_s: float = 90.0) -> None:
+    """Waits until the machine is quiet, or for as long: the last benchmark may have left it busy."""
+    deadline = time.monotonic() + within_s
+    while load() > _QUIET and time.monotonic() < deadline:
+        time.sleep(1)
 
 
 def load() -> float:
