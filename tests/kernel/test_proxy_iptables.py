@@ -54,7 +54,7 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesData
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_packet_table(world: World, plane: IptablesDataPlane, case: Case) -> None:
     plane.load(case.resolved())
-    assert not failures_of(world, case)
+    assert not failures_of(world, case.by(plane.name))
 
 
 def in_kernel(plane: IptablesDataPlane) -> list[str]:

@@ -1,17 +1,18 @@
-"""The further scenarios with real packets through the nftables data plane; many clients with affinity, and its end."""
+"""The further scenarios with real packets through every data plane; many clients with affinity, and its end."""
 
 import os
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.kernel.serviceworld import World, failures_of, inside, path
 
 from podwire.kernel import netns
-from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.proxy.registry import DATAPLANES, open_dataplane
 from podwire.testing.servicecases import NODE, Case, Packet, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -27,9 +28,9 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture
-def plane(world: World) -> Iterator[NftablesDataPlane]:
-    made = NftablesDataPlane(NODE, path("node"))
+@pytest.fixture(params=DATAPLANES)
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = open_dataplane(request.param, NODE, path("node"))
     yield made
     made.remove()
     made.close()
@@ -41,14 +42,14 @@ def real(packet: Packet) -> Packet:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_scenario(world: World, plane: NftablesDataPlane, case: Case) -> None:
+def test_scenario(world: World, plane: Any, case: Case) -> None:
     plane.load(case.resolved(), case.node)
-    packets = tuple(real(packet) for packet in case.packets)
+    packets = tuple(real(packet) for packet in case.by(plane.name).packets)
     assert not failures_of(world, msgspec.structs.replace(case, packets=packets))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_restart_writes_nothing(plane: NftablesDataPlane, case: Case) -> None:
+def test_a_restart_writes_nothing(plane: Any, case: Case) -> None:
     plane.load(case.resolved(), case.node)
     assert not any(plane.load(case.resolved(), case.node))
 
@@ -67,7 +68,8 @@ def sticky(seconds: int) -> Case:
     return msgspec.structs.replace(case, services=(msgspec.structs.replace(service, spec=spec),), slices=slices)
 
 
-def test_every_one_of_many_clients_keeps_its_endpoint(world: World, plane: NftablesDataPlane) -> None:
+@pytest.mark.parametrize("plane", ["nftables"], indirect=True)
+def test_every_one_of_many_clients_keeps_its_endpoint(world: World, plane: Any) -> None:
     plane.load(sticky(600).resolved())
     inside("outside", "ip", "route", "add", "local", "172.20.0.0/16", "dev", "lo")
     inside("node", "ip", "route", "add", "172.20.0.0/16", "via", "192.168.99.2")
@@ -89,7 +91,7 @@ def asked_by(address: str) -> str:
         return sock.recv(100).decode().split()[0]
 
 
-def test_affinity_ends_with_its_timeout_and_with_the_setting(world: World, plane: NftablesDataPlane) -> None:
+def test_affinity_ends_with_its_timeout_and_with_the_setting(world: World, plane: Any) -> None:
     plane.load(sticky(1).resolved())
 
     def ask() -> str:

@@ -32,6 +32,14 @@ ADDRESSES: dict[str, tuple[str, str]] = {
 _NODE_OF = {"one": "n1", "two": "n1", "far": "n2"}
 
 
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What a data plane does otherwise because Kubernetes' own does, and why."""
+
+    refused: bool = False
+    dropped: bool = False
+    because: str
+
+
 class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
     """One connection attempt and what must become of it."""
 
@@ -47,6 +55,21 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
     """It goes on to where it was sent."""
     seen: str = ""
     """client or node; empty: either."""
+    differs: dict[str, Difference] = {}
+    """By the name of the data plane."""
+
+    def by(self, plane: str) -> "Packet":
+        """What must become of it in a data plane."""
+        other = self.differs.get(plane)
+        if other is None:
+            return self
+        return Packet(
+            source=self.source,
+            target=self.target,
+            protocol=self.protocol,
+            refused=other.refused,
+            dropped=other.dropped,
+        )
 
     @property
     def address(self) -> str:
@@ -78,6 +101,10 @@ class Case(msgspec.Struct, frozen=True):
     packets: tuple[Packet, ...]
     node: NodeFacts = NODE
     """The node that the case is about."""
+
+    def by(self, plane: str) -> "Case":
+        """The case as a data plane must behave."""
+        return msgspec.structs.replace(self, packets=tuple(packet.by(plane) for packet in self.packets))
 
     def resolved(self, node: NodeFacts | None = None) -> dict[str, tuple[ServicePort, ...]]:
         """The resolved Services by key."""

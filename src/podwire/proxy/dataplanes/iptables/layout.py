@@ -1,10 +1,11 @@
 """The constant part: chains that every node has, and the jumps to them (pure).
 
-Chains, comments and order are kube-proxy's, with three differences. Node ports answer on the node's addresses alone,
+Chains, comments and order are kube-proxy's, with four differences. Node ports answer on the node's addresses alone,
 or in the ranges that are asked for, never on loopback (which would need ``route_localnet``). What is refused is
-refused by reset where it is TCP (the kernel holds back ICMP errors, not resets). And where the Service ranges are
-known, a packet to one of them that no Service took is not routed on: an address that a Service has refuses (chain
-``KUBE-CLUSTER-IPS``), one that none has drops. Only such packets walk that chain.
+refused by reset where it is TCP (the kernel holds back ICMP errors, not resets). Where the Service ranges are known,
+a packet to one of them that no Service took is not routed on: an address that a Service has refuses (chain
+``KUBE-CLUSTER-IPS``), one that none has drops; only such packets walk that chain. And the node itself is refused by
+external addresses without endpoints, too.
 """
 
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
@@ -136,6 +137,7 @@ class Layout:
                 ("FORWARD", f"{_NEW} {visible} -j KUBE-EXTERNAL-SERVICES"),
                 ("OUTPUT", f"{_NEW} {guard} -j KUBE-PROXY-FIREWALL"),
                 ("OUTPUT", f"{_NEW} {portals} -j KUBE-SERVICES"),
+                ("OUTPUT", f"{_NEW} {visible} -j KUBE-EXTERNAL-SERVICES"),
             ),
             "nat": (
                 ("PREROUTING", f"{portals} -j KUBE-SERVICES"),
