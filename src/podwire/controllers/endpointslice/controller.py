@@ -15,6 +15,7 @@ from podwire.controllers.endpointslice import mirror
 from podwire.controllers.endpointslice.endpoints import address_types, desired, trigger_time
 from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, SERVICE_NAME, of_service, plan
 from podwire.controllers.endpointslice.writing import write
+from podwire.controllers.endpointslice.zones import automatic, with_hints
 from podwire.controllers.environment import Environment
 from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import AlreadyExists, NotFound
@@ -86,13 +87,11 @@ class EndpointSliceController:
                     self._loop.touch(key)
 
     def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
-        def labels(node: Node | None) -> dict[str, str] | None:
-            return node.metadata.labels if node is not None else None
-
-        if labels(old) == labels(new):
+        """Labels matter to every Service, readiness and size to those with hints by size."""
+        if _labels(old) == _labels(new) and _size(old) == _size(new):
             return
         for service_key, service in self._services.objects.items():
-            if service.spec.selector:
+            if service.spec.selector and (automatic(service) or _labels(old) != _labels(new)):
                 self._loop.touch(service_key)
 
     def _selected(self, service: Service) -> list[Pod]:
@@ -113,6 +112,8 @@ class EndpointSliceController:
         pods = [] if external else self._selected(service)
         families = () if external else address_types(service)
         wanted = desired(service, pods, self._nodes.objects)
+        if automatic(service):
+            wanted = with_hints(wanted, self._nodes.objects)
         changes = plan(of_service(service), wanted, have, families, trigger_time(pods))
         await write(self._client, self._own, key, changes)
 
@@ -149,6 +150,14 @@ def _shown(pod: Pod) -> tuple[object, ...]:
     spec, meta = pod.spec, pod.metadata
     gone = meta.deletion_timestamp is not None
     return pod.addresses, pod.ready, pod.finished, gone, meta.labels, spec.node_name, spec.hostname
+
+
+def _labels(node: Node | None) -> dict[str, str] | None:
+    return node.metadata.labels if node is not None else None
+
+
+def _size(node: Node | None) -> tuple[bool, str]:
+    return (node.ready, node.status.allocatable.get("cpu", "")) if node is not None else (False, "")
 
 
 def _pod_pairs(pod: Pod) -> tuple[str, ...]:

@@ -1,0 +1,94 @@
+"""Hints by the size of zones."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.controllers.endpointslice.endpoints import ZONE, Group
+from podwire.controllers.endpointslice.zones import automatic, millicores, share_out, shares, with_hints
+from podwire.model.meta import Condition, ObjectMeta
+from podwire.model.node import Node, NodeStatus
+from podwire.model.service import Endpoint, EndpointConditions, Service
+
+
+def node(zone: str, cpu: str = "4", ready: str = "True", **labels: str) -> Node:
+    conditions = (Condition(type="Ready", status=ready),)
+    return Node(
+        metadata=ObjectMeta(name=f"n-{zone}", labels={ZONE: zone, **labels}),
+        status=NodeStatus(conditions=conditions, allocatable={"cpu": cpu} if cpu else {}),
+    )
+
+
+def spread(counts: dict[str, int], **by_zone: float) -> dict[str, int]:
+    """Endpoints for each zone, given those in each."""
+    ends: list[tuple[tuple[object, str], str]] = [
+        ((0, f"{z}{n}"), z) for z, count in counts.items() for n in range(count)
+    ]
+    found = list(share_out(ends, by_zone).values())
+    return {zone: found.count(zone) for zone in sorted(set(found))}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("4", 4000), ("0.5", 500), ("3920m", 3920), ("", 0), ("many", 0), ("-1", 0)]
+)
+def test_millicores(text: str, value: int) -> None:
+    assert millicores(text) == value
+
+
+def test_shares() -> None:
+    assert shares([node("a", "3"), node("b", "1"), node("a", "4")]) == {"a": 7 / 8, "b": 1 / 8}
+    assert shares([node("a"), node("b"), node("c", ready="False")]) == {"a": 0.5, "b": 0.5}
+    assert shares([node("a"), node("b", **{"node-role.kubernetes.io/control-plane": ""})]) == {}
+    assert shares([node("a"), node("b"), node("")]) == {}
+    assert shares([node("a"), node("b", "")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("counts", "zones", "expected"),
+    [
+        ({"a": 3, "b": 3}, {"a": 0.5, "b": 0.5}, {"a": 3, "b": 3}),
+        ({"a": 6}, {"a": 0.5, "b": 0.5}, {"a": 3, "b": 3}),
+        ({"a": 6, "b": 5}, {"a": 0.5, "b": 0.5}, {"a": 6, "b": 5}),
+        ({"a": 9, "b": 1}, {"a": 0.75, "b": 0.25}, {"a": 7, "b": 3}),
+        ({"a": 4, "x": 4}, {"a": 0.5, "b": 0.5}, {"a": 4, "b": 4}),
+        ({"a": 1}, {"a": 0.5, "b": 0.5}, {}),
+        ({"a": 1, "b": 1}, {"a": 0.9, "b": 0.1}, {}),
+        ({"a": 3, "": 3}, {"a": 0.5, "b": 0.5}, {}),
+        ({"a": 3}, {}, {}),
+    ],
+)
+def test_sharing_out(counts: dict[str, int], zones: dict[str, float], expected: dict[str, int]) -> None:
+    assert spread(counts, **zones) == expected
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 40), min_size=1),
+    st.lists(st.integers(1, 9), min_size=2, max_size=4),
+)
+def test_every_endpoint_is_for_one_zone_and_no_zone_gets_too_little(counts: dict[str, int], sizes: list[int]) -> None:
+    zones = {zone: size / sum(sizes) for zone, size in zip("abcd", sizes, strict=False)}
+    found = spread(counts, **zones)
+    if found:
+        total = sum(counts.values())
+        assert sum(found.values()) == total
+        assert all(found.get(zone, 0) * 1.2 >= share * total - 1e-6 for zone, share in zones.items())
+        assert set(found) <= set(zones)
+
+
+def test_hints_are_for_ready_endpoints_alone() -> None:
+    def end(name: str, zone: str, *, ready: bool = True) -> Endpoint:
+        return Endpoint(addresses=(name,), zone=zone, conditions=EndpointConditions(ready=ready))
+
+    group = Group("IPv4", ())
+    wanted = {group: {"1": end("1", "a"), "2": end("2", "a"), "3": end("3", "a", ready=False)}}
+    found = with_hints(wanted, {"x": node("a"), "y": node("b")})[group]
+    assert {k: [t.name for t in e.hints.for_zones] if e.hints else None for k, e in found.items()} == {
+        "1": ["a"], "2": ["b"], "3": None,
+    }  # fmt: skip
+    assert all(e.hints is None for e in with_hints(wanted, {"x": node("a")})[group].values())
+
+
+@pytest.mark.parametrize(("text", "expected"), [("Auto", True), ("auto", True), ("Disabled", False), ("", False)])
+def test_who_asks(text: str, expected: bool) -> None:
+    for name in ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"):
+        assert automatic(Service(metadata=ObjectMeta(name="s", annotations={name: text}))) is expected
