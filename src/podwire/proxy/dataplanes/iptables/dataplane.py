@@ -20,7 +20,15 @@ from podwire.kernel.nft_socket import NftMonitor
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import Layout
 from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK, MARK
-from podwire.proxy.dataplanes.iptables.restore import Saved, canonical, count_tables, ours, removal, repair
+from podwire.proxy.dataplanes.iptables.restore import (
+    Saved,
+    canonical,
+    count_tables,
+    ours,
+    removal,
+    repair,
+    repair_in_parts,
+)
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.state.iptables import TABLES, Ruleset, parse_save
 
@@ -149,16 +157,24 @@ class IptablesDataPlane:
             contents = Contents(Layout(family, self._facts, liberal=self._liberal()))
             contents.change(_family_map(self._services, family))
             try:
-                text = repair(parse_save(rules.tool.save()), contents.rulesets())
-                rules.tool.restore(text)
+                texts = tuple(self._repair(parse_save(rules.tool.save()), contents.rulesets()))
+                for text in texts:
+                    rules.tool.restore(text)
             except KernelError:
                 if rules.contents is not None or family == FAMILIES[0] or self._has_ip6():
                     raise
                 self._missing.add(family)
                 continue
             rules.contents = contents
-            written.append(text)
+            written.append("".join(texts))
         return written
+
+    def _repair(self, saved: Saved, wanted: tuple[Ruleset, ...]) -> Iterator[str]:
+        """Legacy takes each text for a whole new table, so it gets one."""
+        if self.programs.kind == "nft":
+            yield from repair_in_parts(saved, wanted)
+        elif text := repair(saved, wanted):
+            yield text
 
     def _liberal(self) -> bool:
         with netns.inside(self._place):

@@ -105,6 +105,41 @@ def repair(saved: Saved, wanted: Iterable[Ruleset]) -> str:
     return _document((table, _repair_table(saved.get(table, {}), by_table[table])) for table in _ORDER)
 
 
+def repair_in_parts(saved: Saved, wanted: Iterable[Ruleset]) -> Iterator[str]:
+    """The texts that together do what :func:`repair` says, none of them large; no more than one when that is little.
+
+    iptables-restore of the nft kind takes a time that grows with the square of the chains in one text. Those of
+    Services are written first, each after the ones it leads to; nothing leads to them yet, or what leads to them is
+    as right as before. The last text has the rest, and what is gone.
+    """
+    rulesets = tuple(wanted)
+    nat = next(each for each in rulesets if each.table == "nat")
+    have = saved.get("nat", {})
+    bulk = [
+        chain
+        for chain, rules in nat.chains.items()
+        if ("nat", chain) not in SHARED and tuple(have.get(chain, ("",))) != rules
+    ]
+    if len(bulk) > PART:
+        bulk.sort(key=_rank)
+        for first in range(0, len(bulk), PART):
+            yield _document([("nat", _chains({chain: nat.chains[chain] for chain in bulk[first : first + PART]}))])
+        saved = {**saved, "nat": {**have, **{chain: nat.chains[chain] for chain in bulk}}}
+    if last := repair(saved, rulesets):
+        yield last
+
+
+PART = 600
+"""Chains in one text: 200 Services with two endpoints."""
+
+_RANKS = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-")
+
+
+def _rank(chain: str) -> int:
+    """Chains lead to those of lower rank only; constant ones to none of a Service."""
+    return next((rank for rank, prefix in enumerate(_RANKS, 1) if chain.startswith(prefix)), 0)
+
+
 def removal(saved: Saved) -> str:
     """The text that takes away all that is ours."""
     nothing = {table: Ruleset(family="", table=table) for table in TABLES}

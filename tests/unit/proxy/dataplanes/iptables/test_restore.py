@@ -4,7 +4,16 @@ from tests.unit.proxy.dataplanes.iptables.test_compile import FACTS, SEP_ONE, SV
 
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import SERVICES, Layout
-from podwire.proxy.dataplanes.iptables.restore import Saved, count_tables, equal, ours, removal, repair
+from podwire.proxy.dataplanes.iptables.restore import (
+    PART,
+    Saved,
+    count_tables,
+    equal,
+    ours,
+    removal,
+    repair,
+    repair_in_parts,
+)
 from podwire.state.iptables import parse_save
 
 
@@ -50,6 +59,31 @@ def test_a_chain_that_differs_is_written_alone() -> None:
     lines = repair(saved, made.rulesets()).splitlines()
     assert lines[:2] == ["*nat", f":{SVC} - [0:0]"]
     assert all(line.startswith(f"-A {SVC} ") for line in lines[2:-1])
+
+
+def test_a_large_load_is_cut_into_parts_that_lead_to_what_is_there() -> None:
+    names = [f"default/s{number:03}" for number in range(PART // 3 + 10)]
+    made = Contents(Layout("ip", FACTS))
+    many = {n: (port(service=n, cluster_ip=f"172.30.{i // 250}.{i % 250}", node_port=30000 + i),)
+            for i, n in enumerate(names)}  # fmt: skip
+    made.change(many)
+    texts = list(repair_in_parts({}, made.rulesets()))
+    assert len(texts) == 3
+    there: set[str] = set()
+    for text in texts[:-1]:
+        assert "PREROUTING" not in text and "KUBE-SERVICES" not in text
+        there |= {line[1:].split()[0] for line in text.splitlines() if line.startswith(":")}
+        targets = {line.rpartition(" -j ")[2].split()[0] for line in text.splitlines() if line.startswith("-A")}
+        assert {target for target in targets if target.startswith("KUBE-")} <= there
+    assert there | {"KUBE-SERVICES", "KUBE-NODEPORTS"} == set(made.rulesets()[1].chains)
+    written = {line for text in texts for line in text.splitlines() if line[0] in ":-"}
+    assert written == {line for line in repair({}, made.rulesets()).splitlines() if line[0] in ":-"}
+
+
+def test_little_is_one_text() -> None:
+    made = contents("default/web")
+    assert list(repair_in_parts({}, made.rulesets())) == [repair({}, made.rulesets())]
+    assert list(repair_in_parts(in_kernel(made), made.rulesets())) == []
 
 
 def test_stale_chains_go_and_those_of_others_stay() -> None:
