@@ -9,27 +9,28 @@ from podwire.errors import ConfigError
 from podwire.local import places
 from podwire.local.probe import plan, result
 
-_WORDS = """
+_HELP = """Test connectivity with real packets.
+
+Sockets are opened inside the pods' own network namespaces, so what is tested is what the pods' programs get.
+Without --port each target is tried on the ports that it declares. --from and --to take, also repeated:
+
 \b
-all                every running pod outside kube-system
-host               this machine; as a target its address on the fabric
-shop/web-0         a pod, or the pods of a Deployment by its name
-shop/app=web       a label selector in a namespace; */app=web in all
-svc/shop/web       a Service, by its DNS name; from the host, by its NodePorts
+all            every running pod outside kube-system
+host           this machine; as a target its address on the fabric
+shop/web-0     a pod, or the pods of a Deployment by its name
+shop/app=web   a label selector in a namespace; */app=web in all
+svc/shop/web   a Service by its DNS name; from the host, by its NodePorts
+
+Exit status 1 when something that should be reached is not, or the reverse.
+
+\b
+podwire probe --from shop/app=web --to svc/shop/catalog -o json
+podwire probe --from host --to svc/shop/web
+podwire probe --port 5432/TCP --port 53/UDP
 """
 
 
-@click.command(
-    help=f"""Test connectivity with real packets.
-
-    Sockets are opened inside the pods' own network namespaces, so what is tested is what the pods' programs get.
-    Without --port each target is tried on the ports that it declares. --from and --to take, also repeated:
-
-    {_WORDS}
-
-    Exit status 1 when something that should be reached is not, or the reverse.
-    """
-)
+@click.command(help=_HELP)
 @name_option
 @click.option("--from", "sources", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Sources.")
 @click.option("--to", "targets", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Targets.")

@@ -1,0 +1,33 @@
+"""The help of every command: it says what the command does, and lists stay lists."""
+
+import pytest
+from click.testing import CliRunner
+
+from podwire.cli.main import COMMANDS, root
+
+
+def shown(*words: str) -> str:
+    found = CliRunner().invoke(root, [*words, "--help"], prog_name="podwire")
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_does(command: str) -> None:
+    text = shown(command)
+    assert text.startswith(f"Usage: podwire {command} ")
+    first = text.split("\n\n")[1].strip()
+    assert first.endswith((".", ":")) and len(first) > 20
+    assert all(len(line) <= 80 for line in text.splitlines() if "podwire" not in line)
+
+
+def test_the_overview_names_every_command() -> None:
+    text = shown()
+    for name, (_, line) in COMMANDS.items():
+        assert any(row.split()[:1] == [name] and line.split()[0] in row for row in text.splitlines()), name
+
+
+def test_the_words_of_probe_have_a_line_each() -> None:
+    starts = [line.strip().partition(" ")[0] for line in shown("probe").splitlines()]
+    for word in ("all", "host", "shop/web-0", "shop/app=web", "svc/shop/web"):
+        assert word in starts
