@@ -72,7 +72,7 @@ class ServicePart:
             facts,
             clock,
             flow_cleaner(self._node_port_addresses, None, UDP_AND_TCP if settings.reset_connections else UDP),
-            Report(self._pulse, self._metrics, self._checks, clock),
+            Report(self._pulse, self._metrics, self._checks, clock, self._failed),
         )
 
     @property
@@ -159,6 +159,12 @@ class ServicePart:
         if path == "/livez":
             return self._pulse.livez()
         return response("404 Not Found", b"/healthz /livez\n")
+
+    def _failed(self, problem: str) -> None:
+        node = self._nodes.objects.get(self._proxy.facts.name)
+        if node is not None:
+            subject = reference("v1", "Node", node.metadata)
+            self._events.event(subject, "Warning", "ServicesNotProgrammed", problem)
 
     def _unchecked(self, service: str, problem: str) -> None:
         known = self._services.objects.get(service)

@@ -99,8 +99,9 @@ class HealthChecks:
         self._log = Log("proxy")
         self._retries = TaskSet(lambda task, failure: self._log.error("task failed", failure=failure, task=task))
 
-    def update(self, changed: ServiceMap) -> None:
-        """Takes over Services as they are programmed now; an empty tuple: gone."""
+    def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
+        """Takes over Services as they are programmed now; an empty tuple: gone. ``moved``: addresses may be others."""
+        before = {service: self._checks[service].port for service in changed if service in self._checks}
         for service, ports in changed.items():
             port = next((p.health_check_node_port for p in ports if p.health_check_node_port), 0)
             if port:
@@ -108,7 +109,9 @@ class HealthChecks:
                 self._checks[service] = _Check(port, len(ready))
             else:
                 self._checks.pop(service, None)
-        self._wake.set()
+        after = {service: self._checks[service].port for service in changed if service in self._checks}
+        if before != after or (moved and self._checks):
+            self._wake.set()
 
     @property
     def listening(self) -> tuple[tuple[str, str, int], ...]:
@@ -129,7 +132,8 @@ class HealthChecks:
             await self._retries.close()
 
     async def _reconcile(self) -> None:
-        wanted = {(s, address, c.port) for s, c in self._checks.items() for address in self._addresses()}
+        addresses = self._addresses() if self._checks else ()
+        wanted = {(s, address, c.port) for s, c in self._checks.items() for address in addresses}
         for gone in self._servers.keys() - wanted:
             self._servers.pop(gone).close()
         self._told &= wanted

@@ -1,7 +1,9 @@
 """One place that is told what the proxy does, for its health, its metrics and its health check ports."""
 
+from collections.abc import Callable
 from typing import Protocol
 
+from podwire.errors import KernelError
 from podwire.model.service import EndpointSlice
 from podwire.proxy.health import Pulse
 from podwire.proxy.metrics import Pending, ProxyMetrics
@@ -12,15 +14,19 @@ from podwire.runtime.clock import Clock
 class Checks(Protocol):
     """The health check node ports."""
 
-    def update(self, changed: ServiceMap) -> None:
-        """Takes over Services as they are programmed now."""
+    def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
+        """Takes over Services as they are programmed now; ``moved``: the node's addresses may be others."""
         ...
 
 
 class Report:
     """Passes on what ``proxy.runner`` tells."""
 
-    def __init__(self, pulse: Pulse, metrics: ProxyMetrics, checks: Checks, clock: Clock) -> None:
+    def __init__(
+        self, pulse: Pulse, metrics: ProxyMetrics, checks: Checks, clock: Clock, failed: Callable[[str], None]
+    ) -> None:
+        """``failed`` is told why a commit was refused, each time."""
+        self._failed = failed
         self._pulse = pulse
         self._metrics = metrics
         self._checks = checks
@@ -57,11 +63,12 @@ class Report:
         self._pulse.committed()
         if self._queued_meanwhile:
             self._pulse.queued()
-        self._checks.update(changed)
+        self._checks.update(changed, moved=full)
 
-    def refused(self) -> None:
-        """It did not: all that it carried still waits."""
+    def refused(self, failure: KernelError) -> None:
+        """It did not: all that it carried still waits, and what was in force stays."""
         self._pulse.queued()
+        self._failed(f"{failure}; Services stay as they were, and it is tried again")
         if self._carried is not None:
             self._metrics.refused(self._carried)
         self._carried = None

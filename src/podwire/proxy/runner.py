@@ -105,7 +105,7 @@ class Reporter(Protocol):
         """It took effect; ``changed`` are the Services that differ from before."""
         ...
 
-    def refused(self) -> None:
+    def refused(self, failure: KernelError) -> None:
         """It did not."""
         ...
 
@@ -183,7 +183,7 @@ class ServiceProxy:
                 except KernelError as failure:
                     self._full = True
                     if self._reporter is not None:
-                        self._reporter.refused()
+                        self._reporter.refused(failure)
                     self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
                     await self._clock.sleep(backoff.next_delay_s())
                     continue

@@ -87,7 +87,7 @@ def test_addresses_may_change() -> None:
             await settle()
             assert bench.checks.listening == ()
             bench.addresses = ("127.0.0.1", "127.0.0.2")
-            bench.checks.update({})
+            bench.checks.update({}, moved=True)
             await settle()
             assert bench.checks.listening == (("t/x", "127.0.0.1", port), ("t/x", "127.0.0.2", port))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from podwire.errors import KernelError
 from podwire.proxy.health import PATIENCE_S, Pulse
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.report import Report
@@ -13,17 +14,19 @@ class Checks:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[ServiceMap] = []
+        self.told: list[tuple[ServiceMap, bool]] = []
 
-    def update(self, changed: ServiceMap) -> None:
-        self.told.append(changed)
+    def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
+        self.told.append((changed, moved))
 
 
 class Bench:
     def __init__(self) -> None:
         self.clock, self.checks = FakeClock(), Checks()
         self.pulse = Pulse(self.clock)
-        self.report = Report(self.pulse, ProxyMetrics("nftables", self.clock), self.checks, self.clock)
+        self.failed: list[str] = []
+        metrics = ProxyMetrics("nftables", self.clock)
+        self.report = Report(self.pulse, metrics, self.checks, self.clock, self.failed.append)
 
     async def later(self) -> bool:
         await self.clock.advance(PATIENCE_S)
@@ -36,11 +39,12 @@ def test_health_follows_commits() -> None:
         bench.report.service_changed()
         bench.report.begin()
         bench.report.committed({"a/b": ()}, full=False)
-        assert bench.checks.told == [{"a/b": ()}]
+        assert bench.checks.told == [({"a/b": ()}, False)]
         assert await bench.later()
         bench.report.service_changed()
         bench.report.begin()
-        bench.report.refused()
+        bench.report.refused(KernelError("nft", "add element", 12))
+        assert bench.failed == ["nft add element: errno 12; Services stay as they were, and it is tried again"]
         assert len(bench.checks.told) == 1
         assert not await bench.later()
 

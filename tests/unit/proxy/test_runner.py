@@ -132,8 +132,8 @@ class Told:
     def committed(self, changed: ServiceMap, *, full: bool) -> None:
         self.events.append(f"committed {'all' if full else ''}{','.join(changed)}")
 
-    def refused(self) -> None:
-        self.events.append("refused")
+    def refused(self, failure: KernelError) -> None:
+        self.events.append(f"refused {failure.errno}")
 
     def flows_forgotten(self, count: int, duration_s: float) -> None:
         self.events.append(f"forgot {count}")
@@ -299,7 +299,7 @@ def test_what_happens_is_reported_and_a_refused_commit_loses_nothing() -> None:
             await bench.calls(2)
             assert bench.told.events == [
                 "begin", "committed all", "service", "endpoints web-1",
-                "begin", "refused", "begin", "committed alldefault/web", "forgot 0",
+                "begin", "refused 12", "begin", "committed alldefault/web", "forgot 0",
             ]  # fmt: skip
             assert bench.flows == [(0, 1)]
 
