@@ -107,8 +107,14 @@ def compare_ruleset(title: str, have: Ruleset, want: Ruleset) -> Iterator[Differ
     place = f"{title}: {want.title}"
     yield from _replaced(place, sorted(_jumps(have)), sorted(_jumps(want)))
     for chain in sorted(have.chains.keys() | want.chains.keys()):
-        old, new = ([f":{chain}", *table.chains[chain]] if chain in table.chains else [] for table in (have, want))
+        old, new = (_chain_of(table, chain) for table in (have, want))
         yield from _replaced(f"{place}, chain {chain}", old, new)
+
+
+def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:
+    if chain not in ruleset.chains:
+        return []
+    return [f":{chain}", *(f"-A {chain} {rule}" for rule in ruleset.chains[chain])]
 
 
 def _jumps(ruleset: Ruleset) -> Iterator[str]:

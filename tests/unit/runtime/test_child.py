@@ -1,11 +1,12 @@
 """Running programs: output, exit status, time limit."""
 
 import asyncio
+import os
 import time
 
 import pytest
 
-from podwire.runtime.child import run
+from podwire.runtime.child import call, run
 
 ENV = {"PATH": "/usr/bin:/bin", "GREETING": "hello"}
 
@@ -29,3 +30,34 @@ def test_signal_is_a_negative_code() -> None:
 def test_program_that_is_not_there() -> None:
     with pytest.raises(FileNotFoundError):
         asyncio.run(run(["/nowhere/at/all"], env=ENV))
+
+
+def test_a_thread_that_waits_gets_the_same() -> None:
+    done = call(["/bin/sh", "-c", "cat; echo $GREETING; echo bad >&2; exit 3"], env=ENV, stdin=b"in\n")
+    assert (done.code, done.output, done.errors) == (3, b"in\nhello\n", b"bad\n")
+    assert call(["/bin/sh", "-c", "kill -9 $$"], env=ENV).code == -9
+    assert call(["/bin/sleep", "30"], env=ENV, timeout_s=0.05).code is None
+    with pytest.raises(FileNotFoundError):
+        call(["/nowhere/at/all"], env=ENV)
+
+
+def test_more_input_than_a_pipe_holds_and_a_program_that_reads_none() -> None:
+    text = b"x" * (1 << 20)
+    assert call(["/bin/cat"], env=ENV, stdin=text).output == text
+    assert call(["/bin/true"], env=ENV, stdin=text).code == 0
+
+
+def test_the_number_of_the_process_is_told_before_it_gets_input() -> None:
+    told: list[int] = []
+    done = call(["/bin/sh", "-c", "read line; echo $$"], env=ENV, stdin=b"go\n", started=told.append)
+    assert [int(done.output)] == told
+
+
+def test_a_failing_listener_ends_the_program() -> None:
+    def fail(pid: int) -> None:
+        raise RuntimeError(pid)
+
+    with pytest.raises(RuntimeError) as caught:
+        call(["/bin/sleep", "30"], env=ENV, started=fail)
+    with pytest.raises(ProcessLookupError):
+        os.kill(caught.value.args[0], 0)

@@ -1,8 +1,12 @@
 """Tables of iptables as text, and back."""
 
 import pytest
+from msgspec.structs import replace
 
+from podwire.errors import ConfigError
+from podwire.state import drift, share
 from podwire.state.iptables import Ruleset, parse, parse_save
+from podwire.state.share import Share
 
 RULESET = Ruleset(
     family="ip",
@@ -47,3 +51,33 @@ COMMIT
         "nat": {"PREROUTING": ["-j KUBE-SERVICES"], "KUBE-SERVICES": []},
     }
     assert parse_save("") == {}
+
+
+def test_a_share_carries_tables_of_iptables() -> None:
+    held = Share(part="proxy", rulesets=(RULESET, replace(RULESET, family="ip6")))
+    (back,) = share.parse(share.render([held]))
+    assert back == held
+    places = {where for where, _ in held.located()}
+    assert places == {"proxy: iptables nat", "proxy: ip6tables nat"}
+    assert [text for _, text in held.located()][:3] == TEXT.splitlines()[1:4]
+
+
+@pytest.mark.parametrize("text", ["*nat ip\nnonsense\nCOMMIT", "*nat ip\n:KUBE-SERVICES", "*nat\nCOMMIT"])
+def test_a_share_names_what_is_wrong_in_it(text: str) -> None:
+    with pytest.raises(ConfigError, match="part proxy"):
+        share.parse(["part proxy", *text.splitlines(), "", "end"])
+
+
+def test_drift_of_a_table() -> None:
+    have = Ruleset(family="ip", table="nat", chains={"KUBE-SVC-B": ("-j RETURN",), "KUBE-SVC-A": ()})
+    assert list(drift.render(drift.compare_ruleset("proxy", have, RULESET))) == [
+        "@@ proxy: iptables nat @@",
+        '+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES',
+        "@@ proxy: iptables nat, chain KUBE-SERVICES @@",
+        "+:KUBE-SERVICES",
+        "+-A KUBE-SERVICES -d 10.96.0.1/32 -j KUBE-SVC-A",
+        "@@ proxy: iptables nat, chain KUBE-SVC-B @@",
+        "-:KUBE-SVC-B",
+        "--A KUBE-SVC-B -j RETURN",
+    ]
+    assert list(drift.compare_ruleset("proxy", RULESET, RULESET)) == []
