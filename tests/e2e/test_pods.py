@@ -168,7 +168,8 @@ def test_a_container_that_never_starts_up_is_restarted(cluster: Cluster, namespa
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2}
     cluster.apply(pod("never", shell("c", "sleep 600", startupProbe=probe)), "-n", namespace)
     eventually(lambda: restarts(cluster, namespace, "never").get("c", 0) >= 1, within=30)
-    assert "failed startup probe" in cluster.kubectl("describe", "pod", "never", "-n", namespace)
+    told = ("describe", "pod", "never", "-n", namespace)
+    eventually(lambda: "failed startup probe" in cluster.kubectl(*told))
 
 
 def test_liveness_by_http_tcp_and_grpc(cluster: Cluster, namespace: str) -> None:
@@ -190,9 +191,9 @@ def test_liveness_by_http_tcp_and_grpc(cluster: Cluster, namespace: str) -> None
     bad = {"http-bad", "tcp-bad", "grpc-bad"}
     eventually(lambda: {n for n, count in restarts(cluster, namespace, "probed").items() if count} >= bad, within=30)
     assert {n for n, count in restarts(cluster, namespace, "probed").items() if count} == bad
-    told = cluster.kubectl("events", "--for", "pod/probed", "-n", namespace)
+    told = ("events", "--for", "pod/probed", "-n", namespace)
     for text in ("HTTP probe failed with statuscode: 500", ":9084: connect: connection refused", ":9086"):
-        assert text in told
+        eventually(lambda text=text: text in cluster.kubectl(*told))
 
 
 def test_on_failure_restarts_until_it_is_well(cluster: Cluster, namespace: str) -> None:
