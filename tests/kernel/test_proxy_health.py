@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from podwire.agent.services import node_port_addresses
 from podwire.kernel import netns
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, listener, serve_page
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import NodeFacts, ServicePort
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
 
@@ -99,6 +101,13 @@ def test_health_check_node_ports(world: None) -> None:
         await tasks.close()
 
     asyncio.run(scenario())
+
+
+def test_where_node_ports_answer(world: None) -> None:
+    facts = NodeFacts(name="n1", addresses=ADDRESSES)
+    assert node_port_addresses(facts, NODE) == ADDRESSES
+    some = msgspec.structs.replace(facts, node_port_ranges=("192.168.99.2/31", "::/0"))
+    assert node_port_addresses(some, NODE) == ("192.168.99.3", "fd99::1")
 
 
 def test_healthz_and_livez(world: None) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
@@ -145,13 +146,7 @@ class ServicePart:
             self._log.warning("the tables of kube-proxy stay", problem=problem)
 
     def _node_port_addresses(self) -> tuple[str, ...]:
-        """Where node ports answer, as of now."""
-        facts = self._proxy.facts
-        if not facts.node_port_ranges:
-            return facts.addresses
-        with Netlink() as netlink:
-            own = (address.cidr.partition("/")[0] for address in read_paths(netlink).addresses)
-            return within(own, facts.node_port_ranges)
+        return node_port_addresses(self._proxy.facts)
 
     def _page(self, path: str) -> bytes:
         if path == "/healthz":
@@ -196,3 +191,15 @@ class ServicePart:
             Sample("podwire_proxy_ports", "Ports of Services that are programmed.", frontends),
             Sample("podwire_proxy_conflicts", "Services whose frontend another one holds.", conflicts),
         ]
+
+
+def node_port_addresses(facts: NodeFacts, netns: Path | str | None = None) -> tuple[str, ...]:
+    """Where node ports answer in a network namespace (None: that of this process), as of now.
+
+    Raises: KernelError.
+    """
+    if not facts.node_port_ranges:
+        return facts.addresses
+    with Netlink(netns) as netlink:
+        own = (address.cidr.partition("/")[0] for address in read_paths(netlink).addresses)
+        return within(own, facts.node_port_ranges)
