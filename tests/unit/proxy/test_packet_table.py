@@ -4,29 +4,54 @@ from pathlib import Path
 
 import pytest
 
-from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.layout import Layout
-from podwire.state.nft import Table
+from podwire.proxy import registry
+from podwire.proxy.dataplanes.iptables import contents as iptables_contents
+from podwire.proxy.dataplanes.iptables import layout as iptables_layout
+from podwire.proxy.dataplanes.nftables import contents as nftables_contents
+from podwire.proxy.dataplanes.nftables import layout as nftables_layout
+from podwire.proxy.servicemap import ServicePort
 from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
-from podwire.trace.nft import Tracer
+from podwire.trace import iptables, nft
 from podwire.trace.packet import Machine, Outcome
 from podwire.trace.packet import Packet as Traced
 
+FAMILIES = ("ip", "ip6")
 CASES = read_cases(Path(__file__).parents[2] / "cases/services/policies.yaml")
 POD_OF = {address: pod for pod, pair in ADDRESSES.items() for address in pair}
 
 
-def nftables(case: Case) -> list[Table]:
+MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
+"""With the second address of the further scenarios."""
+
+
+def by_family(case: Case) -> list[tuple[str, dict[str, tuple[ServicePort, ...]]]]:
+    resolved = case.resolved()
+    return [(f, {key: tuple(p for p in ports if p.family == f) for key, ports in resolved.items()}) for f in FAMILIES]
+
+
+def nftables(case: Case) -> nft.Tracer:
     tables = []
-    for family in ("ip", "ip6"):
-        contents = Contents(Layout(family, NODE))
-        resolved = case.resolved()
-        contents.change({key: tuple(p for p in ports if p.family == family) for key, ports in resolved.items()})
+    for family, services in by_family(case):
+        contents = nftables_contents.Contents(nftables_layout.Layout(family, case.node))
+        contents.change(services)
         tables.append(contents.table())
-    return tables
+    return nft.Tracer(tables, MACHINE)
 
 
-DATAPLANES = {"nftables": nftables}
+def iptables_plane(case: Case) -> iptables.Tracer:
+    rulesets = []
+    for family, services in by_family(case):
+        contents = iptables_contents.Contents(iptables_layout.Layout(family, case.node))
+        contents.change(services)
+        rulesets += contents.rulesets()
+    return iptables.Tracer(rulesets, MACHINE)
+
+
+DATAPLANES = {"nftables": nftables, "iptables": iptables_plane}
+
+
+def test_every_data_plane_is_here() -> None:
+    assert DATAPLANES.keys() == registry.DATAPLANES.keys()
 
 
 def traced(packet: Packet) -> Traced:
@@ -51,8 +76,8 @@ def judge(packet: Packet, outcome: Outcome) -> str:
 @pytest.mark.parametrize("name", DATAPLANES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_packet_table(case: Case, name: str) -> None:
-    tracer = Tracer(DATAPLANES[name](case), Machine(addresses=frozenset(NODE.addresses)))
-    for packet in case.packets:
+    tracer = DATAPLANES[name](case)
+    for packet in case.by(name).packets:
         outcomes = list(tracer.outcomes(traced(packet)))
         ends = {judge(packet, outcome) for outcome in outcomes}
         if packet.refused or packet.dropped:
@@ -67,7 +92,7 @@ def test_packet_table(case: Case, name: str) -> None:
 @pytest.mark.parametrize("name", DATAPLANES)
 def test_affinity_remembers(name: str) -> None:
     case = next(case for case in CASES if case.name == "session affinity")
-    tracer = Tracer(DATAPLANES[name](case), Machine(addresses=frozenset(NODE.addresses)))
+    tracer = DATAPLANES[name](case)
     packet = traced(case.packets[0])
     first = tracer.trace(packet, [1])
     assert {tracer.trace(packet, [choice]).packet.destination for choice in (0, 1, 0)} == {first.packet.destination}

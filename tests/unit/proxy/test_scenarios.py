@@ -1,32 +1,18 @@
-"""The further scenarios, followed through the tables of the nftables data plane."""
+"""The further scenarios, followed through what each data plane would program."""
 
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.unit.proxy.test_packet_table import DATAPLANES
 
-from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.layout import Layout
-from podwire.state.nft import Table
 from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
-from podwire.trace.nft import Tracer
-from podwire.trace.packet import Machine, Outcome
+from podwire.trace.packet import Outcome
 from podwire.trace.packet import Packet as Traced
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/services/scenarios.yaml")
 POD_OF = {address: pod for pod, pair in ADDRESSES.items() for address in pair}
 PODS = {"one", "two", "far"}
-MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
-
-
-def tables(case: Case) -> list[Table]:
-    found = []
-    for family in ("ip", "ip6"):
-        contents = Contents(Layout(family, case.node))
-        resolved = case.resolved()
-        contents.change({key: tuple(p for p in ports if p.family == family) for key, ports in resolved.items()})
-        found.append(contents.table())
-    return found
 
 
 def judge(outcome: Outcome) -> str:
@@ -45,10 +31,11 @@ def expected(packet: Packet) -> set[str]:
     return set(packet.reaches or packet.sticky)
 
 
+@pytest.mark.parametrize("name", DATAPLANES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_scenario(case: Case) -> None:
-    tracer = Tracer(tables(case), MACHINE)
-    for packet in case.packets:
+def test_scenario(case: Case, name: str) -> None:
+    tracer = DATAPLANES[name](case)
+    for packet in case.by(name).packets:
         traced = Traced(
             source=packet.client,
             destination=packet.address,

@@ -1,0 +1,115 @@
+"""Packets through tables of iptables."""
+
+import pytest
+
+from podwire.errors import ProtocolError
+from podwire.state.iptables import Ruleset, parse
+from podwire.trace.iptables import Option, Tracer, parse_rule
+from podwire.trace.packet import Machine, Outcome, Packet
+
+MACHINE = Machine(addresses=frozenset(("192.168.99.1",)))
+PACKET = Packet(source="10.0.0.1", destination="10.96.0.1", destination_port=80, input="veth1")
+
+
+def table(*lines: str, name: str = "nat", family: str = "ip") -> Ruleset:
+    return parse((f"*{name} {family}", *lines, "COMMIT"))
+
+
+def through(*lines: str, packet: Packet = PACKET, name: str = "nat") -> Outcome:
+    return Tracer([table(*lines, name=name)], MACHINE).trace(packet)
+
+
+def test_options_of_a_rule() -> None:
+    assert parse_rule('! -s 10.0.0.0/8 -m comment --comment "two words" -m recent --set --name X -j Y') == (
+        Option("-s", "10.0.0.0/8", True),
+        Option("-m", "comment"),
+        Option("--comment", "two words"),
+        Option("-m", "recent"),
+        Option("--set"),
+        Option("--name", "X"),
+        Option("-j", "Y"),
+    )
+
+
+@pytest.mark.parametrize("rule", ["-m ttl --ttl 3 -j DROP", "-j NOWHERE", "stray -j DROP"])
+def test_what_is_not_known_is_never_skipped(rule: str) -> None:
+    with pytest.raises(ProtocolError):
+        through(f"-A PREROUTING {rule}")
+
+
+@pytest.mark.parametrize(
+    ("match", "holds"),
+    [
+        ("-s 10.0.0.1/32", True),
+        ("! -s 10.0.0.0/8", False),
+        ("-d 10.96.0.0/16 -p tcp -m tcp --dport 80", True),
+        ("-p udp -m udp --dport 80", False),
+        ("-m tcp --dport 81", False),
+        ("-i veth+", True),
+        ("! -i veth1", False),
+        ("-m addrtype --dst-type LOCAL", False),
+        ("-m addrtype --src-type LOCAL", False),
+        ("-m conntrack --ctstate NEW", True),
+        ("-m conntrack --ctstate RELATED,ESTABLISHED", False),
+        ("-m mark ! --mark 0x4000/0x4000", True),
+    ],
+)
+def test_matches(match: str, holds: bool) -> None:
+    found = through(f"-A PREROUTING {match} -j DROP")
+    assert found.verdict == ("drop" if holds else "accept")
+
+
+def test_the_way_of_a_packet() -> None:
+    found = through(
+        ":SVC",
+        "-A PREROUTING -j SVC",
+        "-A POSTROUTING -m mark --mark 0x1/0x1 -j MASQUERADE",
+        "-A SVC -j MARK --set-xmark 0x1/0x1",
+        "-A SVC -p tcp -m tcp -j DNAT --to-destination 10.0.0.9:8080",
+    )
+    assert (found.packet.destination, found.packet.destination_port) == ("10.0.0.9", 8080)
+    assert (found.verdict, found.translated, found.masqueraded, found.delivered) == ("accept", True, True, False)
+    assert [step.chain for step in found.steps] == ["PREROUTING", "SVC", "SVC", "POSTROUTING"]
+    assert str(found.steps[0]) == "prerouting: iptables nat PREROUTING: -j SVC"
+
+
+def test_jump_comes_back_and_goto_does_not() -> None:
+    lines = (":ONE", "-A FORWARD -j TWO", "-A FORWARD -j DROP", ":TWO", "-A TWO {} ONE", "-A TWO -j ACCEPT")
+    for word, verdict in (("-j", "accept"), ("-g", "drop")):
+        assert through(*(line.format(word) for line in lines), name="filter").verdict == verdict
+    assert through(":X", "-A FORWARD -j X", "-A X -j RETURN", "-A X -j DROP", name="filter").verdict == "accept"
+
+
+def test_own_packets_pass_output_and_input() -> None:
+    own = Packet(source="192.168.99.1", destination="192.168.99.1", destination_port=1)
+    assert through("-A INPUT -j REJECT --reject-with tcp-reset", packet=own, name="filter").verdict == "reject"
+    assert through("-A FORWARD -j DROP", packet=own, name="filter").verdict == "accept"
+    assert through("-A OUTPUT -j DROP", packet=own, name="filter").verdict == "drop"
+
+
+def test_every_answer_of_chance_and_no_other() -> None:
+    lines = [f":E{n}" for n in range(3)]
+    lines += [f"-A E{n} -p tcp -m tcp -j DNAT --to-destination 10.0.1.{n}:80" for n in range(3)]
+    chance = "-m statistic --mode random --probability 0.50000000000"
+    lines += [f"-A PREROUTING {chance} -j E0", f"-A PREROUTING {chance} -j E1", "-A PREROUTING -j E2"]
+    ends = [o.packet.destination for o in Tracer([table(*lines)], MACHINE).outcomes(PACKET)]
+    assert sorted(ends) == ["10.0.1.0", "10.0.1.1", "10.0.1.2"]
+
+
+def test_lists_remember_between_packets_but_not_between_outcomes() -> None:
+    name = "--name L --mask 255.255.255.255 --rsource"
+    tracer = Tracer(
+        [table(f"-A PREROUTING -m recent --rcheck --seconds 9 --reap {name} -j DROP",
+               f"-A PREROUTING -m recent --set {name} -j RETURN")],
+        MACHINE,
+    )  # fmt: skip
+    assert [o.verdict for o in tracer.outcomes(PACKET)] == ["accept"]
+    assert tracer.trace(PACKET).verdict == "accept"
+    assert tracer.trace(PACKET).verdict == "drop"
+
+
+def test_the_other_family_has_its_own_tables() -> None:
+    packet = Packet(source="fd00::1", destination="fd96::1", destination_port=80, input="veth1")
+    rules = (":E", "-A PREROUTING -j E", "-A E -p tcp -m tcp -j DNAT --to-destination [fd00::9]:8080")
+    found = Tracer([table(*rules, family="ip6"), table("-A PREROUTING -j DROP")], MACHINE).trace(packet)
+    assert (found.packet.destination, found.packet.destination_port) == ("fd00::9", 8080)
