@@ -117,10 +117,11 @@ class Case(msgspec.Struct, frozen=True):
 
 def read_cases(path: Path) -> tuple[Case, ...]:
     """The cases of one file in their order."""
-    return tuple(_case(document) for document in yaml.safe_load(path.read_text()))
+    return tuple(parse_case(document) for document in yaml.safe_load(path.read_text()))
 
 
-def _case(document: dict[str, Any]) -> Case:
+def parse_case(document: dict[str, Any]) -> Case:
+    """One case, as it stands in a file."""
     services = tuple(_service(entry) for entry in document["services"])
     slices: list[api.EndpointSlice] = []
     for entry in document["services"]:
