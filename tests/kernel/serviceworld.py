@@ -269,6 +269,7 @@ def proxy_follows_and_heals(world: World, plane: Any, flush: Callable[[], object
             await asyncio.sleep(0.05)
             assert not proxy.programmed.is_set()
             slices.synced.set()
+            nodes.synced.set()
             await proxy.programmed.wait()
             assert world.connect("one", "10.96.0.10", 53)[0] == "dropped"
             services.put("default/web", case.services[0])

@@ -1,12 +1,12 @@
 """Keeps a data plane equal to the API: changed objects in, changed Services out.
 
-Guarantees: 1. nothing is written before Services and EndpointSlices are both known, so a start never takes away what
-is in force; 2. a change is committed 10 ms after it came, or 50 ms after the first of a burst; 3. only Services named
-by a changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused
-commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop;
-5. tables that somebody else changed are put right within 0.2 s; 6. after a change of UDP endpoints (on request of
-TCP too), flows to endpoints that do not serve any more are forgotten, also when none is left; 7. the health checks,
-metrics and flows of a refused commit follow when it succeeds.
+Guarantees: 1. nothing is written before Services, EndpointSlices and the Node (for 30 s at most) are known, so a start
+never takes away what is in force; 2. a change is committed 10 ms after it came, or 50 ms after the first of a burst; 3.
+only Services named by a changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of
+them; 4. a refused commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never
+ends the loop; 5. tables that somebody else changed are put right within 0.2 s; 6. after a change of UDP endpoints (on
+request of TCP too), flows to endpoints that do not serve any more are forgotten, also when none is left; 7. the health
+checks, metrics and flows of a refused commit follow when it succeeds.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 _QUIET_S = 0.01
 _BURST_S = 0.05
 _HEAL_S = 0.2
+_NODE_S = 30.0  # as kube-proxy
 
 
 class Source(Protocol[T]):
@@ -172,6 +173,7 @@ class ServiceProxy:
         self._sources.nodes.subscribe(self._node_changed)
         await self._sources.services.synced.wait()
         await self._sources.slices.synced.wait()
+        await self._wait_for_node()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._plane.fileno(), self._rules_changed)
         backoff = Backoff(0.1, 10.0)
@@ -191,6 +193,14 @@ class ServiceProxy:
                 await self._settle()
         finally:
             loop.remove_reader(self._plane.fileno())
+
+    async def _wait_for_node(self) -> None:
+        """Without its addresses and zone the node's own rules would be taken for wrong; for ever is too long."""
+        try:
+            async with asyncio.timeout(_NODE_S):
+                await self._sources.nodes.synced.wait()
+        except TimeoutError:
+            self._log.warning("the Node is not known; node ports wait for it", node=self._facts.name)
 
     async def _settle(self) -> None:
         """Waits until a burst of changes is over."""

@@ -165,6 +165,7 @@ class Bench:
             if synced:
                 self.services.synced.set()
                 self.slices.synced.set()
+                self.nodes.synced.set()
                 await self.proxy.programmed.wait()
             yield
             task.cancel()
@@ -186,7 +187,7 @@ def run(scenario: Callable[[Bench], Any]) -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_written_before_both_are_known() -> None:
+def test_nothing_is_written_before_everything_is_known() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running(synced=False):
             bench.services.put("default/web", SERVICE)
@@ -195,7 +196,13 @@ def test_nothing_is_written_before_both_are_known() -> None:
             assert bench.plane.calls == []
             bench.slices.put("default/web-1", piece("10.0.0.1"))
             bench.slices.synced.set()
+            await asyncio.sleep(0.01)
+            assert bench.plane.calls == []
+            status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="192.168.99.1"),))
+            bench.nodes.put("n1", Node(metadata=ObjectMeta(name="n1"), status=status))
+            bench.nodes.synced.set()
             assert await bench.calls(1) == [("load", ("default/web=10.0.0.1:8080",))]
+            assert bench.plane.facts == NodeFacts(name="n1", addresses=("192.168.99.1",))
 
     run(scenario)
 
