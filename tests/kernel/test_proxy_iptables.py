@@ -239,6 +239,30 @@ def test_a_connection_outlives_a_change_of_mode(world: World) -> None:
         Registry(path("node")).clear("iptables")
 
 
+def test_what_is_desired_can_be_asked_during_a_change(plane: IptablesDataPlane) -> None:
+    (port,) = by_name("ClusterIP").resolved()["default/web"]
+    plane.load({})
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                plane.desired()
+                plane.conflicts()
+            except RuntimeError as failure:
+                failures.append(failure)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for number in range(1, 31):
+        changed = msgspec.structs.replace(port, service=f"default/s{number}", cluster_ip=f"10.96.2.{number}")
+        plane.update({changed.service: (changed,)})
+    stop.set()
+    asking.join()
+    assert not failures
+
+
 def test_many_services_change_at_once(world: World, plane: IptablesDataPlane) -> None:
     """More than a few rules of a shared chain go: the chain is written whole."""
     (port,) = by_name("ClusterIP").resolved()["default/web"]

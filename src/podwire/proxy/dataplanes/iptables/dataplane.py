@@ -9,6 +9,7 @@ leaves everything in force; ``remove`` takes away our chains, of both kinds, and
 6. Without IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -108,6 +109,8 @@ class IptablesDataPlane:
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._missing: set[str] = set()
         self._lost = True
+        self._lock = threading.Lock()
+        """Held while contents change: :meth:`desired` and :meth:`conflicts` are asked from another thread."""
 
     def close(self) -> None:
         """Lets go of the kernel; traffic goes on."""
@@ -203,7 +206,8 @@ class IptablesDataPlane:
     def _update(self, rules: _Rules, family: str, changed: ServiceMap) -> str:
         if rules.contents is None:
             return ""
-        text = rules.contents.change(_family_map(changed, family)).text()
+        with self._lock:
+            text = rules.contents.change(_family_map(changed, family)).text()
         rules.tool.restore(text, self._watch.started)
         return text
 
@@ -221,17 +225,19 @@ class IptablesDataPlane:
 
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""
-        found = (rules.contents.claims.waiting() for rules in self._rules.values() if rules.contents is not None)
+        with self._lock:
+            found = [rules.contents.claims.waiting() for rules in self._rules.values() if rules.contents is not None]
         return tuple(sorted({key for keys in found for key in keys}))
 
     def desired(self) -> tuple[Ruleset, ...]:
         """What the kernel should hold, a table each; later changes do not show in it."""
-        return tuple(
-            ruleset
-            for rules in self._rules.values()
-            if rules.contents is not None
-            for ruleset in rules.contents.rulesets()
-        )
+        with self._lock:
+            return tuple(
+                ruleset
+                for rules in self._rules.values()
+                if rules.contents is not None
+                for ruleset in rules.contents.rulesets()
+            )
 
 
 def _remove(tool: Iptables) -> int:
