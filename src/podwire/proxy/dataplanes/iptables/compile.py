@@ -5,7 +5,7 @@ Cluster and Local), from outside by way of ``KUBE-EXT-`` (masquerade, or the sho
 Local frontend) and, with source ranges, ``KUBE-FW-``. One of n endpoints is chosen by n - 1 rules that match with
 probability 1/n, 1/(n-1) and so on; its ``KUBE-SEP-`` translates. What has no endpoint has a rule in ``filter``.
 
-Cost: 5 rules for a ClusterIP port and 3 for each endpoint (4 with affinity).
+Cost: 3 rules for a ClusterIP port, and 3 for each endpoint (4 with affinity).
 """
 
 from ipaddress import ip_network
