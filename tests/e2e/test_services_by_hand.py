@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from clusters import in_node
 from driver import Cluster, deployment, eventually
 
 _BY_HAND = """
@@ -138,3 +139,15 @@ def test_nodes_tell_a_load_balancer_whether_they_have_an_endpoint(cluster: Clust
     cluster.kubectl("patch", "service", "web", "-n", namespace, "-p", change)
     eventually(lambda: set(told().values()) == {0})
     assert {_get(f"http://{address}:10256/healthz")[0] for address in nodes.values()} == {200}
+
+
+def test_kube_proxy_s_dashboards_and_tools_find_what_they_look_for(cluster: Cluster) -> None:
+    def asked(path: str) -> str:
+        return in_node(cluster, "node-1", "curl", "-sf", f"http://127.0.0.1:10249{path}")
+
+    assert asked("/proxyMode") == "nftables"
+    assert asked("/healthz") == "ok"
+    page = asked("/metrics")
+    assert 'kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family="IPv4",le="+Inf"}' in page
+    assert "# TYPE kubeproxy_network_programming_duration_seconds histogram" in page
+    assert 'kubeproxy_sync_proxy_rules_service_changes_pending{ip_family="IPv6"} 0.0' in page

@@ -16,7 +16,7 @@ from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
 from podwire.kube.resources import ENDPOINTSLICES, SERVICES
 from podwire.model.node import Node
-from podwire.observe.health import Health, Metric, Sample
+from podwire.observe.health import METRICS_TYPE, Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
@@ -130,6 +130,9 @@ class ServicePart:
         }
         if self._settings.healthz is not None:
             tasks["proxy health"] = partial(serve_page, listener(), self._settings.healthz, self._page, self._clock)
+        if self._settings.metrics is not None:
+            page = partial(self._metrics_page, health)
+            tasks["proxy metrics"] = partial(serve_page, listener(), self._settings.metrics, page, self._clock)
         return tasks
 
     def _tune(self) -> None:
@@ -154,6 +157,18 @@ class ServicePart:
         if path == "/livez":
             return self._pulse.livez()
         return response("404 Not Found", b"/healthz /livez\n")
+
+    def _metrics_page(self, health: Health, path: str) -> bytes:
+        """What kube-proxy answers on this port, so that scrapers and tools find it there."""
+        match path:
+            case "/metrics":
+                return response("200 OK", health.render(), METRICS_TYPE)
+            case "/healthz":
+                return response("200 OK", b"ok")
+            case "/proxyMode":
+                return response("200 OK", self.mode.encode())
+            case _:
+                return response("404 Not Found", b"/metrics /healthz /proxyMode\n")
 
     def _failed(self, problem: str) -> None:
         node = self._nodes.objects.get(self._proxy.facts.name)

@@ -18,6 +18,9 @@ from podwire.observe.reply import HEAD_LIMIT, reply, response, talk
 Check = Callable[[], str]
 """Empty when all is well, else the problem in a few words."""
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The media type of :meth:`Health.render`."""
+
 
 class Sample(msgspec.Struct, frozen=True):
     """One number of a metric; ``kind`` is gauge or counter."""
@@ -64,7 +67,7 @@ class Health:
             case "/readyz":
                 return _verdict(self.live | self.ready)
             case "/metrics":
-                return response("200 OK", self.render(), "text/plain; version=0.0.4; charset=utf-8")
+                return response("200 OK", self.render(), METRICS_TYPE)
             case _:
                 return response("404 Not Found", b"/healthz /readyz /metrics\n")
 

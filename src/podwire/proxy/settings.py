@@ -22,7 +22,8 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
 
     ``mode`` is a data plane of the registry. ``masquerade_bit`` (0 to 29) is the bit of the packet mark that asks for
     masquerade; ``masquerade_all`` hides the source of everything that goes to a cluster address.
-    ``healthz_bind_address`` is where ``/healthz`` and ``/livez`` of the proxy are answered; empty: nowhere.
+    ``healthz_bind_address`` is where ``/healthz`` and ``/livez`` of the proxy are answered, ``metrics_bind_address``
+    where ``/metrics`` and ``/proxyMode`` are; empty: nowhere.
     ``node_port_addresses`` are the ranges in which node ports answer, or ``primary``; ``allow_external_ips`` false
     leaves ``spec.externalIPs`` out. ``detect_local_mode`` says by what a packet is known to come from a pod:
     ClusterCIDR (the agent's ``clusterCIDRs``), NodeCIDR (the node's own), or by the device it comes in by,
@@ -34,6 +35,7 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     masquerade_bit: int = 14
     masquerade_all: bool = False
     healthz_bind_address: str = "0.0.0.0:10256"
+    metrics_bind_address: str = "127.0.0.1:10249"
     node_port_addresses: tuple[str, ...] = (PRIMARY,)
     allow_external_ips: bool = msgspec.field(default=True, name="allowExternalIPs")
     detect_local_mode: DetectLocal = "ClusterCIDR"
@@ -45,6 +47,11 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     def healthz(self) -> tuple[str, int] | None:
         """Address and port of ``healthz_bind_address``, None for nowhere."""
         return parse_address(self.healthz_bind_address) if self.healthz_bind_address else None
+
+    @property
+    def metrics(self) -> tuple[str, int] | None:
+        """Address and port of ``metrics_bind_address``, None for nowhere."""
+        return parse_address(self.metrics_bind_address) if self.metrics_bind_address else None
 
     @property
     def node_port_ranges(self) -> tuple[str, ...]:
@@ -88,6 +95,7 @@ def parse_settings(document: Mapping[str, Any], source: str = "proxy") -> ProxyS
         raise ConfigError(source, "detectLocalInterface", problem)
     checks: dict[str, Callable[[], object]] = {
         "healthzBindAddress": lambda: settings.healthz,
+        "metricsBindAddress": lambda: settings.metrics,
         "nodePortAddresses": lambda: settings.node_port_ranges,
     }
     for field, check in checks.items():

@@ -26,6 +26,7 @@ def test_defaults() -> None:
         ({"detectLocalMode": "BridgeInterface"}, "detectLocalInterface: '' is not a device name"),
         ({"detectLocalMode": "InterfaceNamePrefix", "detectLocalInterface": "a b"}, "InterfaceNamePrefix needs"),
         ({"healthzBindAddress": "10256"}, "healthzBindAddress: .*such as 0.0.0.0:10256"),
+        ({"metricsBindAddress": ":1"}, "metricsBindAddress: ':1' is not"),
         ({"healthzBindAddress": "node:10256"}, "healthzBindAddress: 'node'"),
     ],
 )
@@ -51,6 +52,8 @@ def test_where_health_is_answered() -> None:
     assert parse_settings({}).healthz == ("0.0.0.0", 10256)
     assert parse_settings({"healthzBindAddress": "[::]:80"}).healthz == ("::", 80)
     assert parse_settings({"healthzBindAddress": ""}).healthz is None
+    assert parse_settings({}).metrics == ("127.0.0.1", 10249)
+    assert parse_settings({"metricsBindAddress": ""}).metrics is None
 
 
 @pytest.mark.parametrize("name", DATAPLANES)
