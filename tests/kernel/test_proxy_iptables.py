@@ -152,11 +152,21 @@ def test_rules_without_our_mark_are_not_cleared(plane: IptablesDataPlane) -> Non
     assert "KUBE-" not in iptables(plane, "-t", "nat", "-S")
 
 
-def test_the_kind_that_is_in_use_is_chosen() -> None:
+def test_the_kind_that_is_in_use_is_chosen(world: World) -> None:
     inside("outside", "iptables-legacy", "-A", "INPUT", "-s", "198.51.100.1", "-j", "DROP")
     assert choose(path("outside")).kind == "legacy"
     inside("outside", "iptables-legacy", "-F")
     assert choose(path("outside")).kind == "nft"
+
+
+def test_a_restart_goes_on_with_the_kind_that_holds_the_rules(plane: IptablesDataPlane) -> None:
+    plane.load(by_name("ClusterIP").resolved())
+    for kind in ("nft", "legacy"):
+        inside("node", f"iptables-{kind}", "-t", "mangle", "-A", "FORWARD", "-j", "ACCEPT")
+    with contextlib.closing(IptablesDataPlane(NODE, path("node"))) as again:
+        assert again.programs.kind == plane.programs.kind
+    for kind in ("nft", "legacy"):
+        inside("node", f"iptables-{kind}", "-t", "mangle", "-F")
 
 
 def test_changes_under_traffic_lose_nothing(world: World, plane: IptablesDataPlane) -> None:

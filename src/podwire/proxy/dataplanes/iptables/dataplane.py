@@ -101,7 +101,7 @@ class IptablesDataPlane:
     instant = False
 
     def __init__(self, facts: NodeFacts, place: Path | str | None = None, programs: Programs | None = None) -> None:
-        self.programs = programs or choose(place)
+        self.programs = programs or _held_by(place) or choose(place)
         self._place = place
         self._facts = facts
         self._watch = _NftWatch(place) if self.programs.kind == "nft" else _Poll()
@@ -263,6 +263,13 @@ def _left(place: Path | str | None, *marks: str) -> Iterator[tuple[Programs, dic
                 saved[family] = parse_save(tool.save())
         if any(mark in tables.get("nat", {}) for tables in saved.values() for mark in marks):
             yield programs, saved
+
+
+def _held_by(place: Path | str | None) -> Programs | None:
+    """The kind that holds rules of an earlier run, where both are in use; a start goes on with that one."""
+    if not nft_tables(place) or not legacy_tables(place):
+        return None
+    return next((programs for programs, _ in _left(place, MARK)), None)
 
 
 def clear(place: Path | str | None = None) -> bool:
