@@ -59,7 +59,7 @@ def dns(config_file: str | None, kubeconfig: str | None) -> None:
     if kubeconfig:
         settings = msgspec.structs.replace(settings, kubeconfig=kubeconfig)
     log.configure()
-    run_until_signal(lambda: server.run(settings, SystemClock()))
+    server.serve(settings, SystemClock())
 
 
 @click.command()

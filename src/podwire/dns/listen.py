@@ -10,7 +10,6 @@ address block is kept twice and a window of it is sent.
 
 import asyncio
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +29,6 @@ OnAsk = Callable[[Ask, bytes, bool, Send], None]
 """Called on the loop with the request, its bytes, whether it came over TCP, and where the reply goes."""
 
 _CAPACITY = 20_000
-_WAKE_S = 0.5
-_BUFFER_BYTES = 4 << 20
 _MAX_CONNECTIONS = 256
 _IDLE_S = 10.0
 _MAX_WAITING = 2000
@@ -74,27 +71,13 @@ class UdpListener:
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
-    def open(self, address: str, port: int) -> None:
-        """Binds and starts the thread; to be called on the loop.
-
-        Raises: OSError when the address cannot be bound.
-        """
-        version6 = ":" in address
-        self._family = "2" if version6 else "1"
-        opened = socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            if version6:
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-            # A receive time-out in the kernel, so that closing needs no second system call per datagram.
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(_WAKE_S * 1e6)))
-            opened.bind((address, port))
-        except OSError:
-            opened.close()
-            raise
-        self._socket = opened
+    def open(self, bound: socket.socket) -> None:
+        """Starts the thread on a bound socket; to be called on the loop."""
+        self._family = "2" if bound.family == socket.AF_INET6 else "1"
+        self._socket = bound
         loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._serve, args=(opened, loop), name=f"udp-{address}", daemon=True)
+        name = f"udp-{bound.getsockname()[0]}"
+        self._thread = threading.Thread(target=self._serve, args=(bound, loop), name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -193,12 +176,9 @@ class TcpListener:
         self._open = 0
         self._server: asyncio.Server | None = None
 
-    async def open(self, address: str, port: int) -> None:
-        """Binds and serves.
-
-        Raises: OSError when the address cannot be bound.
-        """
-        self._server = await asyncio.start_server(self._serve, address, port)
+    async def open(self, bound: socket.socket) -> None:
+        """Serves on a listening socket."""
+        self._server = await asyncio.start_server(self._serve, sock=bound)
 
     async def close(self) -> None:
         """Stops accepting; open connections end with the loop."""

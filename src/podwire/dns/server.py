@@ -1,13 +1,14 @@
 """The DNS server: puts zone, watch, sockets, forwarding, probes and metrics together.
 
-It answers from the first moment: before the first lists are there, a name that is not known is SERVFAIL and not
-NXDOMAIN, and ``/ready`` says what is missing. While the API is away it goes on answering from memory.
+It answers when the first lists are there, or after two seconds without: then a name that is not known is SERVFAIL
+and not NXDOMAIN, and ``/ready`` says what is missing. While the API is away it goes on answering from memory. When the
+process that answers dies, requests wait in its sockets for the next one (:func:`serve`).
 """
 
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from podwire.dns import wire
@@ -19,6 +20,7 @@ from podwire.dns.listen import Send, TcpListener, UdpListener, labels_of
 from podwire.dns.metrics import CONTENT_TYPE, Counters, Series, render
 from podwire.dns.names import address_bytes
 from podwire.dns.respond import Ask, Reply, failure, merge, udp_limit
+from podwire.dns.sockets import Bound, bind
 from podwire.dns.watch import ZoneWatch
 from podwire.dns.wire import Edns, Message
 from podwire.dns.zone import Zone, ZoneOptions
@@ -27,8 +29,12 @@ from podwire.kube.client import Client
 from podwire.kube.config import load
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
+from podwire.runtime.foreground import run_until_signal
+from podwire.runtime.respawn import hold
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.tasks import TaskSet
+
+_LISTS_WAIT_S = 2.0
 
 
 class DnsServer:
@@ -56,20 +62,18 @@ class DnsServer:
         self._udp: list[UdpListener] = []
         self._tcp: list[TcpListener] = []
 
-    async def open(self) -> None:
-        """Binds every address; ``::`` is left out where the machine has no IPv6.
+    async def open(self, sockets: Sequence[Bound] | None = None) -> None:
+        """Serves on bound sockets, which are the server's from now on; without any it binds every address itself.
 
-        Raises: OSError when another address cannot be bound.
+        Raises: OSError when an address cannot be bound.
         """
-        for address in self.config.listen:
-            if address == "::" and not _has_ipv6():
-                continue
+        for udp_socket, tcp_socket in bind(self.config.listen, self.config.port) if sockets is None else sockets:
             udp = UdpListener(self.zone, self._counters, self.forward, udp_size=self.config.udp_size)
-            udp.open(address, self.config.port)
+            udp.open(udp_socket)
             self._udp.append(udp)
             tcp = TcpListener(self.zone, self._counters, self.forward)
             self._tcp.append(tcp)
-            await tcp.open(address, udp.port)
+            await tcp.open(tcp_socket)
 
     @property
     def port(self) -> int:
@@ -165,15 +169,6 @@ def _truncated(ask: Ask, limit: int) -> Reply:
     return Reply(bytes(data), reply.qtype, reply.rcode)
 
 
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-            probe.bind(("::", 0))
-    except OSError:
-        return False
-    return True
-
-
 def _local_addresses() -> tuple[bytes, ...]:
     """The address that this machine or pod sends from, found without sending; empty without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -191,12 +186,23 @@ def _version() -> str:
         return "unknown"
 
 
-async def run(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lambda: None) -> None:
-    """Serves until cancelled; then is not ready for ``lameduckSeconds`` and stops.
+def serve(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lambda: None) -> None:
+    """Serves as the whole of a process, in a worker that is replaced when it dies; no request is refused meanwhile.
 
-    ``serving`` is called once all ports are bound.
+    ``serving`` is called once requests are taken.
 
     Raises: ConfigError when no API server is configured; OSError when a port is taken.
+    """
+    sockets = bind(config.listen, config.port)
+    serving()
+    hold()
+    run_until_signal(lambda: run(config, clock, sockets))
+
+
+async def run(config: DnsConfig, clock: Clock, sockets: Sequence[Bound]) -> None:
+    """Serves on bound sockets until cancelled; then is not ready for ``lameduckSeconds`` and stops.
+
+    Raises: ConfigError when no API server is configured; OSError when a port of the pages is taken.
     """
     server = DnsServer(config, clock)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-dns")
@@ -214,18 +220,18 @@ async def run(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = 
     )
     https: list[asyncio.Server] = []
     try:
-        await server.open()
         for port, routes in pages:
             https.append(await serve_pages(config.http_address, port, dict(routes)))
-        serving()
-        server.log.info(
-            "serving",
-            domain=config.domain,
-            port=server.port,
-            upstreams=",".join(f"{a}:{p}" for a, p in server.upstreams) or "none",
-        )
         async with Supervisor(clock, lambda name, error: server.log.error(name, failure=error)) as supervisor:
             watch.start(supervisor)
+            await watch.synced(_LISTS_WAIT_S)
+            await server.open(sockets)
+            server.log.info(
+                "serving",
+                domain=config.domain,
+                port=server.port,
+                upstreams=",".join(f"{a}:{p}" for a, p in server.upstreams) or "none",
+            )
     except asyncio.CancelledError:
         leaving = True
         await clock.sleep(config.lameduck_seconds)

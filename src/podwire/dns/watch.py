@@ -1,5 +1,6 @@
 """Keeps a zone current from the API: Services, EndpointSlices, Namespaces and, if asked for, Pods."""
 
+import asyncio
 from collections.abc import Callable
 
 from podwire.dns.zone import Zone
@@ -45,6 +46,15 @@ class ZoneWatch:
     ) -> tuple[Informer[Service] | Informer[EndpointSlice] | Informer[Object] | Informer[Pod], ...]:
         always = (self._services, self._slices, self._namespaces)
         return always if self._pods is None else (*always, self._pods)
+
+    async def synced(self, within_s: float) -> None:
+        """Returns when all collections were listed, or after ``within_s`` seconds."""
+        try:
+            async with asyncio.timeout(within_s):
+                for informer in self._informers():
+                    await informer.synced.wait()
+        except TimeoutError:
+            return
 
     async def _wait_synced(self) -> None:
         for informer in self._informers():

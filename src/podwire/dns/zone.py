@@ -291,9 +291,7 @@ class Zone:
             target = join_labels(("ns", "dns"), asked.suffix)
             servers[target] = tuple(self._address_record(target, ip) for ip in self._options.local_ips)
         records = tuple(Record(asked.name, wire.NS, self._options.ttl_s, names=(target,)) for target in servers)
-        return Answer(
-            records=records, additional=tuple(r for glue in servers.values() for r in glue), zone=asked.zone
-        )
+        return Answer(records=records, additional=tuple(r for glue in servers.values() for r in glue), zone=asked.zone)
 
     def _answer_pod(self, asked: _Asked) -> Answer:
         label, namespace = asked.relative[-3], asked.relative[-2]

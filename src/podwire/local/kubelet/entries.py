@@ -12,7 +12,6 @@ from podwire.local.kubelet.shim import Entry
 from podwire.local.standin.server import run_standin
 from podwire.observe.log import configure
 from podwire.runtime.clock import SystemClock
-from podwire.runtime.foreground import run_until_signal
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -29,7 +28,7 @@ def run_dns(payload: bytes, started: Started) -> None:
     if "--config" in words[:-1]:
         settings = load_config(str(Path(words[words.index("--config") + 1])))
     configure()
-    run_until_signal(lambda: dns_server.run(settings, SystemClock(), serving=started))
+    dns_server.serve(settings, SystemClock(), serving=started)
 
 
 ENTRIES: Mapping[str, Entry] = {"dns": run_dns, "standin": run_standin}

@@ -1,0 +1,70 @@
+"""The server's sockets, bound apart from what answers on them, so that a new process can take them over.
+
+One UDP and one TCP socket per address. ``::`` is left out where the machine has no IPv6.
+"""
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+WAKE_S = 0.5
+_BUFFER_BYTES = 4 << 20
+_BACKLOG = 128
+
+
+class Bound(NamedTuple):
+    """The two sockets of an address, bound and not yet read from; the TCP one listens."""
+
+    udp: socket.socket
+    tcp: socket.socket
+
+    def close(self) -> None:
+        """Closes both here; a process that they were handed to keeps them."""
+        self.udp.close()
+        self.tcp.close()
+
+
+def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
+    """Binds every address; port 0 takes one that is free for both.
+
+    Raises: OSError when an address cannot be bound.
+    """
+    with contextlib.ExitStack() as stack:
+        found = []
+        for address in addresses:
+            if address == "::" and not _has_ipv6():
+                continue
+            udp = _socket(address, socket.SOCK_DGRAM)
+            stack.callback(udp.close)
+            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            # A receive time-out in the kernel, so that closing needs no second system call per datagram.
+            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(WAKE_S * 1e6)))
+            udp.bind((address, port))
+            tcp = _socket(address, socket.SOCK_STREAM)
+            stack.callback(tcp.close)
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tcp.bind((address, udp.getsockname()[1]))
+            tcp.listen(_BACKLOG)
+            tcp.setblocking(False)
+            found.append(Bound(udp, tcp))
+        stack.pop_all()
+        return tuple(found)
+
+
+def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
+    version6 = ":" in address
+    opened = socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, kind)
+    if version6:
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return opened
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True

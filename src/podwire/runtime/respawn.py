@@ -1,0 +1,58 @@
+"""A process that outlives its own crash: a holder keeps what must not close, a worker forked from it does the work.
+
+How it works: :func:`hold` forks. The child returns and goes on as the worker. The parent stays inside and only
+waits: when the worker is killed or crashes it forks again, at once the first time, then with a growing delay. What
+was opened before, listening sockets above all, stays open meanwhile, so datagrams and connections wait in the
+kernel's queue for the next worker instead of being refused. SIGTERM and SIGINT are passed on; a worker that ends by
+itself ends the holder with the same status. A worker dies with its holder.
+
+To be called before there is an event loop or a thread. Cost: one idle process that shares the worker's pages.
+"""
+
+import os
+import signal
+import time
+from types import FrameType
+
+from podwire.runtime.backoff import Backoff
+from podwire.runtime.child import prctl
+
+_SOUND_S = 1.0
+_PR_SET_PDEATHSIG = 1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Holder:
+    def __init__(self) -> None:
+        self.worker = 0
+        self.ending = False
+
+    def pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self.ending = True
+        if self.worker:
+            os.kill(self.worker, number)
+
+
+def hold() -> None:
+    """Returns in the worker, each time in a new one; never returns in the holder."""
+    holder, backoff = _Holder(), Backoff(first_s=0.05, ceiling_s=5.0)
+    before = {number: signal.signal(number, holder.pass_on) for number in _SIGNALS}
+    own = os.getpid()
+    while True:
+        begun = time.monotonic()
+        holder.worker = os.fork()
+        if holder.worker == 0:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if os.getppid() != own:
+                os._exit(1)
+            return
+        status = os.waitstatus_to_exitcode(os.waitpid(holder.worker, 0)[1])
+        sound = time.monotonic() - begun >= _SOUND_S
+        if holder.ending or (status >= 0 and not (status and sound)):
+            os._exit(status if status >= 0 else 128 - status)
+        if sound:
+            backoff.reset()
+        else:
+            time.sleep(backoff.next_delay_s())
