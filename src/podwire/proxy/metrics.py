@@ -1,4 +1,4 @@
-"""The proxy's metrics under kube-proxy's names, so that dashboards and alerts need no change. Pure.
+"""The proxy's metrics under kube-proxy's names, so that dashboards and alerts need no change.
 
 Names, buckets and meanings are those of pkg/proxy/metrics. One commit programs both families, so what is measured of
 commits stands under both values of ``ip_family``. ``network_programming_duration_seconds`` is the time from the
