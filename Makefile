@@ -20,7 +20,7 @@ lint: setup ## style, types, layers
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache
 
-test: setup ## the whole suite: unit, kernel, uml, e2e
+test: lint ## the gates of lint, then the whole suite: unit, kernel, uml, e2e
 	@scripts/suite unit kernel uml e2e
 
 unit: setup ## pure tests, no root
