@@ -117,7 +117,7 @@ class Switch:
         with self._lock:
             return self._plane.disturbed()
 
-    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> object:
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> None:
         """Makes the kernel hold exactly these Services, in the wanted mode if that can be had.
 
         Raises: KernelError.
@@ -125,14 +125,13 @@ class Switch:
         self._facts = facts or self._facts
         if self.wanted == self._plane.name:
             self._failure = None
-        elif not self._hopeless():
-            self._change(services)
-        loaded = self._plane.load(services, self._facts)
+            self._plane.load(services, self._facts)
+        elif self._hopeless() or not self._change(services):
+            self._plane.load(services, self._facts)
         if not self._cleared:
             self._cleared = True
             self._clear()
         self._told()
-        return loaded
 
     def _hopeless(self) -> bool:
         """Whether the wanted mode is known to be missing here."""
@@ -141,20 +140,20 @@ class Switch:
         mode, failure = self._failure
         return mode == self.wanted and isinstance(failure, Unsupported)
 
-    def _change(self, services: ServiceMap) -> None:
-        """Programs the wanted mode and takes the old one away; leaves all as it is when that fails."""
+    def _change(self, services: ServiceMap) -> bool:
+        """Programs the wanted mode and takes the old one away; False when that failed, and all is as it was."""
         try:
             coming = self._modes.open(self.wanted, self._facts)
         except KernelError as failure:
             self._failure = (self.wanted, failure)
-            return
+            return False
         try:
             coming.load(services, self._facts)
         except KernelError as failure:
             self._failure = (self.wanted, failure)
             coming.close()
             self._clear()
-            return
+            return False
         with self._lock:
             going, self._plane = self._plane, coming
             self._poll.unregister(going.fileno())
@@ -165,6 +164,7 @@ class Switch:
             going.remove()
         finally:
             going.close()
+        return True
 
     def _clear(self) -> None:
         """Takes away what is left of other modes."""

@@ -96,7 +96,6 @@ def test_the_new_one_is_complete_before_the_old_one_goes(modes: Written, switch:
         "load iptables",
         "remove nftables",
         "close nftables",
-        "load iptables",
         "clear nftables",
     ]
     assert (switch.name, switch.problem) == ("iptables", None)
