@@ -1,12 +1,16 @@
 """Services without a selector, what goes with a Service, and what a load balancer asks the nodes."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
-from clusters import in_node
+from clusters import in_node, layout
 from driver import Cluster, deployment, eventually
+
+from podwire.kernel import netns
 
 _BY_HAND = """
 apiVersion: v1
@@ -151,3 +155,20 @@ def test_kube_proxy_s_dashboards_and_tools_find_what_they_look_for(cluster: Clus
     assert 'kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family="IPv4",le="+Inf"}' in page
     assert "# TYPE kubeproxy_network_programming_duration_seconds histogram" in page
     assert 'kubeproxy_sync_proxy_rules_service_changes_pending{ip_family="IPv6"} 0.0' in page
+
+
+def test_a_health_check_port_that_is_taken_is_an_event_of_the_service(cluster: Cluster, namespace: str) -> None:
+    node, address = next(iter(_nodes(cluster).items()))
+    with netns.inside(Path(layout(cluster).netns(node))):
+        taken = socket.create_server((address, 32555))
+    fixed = _LOCAL.replace("type: LoadBalancer", "type: LoadBalancer, healthCheckNodePort: 32555")
+
+    def told() -> str:
+        found = cluster.get("events", "-n", namespace)["items"]
+        wanted = [e for e in found if e["reason"] == "FailedToStartServiceHealthcheck"]
+        return str(wanted[0]["message"]) if wanted else ""
+
+    with taken:
+        cluster.apply(fixed, "-n", namespace)
+        assert eventually(told) == f"node port 32555 on {address}: Address already in use"
+    eventually(lambda: _get(f"http://{address}:32555/")[0] == 503)
