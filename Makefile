@@ -36,6 +36,7 @@ e2e: setup ## a cluster and kubectl
 	@scripts/suite e2e
 
 bench: setup ## every benchmark; writes docs/benchmarks.md
+	@scripts/setup bench
 	@$(PY) -m bench
 
 up: setup ## a local cluster with the example application
