@@ -37,9 +37,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: none is written."""
 
 
-def make_parts(
-    environment: Environment, config: ControllerConfig, known: Mapping[str, str]
-) -> dict[str, Part]:
+def make_parts(environment: Environment, config: ControllerConfig, known: Mapping[str, str]) -> dict[str, Part]:
     """The configured controllers out of ``known`` (name to ``module:Class``), in the order given.
 
     Raises: ConfigError for an unknown name or a wrong network.

@@ -68,9 +68,7 @@ def endpoint_ports(service: Service, pod: Pod) -> tuple[EndpointPort, ...]:
         number = _target(port, pod)
         if number is not None:
             ports.append(
-                EndpointPort(
-                    name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol
-                )
+                EndpointPort(name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol)
             )
     return tuple(ports)
 

@@ -133,9 +133,7 @@ def _settle(origin: Origin, group: Group, slots: list[_Slot], trigger_time: str,
         elif not endpoints:
             changes.delete.append(slot.before.metadata.name)
         elif slot.touched or slot.before.metadata.labels != labels:
-            changes.update.append(
-                _updated(slot.before, labels, endpoints, trigger_time if slot.touched else "")
-            )
+            changes.update.append(_updated(slot.before, labels, endpoints, trigger_time if slot.touched else ""))
 
 
 def _placeholders(
