@@ -17,6 +17,7 @@ fmt: setup ## format the sources
 
 lint: setup ## style, types, layers
 	@.venv/bin/ruff check src tests bench
+	@.venv/bin/ruff format --check -q src tests bench scripts
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache
 

@@ -77,9 +77,7 @@ class Unsupported(KernelError):
 class ApiError(PodwireError):
     """A ``v1.Status`` of failure from the API: HTTP code, machine-readable reason, details."""
 
-    def __init__(
-        self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         self.code = code
         self.reason = reason
         self.message = message

@@ -47,9 +47,7 @@ def test_logs_of_the_container_before(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("again", "echo started; sleep 1; exit 1", restart="Always"), "-n", namespace)
     eventually(
         lambda: (
-            cluster.get("pod", "again", "-n", namespace)["status"]
-            .get("containerStatuses", [{}])[0]
-            .get("restartCount")
+            cluster.get("pod", "again", "-n", namespace)["status"].get("containerStatuses", [{}])[0].get("restartCount")
         ),
         within=30,
     )

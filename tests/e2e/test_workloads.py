@@ -143,9 +143,7 @@ spec: {clusterIP: None, selector: {app: db}, ports: [{port: 5432}]}
 """
     cluster.apply(text, "-n", namespace)
     cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=40s")
-    names = cluster.kubectl(
-        "get", "pods", "-n", namespace, "-l", "app=db", "-o", "jsonpath={.items[*].metadata.name}"
-    )
+    names = cluster.kubectl("get", "pods", "-n", namespace, "-l", "app=db", "-o", "jsonpath={.items[*].metadata.name}")
     assert sorted(names.split()) == ["db-0", "db-1"]
     before = cluster.get("pod", "db-0", "-n", namespace)["metadata"]["uid"]
     cluster.kubectl("delete", "pod", "db-0", "-n", namespace)

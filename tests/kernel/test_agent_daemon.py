@@ -108,18 +108,26 @@ class Machine:
         cluster = {"server": "https://10.89.0.1:6443", "certificate-authority": paths["ca.crt"]}
         user = {"client-certificate": paths["adm.crt"], "client-key": paths["adm.key"]}
         self.kubeconfig = self.root / "kubeconfig"
-        self.kubeconfig.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "a",
-            "clusters": [{"name": "a", "cluster": cluster}],
-            "users": [{"name": "a", "user": user}],
-            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-        }))
+        self.kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "a",
+                    "clusters": [{"name": "a", "cluster": cluster}],
+                    "users": [{"name": "a", "user": user}],
+                    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+                }
+            )
+        )
 
     def spawn(self, name: str, place: Path, code: str, argument: Path) -> None:
         with (self.root / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 ["nsenter", f"--net={place}", sys.executable, "-c", code, str(argument)],
-                stderr=log, stdout=log, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stderr=log,
+                stdout=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
     def start_api(self) -> None:
@@ -140,8 +148,9 @@ class Machine:
     def add_node(self, number: int, parts: tuple[str, ...] = ("cni", "routing")) -> None:
         name, place = f"node-{number}", self.root / f"node-{number}"
         netns.create(place)
-        inside(self.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0",
-               "netns", str(place))
+        inside(
+            self.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0", "netns", str(place)
+        )
         inside(self.fabric, "ip", "link", "set", f"n{number}", "master", "br0", "up")
         for command in (
             "ip link set lo up",
@@ -152,16 +161,30 @@ class Machine:
             inside(place, *command.split())
         address = {"type": "InternalIP", "address": f"10.89.0.{10 + number}"}
         cidr = f"10.244.{number}.0/24"
-        self.api("create", NODES, {
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
-            "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
-        })
+        self.api(
+            "create",
+            NODES,
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name},
+                "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+            },
+        )
         self.api("patch", NODES, name, {"status": {"addresses": [address]}}, subresource="status")
-        (self.root / f"{name}.yaml").write_text(json.dumps({
-            "nodeName": name, "kubeconfig": str(self.kubeconfig), "parts": list(parts),
-            "runDir": str(self.root / f"{name}-run"), "stateDir": str(self.root / f"{name}-state"),
-            "clusterCIDRs": ["10.244.0.0/16"], "health": {"port": 9440},
-        }))
+        (self.root / f"{name}.yaml").write_text(
+            json.dumps(
+                {
+                    "nodeName": name,
+                    "kubeconfig": str(self.kubeconfig),
+                    "parts": list(parts),
+                    "runDir": str(self.root / f"{name}-run"),
+                    "stateDir": str(self.root / f"{name}-state"),
+                    "clusterCIDRs": ["10.244.0.0/16"],
+                    "health": {"port": 9440},
+                }
+            )
+        )
         self.start_agent(name)
 
     def start_agent(self, name: str) -> None:
@@ -186,11 +209,19 @@ class Machine:
         place = self.root / "pods" / name
         netns.create(place)
         environment = {
-            "CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"c-{name}", "CNI_NETNS": str(place), "CNI_IFNAME": "eth0",
+            "CNI_COMMAND": "ADD",
+            "CNI_CONTAINERID": f"c-{name}",
+            "CNI_NETNS": str(place),
+            "CNI_IFNAME": "eth0",
             "PODWIRE_CNI_SOCKET": str(self.root / f"{node}-run" / "cni.sock"),
         }
-        done = subprocess.run([str(program.path())], env=environment, capture_output=True, check=False,
-                              input=b'{"cniVersion": "1.0.0", "name": "podwire"}')
+        done = subprocess.run(
+            [str(program.path())],
+            env=environment,
+            capture_output=True,
+            check=False,
+            input=b'{"cniVersion": "1.0.0", "name": "podwire"}',
+        )
         assert done.returncode == 0, done.stdout
         return str(json.loads(done.stdout)["ips"][0]["address"].partition("/")[0])
 
@@ -252,9 +283,13 @@ def test_parts_run_alone(machine: Machine) -> None:
 def test_a_wrong_configuration_ends_at_once(machine: Machine) -> None:
     place = machine.root / "wrong.yaml"
     place.write_text("nodeName: a\nkubeconfig: /nonexistent\n")
-    done = subprocess.run([sys.executable, "-m", "podwire.cli.main", "agent", "--config", str(place)],
-                          capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = subprocess.run(
+        [sys.executable, "-m", "podwire.cli.main", "agent", "--config", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert done.returncode == 2
     assert "/nonexistent" in done.stderr and "Traceback" not in done.stderr
 
@@ -267,8 +302,9 @@ def test_two_agents(machine: Machine) -> None:
         eventually(lambda name=name: machine.ready(name))
     a, b = machine.pod("node-1", "a"), machine.pod("node-2", "b")
     assert (a, b) == ("10.244.1.2", "10.244.2.2")
-    server = subprocess.Popen(["nsenter", f"--net={machine.root}/pods/b", sys.executable, "-c", ECHO],
-                              stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        ["nsenter", f"--net={machine.root}/pods/b", sys.executable, "-c", ECHO], stdout=subprocess.PIPE
+    )
     machine.processes["server"] = server
     assert server.stdout is not None and server.stdout.readline()
     talk = connect(machine, "a", b)
@@ -310,8 +346,12 @@ def test_two_agents(machine: Machine) -> None:
     time.sleep(0.2)
     assert echo(talk)
     machine.api("update", CONFIGMAPS, settings("vxlan"), "kube-system", name="podwire-config")
-    eventually(lambda: all("via 10.89.0.1" not in inside(machine.root / n, "ip", "route", "show", "root",
-                                                          "10.244.0.0/16") for n in gone))
+    eventually(
+        lambda: all(
+            "via 10.89.0.1" not in inside(machine.root / n, "ip", "route", "show", "root", "10.244.0.0/16")
+            for n in gone
+        )
+    )
     assert echo(talk)
 
     # the agent is killed, with the API away it starts and serves

@@ -53,8 +53,13 @@ class Churn(threading.Thread):
             "CNI_ARGS": f"K8S_POD_NAMESPACE=n;K8S_POD_NAME={self.pod}",
             "PODWIRE_CNI_SOCKET": str(self.root / "cni.sock"),
         }
-        done = subprocess.run([str(program.path())], env=environment, capture_output=True, check=False,
-                              input=b'{"cniVersion": "1.0.0", "name": "podwire"}')
+        done = subprocess.run(
+            [str(program.path())],
+            env=environment,
+            capture_output=True,
+            check=False,
+            input=b'{"cniVersion": "1.0.0", "name": "podwire"}',
+        )
         return done.returncode, json.loads(done.stdout or b"{}")
 
     def run(self) -> None:

@@ -78,8 +78,20 @@ class ClusterNode:
         self.cluster = cluster
         netns.create(self.place)
         inside(self.place, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")
-        inside(cluster.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0",
-               "netns", str(self.place))
+        inside(
+            cluster.fabric,
+            "ip",
+            "link",
+            "add",
+            f"n{number}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            str(self.place),
+        )
         inside(cluster.fabric, "ip", "link", "set", f"n{number}", "master", f"br{self.segment}", "up")
         inside(self.place, "ip", "link", "set", "lo", "up")
         inside(self.place, "ip", "link", "set", "eth0", "up")
@@ -137,8 +149,14 @@ class ClusterNode:
     def pod(self, name: str) -> "Pod":
         place = self.cluster.root / "pods" / name
         netns.create(place)
-        request = Request(command="ADD", conf=NetConf(cni_version="1.0.0", name="podwire"),
-                          key=Key("podwire", f"c-{name}", "eth0"), netns=str(place), namespace="shop", pod=name)
+        request = Request(
+            command="ADD",
+            conf=NetConf(cni_version="1.0.0", name="podwire"),
+            key=Key("podwire", f"c-{name}", "eth0"),
+            netns=str(place),
+            namespace="shop",
+            pod=name,
+        )
         result = parse_result(json.loads(self.pods.handle(request, str(place))))
         addresses = [ip.address.partition("/")[0] for ip in result.ips]
         return Pod(place, addresses[0], addresses[-1])
@@ -163,8 +181,7 @@ class Pod:
 
     @contextmanager
     def running(self, program: str) -> Iterator[None]:
-        server = subprocess.Popen(["nsenter", f"--net={self.place}", "python3", "-c", program],
-                                  stdout=subprocess.PIPE)
+        server = subprocess.Popen(["nsenter", f"--net={self.place}", "python3", "-c", program], stdout=subprocess.PIPE)
         assert server.stdout is not None and server.stdout.readline()
         try:
             yield

@@ -43,14 +43,22 @@ class Announcer:
             return False
         try:
             have = node.metadata.annotations
-            if any(have.get(name, "") != text or self._written.get(name, text) != text
-                   for name, text in annotations.items()):
-                await self._client.patch(NODES, self._node, {"metadata": {"annotations": dict(annotations)}},
-                                         patch_type=MERGE_PATCH)
+            if any(
+                have.get(name, "") != text or self._written.get(name, text) != text
+                for name, text in annotations.items()
+            ):
+                await self._client.patch(
+                    NODES, self._node, {"metadata": {"annotations": dict(annotations)}}, patch_type=MERGE_PATCH
+                )
                 self._written |= annotations
             if network and not _is_clear(node):
-                await self._client.patch(NODES, self._node, {"status": {"conditions": [self._condition()]}},
-                                         patch_type=STRATEGIC_MERGE_PATCH, subresource="status")
+                await self._client.patch(
+                    NODES,
+                    self._node,
+                    {"status": {"conditions": [self._condition()]}},
+                    patch_type=STRATEGIC_MERGE_PATCH,
+                    subresource="status",
+                )
         except (ApiError, ApiUnreachable) as failure:
             if str(failure) != self._refused:
                 self._log.warning("cannot write to the Node", node=self._node, problem=failure)

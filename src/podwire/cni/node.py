@@ -187,8 +187,7 @@ class PodNetwork:
         self._report_collected(dead, "its device is gone or was never finished")
         for one in wiring.unknown(have, self._leases.held, network):
             self._leases.adopt(one)
-            self._log.warning("attachment rebuilt from the kernel", key=str(one.key),
-                              addresses=",".join(one.addresses))
+            self._log.warning("attachment rebuilt from the kernel", key=str(one.key), addresses=",".join(one.addresses))
         self._remove_strays(have)
         self._hold_ports()
 
@@ -239,23 +238,40 @@ class PodNetwork:
         yield Share(part="cni", protocol=mark, state=wiring.merged(ones, node), tables=tables, absent=absent)
         for one in ones:
             if one.netns:
-                yield Share(part="cni", protocol=mark, netns=one.netns, pod=wiring.pod_name(one),
-                            state=wiring.plan(one, node).pod)
+                yield Share(
+                    part="cni",
+                    protocol=mark,
+                    netns=one.netns,
+                    pod=wiring.pod_name(one),
+                    state=wiring.plan(one, node).pod,
+                )
 
     def samples(self) -> list[Sample]:
         """The metrics of CNI and of address management."""
         found = [
-            Sample("podwire_cni_requests_total", "CNI requests.", count, {"command": command, "outcome": outcome},
-                   kind="counter")
+            Sample(
+                "podwire_cni_requests_total",
+                "CNI requests.",
+                count,
+                {"command": command, "outcome": outcome},
+                kind="counter",
+            )
             for (command, outcome), count in sorted(self.counts.items())
         ]
         for pool in self._leases.pools:
             cidr = str(pool.network)
             for state, value in (("held", pool.held), ("free", pool.free)):
-                found.append(Sample("podwire_ipam_addresses", "Addresses of a pod CIDR.", value,
-                                    {"cidr": cidr, "state": state}))
-        found.append(Sample("podwire_ipam_early_total", "Addresses handed out before their cooldown had ended.",
-                            self._leases.early, kind="counter"))
+                found.append(
+                    Sample("podwire_ipam_addresses", "Addresses of a pod CIDR.", value, {"cidr": cidr, "state": state})
+                )
+        found.append(
+            Sample(
+                "podwire_ipam_early_total",
+                "Addresses handed out before their cooldown had ended.",
+                self._leases.early,
+                kind="counter",
+            )
+        )
         return found
 
     def _check_namespace(self, request: Request, netns: str) -> None:
@@ -320,14 +336,22 @@ class PodNetwork:
 
     def _report_collected(self, ones: Iterable[Attachment], reason: str) -> None:
         for one in ones:
-            self._log.warning("attachment given back", pod=f"{one.namespace}/{one.pod}", key=str(one.key),
-                              addresses=",".join(one.addresses), reason=reason)
+            self._log.warning(
+                "attachment given back",
+                pod=f"{one.namespace}/{one.pod}",
+                key=str(one.key),
+                addresses=",".join(one.addresses),
+                reason=reason,
+            )
 
 
 def _add_failure(failure: KernelError, request: Request, one: Attachment) -> CniError:
     if isinstance(failure, KernelExists):
-        return CniError(IFNAME_EXISTS, f"{one.key.ifname} exists in {request.netns} already, or {one.host_link} on "
-                        "the node", str(failure))
+        return CniError(
+            IFNAME_EXISTS,
+            f"{one.key.ifname} exists in {request.netns} already, or {one.host_link} on the node",
+            str(failure),
+        )
     if isinstance(failure, KernelNotFound):
         return CniError(spec.TRY_LATER, f"{request.pod_name} went away meanwhile", str(failure))
     return CniError(spec.INTERNAL, f"cannot wire {request.pod_name}", str(failure))

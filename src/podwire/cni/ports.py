@@ -101,10 +101,17 @@ def _family(version: int, ones: list[Attachment]) -> tuple[list[Set], list[Rule]
     local = Match(Field("fib daddr type"), Value("local"))
     translate = [
         Rule((Nat("dnat", word, Mapped(Concat((destination, protocol_field, port_field)), bound.name), ports=True),)),
-        Rule((Match(destination, Value(loopback), "!="), local,
-              Nat("dnat", word, Mapped(Concat((protocol_field, port_field)), anywhere.name), ports=True))),
+        Rule(
+            (
+                Match(destination, Value(loopback), "!="),
+                local,
+                Nat("dnat", word, Mapped(Concat((protocol_field, port_field)), anywhere.name), ports=True),
+            )
+        ),
     ]
-    back = Rule((Match(Concat((Field(f"{word} saddr"), destination)), SetRef(own.name)), Masquerade()),
-                "a pod to its own port on the node")
+    back = Rule(
+        (Match(Concat((Field(f"{word} saddr"), destination)), SetRef(own.name)), Masquerade()),
+        "a pod to its own port on the node",
+    )
     sets = [bound.with_elements(at_bound), anywhere.with_elements(at_any), own.with_elements(at_own)]
     return sets, translate, back

@@ -84,8 +84,9 @@ def parse(environment: dict[str, str], stdin: bytes) -> Request:
     """
     command = environment.get("CNI_COMMAND", "")
     if command not in _REQUIRED:
-        raise CniError(spec.INVALID_ENVIRONMENT, f"unknown CNI_COMMAND {command!r}",
-                       f"expected one of {', '.join(_REQUIRED)}")
+        raise CniError(
+            spec.INVALID_ENVIRONMENT, f"unknown CNI_COMMAND {command!r}", f"expected one of {', '.join(_REQUIRED)}"
+        )
     if missing := [name for name in _REQUIRED[command] if not environment.get(name)]:
         raise CniError(spec.INVALID_ENVIRONMENT, f"required env variables [{','.join(missing)}] missing")
     if command == "VERSION":
@@ -119,12 +120,18 @@ def _check_config(command: str, conf: spec.NetConf) -> None:
     if not conf.name:
         raise CniError(spec.INVALID_CONFIG, "the network configuration has no name")
     if not _NAME.fullmatch(conf.name):
-        raise CniError(spec.INVALID_CONFIG, f"invalid network name {conf.name!r}",
-                       "expected letters, digits, '_', '.' and '-', first a letter or digit")
+        raise CniError(
+            spec.INVALID_CONFIG,
+            f"invalid network name {conf.name!r}",
+            "expected letters, digits, '_', '.' and '-', first a letter or digit",
+        )
     since = _SINCE.get(command, spec.VERSIONS[0])
     if not spec.at_least(conf.cni_version, since):
-        raise CniError(spec.INCOMPATIBLE_VERSION, f"config version does not allow {command}",
-                       f"{command} came with {since}, the configuration has {conf.cni_version}")
+        raise CniError(
+            spec.INCOMPATIBLE_VERSION,
+            f"config version does not allow {command}",
+            f"{command} came with {since}, the configuration has {conf.cni_version}",
+        )
 
 
 def _check_names(command: str, container: str, ifname: str) -> None:
@@ -133,8 +140,11 @@ def _check_names(command: str, container: str, ifname: str) -> None:
     if not _NAME.fullmatch(container):
         raise CniError(spec.INVALID_ENVIRONMENT, f"invalid CNI_CONTAINERID {container!r}")
     if len(ifname) > _IFNAME_LIMIT or ifname in (".", "..") or _BAD_IN_IFNAME.search(ifname):
-        raise CniError(spec.INVALID_ENVIRONMENT, f"invalid CNI_IFNAME {ifname!r}",
-                       f"at most {_IFNAME_LIMIT} characters, no white space, '/' or ':', not '.' or '..'")
+        raise CniError(
+            spec.INVALID_ENVIRONMENT,
+            f"invalid CNI_IFNAME {ifname!r}",
+            f"at most {_IFNAME_LIMIT} characters, no white space, '/' or ':', not '.' or '..'",
+        )
 
 
 def _arguments(text: str) -> dict[str, str]:

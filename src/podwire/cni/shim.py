@@ -14,18 +14,13 @@ ABOUT = (
     b"podwire-cni: hands CNI requests to the podwire agent of this node\n"
     b"CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
 )
-VERSION = (
-    b'{"cniVersion":"1.1.0","supportedVersions":'
-    b'["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}\n'
-)
+VERSION = b'{"cniVersion":"1.1.0","supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}\n'
 LIMIT = 4 << 20
 
 
 def fail(code: int, message: bytes, details: bytes = b"") -> int:
     """Prints an error of the specification and gives the exit status."""
-    posix.write(
-        1, b'{"cniVersion":"1.0.0","code":%d,"msg":"%s","details":"%s"}\n' % (code, message, details)
-    )
+    posix.write(1, b'{"cniVersion":"1.0.0","code":%d,"msg":"%s","details":"%s"}\n' % (code, message, details))
     return 1
 
 

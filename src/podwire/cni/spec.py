@@ -152,13 +152,15 @@ def parse_config(text: bytes) -> NetConf:
     try:
         conf = msgspec.json.decode(text, type=NetConf)
     except msgspec.ValidationError as problem:
-        raise CniError(DECODING_FAILURE, "the network configuration has a field of a wrong type",
-                       str(problem)) from problem
+        raise CniError(
+            DECODING_FAILURE, "the network configuration has a field of a wrong type", str(problem)
+        ) from problem
     except msgspec.DecodeError as problem:
         raise CniError(DECODING_FAILURE, "the network configuration is not JSON", str(problem)) from problem
     if conf.cni_version not in VERSIONS:
-        raise CniError(INCOMPATIBLE_VERSION, f"incompatible CNI version {conf.cni_version!r}",
-                       f"supported: {', '.join(VERSIONS)}")
+        raise CniError(
+            INCOMPATIBLE_VERSION, f"incompatible CNI version {conf.cni_version!r}", f"supported: {', '.join(VERSIONS)}"
+        )
     return conf
 
 

@@ -131,9 +131,17 @@ def unknown(have: NetworkState, held: Collection[Key], network: str) -> list[Att
         macs = [n.mac for n in have.neighbours if n.link == link.name]
         if routes and macs:
             namespace, _, pod = link.alias.split(" ")[0].partition("/")
-            found.append(Attachment(key=Key(network, *owner), mac=macs[0], host_link=link.name, netns="",
-                                    addresses=tuple(r.dst.partition("/")[0] for r in routes),
-                                    namespace=namespace if pod else "", pod=pod))
+            found.append(
+                Attachment(
+                    key=Key(network, *owner),
+                    mac=macs[0],
+                    host_link=link.name,
+                    netns="",
+                    addresses=tuple(r.dst.partition("/")[0] for r in routes),
+                    namespace=namespace if pod else "",
+                    pod=pod,
+                )
+            )
     return found
 
 
@@ -162,8 +170,7 @@ def plan(one: Attachment, node: Node) -> Wiring:
             links=(Link(name=host, kind="veth", mtu=node.mtu, mac=HOST_MAC, alias=alias_of(one), peer=inner),),
             neighbours=tuple(Neighbour(link=host, ip=str(ip), mac=one.mac) for ip in ips),
             routes=tuple(
-                Route(dst=f"{ip}/{ip.max_prefixlen}", link=host, src=node.sources.get(ip.version, ""))
-                for ip in ips
+                Route(dst=f"{ip}/{ip.max_prefixlen}", link=host, src=node.sources.get(ip.version, "")) for ip in ips
             ),
             sysctls=_sysctls(host) if 4 in versions else (),
         ),

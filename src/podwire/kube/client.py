@@ -83,9 +83,7 @@ class Client:
         await self.clock.sleep(0)  # lets the transports go before the loop does
 
     @overload
-    async def get(
-        self, resource: Resource[Any], name: str, namespace: str = "", *, subresource: str = ""
-    ) -> Json: ...
+    async def get(self, resource: Resource[Any], name: str, namespace: str = "", *, subresource: str = "") -> Json: ...
 
     @overload
     async def get(

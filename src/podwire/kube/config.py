@@ -109,9 +109,7 @@ def in_cluster(environ: Mapping[str, str], directory: Path = _SERVICE_ACCOUNT) -
     namespace_file = directory / "namespace"
     namespace = namespace_file.read_text().strip() if namespace_file.exists() else "default"
     address = f"[{host}]" if ":" in host else host
-    return ApiConfig(
-        server=f"https://{address}:{port}", ca=ca, token_file=directory / "token", namespace=namespace
-    )
+    return ApiConfig(server=f"https://{address}:{port}", ca=ca, token_file=directory / "token", namespace=namespace)
 
 
 def load(kubeconfig: Path | str | None, environ: Mapping[str, str]) -> ApiConfig:

@@ -227,9 +227,7 @@ class Informer(Generic[T]):
 
 
 def _retyped(resource: Resource[Any], kind: type[T]) -> Resource[T]:
-    return Resource(
-        resource.group, resource.version, resource.plural, resource.kind, resource.namespaced, kind
-    )
+    return Resource(resource.group, resource.version, resource.plural, resource.kind, resource.namespaced, kind)
 
 
 def _key_and_version(item: Any) -> tuple[str, str]:

@@ -87,9 +87,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployme
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True, StatefulSet)
-CONTROLLERREVISIONS = Resource(
-    "apps", "v1", "controllerrevisions", "ControllerRevision", True, ControllerRevision
-)
+CONTROLLERREVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerRevision", True, ControllerRevision)
 JOBS = Resource("batch", "v1", "jobs", "Job", True, Job)
 CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, CronJob)
 PODDISRUPTIONBUDGETS = Resource(

@@ -94,9 +94,7 @@ def ask(path: Path, request: Ask, progress: Progress, timeout_s: float = 120.0) 
                 progress(tell.progress)
         except (OSError, msgspec.DecodeError) as failure:
             raise ClusterError(f"the supervisor does not answer on {path}: {failure}") from failure
-    raise ClusterError(
-        f"the supervisor ended before it had answered; its log is {path.parent / 'log/supervisor.log'}"
-    )
+    raise ClusterError(f"the supervisor ended before it had answered; its log is {path.parent / 'log/supervisor.log'}")
 
 
 def _lines(sock: socket.socket) -> Iterator[bytes]:

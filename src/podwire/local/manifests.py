@@ -104,9 +104,7 @@ def _open(document: object, where: str) -> list[Manifest]:
     if document is None:
         return []
     if not isinstance(document, dict):
-        raise ConfigError(
-            where, "", f"expected an object with apiVersion and kind, found a {type(document).__name__}"
-        )
+        raise ConfigError(where, "", f"expected an object with apiVersion and kind, found a {type(document).__name__}")
     for field in ("apiVersion", "kind"):
         if not isinstance(document.get(field), str) or not document[field]:
             raise ConfigError(

@@ -51,9 +51,7 @@ def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
             )
         )
         notes += [
-            f"{meta.name}: {text}"
-            for key, text in meta.annotations.items()
-            if key == f"{ANNOTATION}fallback" and text
+            f"{meta.name}: {text}" for key, text in meta.annotations.items() if key == f"{ANNOTATION}fallback" and text
         ]
     return "\n".join([columns(rows), *notes])
 

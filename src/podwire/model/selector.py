@@ -140,7 +140,5 @@ def field_terms(text: str) -> tuple[tuple[str, str, bool], ...]:
                 terms.append((path.strip(), value.strip(), mark == "!="))
                 break
         else:
-            raise ConfigError(
-                "fieldSelector", "", f"cannot parse {piece!r}: expected path=value or path!=value"
-            )
+            raise ConfigError("fieldSelector", "", f"cannot parse {piece!r}: expected path=value or path!=value")
     return tuple(terms)

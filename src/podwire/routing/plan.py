@@ -68,8 +68,11 @@ def plan(me: Me, peers: Iterable[Peer], options: Options, backends: Mapping[str,
     used = {name for name in backends if assigned[name]} | receiving
     return Plan(
         state=merge(states),
-        facts=Facts(backend=options.backend, receives=tuple(sorted(used | {"hostgw"})),
-                    mac=backends["vxlan"].announce(me) if "vxlan" in used else ""),
+        facts=Facts(
+            backend=options.backend,
+            receives=tuple(sorted(used | {"hostgw"})),
+            mac=backends["vxlan"].announce(me) if "vxlan" in used else "",
+        ),
         pod_mtu=_pod_mtu(me, options, backends),
         senders={peer.name: name for name, some in assigned.items() for peer in some},
         problems=tuple(problems),

@@ -19,8 +19,9 @@ def load(name: str, options: Options) -> Backend:
     Raises: ConfigError when there is none of that name.
     """
     if name not in BACKENDS:
-        raise ConfigError("configuration", "routing.backend",
-                          f"{name!r} is not a routing backend; there are {', '.join(BACKENDS)}")
+        raise ConfigError(
+            "configuration", "routing.backend", f"{name!r} is not a routing backend; there are {', '.join(BACKENDS)}"
+        )
     module, _, attribute = BACKENDS[name].partition(":")
     backend: Backend = getattr(importlib.import_module(module), attribute)(options)
     return backend

@@ -38,16 +38,25 @@ def masquerade(me: Me, peers: Sequence[Peer], pods: Iterable[Network], tunnel: s
         ours = [network for network in networks if network.version == version]
         near = _single(a for a in (*me.addresses, *_near(me, peers)) if a.version == version)
         pod_set = _networks(f"pods{version}", kind, ours, "pod networks of the cluster")
-        kept = _networks(f"kept{version}", kind, [*ours, *near, *_NEVER[version]],
-                         "destinations that see a pod's own address")
+        kept = _networks(
+            f"kept{version}", kind, [*ours, *near, *_NEVER[version]], "destinations that see a pod's own address"
+        )
         sets += [pod_set, kept]
         source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
         if tunnel:
             leaving = Match(Field("oifname"), Value(f'"{tunnel}"'))
             foreign = Match(source, SetRef(pod_set.name), "!=")
             rules.append(Rule((leaving, foreign, Masquerade(("fully-random",))), "the node into the tunnel"))
-        rules.append(Rule((Match(source, SetRef(pod_set.name)), Match(destination, SetRef(kept.name), "!="),
-                           Masquerade(("fully-random",))), "pods out of the cluster"))
+        rules.append(
+            Rule(
+                (
+                    Match(source, SetRef(pod_set.name)),
+                    Match(destination, SetRef(kept.name), "!="),
+                    Masquerade(("fully-random",)),
+                ),
+                "pods out of the cluster",
+            )
+        )
     chain = Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=tuple(rules))
     return Table(family="inet", name=MASQUERADE, comment="podwire routing", chains=(chain,), sets=tuple(sets))
 
@@ -64,17 +73,34 @@ def guard(me: Me, peers: Sequence[Peer], pods: Iterable[Network], port: int) -> 
     vxlan = Match(Field("udp dport"), Value(str(port)))
     local = Match(Field("fib daddr type"), Value("local"))
     chains = (
-        Chain(name="prerouting", type="filter", hook="prerouting", priority=_PRIORITY_RAW, rules=(
-            Rule((vxlan, local, Match(source, SetRef("nodes"), "!="), Verdict("drop")), "not from a node"),
-            Rule((vxlan, local, Notrack()), "outer packets"),
-        )),
-        Chain(name="output", type="filter", hook="output", priority=_PRIORITY_RAW, rules=(
-            Rule((vxlan, Match(destination, SetRef("nodes")), Notrack()), "outer packets"),
-        )),
-        Chain(name="forward", type="filter", hook="forward", rules=(
-            Rule((vxlan, Match(source, SetRef("pods")), Match(destination, SetRef("nodes")), Verdict("drop")),
-                 "not from a pod"),
-        )),
+        Chain(
+            name="prerouting",
+            type="filter",
+            hook="prerouting",
+            priority=_PRIORITY_RAW,
+            rules=(
+                Rule((vxlan, local, Match(source, SetRef("nodes"), "!="), Verdict("drop")), "not from a node"),
+                Rule((vxlan, local, Notrack()), "outer packets"),
+            ),
+        ),
+        Chain(
+            name="output",
+            type="filter",
+            hook="output",
+            priority=_PRIORITY_RAW,
+            rules=(Rule((vxlan, Match(destination, SetRef("nodes")), Notrack()), "outer packets"),),
+        ),
+        Chain(
+            name="forward",
+            type="filter",
+            hook="forward",
+            rules=(
+                Rule(
+                    (vxlan, Match(source, SetRef("pods")), Match(destination, SetRef("nodes")), Verdict("drop")),
+                    "not from a pod",
+                ),
+            ),
+        ),
     )
     return Table(family="inet", name=GUARD, comment="podwire routing", chains=chains, sets=(nodes, pod_set))
 

@@ -178,9 +178,7 @@ def _read_all(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
-async def run(
-    argv: Sequence[str], *, env: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 60.0
-) -> Finished:
+async def run(argv: Sequence[str], *, env: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 60.0) -> Finished:
     """Runs a program to its end; ``argv[0]`` is its path, ``env`` its whole environment.
 
     Raises: OSError when it cannot be started. Cancelling kills the program.

@@ -176,9 +176,7 @@ TYPES: dict[str, DataType] = {
         DataType("tcp_flag", 15, 1, *_bits(1, "big", _TCP_FLAGS), example="tcp flags", flags=True),
         DataType("mark", 19, 4, *_number(4, HOST_ORDER, 16), example="meta mark", host_order=True),
         DataType("uid", 24, 4, *_number(4, HOST_ORDER), example="meta skuid", host_order=True),
-        DataType(
-            "ct_state", 26, 4, *_bits(4, HOST_ORDER, _CT_STATES), host_order=True, flags=True, example="ct state"
-        ),
+        DataType("ct_state", 26, 4, *_bits(4, HOST_ORDER, _CT_STATES), host_order=True, flags=True, example="ct state"),
         DataType("ct_dir", 27, 1, *_symbol(1, "big", {"original": 0, "reply": 1}), example="ct direction"),
         DataType(
             "ct_status", 28, 4, *_bits(4, HOST_ORDER, _CT_STATUSES), host_order=True, flags=True, example="ct status"

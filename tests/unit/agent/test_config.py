@@ -67,9 +67,15 @@ def test_settings_of_the_cluster_win() -> None:
     )
 
 
-@pytest.mark.parametrize("data", [
-    {"routing.backend": "ipip"}, {"routing.backend": ""}, {"routing.port": "many"}, {"routing.nothing": "1"},
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"routing.backend": "ipip"},
+        {"routing.backend": ""},
+        {"routing.port": "many"},
+        {"routing.nothing": "1"},
+    ],
+)
 def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"^settings: routing"):
         overlay(Options(), data, "settings")

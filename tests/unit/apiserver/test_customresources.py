@@ -83,9 +83,7 @@ def test_names_that_are_taken_are_not_accepted(play: Callable[..., None]) -> Non
         _, made = await api("POST", DEFINITIONS, definition("widgets"))
         assert made["status"]["conditions"][0]["message"] == '"Gadget" is already in use'
         assert (await api("GET", GADGETS.replace("gadgets", "widgets")))[0] == 404
-        status, refused = await api(
-            "POST", DEFINITIONS, {"metadata": {"name": "x"}, "spec": {"group": "example.com"}}
-        )
+        status, refused = await api("POST", DEFINITIONS, {"metadata": {"name": "x"}, "spec": {"group": "example.com"}})
         fields = {cause["field"] for cause in refused["details"]["causes"]}
         assert status == 422 and {"spec.scope", "spec.versions", "spec.names.plural", "metadata.name"} <= fields
 

@@ -77,9 +77,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
                 b"GET /end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
             )
         assert (
-            data.index(b"late hi")
-            < data.index(b"GET /a b x=1,y=/ ")
-            < data.index(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+            data.index(b"late hi") < data.index(b"GET /a b x=1,y=/ ") < data.index(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
         )
         assert data.endswith(b"GET /end  ")
 

@@ -11,16 +11,29 @@ from podwire.state.nft_text import parse_table
 
 
 def one(name: str, *mappings: PortMapping, addresses: tuple[str, ...] = ("10.244.1.2", "fd00::2")) -> Attachment:
-    return Attachment(key=Key("n", name, "eth0"), addresses=addresses, host_link=name, mac="", netns="",
-                      namespace="shop", pod=name, ports=mappings)
+    return Attachment(
+        key=Key("n", name, "eth0"),
+        addresses=addresses,
+        host_link=name,
+        mac="",
+        netns="",
+        namespace="shop",
+        pod=name,
+        ports=mappings,
+    )
 
 
 def test_table() -> None:
-    table = ports.plan([
-        one("web", PortMapping(host_port=8080, container_port=80),
-            PortMapping(host_port=53, container_port=5353, protocol="UDP", host_ip="10.89.0.11")),
-        one("plain"),
-    ])
+    table = ports.plan(
+        [
+            one(
+                "web",
+                PortMapping(host_port=8080, container_port=80),
+                PortMapping(host_port=53, container_port=5353, protocol="UDP", host_ip="10.89.0.11"),
+            ),
+            one("plain"),
+        ]
+    )
     assert table is not None
     text = str(table)
     assert 'tcp . 8080 comment "shop/web" : 10.244.1.2 . 80' in text
@@ -34,12 +47,15 @@ def test_no_ports_no_table() -> None:
     assert ports.plan([one("plain")]) is None
 
 
-@pytest.mark.parametrize("mapping", [
-    PortMapping(host_port=0, container_port=1),
-    PortMapping(host_port=1, container_port=70000),
-    PortMapping(host_port=1, container_port=1, protocol="icmp"),
-    PortMapping(host_port=1, container_port=1, host_ip="nowhere"),
-])
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        PortMapping(host_port=0, container_port=1),
+        PortMapping(host_port=1, container_port=70000),
+        PortMapping(host_port=1, container_port=1, protocol="icmp"),
+        PortMapping(host_port=1, container_port=1, host_ip="nowhere"),
+    ],
+)
 def test_a_mapping_that_cannot_be(mapping: PortMapping) -> None:
     with pytest.raises(CniError, match="portMappings"):
         ports.check(mapping)

@@ -15,8 +15,10 @@ import pytest
 from podwire.cni import program, protocol
 
 SHIM = Path(program.__file__).with_name("shim.py")
-PROGRAMS = [pytest.param([str(program.path())], id="compiled"),
-            pytest.param([sys.executable, "-I", "-S", str(SHIM)], id="python")]
+PROGRAMS = [
+    pytest.param([str(program.path())], id="compiled"),
+    pytest.param([sys.executable, "-I", "-S", str(SHIM)], id="python"),
+]
 CONF = b'{"cniVersion": "1.1.0", "name": "podwire"}'
 
 

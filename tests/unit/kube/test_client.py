@@ -63,8 +63,11 @@ def test_writes_carry_manager_and_content_type(http):
         assert methods == [
             ("POST", "/api/v1/namespaces/ns/configmaps?fieldManager=podwire", "application/json"),
             ("PATCH", "/api/v1/namespaces/ns/configmaps/x?fieldManager=podwire", "application/merge-patch+json"),
-            ("PATCH", "/api/v1/namespaces/ns/configmaps/x?fieldManager=podwire&force=true",
-             "application/apply-patch+yaml"),
+            (
+                "PATCH",
+                "/api/v1/namespaces/ns/configmaps/x?fieldManager=podwire&force=true",
+                "application/apply-patch+yaml",
+            ),
             ("POST", "/api/v1/namespaces/ns/pods/p/binding?fieldManager=podwire", "application/json"),
             ("DELETE", "/api/v1/namespaces/ns/pods/p", "application/json"),
         ]

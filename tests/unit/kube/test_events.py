@@ -44,7 +44,12 @@ def test_equal_events_become_a_count(http):
     assert [(s.method, s.json.get("count")) for s in seen] == [("POST", 1), ("PATCH", 2), ("PATCH", 3), ("POST", 1)]
     first = seen[0].json
     assert first["involvedObject"] == {
-        "apiVersion": "v1", "kind": "Pod", "namespace": "d", "name": "p", "uid": "u", "resourceVersion": "7",
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "d",
+        "name": "p",
+        "uid": "u",
+        "resourceVersion": "7",
     }
     assert first["source"] == {"component": "kubelet", "host": "n1"}
     assert seen[1].target.startswith(f"/api/v1/namespaces/d/events/{first['metadata']['name']}?")

@@ -76,7 +76,11 @@ def test_list_then_watch(http):
     )
     informer, changes = follow(http, script, lambda i, c: len(c) == 5)
     assert changes == [
-        ("d/a", False, True), ("d/b", False, True), ("d/a", True, True), ("d/c", False, True), ("d/b", True, False),
+        ("d/a", False, True),
+        ("d/b", False, True),
+        ("d/a", True, True),
+        ("d/c", False, True),
+        ("d/b", True, False),
     ]
     assert sorted(informer.objects) == ["d/a", "d/c"]
     assert isinstance(informer.objects["d/a"], Pod)
@@ -92,9 +96,7 @@ def test_a_bookmark_moves_the_version_and_the_watch_goes_on_from_there(http):
 
 def test_gone_lists_again_and_reports_the_difference(http):
     gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
-    script = Script(
-        http, [("3", [pod("a", "1"), pod("b", "2")]), ("9", [pod("a", "1"), pod("c", "8")])], [[gone]]
-    )
+    script = Script(http, [("3", [pod("a", "1"), pod("b", "2")]), ("9", [pod("a", "1"), pod("c", "8")])], [[gone]])
     _, changes = follow(http, script, lambda i, c: len(c) == 4)
     assert changes[2:] == [("d/b", True, False), ("d/c", False, True)]
 
@@ -110,8 +112,12 @@ def test_an_object_that_does_not_decode_keeps_its_last_form(http):
 def test_decode_as_dict_and_selectors(http):
     script = Script(http, [("3", [{"metadata": {"name": "x", "namespace": "d"}, "data": {"k": "v"}}])], [])
     informer, _ = follow(
-        http, script, lambda i, c: i.synced.is_set() and len(script.targets) == 2, CONFIGMAPS,
-        namespace="d", label_selector="a=b",
+        http,
+        script,
+        lambda i, c: i.synced.is_set() and len(script.targets) == 2,
+        CONFIGMAPS,
+        namespace="d",
+        label_selector="a=b",
     )
     assert informer.objects["d/x"]["data"] == {"k": "v"}
     assert script.targets[0].startswith("/api/v1/namespaces/d/configmaps?labelSelector=a%3Db")

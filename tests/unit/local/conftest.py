@@ -39,7 +39,8 @@ class HollowNodes:
 
     async def register(self, name, labels=None):
         node = {
-            "apiVersion": "v1", "kind": "Node",
+            "apiVersion": "v1",
+            "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | (labels or {})},
         }
         await self.client.create(NODES, node)
@@ -75,8 +76,14 @@ class HollowNodes:
         ready = outcome == "Running" and not any(meta.name.startswith(p) for p in self.unready)
         conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": self.now()}]
         status = {"phase": outcome, "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
-        await self.client.patch(PODS, meta.name, {"status": status}, meta.namespace, subresource="status",
-                                patch_type="application/strategic-merge-patch+json")
+        await self.client.patch(
+            PODS,
+            meta.name,
+            {"status": status},
+            meta.namespace,
+            subresource="status",
+            patch_type="application/strategic-merge-patch+json",
+        )
 
     async def run(self):
         self.pods.subscribe(self.changed)

@@ -74,12 +74,7 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
 
             async def unready():
                 slices = (await p.client.list(ENDPOINTSLICES, "default")).items
-                ready = [
-                    e.node_name
-                    for s in slices
-                    for e in s.endpoints or ()
-                    if e.target_ref and e.conditions.ready
-                ]
+                ready = [e.node_name for s in slices for e in s.endpoints or () if e.target_ref and e.conditions.ready]
                 return ready == ["node-2"]
 
             await p.until(unready)
@@ -256,9 +251,7 @@ def test_a_lease_in_the_real_api(plane):
 
             def contender(name):
                 client = Client(p.client.config, SystemClock())
-                election = Election(
-                    "kube-system", "e", name, duration_s=1.0, renew_deadline_s=0.6, retry_s=0.1
-                )
+                election = Election("kube-system", "e", name, duration_s=1.0, renew_deadline_s=0.6, retry_s=0.1)
 
                 async def body():
                     led.append(name)

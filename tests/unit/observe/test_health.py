@@ -34,8 +34,13 @@ def test_metrics() -> None:
     assert "podwire_ipam_early_total 1.0" in body
 
 
-@pytest.mark.parametrize(("head", "status"), [
-    (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"), (b"GET /x HTTP/1.1\r\n\r\n", b"404"), (b"\r\n\r\n", b"405"),
-])
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET /x HTTP/1.1\r\n\r\n", b"404"),
+        (b"\r\n\r\n", b"405"),
+    ],
+)
 def test_anything_else_is_refused(head: bytes, status: bytes) -> None:
     assert Health().answer(head).startswith(b"HTTP/1.1 " + status)

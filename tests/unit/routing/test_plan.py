@@ -87,9 +87,7 @@ def test_hostgw() -> None:
 
 def test_hostgw_cannot_cross_a_router() -> None:
     got = planned(Options(backend="hostgw"), peer(2, segment=1))
-    assert [str(p) for p in got.problems] == [
-        "node-2: node node-2 (10.89.1.12) is not on a subnet of eth0"
-    ]
+    assert [str(p) for p in got.problems] == ["node-2: node node-2 (10.89.1.12) is not on a subnet of eth0"]
 
 
 def test_direct_routing_uses_the_tunnel_across_a_router_alone() -> None:
@@ -136,9 +134,16 @@ def test_a_node_without_pod_cidr_or_address_is_left_out() -> None:
     assert got.senders == {} and not got.problems
 
 
-@pytest.mark.parametrize(("underlay", "asked", "expected"), [
-    (9000, 0, 8950), (1400, 0, 1350), (1500, 1400, 1400), (1500, 9000, 1450), (1300, 0, 1280),
-])
+@pytest.mark.parametrize(
+    ("underlay", "asked", "expected"),
+    [
+        (9000, 0, 8950),
+        (1400, 0, 1350),
+        (1500, 1400, 1400),
+        (1500, 9000, 1450),
+        (1300, 0, 1280),
+    ],
+)
 def test_pod_mtu(underlay: int, asked: int, expected: int) -> None:
     assert planned(Options(mtu=asked), mtu=underlay).pod_mtu == expected
 
@@ -174,8 +179,9 @@ def test_peer_from_a_node_object() -> None:
             name="n", annotations={"podwire.io/routing-facts": '{"backend":"vxlan","receives":["vxlan"]}'}
         ),
         spec=NodeSpec(pod_cidrs=("10.244.3.0/24", "nonsense")),
-        status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.89.0.12"),
-                                     NodeAddress(type="Hostname", address="n"))),
+        status=NodeStatus(
+            addresses=(NodeAddress(type="InternalIP", address="10.89.0.12"), NodeAddress(type="Hostname", address="n"))
+        ),
     )
     got = peer_of(node)
     assert got.addresses == (ip_address("10.89.0.12"),)

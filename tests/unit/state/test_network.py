@@ -108,9 +108,7 @@ links = st.builds(
     group=numbers,
     hairpin=st.booleans(),
 )
-addresses = st.builds(
-    Address, names, ips, nodad=st.booleans(), noprefixroute=st.booleans(), proto=st.integers(0, 255)
-)
+addresses = st.builds(Address, names, ips, nodad=st.booleans(), noprefixroute=st.booleans(), proto=st.integers(0, 255))
 routes = st.builds(
     Route,
     networks,

@@ -18,9 +18,7 @@ from podwire.errors import CniError
 class Leases:
     """Who holds which address; ``now`` gives the wall-clock instant."""
 
-    def __init__(
-        self, ledger: Ledger, now: Callable[[], datetime.datetime], cooldown_s: float = COOLDOWN_S
-    ) -> None:
+    def __init__(self, ledger: Ledger, now: Callable[[], datetime.datetime], cooldown_s: float = COOLDOWN_S) -> None:
         self._ledger = ledger
         self._now = now
         self._cooldown_s = cooldown_s

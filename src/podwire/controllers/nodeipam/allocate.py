@@ -82,9 +82,7 @@ class Blocks:
 class NodeCidrs:
     """The CIDRs of all nodes: one per cluster CIDR, in their order."""
 
-    def __init__(
-        self, cluster: Sequence[Network], masks: Sequence[int] = (), excluded: Iterable[Network] = ()
-    ) -> None:
+    def __init__(self, cluster: Sequence[Network], masks: Sequence[int] = (), excluded: Iterable[Network] = ()) -> None:
         given = masks or [default_mask(cidr) for cidr in cluster]
         self._pools = [_pool(cidr, mask) for cidr, mask in zip(cluster, given, strict=True)]
         self._nodes: dict[str, tuple[Network, ...]] = {}
@@ -169,7 +167,5 @@ def _pool(cidr: Network, mask: int) -> Blocks:
     if not cidr.prefixlen <= mask <= cidr.max_prefixlen:
         raise ConfigError("nodeipam", "nodeCIDRMaskSize", f"/{mask} does not fit into {cidr}")
     if mask - cidr.prefixlen > MAX_BITS:
-        raise ConfigError(
-            "nodeipam", "nodeCIDRMaskSize", f"/{mask} in {cidr} makes more than {1 << MAX_BITS} blocks"
-        )
+        raise ConfigError("nodeipam", "nodeCIDRMaskSize", f"/{mask} in {cidr} makes more than {1 << MAX_BITS} blocks")
     return Blocks(cidr, mask)

@@ -55,9 +55,7 @@ class NodeIpamController:
         except Exhausted as failure:
             self._without.add(key)
             message = f"Node {key} status is now: CIDRNotAvailable"
-            self._recorder.event(
-                reference("v1", "Node", node.metadata), "Normal", "CIDRNotAvailable", message
-            )
+            self._recorder.event(reference("v1", "Node", node.metadata), "Normal", "CIDRNotAvailable", message)
             self._log.warning("no pod CIDR", node=key, problem=failure)
             self._loop.queue.add_after(key, _AGAIN_S)
             return

@@ -96,5 +96,3 @@ class Pods:
 
 def _ghost(record: PodRecord) -> Pod:
     return Pod(metadata=ObjectMeta(uid=record.uid, namespace=record.namespace, name=record.name))
-
-

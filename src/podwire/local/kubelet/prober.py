@@ -48,9 +48,7 @@ Changed = Callable[[Kind, ProbeState, Outcome], None]
 class Prober:
     """The probes of one run."""
 
-    def __init__(
-        self, container: Container, setting: Setting, target: Target, clock: Clock, changed: Changed
-    ) -> None:
+    def __init__(self, container: Container, setting: Setting, target: Target, clock: Clock, changed: Changed) -> None:
         self._container = container
         self._setting = setting
         self._target = target
@@ -144,5 +142,3 @@ class Prober:
     async def end(self) -> None:
         """Stops probing."""
         await self._tasks.close()
-
-

@@ -61,8 +61,10 @@ def port_mappings(pod: Pod) -> tuple[dict[str, str | int], ...]:
     """The host ports of a pod in CNI's form."""
     return tuple(
         {
-            "hostPort": p.host_port, "containerPort": p.container_port,
-            "protocol": p.protocol.lower(), "hostIP": p.host_ip,
+            "hostPort": p.host_port,
+            "containerPort": p.container_port,
+            "protocol": p.protocol.lower(),
+            "hostIP": p.host_ip,
         }
         for c in pod.spec.init_containers + pod.spec.containers
         for p in c.ports
@@ -113,9 +115,7 @@ class Sandbox:
 
     def _attachment(self) -> Attachment:
         record = self.record
-        return Attachment(
-            record.sandbox, record.netns, record.namespace, record.name, record.uid, record.port_mappings
-        )
+        return Attachment(record.sandbox, record.netns, record.namespace, record.name, record.uid, record.port_mappings)
 
     async def create(self, pod: Pod) -> None:
         """Makes everything.

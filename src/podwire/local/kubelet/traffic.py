@@ -114,7 +114,7 @@ async def check_grpc(action: GRPCAction, address: str, timeout_s: float) -> Outc
             finally:
                 writer.transport.abort()
     except TimeoutError:
-        return Outcome(False, f'timeout: health rpc did not complete within {timeout_s:g}s')
+        return Outcome(False, f"timeout: health rpc did not complete within {timeout_s:g}s")
     except OSError as failure:
         return Outcome(False, f'timeout: failed to connect service "{_shown(address)}:{action.port}": {failure}')
-    return Outcome(answer.serving, "" if answer.serving else "service unhealthy (responded with \"NOT_SERVING\")")
+    return Outcome(answer.serving, "" if answer.serving else 'service unhealthy (responded with "NOT_SERVING")')

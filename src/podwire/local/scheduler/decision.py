@@ -104,18 +104,12 @@ def _load(pod: PodFacts, node: NodeFacts) -> float:
 
 def _soft_taints(pod: PodFacts, node: NodeFacts) -> float:
     soft = [taint for taint in node.node.spec.taints if taint.effect == "PreferNoSchedule"]
-    return sum(
-        untolerated(pod.pod.spec.tolerations, (one,), ("PreferNoSchedule",)) is not None for one in soft
-    )
+    return sum(untolerated(pod.pod.spec.tolerations, (one,), ("PreferNoSchedule",)) is not None for one in soft)
 
 
 def _preferred(pod: PodFacts, node: NodeFacts) -> float:
     affinity = pod.pod.spec.affinity
-    terms = (
-        affinity.node_affinity.preferred
-        if affinity is not None and affinity.node_affinity is not None
-        else ()
-    )
+    terms = affinity.node_affinity.preferred if affinity is not None and affinity.node_affinity is not None else ()
     return sum(term.weight for term in terms if node_term_matches(term.preference, node.node))
 
 

@@ -57,9 +57,7 @@ def demand(pod: PodFacts, facts: Facts) -> Demand:
     """What ``pod`` asks, given what runs now."""
     affinity = pod.pod.spec.affinity
     own = pod.pod.metadata.namespace
-    terms = (
-        affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
-    )
+    terms = affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
     affine = tuple((term, domains(term, own, facts)) for term in terms)
     # A pod that would satisfy its own terms may be the first of its group.
     selects_itself = all(term_selects(term, affine_namespaces(term, own, facts), pod.pod) for term in terms)
@@ -169,10 +167,6 @@ def _spread(pod: PodFacts, constraint: TopologySpreadConstraint, facts: Facts) -
 
 def _counts(selector: object, pod: PodFacts, other: PodFacts) -> bool:
     meta = other.pod.metadata
-    if (
-        selector is None
-        or meta.namespace != pod.pod.metadata.namespace
-        or meta.deletion_timestamp is not None
-    ):
+    if selector is None or meta.namespace != pod.pod.metadata.namespace or meta.deletion_timestamp is not None:
         return False
     return bool(selector.matches(meta.labels))  # type: ignore[attr-defined]

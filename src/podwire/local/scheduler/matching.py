@@ -46,9 +46,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return bool(toleration.key) and toleration.value == taint.value
 
 
-def untolerated(
-    tolerations: Sequence[Toleration], taints: Iterable[Taint], effects: Sequence[str]
-) -> Taint | None:
+def untolerated(tolerations: Sequence[Toleration], taints: Iterable[Taint], effects: Sequence[str]) -> Taint | None:
     """The first taint with one of the effects that no toleration covers."""
     for taint in taints:
         if taint.effect in effects and not any(tolerates(one, taint) for one in tolerations):

@@ -203,8 +203,7 @@ def _offer(node: Node) -> tuple[object, ...]:
 
 def _changed(old: Pod, new: Pod) -> bool:
     return (
-        old.metadata.labels != new.metadata.labels
-        or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        old.metadata.labels != new.metadata.labels or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
     )
 
 

@@ -92,9 +92,7 @@ def job_body(item: CronJob, at: datetime.datetime) -> Json:
     template = item.spec.job_template
     given = template.get("metadata") or {}
     stamp = rfc3339(at.astimezone(datetime.UTC))
-    annotations = dict(given.get("annotations") or {}) | {
-        "batch.kubernetes.io/cronjob-scheduled-timestamp": stamp
-    }
+    annotations = dict(given.get("annotations") or {}) | {"batch.kubernetes.io/cronjob-scheduled-timestamp": stamp}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -166,9 +164,7 @@ class CronJobController:
 
     async def _delete(self, job: Job) -> None:
         try:
-            await self._client.delete(
-                JOBS, job.metadata.name, job.metadata.namespace, propagation="Background"
-            )
+            await self._client.delete(JOBS, job.metadata.name, job.metadata.namespace, propagation="Background")
         except NotFound:
             return
 

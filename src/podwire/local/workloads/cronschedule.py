@@ -80,9 +80,7 @@ def parse_schedule(text: str) -> Schedule:
         raise ConfigError("schedule", "", f"expected five fields or a word such as @daily, got {text!r}")
     values = [_parse_field(field, *spec) for field, spec in zip(fields, _FIELDS, strict=True)]
     weekdays = frozenset(day % 7 for day in values[4])
-    return Schedule(
-        values[0], values[1], values[2], values[3], weekdays, fields[2][0] in "*?", fields[4][0] in "*?"
-    )
+    return Schedule(values[0], values[1], values[2], values[3], weekdays, fields[2][0] in "*?", fields[4][0] in "*?")
 
 
 def _parse_field(text: str, name: str, low: int, high: int, names: dict[str, int]) -> frozenset[int]:

@@ -172,9 +172,7 @@ def _available(daemon: DaemonSet, cluster: Cluster, pods: Sequence[Pod]) -> bool
     return any(available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) == 0.0 for pod in pods)
 
 
-def _roll(
-    daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], wanted: int
-) -> tuple[list[str], list[Pod]]:
+def _roll(daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], wanted: int) -> tuple[list[str], list[Pod]]:
     """Nodes that get a surge pod, and old pods to replace."""
     update = daemon.spec.update_strategy.rolling_update
     surge = resolve(update.max_surge, "0", wanted, up=True)
@@ -203,9 +201,7 @@ def _roll(
     return create, delete
 
 
-def _status(
-    daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], running: set[str]
-) -> DaemonSetStatus:
+def _status(daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], running: set[str]) -> DaemonSetStatus:
     there = {name: (*place.new, *place.old) for name, place in places.items()}
     here = [pods for name, pods in there.items() if name in running]
     available = sum(_available(daemon, cluster, pods) for pods in here)
@@ -294,9 +290,7 @@ class DaemonSetController:
         if patch:
             meta = daemon.metadata
             body = {"metadata": {"uid": meta.uid}, "status": patch}
-            await self._environment.client.patch(
-                DAEMONSETS, meta.name, body, meta.namespace, subresource="status"
-            )
+            await self._environment.client.patch(DAEMONSETS, meta.name, body, meta.namespace, subresource="status")
 
 
 def _offer(node: Node) -> tuple[object, ...]:

@@ -60,11 +60,7 @@ class DeploymentController:
         # Only Recreate waits for pods to be gone; everything else reads the ReplicaSets' numbers.
         if new is None and old is not None:
             owner = controller_of(old.metadata)
-            item = (
-                self._environment.of(REPLICASETS).get(f"{old.metadata.namespace}/{owner.name}")
-                if owner
-                else None
-            )
+            item = self._environment.of(REPLICASETS).get(f"{old.metadata.namespace}/{owner.name}") if owner else None
             if item is not None:
                 self._set_changed("", item, item)
 
@@ -163,8 +159,7 @@ class DeploymentController:
             "spec": {
                 "replicas": size,
                 "minReadySeconds": spec.min_ready_seconds,
-                "selector": {"matchLabels": selector}
-                | ({"matchExpressions": expressions} if expressions else {}),
+                "selector": {"matchLabels": selector} | ({"matchExpressions": expressions} if expressions else {}),
                 "template": template,
             },
         }
@@ -193,10 +188,7 @@ class DeploymentController:
 
     async def _annotate(self, deployment: Deployment, sets: Sets, new: ReplicaSet) -> Condition | None:
         annotations = rollout.set_annotations(deployment, sets)
-        if (
-            annotations != new.metadata.annotations
-            or new.spec.min_ready_seconds != deployment.spec.min_ready_seconds
-        ):
+        if annotations != new.metadata.annotations or new.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
             patch = {
                 "metadata": {"annotations": annotations},
                 "spec": {"minReadySeconds": deployment.spec.min_ready_seconds},
@@ -206,9 +198,7 @@ class DeploymentController:
         await self._annotate_deployment(deployment, annotations[rollout.REVISION])
         if any(c.type == "Progressing" for c in deployment.status.conditions):
             return None
-        return deploymentstatus.progressing(
-            "FoundNewReplicaSet", f'Found new replica set "{new.metadata.name}"'
-        )
+        return deploymentstatus.progressing("FoundNewReplicaSet", f'Found new replica set "{new.metadata.name}"')
 
     async def _annotate_deployment(self, deployment: Deployment, revision: str) -> None:
         meta = deployment.metadata

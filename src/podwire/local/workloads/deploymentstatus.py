@@ -18,9 +18,7 @@ from podwire.runtime.clock import rfc3339
 _NO_DEADLINE = 2**31 - 1
 
 
-def plan(
-    deployment: Deployment, sets: Sets, now: datetime.datetime, event: Condition | None
-) -> DeploymentStatus:
+def plan(deployment: Deployment, sets: Sets, now: datetime.datetime, event: Condition | None) -> DeploymentStatus:
     """The status to write; ``event`` is a Progressing condition of something just done, if any."""
     counted = _numbers(deployment, sets)
     conditions = {c.type: c for c in deployment.status.conditions}
@@ -93,15 +91,11 @@ def _availability(deployment: Deployment, status: DeploymentStatus) -> Condition
     )
 
 
-def _progress(
-    deployment: Deployment, sets: Sets, status: DeploymentStatus, now: datetime.datetime
-) -> Condition | None:
+def _progress(deployment: Deployment, sets: Sets, status: DeploymentStatus, now: datetime.datetime) -> Condition | None:
     deadline = deployment.spec.progress_deadline_seconds
     if deadline is None or deadline >= _NO_DEADLINE or deployment.spec.paused:
         return None
-    subject = (
-        f'ReplicaSet "{sets.new.metadata.name}"' if sets.new else f'Deployment "{deployment.metadata.name}"'
-    )
+    subject = f'ReplicaSet "{sets.new.metadata.name}"' if sets.new else f'Deployment "{deployment.metadata.name}"'
     before = next((c for c in deployment.status.conditions if c.type == "Progressing"), None)
     if complete(deployment, status):
         return progressing("NewReplicaSetAvailable", f"{subject} has successfully progressed.")
@@ -123,15 +117,9 @@ def _moved(old: DeploymentStatus, new: DeploymentStatus) -> bool:
     )
 
 
-def _put(
-    conditions: dict[str, Condition], new: Condition, now: datetime.datetime, *, moved: bool = False
-) -> None:
+def _put(conditions: dict[str, Condition], new: Condition, now: datetime.datetime, *, moved: bool = False) -> None:
     old = conditions.get(new.type)
-    if (
-        old is not None
-        and not moved
-        and (old.status, old.reason, old.message) == (new.status, new.reason, new.message)
-    ):
+    if old is not None and not moved and (old.status, old.reason, old.message) == (new.status, new.reason, new.message):
         return
     stamp = rfc3339(now)
     changed = old is None or old.status != new.status

@@ -84,9 +84,7 @@ class JobController:
             return
         if left_s is not None:
             self._loop.queue.add_after(key, left_s)
-        pods = Pods(
-            tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid))
-        )
+        pods = Pods(tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)))
         owner = Owner("batch/v1", "Job", job.metadata)
         chosen = jobplan.plan(job, pods.owned, now)
         failure = await self._writer.create_many(owner, [pod_body(job, index) for index in chosen.start])

@@ -130,9 +130,7 @@ def _verdict(job: Job, tally: _Tally, now: datetime.datetime) -> Condition | Non
     if policy == "OnFailure":
         retries += sum(restarts(pod) for pod in tally.alive)
     if retries > job.spec.backoff_limit or (policy == "OnFailure" and retries >= job.spec.backoff_limit > 0):
-        return _condition(
-            "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit", now
-        )
+        return _condition("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit", now)
     if _past_deadline(job, now):
         message = "Job was active longer than specified deadline"
         return _condition("Failed", "DeadlineExceeded", message, now)
@@ -196,12 +194,9 @@ def _backoff_s(tally: _Tally, now: datetime.datetime) -> float:
 
 def _ended_at(pod: Pod) -> float:
     times = [
-        parse_time((status.state.get("terminated") or {}).get("finishedAt"))
-        for status in pod.status.container_statuses
+        parse_time((status.state.get("terminated") or {}).get("finishedAt")) for status in pod.status.container_statuses
     ]
-    at = max(
-        (time for time in times if time is not None), default=parse_time(pod.metadata.creation_timestamp)
-    )
+    at = max((time for time in times if time is not None), default=parse_time(pod.metadata.creation_timestamp))
     return at.timestamp() if at is not None else 0.0
 
 
@@ -249,9 +244,7 @@ def _status(
 def _ended(job: Job, tally: _Tally, verdict: Condition, now: datetime.datetime) -> JobStatus:
     status = _status(job, _Tally((), tally.going + len(tally.alive), tally.succeeded, tally.failed), (), now)
     success = verdict.type == "Complete"
-    first = _condition(
-        "SuccessCriteriaMet" if success else "FailureTarget", verdict.reason, verdict.message, now
-    )
+    first = _condition("SuccessCriteriaMet" if success else "FailureTarget", verdict.reason, verdict.message, now)
     return JobStatus(
         conditions=(*status.conditions, first, verdict),
         start_time=status.start_time,

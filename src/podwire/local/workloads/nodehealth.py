@@ -62,9 +62,7 @@ def taints(node: Node, now: datetime.datetime) -> tuple[Taint, ...]:
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
     have = {(taint.key, taint.effect): taint for taint in node.spec.taints}
     kept = tuple(
-        taint
-        for taint in node.spec.taints
-        if taint.key not in _MANAGED or (taint.key, taint.effect) in wanted
+        taint for taint in node.spec.taints if taint.key not in _MANAGED or (taint.key, taint.effect) in wanted
     )
     stamp = rfc3339(now)
     added = tuple(

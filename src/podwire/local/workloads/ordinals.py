@@ -57,9 +57,7 @@ def plan(item: StatefulSet, pods: Iterable[Pod], revision: Revision, now: dateti
 
 
 class _State:
-    def __init__(
-        self, item: StatefulSet, pods: Iterable[Pod], revision: Revision, now: datetime.datetime
-    ) -> None:
+    def __init__(self, item: StatefulSet, pods: Iterable[Pod], revision: Revision, now: datetime.datetime) -> None:
         self._item = item
         self._revision = revision
         self._now = now

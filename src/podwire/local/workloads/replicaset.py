@@ -110,9 +110,7 @@ def controller_view(item: ReplicationController) -> Replicated:
 class ReplicaController:
     """Keeps the objects of one resource at their number of pods."""
 
-    def __init__(
-        self, environment: Environment, resource: Resource[Any], view: Callable[[Any], Replicated]
-    ) -> None:
+    def __init__(self, environment: Environment, resource: Resource[Any], view: Callable[[Any], Replicated]) -> None:
         self._environment = environment
         self._resource = resource
         self._view = view
@@ -156,11 +154,7 @@ class ReplicaController:
             self._loop.queue.add_after(key, 1.0)
             return
         pods = Pods(
-            tuple(
-                pod
-                for pod in self._pods.of(uid).values()
-                if not self._writer.own.is_deleted(pod.metadata.uid)
-            ),
+            tuple(pod for pod in self._pods.of(uid).values() if not self._writer.own.is_deleted(pod.metadata.uid)),
             tuple(self._orphans.of(wanted.owner.meta.namespace).values()),
         )
         mine = await self._writer.claim(wanted.owner, self._matches(item), pods)
@@ -198,9 +192,7 @@ class ReplicaController:
         meta = wanted.owner.meta
         body = {"metadata": {"uid": meta.uid}, "status": patch}
         try:
-            await self._environment.client.patch(
-                self._resource, meta.name, body, meta.namespace, subresource="status"
-            )
+            await self._environment.client.patch(self._resource, meta.name, body, meta.namespace, subresource="status")
         except NotFound:
             return
 

@@ -52,9 +52,7 @@ def template_of(revision: ControllerRevision) -> Template:
     return template
 
 
-def surplus(
-    revisions: Sequence[ControllerRevision], used: Iterable[str], limit: int
-) -> list[ControllerRevision]:
+def surplus(revisions: Sequence[ControllerRevision], used: Iterable[str], limit: int) -> list[ControllerRevision]:
     """Revisions beyond the limit, oldest first; ``used`` are the hashes of pods and of current templates."""
     kept = set(used)
     unused = [item for item in revisions if item.metadata.labels.get(HASH, "") not in kept]

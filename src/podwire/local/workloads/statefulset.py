@@ -122,9 +122,7 @@ class StatefulSetController:
         mine = await self._writer.claim(
             owner, lambda pod: selector is not None and selector.matches(pod.metadata.labels), pods
         )
-        if any(
-            self._writer.own.is_deleted(p.metadata.uid) and not p.metadata.deletion_timestamp for p in mine
-        ):
+        if any(self._writer.own.is_deleted(p.metadata.uid) and not p.metadata.deletion_timestamp for p in mine):
             # The informer does not show the last deletion yet; its event brings the key back.
             self._loop.queue.add_after(key, 1.0)
             return
@@ -172,9 +170,7 @@ class StatefulSetController:
             except NotFound:
                 continue
 
-    async def _write_status(
-        self, item: StatefulSet, status: StatefulSetStatus, names: dict[str, str]
-    ) -> None:
+    async def _write_status(self, item: StatefulSet, status: StatefulSetStatus, names: dict[str, str]) -> None:
         patch = changed_status(item.status, status)
         for field in ("currentRevision", "updateRevision"):
             if field in patch:
@@ -187,7 +183,5 @@ class StatefulSetController:
         if patch:
             meta = item.metadata
             body = {"metadata": {"uid": meta.uid}, "status": patch}
-            stored = await self._client.patch(
-                STATEFULSETS, meta.name, body, meta.namespace, subresource="status"
-            )
+            stored = await self._client.patch(STATEFULSETS, meta.name, body, meta.namespace, subresource="status")
             self._own.wrote(meta.uid, stored)

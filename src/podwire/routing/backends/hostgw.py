@@ -32,8 +32,9 @@ class HostGateway:
             for cidr in peer.pod_cidrs:
                 gateway, source = peer.address(cidr.version), me.address(cidr.version)
                 if gateway is not None and me.underlay.reaches(gateway):
-                    routes.append(Route(dst=str(cidr), via=str(gateway), link=me.underlay.link,
-                                        src=str(source) if source else ""))
+                    routes.append(
+                        Route(dst=str(cidr), via=str(gateway), link=me.underlay.link, src=str(source) if source else "")
+                    )
         return NetworkState(routes=tuple(routes))
 
     def reaches(self, me: Me, peer: Peer) -> str:

@@ -53,8 +53,9 @@ class VxlanTunnel:
                 neighbours.append(Neighbour(link=DEVICE, ip=gateway, mac=mac))
                 if cidr.version == 6:
                     routes.append(Route(dst=f"{gateway}/128", link=DEVICE))
-                routes.append(Route(dst=str(cidr), via=gateway, link=DEVICE, onlink=True,
-                                    src=sources.get(cidr.version, "")))
+                routes.append(
+                    Route(dst=str(cidr), via=gateway, link=DEVICE, onlink=True, src=sources.get(cidr.version, ""))
+                )
         return NetworkState(
             links=(self._device(me, str(outer), mtu),),
             addresses=tuple(
@@ -68,8 +69,9 @@ class VxlanTunnel:
 
     def _device(self, me: Me, local: str, mtu: int) -> Link:
         tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=local, device=me.underlay.link)
-        return Link(name=DEVICE, kind="vxlan", mtu=mtu, mac=tunnel_mac(me.name), alias="podwire/routing vxlan",
-                    vxlan=tunnel)
+        return Link(
+            name=DEVICE, kind="vxlan", mtu=mtu, mac=tunnel_mac(me.name), alias="podwire/routing vxlan", vxlan=tunnel
+        )
 
     def reaches(self, me: Me, peer: Peer) -> str:
         """Whether the peer has an address of the tunnel's outer family and can receive VXLAN."""

@@ -36,9 +36,7 @@ def box(**rest: Any) -> dict[str, Any]:
 
 def deployment(**spec: Any) -> dict[str, Any]:
     template = {"metadata": {"labels": {"app": "w"}}, "spec": {"containers": [box()]}}
-    return make(
-        "apps/v1", "Deployment", spec={"selector": {"matchLabels": {"app": "w"}}, "template": template, **spec}
-    )
+    return make("apps/v1", "Deployment", spec={"selector": {"matchLabels": {"app": "w"}}, "template": template, **spec})
 
 
 def service(**spec: Any) -> dict[str, Any]:

@@ -22,7 +22,11 @@ def test_a_released_address_rests_and_the_range_is_run_through_first() -> None:
     first = pool.allocate(0)[0]
     pool.release(first, 1)
     assert [str(pool.allocate(100)[0]) for _ in range(5)] == [
-        "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.2",
+        "10.0.0.3",
+        "10.0.0.4",
+        "10.0.0.5",
+        "10.0.0.6",
+        "10.0.0.2",
     ]
 
 

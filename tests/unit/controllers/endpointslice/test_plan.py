@@ -43,9 +43,7 @@ def pod(name, ips=("10.0.0.1",), *, ready=True, deleted=None, phase="Running", p
     containers = (Container(name="c", ports=(ContainerPort(container_port=port, name="web"),)),)
     condition = Condition(type="Ready", status=str(ready), last_transition_time="2026-01-01T00:00:01Z")
     return Pod(
-        metadata=ObjectMeta(
-            name=name, namespace="ns", uid=name, deletion_timestamp=deleted, labels={"app": "a"}
-        ),
+        metadata=ObjectMeta(name=name, namespace="ns", uid=name, deletion_timestamp=deleted, labels={"app": "a"}),
         spec=PodSpec(containers=containers, node_name=node, **spec),
         status=PodStatus(phase=phase, pod_ips=tuple(PodIP(ip=ip) for ip in ips), conditions=(condition,)),
     )
@@ -79,17 +77,13 @@ def test_ports_are_resolved_per_pod_and_group_the_endpoints():
     ],
 )
 def test_conditions(ready, deleted, publish, want):
-    found = desired(
-        service(publish_not_ready_addresses=publish), [pod("a", ready=ready, deleted=deleted)], NODES
-    )
+    found = desired(service(publish_not_ready_addresses=publish), [pod("a", ready=ready, deleted=deleted)], NODES)
     _, (endpoint,) = only(found)
     conditions = endpoint.conditions
     assert (conditions.ready, conditions.serving, conditions.terminating) == want
 
 
-@pytest.mark.parametrize(
-    "left_out", [pod("a", phase="Failed"), pod("a", phase="Succeeded"), pod("a", ips=())]
-)
+@pytest.mark.parametrize("left_out", [pod("a", phase="Failed"), pod("a", phase="Succeeded"), pod("a", ips=())])
 def test_pods_without_an_endpoint(left_out):
     assert desired(service(), [left_out], NODES) == {}
 

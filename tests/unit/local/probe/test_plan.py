@@ -11,9 +11,7 @@ def pod(name: str, node: str, address: str, *, namespace: str = "shop", ready: b
     return Pod(
         metadata=ObjectMeta(name=name, namespace=namespace, uid=f"uid-{name}", labels={"app": name.split("-")[0]}),
         spec=PodSpec(node_name=node, containers=(Container(name="c", ports=(ContainerPort(container_port=port),)),)),
-        status=PodStatus(
-            phase="Running", pod_ip=address, conditions=(Condition(type="Ready", status=str(ready)),)
-        ),
+        status=PodStatus(phase="Running", pod_ip=address, conditions=(Condition(type="Ready", status=str(ready)),)),
     )
 
 

@@ -82,16 +82,12 @@ REFUSALS = [
 def test_refusals(spec, reason):
     decision = decide(pod("p", spec), cluster())
     assert decision.node == ""
-    assert decision.message.startswith(
-        f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 "
-    )
+    assert decision.message.startswith(f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 ")
 
 
 def test_taints_cordons_and_counts_are_named_as_in_kubernetes():
     control = Taint(key="node-role.kubernetes.io/control-plane", effect="NoSchedule")
-    facts = cluster(
-        node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"})
-    )
+    facts = cluster(node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"}))
     assert decide(pod("p"), facts).message == (
         "0/3 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint "
         "{node-role.kubernetes.io/control-plane: }, 1 node(s) were unschedulable. "
@@ -192,9 +188,7 @@ def test_anti_affinity_both_ways_and_namespaces():
         one = pod(name, shy, {"g": "1"})
         put(facts, one, decide(one, facts).node)
     assert {facts.node_of(name) for name in "abc"} == {"n1", "n2", "n3"}
-    assert (
-        "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), facts).message
-    )
+    assert "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), facts).message
     plain = pod("e", labels={"g": "1"})
     assert "3 node(s) didn't satisfy existing pods anti-affinity rules" in decide(plain, facts).message
     assert decide(pod("f", labels={"g": "1"}, namespace="other"), facts).node
@@ -235,9 +229,7 @@ PREFERENCES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("spec", "want"), [row[1:] for row in PREFERENCES], ids=[row[0] for row in PREFERENCES]
-)
+@pytest.mark.parametrize(("spec", "want"), [row[1:] for row in PREFERENCES], ids=[row[0] for row in PREFERENCES])
 def test_preferences(spec, want):
     facts = cluster(node("n1"), node("n2"), node("n3", {"disk": "ssd"}))
     put(facts, pod("there", labels={"x": "y"}), "n1")
@@ -280,9 +272,7 @@ def test_explain_sorts_reasons():
 
 
 def test_a_thousand_pods_on_a_hundred_nodes_take_less_than_a_few_seconds():
-    facts = cluster(
-        *(node(f"n{n:03}", room={"cpu": "64", "memory": "256Gi", "pods": "110"}) for n in range(100))
-    )
+    facts = cluster(*(node(f"n{n:03}", room={"cpu": "64", "memory": "256Gi", "pods": "110"}) for n in range(100)))
     started = time.process_time()
     for n in range(1000):
         one = pod(f"p{n}", container({"cpu": "100m", "memory": "64Mi"}), owner=f"rs{n % 10}")

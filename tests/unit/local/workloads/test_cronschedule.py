@@ -97,9 +97,7 @@ def cron(status=None, created="2026-01-01T11:30:10Z", **spec):
 
 def job(name, kind=None, start="2026-01-01T11:00:00Z"):
     conditions = [{"type": kind, "status": "True"}] if kind else []
-    return msgspec.convert(
-        {"metadata": {"name": name}, "status": {"conditions": conditions, "startTime": start}}, Job
-    )
+    return msgspec.convert({"metadata": {"name": name}, "status": {"conditions": conditions, "startTime": start}}, Job)
 
 
 def chosen(item, jobs=()):
@@ -143,8 +141,5 @@ def test_history():
 def test_job_body():
     body = job_body(cron(), when("2026-01-01T12:00"))
     assert body["metadata"]["name"] == "c-29454480"
-    assert (
-        body["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"]
-        == "2026-01-01T12:00:00Z"
-    )
+    assert body["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"] == "2026-01-01T12:00:00Z"
     assert body["spec"] == {"x": 1}

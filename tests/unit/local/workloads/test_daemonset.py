@@ -72,9 +72,7 @@ def test_what_is_in_the_wrong_place_goes(made):
 def test_a_no_schedule_taint_does_not_drive_out_but_no_execute_does(made):
     pods = [member(made, "a", "n1")]
     assert not run(made, daemon(), [node("n1", {}, Taint(key="k", effect="NoSchedule"))], pods).delete
-    assert names(run(made, daemon(), [node("n1", {}, Taint(key="k", effect="NoExecute"))], pods).delete) == [
-        "a"
-    ]
+    assert names(run(made, daemon(), [node("n1", {}, Taint(key="k", effect="NoExecute"))], pods).delete) == ["a"]
 
 
 def test_duplicates_and_failed_pods_go(made):
@@ -143,9 +141,7 @@ def test_a_pod_fits_its_node_only_and_keeps_its_own_terms():
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                 {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]}}}}, "n1",
     )  # fmt: skip
-    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-        "nodeSelectorTerms"
-    ]
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     assert term["matchExpressions"]
     assert spec["affinity"]["podAffinity"] == {"y": 1}

@@ -45,9 +45,7 @@ STARTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("spec", "text", "want"), [row[1:] for row in STARTS], ids=[row[0] for row in STARTS]
-)
+@pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in STARTS], ids=[row[0] for row in STARTS])
 def test_starts(made, spec, text, want):
     chosen = plan(job(**spec), pods(made, text), made.NOW)
     assert len(chosen.start) == want

@@ -88,9 +88,7 @@ UPDATES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("spec", "text", "want"), [row[1:] for row in UPDATES], ids=[row[0] for row in UPDATES]
-)
+@pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in UPDATES], ids=[row[0] for row in UPDATES])
 def test_updates(made, spec, text, want):
     assert did(plan(stateful(**spec), pods(made, text), ROLLING, made.NOW)) == want
 
@@ -115,9 +113,7 @@ def test_the_current_revision_moves_when_all_is_done(made):
 
 def test_one_that_goes_is_left_alone(made):
     item = stateful()
-    item = msgspec.structs.replace(
-        item, metadata=msgspec.structs.replace(item.metadata, deletion_timestamp="t")
-    )
+    item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, deletion_timestamp="t"))
     assert did(plan(item, [], STABLE, made.NOW)) == ([], [])
 
 

@@ -16,9 +16,7 @@ TEMPLATE = {
 
 
 def wanted(replicas, min_ready_s=0, **meta):
-    owner = Owner(
-        "apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", generation=3, namespace="d", **meta)
-    )
+    owner = Owner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", generation=3, namespace="d", **meta))
     return Replicated(owner, replicas, LabelSelector(), TEMPLATE, min_ready_s, ReplicaSetStatus())
 
 

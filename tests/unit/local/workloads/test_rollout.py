@@ -195,9 +195,7 @@ class Cluster:
         )
 
     def some_become_available(self, good):
-        waiting = [
-            n for n, s in self.sets.items() if n in good and s.status.available_replicas < s.spec.replicas
-        ]
+        waiting = [n for n, s in self.sets.items() if n in good and s.status.available_replicas < s.spec.replicas]
         if not waiting:
             return False
         name = self.random.choice(waiting)

@@ -98,9 +98,7 @@ class PortCompiler:
         self._parse = data_type(layout.address).parse
         self._targets: dict[tuple[str, int], bytes] = {}
 
-    def compile(
-        self, port: ServicePort, slots: Slots, owned: frozenset[Frontend]
-    ) -> tuple[Elements, frozenset[Shape]]:
+    def compile(self, port: ServicePort, slots: Slots, owned: frozenset[Frontend]) -> tuple[Elements, frozenset[Shape]]:
         """All elements of one Service port that its ``owned`` frontends need, and the shared chains they go to."""
         out: Elements = {}
         shapes: set[Shape] = set()

@@ -31,9 +31,7 @@ _SLOT_SETS = frozenset(
 def steps(transaction: Transaction) -> Iterator[Transaction]:
     """The transactions to commit one after the other; a small change of a table in use is one or two."""
     operations = transaction.operations
-    fresh = any(isinstance(o, AddTable) for o in operations) and not any(
-        isinstance(o, DeleteTable) for o in operations
-    )
+    fresh = any(isinstance(o, AddTable) for o in operations) and not any(isinstance(o, DeleteTable) for o in operations)
     parts = _from_nothing(operations) if fresh else in_two_steps(operations)
     return (Transaction(transaction.family, transaction.table, tuple(part)) for part in parts if part)
 
