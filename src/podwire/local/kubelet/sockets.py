@@ -1,7 +1,8 @@
 """A WebSocket connection on asyncio, and waiting for plain descriptors; used by exec, attach and port-forward.
 
 Incoming messages wait in a queue; reading pauses while more than 1 MiB of them does. Writing pauses
-(:meth:`WebSocket.drain`) while the client has more than the transport's limit unread.
+(:meth:`WebSocket.drain`) while the client has more than the transport's limit unread. A connection is closed when the
+client has closed too: a socket closed with bytes unread is reset, and takes along what the client has not read yet.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from podwire.local.kubelet.websocket import (
 
 _WAITING = 1 << 20
 _CHUNK = 1 << 15
+_LINGER_S = 10.0
 
 
 class WebSocket(asyncio.Protocol):
@@ -37,6 +39,8 @@ class WebSocket(asyncio.Protocol):
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
+        self._leaving = False
+        self._linger: asyncio.TimerHandle | None = None
         self.closed = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
@@ -50,8 +54,9 @@ class WebSocket(asyncio.Protocol):
             if message.opcode == PING:
                 self._transport.write(encode(PONG, message.payload))
             elif message.opcode == CLOSE:
-                self.close()
-            elif message.opcode != PONG:
+                self._say_goodbye()
+                self._transport.close()
+            elif message.opcode != PONG and not self._leaving:
                 self._messages.append(message)
                 self._size += len(message.payload)
         if self._size > _WAITING:
@@ -60,6 +65,8 @@ class WebSocket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
+        if self._linger is not None:
+            self._linger.cancel()
         self.closed.set()
         self._arrived.set()
         self._writable.set()
@@ -86,8 +93,8 @@ class WebSocket(asyncio.Protocol):
         return message
 
     def send(self, opcode: int, payload: bytes) -> None:
-        """Sends one message; nothing when the client has gone."""
-        if not self._transport.is_closing():
+        """Sends one message; nothing when either side has said goodbye."""
+        if not self._leaving and not self._transport.is_closing():
             self._transport.write(encode(opcode, payload))
 
     async def drain(self) -> None:
@@ -95,10 +102,18 @@ class WebSocket(asyncio.Protocol):
         await self._writable.wait()
 
     def close(self) -> None:
-        """Says goodbye and closes when everything has been sent."""
-        if not self._transport.is_closing():
+        """Says goodbye; what the client still sends is dropped until it closes, or for ten seconds."""
+        if not self._leaving and not self._transport.is_closing():
+            self._messages.clear()
+            self._size = 0
+            self._transport.resume_reading()
+            self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self._transport.close)
+        self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        if not self._leaving and not self._transport.is_closing():
             self._transport.write(encode_close())
-            self._transport.close()
+        self._leaving = True
         self.closed.set()
         self._arrived.set()
 
