@@ -31,8 +31,8 @@ from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, dif
 _READS = 32
 _SETTLED = 32_768
 """Bytes of elements above which a dump is checked: while the kernel makes a hash table larger, which it does in the
-background after a load, a dump leaves elements out and has others twice. Linux 6.16 tells how many there are; before
-it, a dump is believed when the next one has the same elements."""
+background after a load, a dump leaves elements out and has others twice. A kernel that says how many there are (6.18
+does) is believed; with others a dump is believed when the next one has the same elements."""
 
 
 class Nft:

@@ -393,7 +393,7 @@ def read_set(body: bytes) -> tuple[str, Set]:
 
 
 def element_count(body: bytes, declared: Set) -> int | None:
-    """How many elements a NEWSET answer says there are; None where the kernel does not say (Linux before 6.16).
+    """How many elements a NEWSET answer says there are; None where the kernel does not say (6.18 does).
 
     Also None where elements end by themselves: those that have ended count until they are collected.
     """

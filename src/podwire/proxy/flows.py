@@ -89,7 +89,7 @@ def flow_cleaner(
     """A function from a change to what forgets its stale flows (and says how many), None where there can be none.
 
     Listing costs 1.5 us for each flow of the namespace, and a walk through the kernel's one hash table for all
-    namespaces (some 5 ms) for each protocol, so a change that leaves no flow stale does not list.
+    namespaces (some 5 ms) for each protocol and family, so a change that leaves no flow stale does not list.
     """
 
     def forget(stale: StaleFlows) -> int:

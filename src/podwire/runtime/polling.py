@@ -1,7 +1,6 @@
 """Waiting in code that has no event loop: what begins or ends processes before or after there is one.
 
-The condition is asked again every 5 ms, which is short beside the 20-50 ms that a process takes to begin or end.
-Not for coroutines: it stops the loop.
+The condition is asked again every 5 ms. Not for coroutines: it stops the loop.
 """
 
 import time

@@ -15,10 +15,9 @@ import time
 from types import FrameType
 
 from podwire.runtime.backoff import Backoff
-from podwire.runtime.child import prctl
+from podwire.runtime.child import PR_SET_PDEATHSIG, prctl
 
 _SOUND_S = 1.0
-_PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -42,7 +41,7 @@ def hold() -> None:
         begun = time.monotonic()
         holder.worker = os.fork()
         if holder.worker == 0:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             for number, handler in before.items():
                 signal.signal(number, handler)
             if os.getppid() != own:
