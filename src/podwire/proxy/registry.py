@@ -6,8 +6,8 @@ one stands in for another that cannot be had.
 
 import importlib
 from pathlib import Path
-from typing import Any
 
+from podwire.proxy.dataplane import DataPlane
 from podwire.proxy.servicemap import NodeFacts
 
 DATAPLANES = {
@@ -19,13 +19,14 @@ FEATURES = {"nftables": "nftables"}
 """The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
 
 
-def open_dataplane(name: str, facts: NodeFacts, netns: Path | str | None = None) -> Any:
+def open_dataplane(name: str, facts: NodeFacts, netns: Path | str | None = None) -> DataPlane:
     """The data plane of that name in a network namespace (None: that of this thread).
 
     Raises: KeyError for a name that is not in the registry; KernelError.
     """
     module, _, attribute = DATAPLANES[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)(facts, netns)
+    made: DataPlane = getattr(importlib.import_module(module), attribute)(facts, netns)
+    return made
 
 
 class Registry:
@@ -38,7 +39,7 @@ class Registry:
         """All there are."""
         return tuple(DATAPLANES)
 
-    def open(self, name: str, facts: NodeFacts) -> Any:
+    def open(self, name: str, facts: NodeFacts) -> DataPlane:
         """One by its name.
 
         Raises: KeyError for a name that is not in the registry; KernelError.

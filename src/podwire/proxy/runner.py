@@ -10,7 +10,7 @@ checks, metrics and flows of a refused commit follow when it succeeds.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ from podwire.errors import KernelError
 from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
 from podwire.observe.log import Log
+from podwire.proxy.dataplane import InForce
 from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.runtime.backoff import Backoff
@@ -42,44 +43,6 @@ class Source(Protocol[T]):
 
     def subscribe(self, callback: Callable[[str, T | None, T | None], None], *, replay: bool = True) -> None:
         """Calls back with key, old and new object on each change."""
-        ...
-
-
-class DataPlane(Protocol):
-    """What programs a kernel; see ``proxy.registry`` for those there are."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the registry."""
-        ...
-
-    @property
-    def instant(self) -> bool:
-        """Whether an update is a matter of few milliseconds; otherwise it is done in a thread."""
-        ...
-
-    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> object:
-        """Makes the kernel hold exactly these Services."""
-        ...
-
-    def update(self, changed: ServiceMap) -> object:
-        """Takes over changed Services; an empty tuple removes one."""
-        ...
-
-    def heal(self) -> Sequence[object]:
-        """Puts right what somebody else changed; what had to be written, all of it false when there was nothing."""
-        ...
-
-    def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked."""
-        ...
-
-    def disturbed(self) -> bool:
-        """Whether somebody else may have changed what this data plane holds."""
-        ...
-
-    def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service."""
         ...
 
 
@@ -129,7 +92,7 @@ class ServiceProxy:
     def __init__(
         self,
         sources: Sources,
-        plane: DataPlane,
+        plane: InForce,
         facts: NodeFacts,
         clock: Clock,
         clean_flows: FlowCleaner | None = None,

@@ -11,51 +11,10 @@ What an earlier run left of other modes is taken away after the first load.
 import select
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from podwire.errors import KernelError, Unsupported
-from podwire.proxy.runner import DataPlane
+from podwire.proxy.dataplane import DataPlane, Held, Modes
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.state.iptables import Ruleset
-from podwire.state.nft import Table
-
-
-class Removable(DataPlane, Protocol):
-    """A data plane that can be taken away."""
-
-    def remove(self) -> object:
-        """Takes all of it out of the kernel."""
-        ...
-
-    def close(self) -> None:
-        """Lets go of the kernel."""
-        ...
-
-    def desired(self) -> tuple[Table | Ruleset, ...]:
-        """What the kernel should hold."""
-        ...
-
-
-class Modes(Protocol):
-    """How data planes are made; ``proxy.registry`` has those of this machine."""
-
-    def names(self) -> tuple[str, ...]:
-        """All there are, in the order in which one stands in for another."""
-        ...
-
-    def open(self, name: str, facts: NodeFacts) -> Removable:
-        """One by its name; nothing is written yet.
-
-        Raises: KernelError.
-        """
-        ...
-
-    def clear(self, name: str) -> bool:
-        """Takes away what an earlier run left of one; whether there was anything.
-
-        Raises: KernelError.
-        """
-        ...
 
 
 class Switch:
@@ -78,7 +37,7 @@ class Switch:
         self._poll = select.epoll()
         self._poll.register(self._plane.fileno(), select.EPOLLIN)
 
-    def _first(self) -> Removable:
+    def _first(self) -> DataPlane:
         order = (self.wanted, *(name for name in self._modes.names() if name != self.wanted))
         for name in order:
             try:
@@ -193,6 +152,6 @@ class Switch:
         """Services of which a frontend is held by another Service."""
         return self._plane.conflicts()
 
-    def desired(self) -> tuple[Table | Ruleset, ...]:
+    def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold."""
         return self._plane.desired()

@@ -1,0 +1,109 @@
+"""What a data plane is to the rest of the proxy: the seam that every mode implements.
+
+A data plane is opened for one network namespace, takes resolved Services (``proxy.servicemap``) and makes the kernel
+hold what they mean. It is one module with a class and a function ``clear``, named in ``proxy.registry``; by its entry
+there it is opened, stood in for, switched to, cleaned up, shown by ``podwire state``, and run by the packet table.
+
+What each one keeps to: 1. a load with nothing changed writes nothing, so a restart of the agent is not to be seen in
+traffic; 2. what is replaced is replaced at once, never taken away first; 3. an update costs what its Services cost;
+4. a change that the kernel refuses leaves the last good state in force and is raised; 5. ``close`` leaves everything in
+force, ``remove`` and ``clear`` take away what is marked as ours and nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.state.iptables import Ruleset
+from podwire.state.nft import Table
+
+Held = Table | Ruleset
+"""A piece of kernel state that a data plane answers for; it has a text form."""
+
+
+class InForce(Protocol):
+    """What programs the Services of one node: a data plane, or a switch that stands before several."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        ...
+
+    @property
+    def instant(self) -> bool:
+        """Whether an update is a matter of few milliseconds; otherwise it is done in a thread."""
+        ...
+
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> object:
+        """Makes the kernel hold exactly these Services; what had to be written, all of it false when nothing had to.
+
+        Raises: KernelError; what was in force stays.
+        """
+        ...
+
+    def update(self, changed: ServiceMap) -> object:
+        """Takes over changed Services; an empty tuple removes one.
+
+        Raises: KernelError; the next call loads everything again.
+        """
+        ...
+
+    def heal(self) -> Sequence[object]:
+        """Puts right what somebody else changed; what had to be written, all of it false when there was nothing.
+
+        Raises: KernelError.
+        """
+        ...
+
+    def fileno(self) -> int:
+        """Readable when :meth:`disturbed` should be asked."""
+        ...
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed what this data plane holds."""
+        ...
+
+    def conflicts(self) -> tuple[str, ...]:
+        """Services of which a frontend is held by another Service."""
+        ...
+
+    def desired(self) -> tuple[Held, ...]:
+        """What the kernel should hold."""
+        ...
+
+
+class DataPlane(InForce, Protocol):
+    """One mode, which can be taken away."""
+
+    def remove(self) -> object:
+        """Takes all of it out of the kernel.
+
+        Raises: KernelError.
+        """
+        ...
+
+    def close(self) -> None:
+        """Lets go of the kernel; traffic goes on."""
+        ...
+
+
+class Modes(Protocol):
+    """How data planes are made; ``proxy.registry`` has those of this machine."""
+
+    def names(self) -> tuple[str, ...]:
+        """All there are, in the order in which one stands in for another."""
+        ...
+
+    def open(self, name: str, facts: NodeFacts) -> DataPlane:
+        """One by its name; nothing is written yet.
+
+        Raises: KernelError.
+        """
+        ...
+
+    def clear(self, name: str) -> bool:
+        """Takes away what an earlier run left of one; whether there was anything.
+
+        Raises: KernelError.
+        """
+        ...
