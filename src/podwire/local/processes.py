@@ -116,7 +116,10 @@ class Processes:
         pid = self._fork_server.spawn(order.entry, order.payload, placement=order.placement)
         join_cgroup(pid, self._cgroup)
         record = Record(pid=pid, started=start_time(pid) or 0)
-        self._file(order.name).write_bytes(msgspec.json.encode(record))
+        file = self._file(order.name)
+        coming = file.with_suffix(".new")
+        coming.write_bytes(msgspec.json.encode(record))
+        coming.replace(file)  # at no moment is there half a record
         return pid
 
     def _adopt(self, name: str) -> int:
