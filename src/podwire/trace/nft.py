@@ -10,6 +10,7 @@ The cost is one walk of the rules for each choice.
 """
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
 import msgspec
 
@@ -70,7 +71,8 @@ class Tracer:
         self.sets: dict[tuple[str, str, str], Set] = {
             (table.family, table.name, each.name): each for table in self.tables for each in table.sets
         }
-        self.memory: dict[tuple[str, str, str], dict[bytes, Element]] = {}
+        self.memory: dict[tuple[str, str, str], dict[bytes, Element | None]] = {}
+        """What packets put into dynamic sets, or took out (None)."""
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
         """What becomes of a packet; ``choices`` are the answers of ``numgen`` in order, then 0."""
@@ -109,6 +111,11 @@ class _Walk:
         self.masqueraded = False
         self.table = Table(family="ip", name="")
         self.hook = ""
+        self.found: list[tuple[Set, bytes, Element]] = []
+        """What the rule at hand found in sets and maps."""
+        self.own: set[tuple[str, bytes]] = set()
+        """What the packet itself put into dynamic sets."""
+        self.remembered: dict[str, None] = {}
 
     def run(self) -> Outcome:
         """The whole way."""
@@ -135,6 +142,8 @@ class _Walk:
             masqueraded=self.masqueraded,
             delivered=delivered,
             steps=tuple(self.steps),
+            probability=1 / prod(self.counts),
+            remembered=tuple(self.remembered),
         )
 
     def pass_hook(self, hook: str) -> None:
@@ -158,7 +167,9 @@ class _Walk:
 
     def note(self, chain: Chain, rule: str) -> None:
         """Remembers a rule that took part."""
-        self.steps.append(Step(self.hook, f"{self.table.family} {self.table.name}", chain.name, rule))
+        elements = tuple(_element_text(*found) for found in self.found)
+        self.found = []
+        self.steps.append(Step(self.hook, f"{self.table.family} {self.table.name}", chain.name, rule, elements))
 
     def run_chain(self, chain: Chain) -> str | None:
         """``accept`` when a rule said so, None when the chain came to its end."""
@@ -179,6 +190,7 @@ class _Walk:
 
     def run_rule(self, chain: Chain, rule: Rule) -> Verdict | None:
         """The verdict of a rule, None when it has none or did not match."""
+        self.found = []
         try:
             for statement in rule.statements:
                 verdict = self.statement(chain, rule, statement)
@@ -280,15 +292,24 @@ class _Walk:
     def find(self, name: str, key: bytes) -> Element | None:
         """The element of a set or map that holds the key."""
         declared = self.tracer.sets[self.place(name)]
-        remembered = self.tracer.memory.get(self.place(name), {}).get(key)
-        if remembered is not None:
-            return remembered
+        start, element = self.look(declared, key)
+        if element is not None:
+            self.found.append((declared, start, element))
+            if declared.dynamic and (name, key) not in self.own:
+                self.remembered[_element_text(declared, start, element)] = None
+        return element
+
+    def look(self, declared: Set, key: bytes) -> tuple[bytes, Element | None]:
+        """The element that holds the key, with its own key."""
+        memory = self.tracer.memory.get(self.place(declared.name), {})
+        if key in memory:
+            return key, memory[key]
         if "interval" not in declared.flags:
-            return declared.elements.get(key)
+            return key, declared.elements.get(key)
         for start, element in declared.elements.items():
             if _inside(declared, start, element.end or start, key):
-                return element
-        return None
+                return start, element
+        return key, None
 
     def verdict_map(self, statement: VerdictMap) -> Verdict | None:
         """The verdict of a map; the rule ends when there is none."""
@@ -309,13 +330,15 @@ class _Walk:
 
     def update(self, statement: Update) -> None:
         """Puts an entry into a dynamic set, or takes it out."""
-        entries = self.tracer.memory.setdefault(self.place(statement.set), {})
+        place = self.place(statement.set)
+        entries = self.tracer.memory.setdefault(place, {})
         key = self.value(statement.key)
         if statement.op == "delete":
-            entries.pop(key, None)
-        elif key not in entries:
+            entries[key] = None
+        elif self.look(self.tracer.sets[place], key)[1] is None:
             data = self.value(statement.data) if statement.data is not None else b""
             entries[key] = Element(data)
+            self.own.add((statement.set, key))
 
     def value(self, operand: Operand) -> bytes:
         """The bytes of an operand; padded fields for a concatenation."""
@@ -393,6 +416,11 @@ class _Walk:
         if found is None:
             raise ProtocolError("local", f"the tracer does not know the field {name}")
         return found
+
+
+def _element_text(declared: Set, key: bytes, element: Element) -> str:
+    kind = "map" if declared.data else "set"
+    return f"{kind} {declared.name} {{ {declared.element_text(key, element)} }}"
 
 
 def _inside(declared: Set, start: bytes, end: bytes, key: bytes) -> bool:

@@ -46,6 +46,8 @@ class Step(msgspec.Struct, frozen=True):
     table: str
     chain: str
     rule: str
+    elements: tuple[str, ...] = ()
+    """What it found in sets and maps, each as ``map services { 10.96.0.1 . tcp . 443 : goto cluster-1 }``."""
 
     def __str__(self) -> str:
         return f"{self.hook}: {self.table} {self.chain}: {self.rule}"
@@ -63,6 +65,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     delivered: bool = False
     """To the machine itself rather than onwards."""
     steps: tuple[Step, ...] = ()
+    probability: float = 1.0
+    """How likely it is, where chance chooses."""
+    remembered: tuple[str, ...] = ()
+    """Entries of earlier packets that it found, as ``Step.elements`` has them."""
 
     def __str__(self) -> str:
         lines = [str(step) for step in self.steps]
