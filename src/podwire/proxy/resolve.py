@@ -7,10 +7,12 @@ The choice of endpoints follows Kubernetes 1.36:
 2. Cluster endpoints: ready ones that topology leaves; none: all that still serve while terminating.
 3. Local endpoints: ready ones of this node; none: those of this node that still serve while terminating.
 
-Hints never apply to local endpoints. The cost is that of the one Service.
+Hints never apply to local endpoints. :func:`explain` says of each endpoint why it is chosen or not, and the choice is
+what it says, so the two cannot disagree. The cost is that of the one Service.
 """
 
 from collections.abc import Iterable
+from enum import StrEnum
 from ipaddress import ip_address, ip_network
 
 import msgspec
@@ -37,6 +39,49 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     terminating: bool
     zones: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
+    entry: api.Endpoint = api.Endpoint()
+    """As it stands in the slice."""
+    slice_name: str = ""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it still serves while it terminates."""
+        return not self.ready and self.serving and self.terminating
+
+
+class Why(StrEnum):
+    """Why an endpoint is chosen (the first four) or not."""
+
+    READY = "Ready"
+    HINTED_FOR_NODE = "HintedForNode"
+    HINTED_FOR_ZONE = "HintedForZone"
+    TERMINATING_FALLBACK = "TerminatingFallback"
+    """It terminates and still serves, and no endpoint is ready."""
+    NOT_READY = "NotReady"
+    NOT_SERVING = "NotServing"
+    """It terminates and does not serve any more."""
+    TERMINATING = "Terminating"
+    """It terminates and still serves, and others are ready."""
+    OTHER_NODE = "HintedForOtherNode"
+    OTHER_ZONE = "HintedForOtherZone"
+    NOT_LOCAL = "NotLocal"
+    """It is on another node, where the policy is Local."""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether it may get connections."""
+        return self in _CHOSEN
+
+
+_CHOSEN = frozenset((Why.READY, Why.HINTED_FOR_NODE, Why.HINTED_FOR_ZONE, Why.TERMINATING_FALLBACK))
+
+
+class Explained(msgspec.Struct, frozen=True, gc=False):
+    """An endpoint, and why it is or is not among those of policy Cluster and among those of policy Local."""
+
+    candidate: Candidate
+    cluster: Why
+    local: Why
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -184,7 +229,15 @@ def gather(pieces: Iterable[api.EndpointSlice], port: api.ServicePort, node_name
 
     Of two entries for one address, the one that does not terminate counts: a new pod took over the address.
     """
+    return survey(pieces, port, node_name)[0]
+
+
+def survey(
+    pieces: Iterable[api.EndpointSlice], port: api.ServicePort, node_name: str
+) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """The endpoints of :func:`gather`, and the entries that do not count beside them."""
     found: dict[str, Candidate] = {}
+    doubles: list[Candidate] = []
     for piece in pieces:
         for slice_port in piece.ports or ():
             if slice_port.name is None and port.name:
@@ -193,16 +246,19 @@ def gather(pieces: Iterable[api.EndpointSlice], port: api.ServicePort, node_name
             if not same_name or slice_port.protocol != (port.protocol or "TCP") or not slice_port.port:
                 continue
             for entry in piece.endpoints or ():
-                candidate = _candidate(entry, slice_port.port, node_name)
+                candidate = _candidate(entry, slice_port.port, node_name, piece.metadata.name)
                 if candidate is None:
                     continue
                 text = str(candidate.endpoint)
-                if text not in found or (found[text].terminating and not candidate.terminating):
-                    found[text] = candidate
-    return tuple(found[text] for text in sorted(found))
+                known = found.setdefault(text, candidate)
+                if known.terminating and not candidate.terminating:
+                    found[text], candidate = candidate, known
+                if found[text] is not candidate:
+                    doubles.append(candidate)
+    return tuple(found[text] for text in sorted(found)), tuple(doubles)
 
 
-def _candidate(entry: api.Endpoint, port: int, node_name: str) -> Candidate | None:
+def _candidate(entry: api.Endpoint, port: int, node_name: str, slice_name: str) -> Candidate | None:
     address = canonical_address(entry.addresses[0]) if entry.addresses else ""
     if not address:
         return None
@@ -215,25 +271,45 @@ def _candidate(entry: api.Endpoint, port: int, node_name: str) -> Candidate | No
         terminating=bool(conditions.terminating),
         zones=frozenset(hint.name for hint in hints.for_zones) if hints else frozenset(),
         nodes=frozenset(hint.name for hint in hints.for_nodes) if hints else frozenset(),
+        entry=entry,
+        slice_name=slice_name,
     )
 
 
 def choose(candidates: tuple[Candidate, ...], node: NodeFacts) -> Choice:
     """The endpoints to use, by the three steps above."""
+    explained = explain(candidates, node)
+    return Choice(
+        cluster=tuple(one.candidate.endpoint for one in explained if one.cluster in _CHOSEN),
+        local=tuple(one.candidate.endpoint for one in explained if one.local in _CHOSEN),
+        any=any(c.ready or c.leaving for c in candidates),
+    )
+
+
+def explain(candidates: tuple[Candidate, ...], node: NodeFacts) -> tuple[Explained, ...]:
+    """Why each endpoint is used or not, in the order given."""
     ready = tuple(c for c in candidates if c.ready)
-    leaving = tuple(c for c in candidates if not c.ready and c.serving and c.terminating)
-    cluster = _by_topology(ready, node) or leaving
-    local = tuple(c for c in ready if c.endpoint.local) or tuple(c for c in leaving if c.endpoint.local)
-    return Choice(tuple(c.endpoint for c in cluster), tuple(c.endpoint for c in local), bool(ready or leaving))
+    local_ready = any(c.endpoint.local for c in ready)
+    near, far = _topology(ready, node)
+    found: list[Explained] = []
+    for c in candidates:
+        if c.ready:
+            meant = near is Why.READY or (node.name in c.nodes if near is Why.HINTED_FOR_NODE else node.zone in c.zones)
+            found.append(Explained(c, near if meant else far, Why.READY if c.endpoint.local else Why.NOT_LOCAL))
+        elif c.leaving:
+            cluster = Why.TERMINATING if ready else Why.TERMINATING_FALLBACK
+            local = Why.TERMINATING if local_ready else Why.TERMINATING_FALLBACK
+            found.append(Explained(c, cluster, local if c.endpoint.local else Why.NOT_LOCAL))
+        else:
+            why = Why.NOT_SERVING if c.terminating else Why.NOT_READY
+            found.append(Explained(c, why, why))
+    return tuple(found)
 
 
-def _by_topology(ready: tuple[Candidate, ...], node: NodeFacts) -> tuple[Candidate, ...]:
-    if ready and all(c.nodes for c in ready):
-        here = tuple(c for c in ready if node.name in c.nodes)
-        if here:
-            return here
-    if node.zone and ready and all(c.zones for c in ready):
-        here = tuple(c for c in ready if node.zone in c.zones)
-        if here:
-            return here
-    return ready
+def _topology(ready: tuple[Candidate, ...], node: NodeFacts) -> tuple[Why, Why]:
+    """What a ready endpoint is that hints mean for this node, and what any other is."""
+    if ready and all(c.nodes for c in ready) and any(node.name in c.nodes for c in ready):
+        return Why.HINTED_FOR_NODE, Why.OTHER_NODE
+    if node.zone and ready and all(c.zones for c in ready) and any(node.zone in c.zones for c in ready):
+        return Why.HINTED_FOR_ZONE, Why.OTHER_ZONE
+    return Why.READY, Why.READY

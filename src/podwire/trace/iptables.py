@@ -5,11 +5,12 @@ the machine's own through OUTPUT and POSTROUTING, and INPUT when it goes to itse
 answers are possible: :meth:`Tracer.outcomes` takes each in turn. Lists of ``recent`` remember between packets, as in
 the kernel; time does not pass. An option that is not known here raises; it is never skipped.
 
-The cost is one walk of the rules for each choice.
+The cost is one walk of the rules, and where chance chooses one more of what comes behind, for each choice.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from ipaddress import ip_address, ip_network
 
 import msgspec
@@ -85,49 +86,69 @@ class Tracer:
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
         """What becomes of a packet; ``choices`` say of each rule that matches by chance whether not, then 0."""
-        return _Walk(self, packet, list(choices)).run()
+        walk = _Walk(self, packet)
+        walk.choices = list(choices)
+        found = walk.run()
+        for name, source in walk.remembers:
+            self.recent.setdefault(name, set()).add(source)
+        return found
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
         """Every outcome that chance allows. Lists forget what the walk put in."""
-        before = {name: set(sources) for name, sources in self.recent.items()}
-        open_ends: list[list[int]] = [[]]
-        while open_ends:
-            given = open_ends.pop()
-            self.recent = {name: set(sources) for name, sources in before.items()}
-            walk = _Walk(self, packet, given)
+        walks = [_Walk(self, packet)]
+        while walks:
+            walk = walks.pop()
             yield walk.run()
-            open_ends += [[*given, *[0] * more, 1] for more in range(walk.asked - len(given))]
-        self.recent = before
+            walks += reversed(walk.others)
+
+
+class _Place(msgspec.Struct):
+    """How far a packet is in a chain."""
+
+    chain: str
+    rules: tuple[str, ...]
+    next: int = 0
 
 
 class _Walk:
-    """One packet on its way."""
+    """One packet on its way; a copy of it goes on from where chance chose otherwise."""
 
-    def __init__(self, tracer: Tracer, packet: Packet, choices: list[int]) -> None:
+    def __init__(self, tracer: Tracer, packet: Packet) -> None:
         self.tracer = tracer
         self.packet = packet
-        self.choices = choices
-        self.asked = 0
+        self.choices: list[int] | None = None
+        """Given answers of chance; None: all of them, by copies in ``others``."""
+        self.others: list[_Walk] = []
+        self.remembers: set[tuple[str, str]] = set()
+        """(list, source) that the packet itself put in."""
+        self.remembered: dict[str, None] = {}
+        self.probability = 1.0
         self.steps: list[Step] = []
-        self.translated = False
-        self.masqueraded = False
-        self.place = ("", "")
-        """Hook and table."""
+        self.translated = self.masqueraded = self.delivered = self.routed = False
+        self.hook = "prerouting" if packet.input else "output"
+        self.hooks: list[str] = []
+        """Still to come."""
+        self.tables = list(_HOOKS[self.hook])
+        """(table, chain) of this hook, still to come."""
+        self.table = ""
+        self.stack: list[_Place] = []
+
+    def copy(self) -> "_Walk":
+        """The same packet in the same place."""
+        other = copy(self)
+        other.others = []
+        other.remembers = set(self.remembers)
+        other.remembered = dict(self.remembered)
+        other.steps, other.hooks, other.tables = list(self.steps), list(self.hooks), list(self.tables)
+        other.stack = [copy(place) for place in self.stack]
+        return other
 
     def run(self) -> Outcome:
-        """The whole way."""
+        """The rest of the way."""
         verdict = "accept"
-        own = not self.packet.input
-        delivered = False
         try:
-            self.pass_hook("output" if own else "prerouting")
-            delivered = self.tracer.machine.owns(self.packet.destination)
-            if not own:
-                self.pass_hook("input" if delivered else "forward")
-            if own or not delivered:
-                self.pass_hook("postrouting")
-            if own and delivered:
-                self.pass_hook("input")
+            while self.stack or self.enter():
+                self.step()
         except _Ended as ended:
             verdict = ended.verdict
         return Outcome(
@@ -135,59 +156,81 @@ class _Walk:
             packet=self.packet,
             translated=self.translated,
             masqueraded=self.masqueraded,
-            delivered=delivered,
+            delivered=self.delivered,
             steps=tuple(self.steps),
+            probability=self.probability,
+            remembered=tuple(self.remembered),
         )
 
-    def pass_hook(self, hook: str) -> None:
-        """The kernel's own chains of a hook."""
-        for table, chain in _HOOKS[hook]:
-            if table == "nat" and self.packet.state != "new":
-                continue
-            self.place = hook, table
-            self.run_chain(chain)
+    def enter(self) -> bool:
+        """Goes to the next of the kernel's own chains; False at the end of the way."""
+        while not self.tables:
+            if not self.routed:
+                self.route()
+            if not self.hooks:
+                return False
+            self.hook = self.hooks.pop(0)
+            self.tables = list(_HOOKS[self.hook])
+        self.table, chain = self.tables.pop(0)
+        if self.table != "nat" or self.packet.state == "new":
+            self.call(chain)
+        return True
 
-    def run_chain(self, chain: str) -> bool:
-        """Whether a rule ended the table; False at the end of the chain."""
-        _, table = self.place
-        for rule in self.tracer.chains.get((self.packet.family, table, chain), ()):
-            options = parse_rule(rule)
-            target = next((option for option in options if option.name in ("-j", "-g")), None)
-            if not self.matches(options):
-                continue
-            if target is not None:
-                self.steps.append(Step(self.place[0], f"{self.packet.family}tables {table}", chain, rule))
-                ends = self.obey(target, options)
-                if ends is not None:
-                    return ends
-        return False
+    def route(self) -> None:
+        """Where the packet goes behind the first hook."""
+        self.routed = True
+        self.delivered = self.tracer.machine.owns(self.packet.destination)
+        if not self.packet.input:
+            self.hooks = ["postrouting", "input"] if self.delivered else ["postrouting"]
+        else:
+            self.hooks = ["input"] if self.delivered else ["forward", "postrouting"]
 
-    def obey(self, target: Option, options: tuple[Option, ...]) -> bool | None:
-        """What a target says of the rest of the table: True ended, False back to the caller, None go on."""
+    def call(self, chain: str) -> None:
+        """Goes into a chain."""
+        self.stack.append(_Place(chain, self.tracer.chains.get((self.packet.family, self.table, chain), ())))
+
+    def step(self) -> None:
+        """Takes the next rule of the chain, or leaves it."""
+        place = self.stack[-1]
+        if place.next == len(place.rules):
+            self.stack.pop()
+            return
+        rule = place.rules[place.next]
+        place.next += 1
+        if _passes_by(rule, self.packet):
+            return
+        options = parse_rule(rule)
+        target = next((option for option in options if option.name in ("-j", "-g")), None)
+        if self.matches(options) and target is not None:
+            self.steps.append(Step(self.hook, f"{self.packet.family}tables {self.table}", place.chain, rule))
+            self.obey(target, options)
+
+    def obey(self, target: Option, options: tuple[Option, ...]) -> None:
+        """Does what a target says."""
         arguments = {option.name: option.value for option in options}
         match target.value:
             case "ACCEPT":
-                return True
+                self.stack.clear()
             case "RETURN":
-                return False
+                self.stack.pop()
             case "DROP" | "REJECT":
                 raise _Ended(target.value.lower())
             case "MARK":
                 self.mark(arguments["--set-xmark"])
-                return None
             case "MASQUERADE":
                 self.masqueraded = True
-                return True
+                self.stack.clear()
             case "DNAT":
                 address, _, port = arguments["--to-destination"].rpartition(":")
                 self.packet = replace(self.packet, destination=address.strip("[]"), destination_port=int(port))
                 self.translated = True
-                return True
-        if (self.packet.family, self.place[1], target.value) not in self.tracer.chains:
-            raise ProtocolError("local", f"no chain {target.value} in {self.place[1]}")
-        if self.run_chain(target.value):
-            return True
-        return False if target.name == "-g" else None
+                self.stack.clear()
+            case chain:
+                if (self.packet.family, self.table, chain) not in self.tracer.chains:
+                    raise ProtocolError("local", f"no chain {chain} in {self.table}")
+                if target.name == "-g":
+                    self.stack.pop()
+                self.call(chain)
 
     def mark(self, text: str) -> None:
         """``--set-xmark``: the bits of the mask go, those of the value turn."""
@@ -215,20 +258,37 @@ class _Walk:
     def remember(self, option: Option, options: tuple[Option, ...]) -> bool:
         """The match ``recent``."""
         name = next(each.value for each in options if each.name == "--name")
-        sources = self.tracer.recent.setdefault(name, set())
+        source = self.packet.source
         if option.name == "--set":
-            sources.add(self.packet.source)
-        return option.name != "--rcheck" or self.packet.source in sources
+            self.remembers.add((name, source))
+        if option.name != "--rcheck" or (name, source) in self.remembers:
+            return True
+        if source not in self.tracer.recent.get(name, ()):
+            return False
+        self.remembered[f"list {name} {{ {source} }}"] = None
+        return True
 
-    def chance(self, _: str) -> bool:
-        """A match by chance; 0 says yes."""
-        self.asked += 1
-        return self.asked > len(self.choices) or self.choices[self.asked - 1] == 0
+    def chance(self, text: str) -> bool:
+        """A match by chance."""
+        if self.choices is not None:
+            return not self.choices or self.choices.pop(0) == 0
+        other = self.copy()
+        other.probability *= 1 - float(text)
+        self.others.append(other)
+        self.probability *= float(text)
+        return True
 
     def marked(self, text: str) -> bool:
         """``--mark``."""
         value, mask = (int(part, 16) for part in text.split("/"))
         return self.packet.mark & mask == value
+
+
+def _passes_by(rule: str, packet: Packet) -> bool:
+    """Whether a rule is plainly for another destination: most rules of a large table, told without parsing them."""
+    words = rule.split(" ", 2)
+    alone = "/128" if packet.family == "ip6" else "/32"
+    return words[0] == "-d" and words[1].endswith(alone) and words[1] != f"{packet.destination}{alone}"
 
 
 def _within(address: str, network: str) -> bool:
