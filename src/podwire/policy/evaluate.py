@@ -1,0 +1,326 @@
+"""The verdict on one connection, straight from the objects (pure).
+
+This is the reference that everything else is held against, so it is written for reading and nothing is cached: the cost
+of a verdict grows with all policies and pods. A connection passes when the source's egress and the destination's
+ingress both let it. Each direction is decided by the tiers in their order::
+
+    Admin       cluster policies by priority and name, rules in order: Accept and Deny end here, Pass leaves the tier
+    Namespace   NetworkPolicies that select the pod: with one at least, what no rule allows is denied
+    Baseline    cluster policies as in Admin
+                allowed
+
+What no policy can change: a pod reaches itself, and its own node reaches it. Whether NetworkPolicies have a say in what
+a pod sends to its own node is ``Rules.own_node_egress`` (the API leaves it open); cluster policies always do.
+Sources: NetworkPolicy of Kubernetes 1.36, ClusterNetworkPolicy v1alpha2.
+"""
+
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+import msgspec
+
+from podwire.model.meta import key_of
+from podwire.model.pod import Pod
+from podwire.model.policy import (
+    ClusterEgressRule,
+    ClusterIngressRule,
+    ClusterNetworkPolicy,
+    ClusterPeer,
+    ClusterProtocol,
+    ClusterSubject,
+    EgressRule,
+    IngressRule,
+    IPBlock,
+    NamespacedPods,
+    NetworkPolicy,
+    PolicyPeer,
+    PolicyPort,
+    ProtocolPorts,
+)
+from podwire.model.selector import LabelSelector
+from podwire.policy.world import Party, World, ports_of
+
+INGRESS, EGRESS = "Ingress", "Egress"
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt, as it is between translation of the destination and translation of the source."""
+
+    source: Party
+    destination: Party
+    protocol: str
+    """TCP, UDP, SCTP, or another word for what has no ports, such as ICMP."""
+    port: int = 0
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API leaves open."""
+
+    own_node_egress: bool = True
+    """Whether a pod reaches its own node whatever NetworkPolicies say."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What one direction came to, and by what."""
+
+    direction: str
+    allowed: bool
+    tier: str
+    """Admin, Namespace, Baseline; empty: no policy had a say."""
+    policy: str = ""
+    """The key of the policy whose rule decided; empty for a denial because no rule allows."""
+    rule: int = -1
+    """The place of that rule in its list."""
+    isolated_by: tuple[str, ...] = ()
+    """The NetworkPolicies that select the pod for this direction, in the order of their names."""
+    reason: str = ""
+    """Where no policy had a say: why."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Both directions; the connection passes when both do."""
+
+    egress: Decision
+    ingress: Decision
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the connection passes."""
+        return self.egress.allowed and self.ingress.allowed
+
+
+def evaluate(world: World, connection: Connection, rules: Rules | None = None) -> Verdict:
+    """The verdict on a connection."""
+    return Verdict(
+        egress=decide(world, connection, EGRESS, rules or Rules()),
+        ingress=decide(world, connection, INGRESS, rules or Rules()),
+    )
+
+
+def decide(world: World, connection: Connection, direction: str, rules: Rules) -> Decision:
+    """What one direction comes to."""
+    subject, peer = connection.source, connection.destination
+    if direction == INGRESS:
+        subject, peer = peer, subject
+    if reason := _exempt(subject, peer, direction):
+        return Decision(direction=direction, allowed=True, tier="", reason=reason)
+    assert subject.pod is not None, "everything else is exempt"
+    case = _Case(world, connection, direction, subject.pod, peer)
+    if rules.own_node_egress and _own_node(subject, peer):
+        reason = "a pod reaches its own node"
+        return case.cluster_tier("Admin") or case.cluster_tier("Baseline") or case.allowed(reason)
+    reason = f"no policy selects {subject.name} for {direction.lower()}"
+    return case.cluster_tier("Admin") or case.namespace_tier() or case.cluster_tier("Baseline") or case.allowed(reason)
+
+
+def _exempt(subject: Party, peer: Party, direction: str) -> str:
+    """Why policies have no say; empty when they do."""
+    if subject.pod is None:
+        return f"{subject.name} is no pod that policies select"
+    if peer.pod is not None and key_of(peer.pod.metadata) == key_of(subject.pod.metadata):
+        return "a pod reaches itself"
+    if direction == INGRESS and _own_node(subject, peer):
+        return "the pod's own node reaches it"
+    return ""
+
+
+def _own_node(subject: Party, peer: Party) -> bool:
+    return peer.pod is None and bool(peer.node) and peer.node == subject.node
+
+
+class _Case:
+    """One direction of one connection, for the pod whose policies are asked."""
+
+    def __init__(self, world: World, connection: Connection, direction: str, pod: Pod, peer: Party) -> None:
+        self.world = world
+        self.connection = connection
+        self.direction = direction
+        self.pod = pod
+        self.peer = peer
+        self.namespace = pod.metadata.namespace
+
+    def allowed(self, reason: str) -> Decision:
+        """What no policy speaks of is allowed."""
+        return Decision(direction=self.direction, allowed=True, tier="", reason=reason)
+
+    def isolating(self) -> tuple[NetworkPolicy, ...]:
+        """The NetworkPolicies that select the pod for this direction."""
+        found = (
+            policy
+            for policy in self.world.policies
+            if policy.metadata.namespace == self.namespace
+            and self.direction in policy.spec.types
+            and policy.spec.pod_selector.matches(self.pod.metadata.labels)
+        )
+        return tuple(sorted(found, key=lambda policy: policy.metadata.name))
+
+    def namespace_tier(self) -> Decision | None:
+        """By NetworkPolicies; None: none selects the pod."""
+        policies = self.isolating()
+        if not policies:
+            return None
+        names = tuple(key_of(policy.metadata) for policy in policies)
+        for policy in policies:
+            for index, rule in enumerate(policy_rules(policy, self.direction)):
+                if self.peers_match(policy, rule.peers) and self.ports_match(rule.ports):
+                    return Decision(
+                        direction=self.direction,
+                        allowed=True,
+                        tier="Namespace",
+                        policy=key_of(policy.metadata),
+                        rule=index,
+                        isolated_by=names,
+                    )
+        return Decision(direction=self.direction, allowed=False, tier="Namespace", isolated_by=names)
+
+    def peers_match(self, policy: NetworkPolicy, peers: tuple[PolicyPeer, ...]) -> bool:
+        """Whether the other end is one of the peers."""
+        return not peers or any(self.peer_matches(policy, peer) for peer in peers)
+
+    def peer_matches(self, policy: NetworkPolicy, peer: PolicyPeer) -> bool:
+        """Whether the other end is this peer."""
+        if peer.ip_block is not None:
+            return in_block(self.peer.address, peer.ip_block)
+        if self.peer.pod is None or (peer.pod_selector is None and peer.namespace_selector is None):
+            return False
+        meta = self.peer.pod.metadata
+        if peer.namespace_selector is None:
+            if meta.namespace != policy.metadata.namespace:
+                return False
+        elif not peer.namespace_selector.matches(self.world.labels_of(meta.namespace)):
+            return False
+        return peer.pod_selector is None or peer.pod_selector.matches(meta.labels)
+
+    def ports_match(self, ports: tuple[PolicyPort, ...]) -> bool:
+        """Whether the destination's port is one of the ports."""
+        return not ports or any(self.port_matches(port) for port in ports)
+
+    def port_matches(self, port: PolicyPort) -> bool:
+        """Whether the destination's port is this one."""
+        connection = self.connection
+        if (port.protocol or "TCP") != connection.protocol:
+            return False
+        if port.port is None:
+            return True
+        if isinstance(port.port, str):
+            return self.named(port.port)
+        return port.port <= connection.port <= (port.end_port or port.port)
+
+    def named(self, name: str) -> bool:
+        """Whether the destination is a pod that calls this very port so."""
+        pod = self.connection.destination.pod
+        if pod is None:
+            return False
+        wanted = (name, self.connection.protocol, self.connection.port)
+        return any((port.name, port.protocol, port.container_port) == wanted for port in ports_of(pod))
+
+    def cluster_tier(self, tier: str) -> Decision | None:
+        """By cluster policies of one tier; None: they leave it to the next one."""
+        for policy in self.in_order(tier):
+            for index, rule in enumerate(cluster_rules(policy, self.direction)):
+                action = self.action_of(rule)
+                if action == "Pass":
+                    return None
+                if action:
+                    return Decision(
+                        direction=self.direction,
+                        allowed=action == "Accept",
+                        tier=tier,
+                        policy=policy.metadata.name,
+                        rule=index,
+                    )
+        return None
+
+    def in_order(self, tier: str) -> Iterator[ClusterNetworkPolicy]:
+        """The cluster policies of a tier that select the pod, the first to be asked first."""
+        found = (policy for policy in self.world.cluster_policies if policy.spec.tier == tier)
+        for policy in sorted(found, key=lambda policy: (policy.spec.priority, policy.metadata.name)):
+            if self.subject_of(policy.spec.subject):
+                yield policy
+
+    def subject_of(self, subject: ClusterSubject) -> bool:
+        """Whether a cluster policy is about the pod."""
+        if subject.namespaces is not None:
+            return self.in_namespaces(self.pod, subject.namespaces)
+        return subject.pods is not None and self.in_pods(self.pod, subject.pods)
+
+    def action_of(self, rule: ClusterIngressRule | ClusterEgressRule) -> str:
+        """Accept, Deny or Pass; empty when the rule does not speak of this connection."""
+        if not all(peer.known for peer in rule.peers) or not all(each.known for each in rule.protocols):
+            return "" if rule.action == "Accept" else "Deny"
+        if not any(self.cluster_peer_matches(peer) for peer in rule.peers):
+            return ""
+        if rule.protocols and not any(self.protocol_matches(each) for each in rule.protocols):
+            return ""
+        return rule.action
+
+    def in_namespaces(self, pod: Pod, selector: LabelSelector) -> bool:
+        """Whether a pod is in one of the namespaces."""
+        return selector.matches(self.world.labels_of(pod.metadata.namespace))
+
+    def in_pods(self, pod: Pod, pods: NamespacedPods) -> bool:
+        """Whether a pod is one of those."""
+        return self.in_namespaces(pod, pods.namespace_selector) and pods.pod_selector.matches(pod.metadata.labels)
+
+    def cluster_peer_matches(self, peer: ClusterPeer) -> bool:
+        """Whether the other end is this peer; networks and nodes are for egress alone."""
+        pod = self.peer.pod
+        if peer.namespaces is not None:
+            return pod is not None and self.in_namespaces(pod, peer.namespaces)
+        if peer.pods is not None:
+            return pod is not None and self.in_pods(pod, peer.pods)
+        if self.direction == INGRESS:
+            return False
+        if peer.networks:
+            return any(in_block(self.peer.address, IPBlock(cidr=cidr)) for cidr in peer.networks)
+        return pod is None and self.on_node(peer.nodes or LabelSelector())
+
+    def on_node(self, selector: LabelSelector) -> bool:
+        """Whether the other end is a node with such labels."""
+        nodes = (node for node in self.world.nodes if node.metadata.name == self.peer.node)
+        return any(selector.matches(node.metadata.labels) for node in nodes)
+
+    def protocol_matches(self, protocol: ClusterProtocol) -> bool:
+        """Whether the destination's port is one of those."""
+        if protocol.destination_named_port:
+            return self.named(protocol.destination_named_port)
+        ports = {"TCP": protocol.tcp, "UDP": protocol.udp, "SCTP": protocol.sctp}.get(self.connection.protocol)
+        return ports is not None and port_in(self.connection.port, ports)
+
+
+def policy_rules(policy: NetworkPolicy, direction: str) -> tuple[IngressRule | EgressRule, ...]:
+    """The rules of a direction."""
+    if direction == INGRESS:
+        return policy.spec.ingress
+    return policy.spec.egress
+
+
+def cluster_rules(policy: ClusterNetworkPolicy, direction: str) -> tuple[ClusterIngressRule | ClusterEgressRule, ...]:
+    """The rules of a direction, in order."""
+    if direction == INGRESS:
+        return policy.spec.ingress
+    return policy.spec.egress
+
+
+def port_in(port: int, ports: ProtocolPorts) -> bool:
+    """Whether a number is among the ports of a protocol."""
+    destination = ports.destination_port
+    if destination is None:
+        return True
+    if destination.number is not None:
+        return port == destination.number
+    return destination.range is not None and destination.range.start <= port <= destination.range.end
+
+
+def in_block(address: str, block: IPBlock) -> bool:
+    """Whether an address is in a range and in none of its exceptions; the other family never is."""
+    return _inside(address, block.cidr) and not any(_inside(address, part) for part in block.excepted)
+
+
+def _inside(address: str, cidr: str) -> bool:
+    """Whether an address is in a range; bits behind the prefix do not count, a range that is none has no address."""
+    try:
+        found, network = ip_address(address), ip_network(cidr.strip(), strict=False)
+    except ValueError:
+        return False
+    return found.version == network.version and found in network
