@@ -1,7 +1,9 @@
 """Services that change while they serve, with real packets through every data plane."""
 
+import contextlib
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,3 +92,43 @@ def test_an_established_connection_outlives_its_endpoint_s_removal(world: World,
                 receiver.settimeout(2)
                 sender.sendall(b"still")
                 assert receiver.recv(5) == b"still"
+
+
+def test_settings_change_under_traffic(world: World, plane: Any) -> None:
+    """Each change takes effect, is the same as a start with it, and costs no connection."""
+    services = {"default/web": web(type="NodePort", ports=[{"name": "http", "port": 80, "nodePort": 30080}])}
+    plane.load(services, NODE)
+    results: list[str] = []
+    stop = threading.Event()
+
+    def traffic() -> None:
+        while not stop.is_set():
+            results.append(world.connect("far", "10.96.0.10", 80)[0])
+
+    def at_node_port() -> bool:
+        return world.connect("outside", "192.168.99.1", 30080)[0] in PODS
+
+    client = threading.Thread(target=traffic)
+    client.start()
+    try:
+        assert at_node_port()
+        for change, answers in (
+            ({"masquerade_bit": 20}, True),
+            ({"masquerade_all": True}, True),
+            ({"pod_cidrs": ()}, True),
+            ({"pod_interface": "far"}, True),
+            ({"node_port_ranges": ("198.51.100.0/24", "::/0")}, False),
+            ({}, True),
+        ):
+            facts = msgspec.structs.replace(NODE, **change)
+            plane.load(services, facts)
+            assert at_node_port() == answers, change
+            desired = [str(each) for each in plane.desired()]
+            with contextlib.closing(open_dataplane(plane.name, facts, path("node"))) as again:
+                assert not any(again.load(services, facts)), change
+                assert [str(each) for each in again.desired()] == desired
+    finally:
+        stop.set()
+        client.join()
+    assert len(results) > 20
+    assert set(results) <= set(PODS)

@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from podwire.errors import ConfigError
-from podwire.proxy.registry import DATAPLANES
+from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.routing.backend import Options
 from podwire.routing.registry import BACKENDS
 
@@ -77,7 +77,7 @@ class AgentConfig(Section, frozen=True):
 
     ``parts`` are those to run. ``kubeconfig`` empty means ``$KUBECONFIG`` or the pod's own service account.
     ``cluster_cidrs`` are the pod networks of the whole cluster, ``settings`` the ConfigMap as
-    ``namespace/name``, empty for none. ``proxy`` is handed to the proxy as it is.
+    ``namespace/name``, empty for none. ``proxy`` is read by :mod:`podwire.proxy.settings`.
     """
 
     node_name: str
@@ -146,32 +146,36 @@ def parse(text: str, source: str) -> AgentConfig:
     if config.settings and config.settings.count("/") != 1:
         raise ConfigError(source, "settings", f"{config.settings!r} is not namespace/name")
     _check_options(config.routing, source)
+    parse_settings(config.proxy, source)
     return config
 
 
-def overlay(options: Options, data: Mapping[str, str], source: str) -> Options:
-    """The routing options with the keys ``routing.*`` of the cluster's settings laid over them.
+class ClusterSettings(msgspec.Struct, frozen=True):
+    """The agent's configuration with the cluster's settings laid over it."""
 
-    Other keys are those of ``proxy``, which are read when the agent starts, or mistakes.
+    routing: Options
+    proxy: ProxySettings
+
+
+def overlay(
+    options: Options, data: Mapping[str, str], source: str, proxy: Mapping[str, Any] | None = None
+) -> ClusterSettings:
+    """The routing options and the section ``proxy`` with the keys of the cluster's settings laid over them.
 
     Raises: ConfigError naming the key.
     """
-    document = msgspec.to_builtins(options)
+    documents = {"routing": msgspec.to_builtins(options), "proxy": dict(proxy or {})}
     for key, text in data.items():
         section, _, field = key.partition(".")
-        if section not in ("routing", "proxy"):
+        if section not in documents:
             raise ConfigError(source, key, "is not a setting; they begin with routing. or proxy.")
         try:
-            value = yaml.safe_load(text) if text.strip() else text
+            documents[section][field] = yaml.safe_load(text) if text.strip() else text
         except yaml.YAMLError as problem:
             raise ConfigError(source, key, f"not YAML: {' '.join(str(problem).split())}") from problem
-        if section == "routing":
-            document[field] = value
-        elif field == "mode" and value not in DATAPLANES:
-            raise ConfigError(source, key, f"{value!r} is not a data plane; there are {', '.join(DATAPLANES)}")
-    merged: Options = _convert(document, Options, source, "routing")
+    merged: Options = _convert(documents["routing"], Options, source, "routing")
     _check_options(merged, source)
-    return merged
+    return ClusterSettings(merged, parse_settings(documents["proxy"], source))
 
 
 def _convert(document: object, kind: type[Any], source: str, prefix: str = "") -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from podwire.agent.announce import Announcer
-from podwire.agent.config import AgentConfig, overlay
+from podwire.agent.config import AgentConfig, ClusterSettings, overlay
 from podwire.agent.holdings import Holdings
 from podwire.agent.notes import FEATURE_MISSING, PEER_UNREACHED, SETTINGS_REFUSED, Notes
 from podwire.cni import program
@@ -27,7 +27,6 @@ from podwire.model.node import Node
 from podwire.observe.health import Health
 from podwire.observe.log import Log, configure
 from podwire.observe.pages import Pages
-from podwire.routing.backend import Options
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
@@ -57,7 +56,7 @@ class Agent:
         self.machine = KernelMachine()
         self.holdings = Holdings()
         self._settings: Informer[Json] | None = None
-        self._on_settings: list[Callable[[Options, Mapping[str, Any]], None]] = []
+        self._on_settings: list[Callable[[ClusterSettings], None]] = []
 
     async def run(self) -> None:
         """Runs the parts until cancelled.
@@ -114,7 +113,7 @@ class Agent:
         router = Router(self.config.node_name, self._all, self.machine, self.clock)
         router.cidrs = self.config.networks
         router.configure(self.config.routing)
-        self._on_settings.append(lambda options, _: router.configure(options))
+        self._on_settings.append(lambda settings: router.configure(settings.routing))
         settings = self._settings
         self.nodes.subscribe(router.node_changed)
         self.health.ready["routing"] = lambda: router.problem
@@ -151,15 +150,15 @@ class Agent:
         def changed(key: str, _old: Json | None, new: Json | None) -> None:
             data: Mapping[str, Any] = (new or {}).get("data") or {}
             try:
-                options = overlay(self.config.routing, data, f"ConfigMap {key}")
+                found = overlay(self.config.routing, data, f"ConfigMap {key}", self.config.proxy)
             except ConfigError as problem:
                 text = f"{problem}; the last good settings stay (routing.backend {last[0]})"
                 self.notes.note("settings", SETTINGS_REFUSED, text)
                 return
             self.notes.note("settings", SETTINGS_REFUSED, "")
-            last[0] = options.backend
+            last[0] = found.routing.backend
             for take_over in self._on_settings:
-                take_over(options, data)
+                take_over(found)
 
         informer.subscribe(changed)
         tasks["settings"] = informer.run
@@ -209,7 +208,7 @@ class Agent:
             if self._settings is not None:
                 await self._settings.synced.wait()
 
-        self._on_settings.append(lambda _, data: services.choose(data.get("proxy.mode", "")))
+        self._on_settings.append(lambda settings: services.configure(settings.proxy))
         tasks |= services.tasks(self.health, self.announcer, note, ready)
         self.holdings.parts["proxy"] = lambda: [services.share()]
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 from podwire.agent.announce import Announcer
@@ -22,14 +21,14 @@ from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
 from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
-from podwire.proxy.healthchecks import HealthChecks, listener, serve_page
+from podwire.proxy.healthchecks import HealthChecks, Page, listener
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.nodeports import within
 from podwire.proxy.registry import Registry
 from podwire.proxy.report import Report
 from podwire.proxy.runner import ServiceProxy, Sources
-from podwire.proxy.servicemap import NodeFacts
-from podwire.proxy.settings import parse_settings
+from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.proxy.switch import Switch
 from podwire.state.iptables import Ruleset
 from podwire.state.nft import Table
@@ -44,18 +43,9 @@ class ServicePart:
 
     def __init__(self, config: AgentConfig, client: Client, nodes: Informer[Node], events: EventRecorder) -> None:
         settings = parse_settings(config.proxy)
-        facts = NodeFacts(
-            name=config.node_name,
-            node_port_ranges=settings.node_port_ranges,
-            external_ips=settings.allow_external_ips,
-            pod_cidrs=() if settings.detect_local_mode == "NodeCIDR" else config.cluster_cidrs,
-            pod_cidrs_of_node=settings.detect_local_mode == "NodeCIDR",
-            pod_interface=settings.pod_interface,
-            service_cidrs=config.service_cidrs,
-            masquerade_bit=settings.masquerade_bit,
-            masquerade_all=settings.masquerade_all,
-        )
-        self._configured = settings.mode
+        facts = settings.facts(config.node_name, config.cluster_cidrs, config.service_cidrs)
+        self._config = config
+        self._health = Health()
         self._loop = asyncio.get_running_loop()
         self._loaded = asyncio.Event()
         self._services = Informer(client, SERVICES, label_selector=_LABELS.partition(",")[0])
@@ -66,13 +56,15 @@ class ServicePart:
         self._log = Log("proxy")
         self._pulse = Pulse(clock)
         self._metrics = ProxyMetrics(settings.mode, clock)
+        self._healthz = Page(listener(), settings.healthz, self._page, clock)
+        self._metricsz = Page(listener(), settings.metrics, self._metrics_page, clock)
         self._checks = HealthChecks(self._pulse, listener(), self._node_port_addresses, clock, self._unchecked)
         self._proxy = ServiceProxy(
             Sources(services=self._services, slices=self._slices, nodes=nodes),
             self._plane,
             facts,
             clock,
-            flow_cleaner(self._node_port_addresses, None, UDP_AND_TCP if settings.reset_connections else UDP),
+            self._stale_flows,
             Report(self._pulse, self._metrics, self._checks, clock, self._failed),
         )
 
@@ -86,12 +78,22 @@ class ServicePart:
         """The mode in force."""
         return self._plane.name
 
-    def choose(self, mode: str) -> None:
-        """Asks for another mode while the proxy runs; empty: that of the configuration."""
-        wanted = mode or self._configured
-        if wanted != self._plane.wanted:
-            self._plane.wanted = wanted
-            self._proxy.reload()
+    def configure(self, settings: ProxySettings) -> None:
+        """Takes over other settings while the proxy runs."""
+        before, self._settings = self._settings, settings
+        if settings == before:
+            return
+        if settings.conntrack != before.conntrack:
+            self._tune()
+        self._healthz.move(settings.healthz)
+        self._metricsz.move(settings.metrics)
+        self._plane.wanted = settings.mode
+        config = self._config
+        self._proxy.configure(settings.facts(config.node_name, config.cluster_cidrs, config.service_cidrs))
+
+    def _stale_flows(self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], int] | None:
+        protocols = UDP_AND_TCP if self._settings.reset_connections else UDP
+        return flow_cleaner(self._node_port_addresses, None, protocols)(before, after)
 
     def _told(self) -> None:
         self._loop.call_soon_threadsafe(self._loaded.set)
@@ -103,6 +105,7 @@ class ServicePart:
 
         ``note`` is called whenever the mode in force may be another one.
         """
+        self._health = health
         health.ready["proxy"] = self._problem
         health.metrics["proxy"] = self._samples
 
@@ -120,20 +123,16 @@ class ServicePart:
             await ready()
             await self._proxy.run()
 
-        tasks: dict[str, Callable[[], Awaitable[None]]] = {
+        return {
             "services": self._services.run,
             "endpointslices": self._slices.run,
             "proxy": run,
             "proxy announcement": tell,
             "health check node ports": self._checks.run,
             "proxy leftovers": self._take_over,
+            "proxy health": self._healthz.run,
+            "proxy metrics": self._metricsz.run,
         }
-        if self._settings.healthz is not None:
-            tasks["proxy health"] = partial(serve_page, listener(), self._settings.healthz, self._page, self._clock)
-        if self._settings.metrics is not None:
-            page = partial(self._metrics_page, health)
-            tasks["proxy metrics"] = partial(serve_page, listener(), self._settings.metrics, page, self._clock)
-        return tasks
 
     def _tune(self) -> None:
         for problem in sysctls.apply(sysctls.plan(self._settings.conntrack, os.cpu_count() or 1)):
@@ -158,11 +157,11 @@ class ServicePart:
             return self._pulse.livez()
         return response("404 Not Found", b"/healthz /livez\n")
 
-    def _metrics_page(self, health: Health, path: str) -> bytes:
+    def _metrics_page(self, path: str) -> bytes:
         """What kube-proxy answers on this port, so that scrapers and tools find it there."""
         match path:
             case "/metrics":
-                return response("200 OK", health.render(), METRICS_TYPE)
+                return response("200 OK", self._health.render(), METRICS_TYPE)
             case "/healthz":
                 return response("200 OK", b"ok")
             case "/proxyMode":

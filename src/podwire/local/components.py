@@ -197,7 +197,7 @@ def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Order:
         "serviceCIDRs": config.service_cidrs,
         "cni": {"confDir": str(run / "cni/net.d"), "binDir": str(run / "cni/bin")},
         "routing": {"backend": config.routing.backend},
-        "proxy": {"mode": config.proxy.mode},
+        "proxy": msgspec.to_builtins(config.proxy),
         "health": {"address": "0.0.0.0", "port": 9440},
         "logLevel": config.log_level,
     }

@@ -7,7 +7,7 @@ Example::
     podCIDRs: [10.244.0.0/16]
     serviceCIDRs: [10.96.0.0/16]
     routing: {backend: vxlan}
-    proxy: {mode: nftables}
+    proxy: {mode: nftables, nodePortAddresses: [10.89.0.0/16]}
     images:
       - {name: registry.example/team/api, command: [./bin/api, --listen, ":8080"]}
       - {prefix: registry.example/jobs/, command: [python3, job.py]}
@@ -25,7 +25,7 @@ import yaml
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
 from podwire.local.layout import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Layout
-from podwire.proxy.registry import DATAPLANES
+from podwire.proxy.settings import ProxySettings, check_settings, normalized
 from podwire.routing.registry import BACKENDS
 
 Network = IPv4Network | IPv6Network
@@ -45,12 +45,6 @@ class RoutingSection(_Section, frozen=True):
     """Pod to pod between nodes."""
 
     backend: str = "vxlan"
-
-
-class ProxySection(_Section, frozen=True):
-    """Services."""
-
-    mode: str = "nftables"
 
 
 class ImageRule(_Section, frozen=True):
@@ -73,7 +67,7 @@ class ClusterConfig(_Section, frozen=True):
     api_port: int = 0
     """TCP port of the API on loopback; 0 takes a free one."""
     routing: RoutingSection = RoutingSection()
-    proxy: ProxySection = ProxySection()
+    proxy: ProxySettings = ProxySettings()
     images: tuple[ImageRule, ...] = ()
     log_level: str = "info"
 
@@ -101,6 +95,8 @@ def parse_config(text: str, source: str) -> ClusterConfig:
         raise ConfigError(source, "", f"not YAML: {' '.join(str(failure).split())}") from failure
     if document is None:
         document = {}
+    if isinstance(document, dict) and isinstance(document.get("proxy"), dict):
+        document["proxy"] = normalized(document["proxy"], source)
     try:
         config = msgspec.convert(document, ClusterConfig)
     except msgspec.ValidationError as failure:
@@ -152,9 +148,7 @@ def check_config(config: ClusterConfig, source: str) -> None:
     if config.routing.backend == "hostgw" and config.segments > 1:
         problem = f"hostgw reaches no node behind a router, and there are {config.segments} segments; use vxlan"
         raise ConfigError(source, "routing.backend", problem)
-    if config.proxy.mode not in DATAPLANES:
-        problem = f"{config.proxy.mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
-        raise ConfigError(source, "proxy.mode", problem)
+    check_settings(config.proxy, source)
     _check_networks(config, source)
     for number, rule in enumerate(config.images):
         if bool(rule.name) == bool(rule.prefix):

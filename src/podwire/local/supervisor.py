@@ -20,7 +20,7 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import cgroup, components, credentials, drain
 from podwire.local.addons import ensure as addons
-from podwire.local.config import ClusterConfig, check_config
+from podwire.local.config import ClusterConfig, check_config, recall_config
 from podwire.local.control import Ask, ControlServer, Progress
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import plan
@@ -96,7 +96,8 @@ class ClusterSupervisor:
             progress(f"API server on https://127.0.0.1:{port}")
             self._keep(components.controller(layout, config))
             self._keep_nodes(config)
-            await addons.ensure(client, config, components.service_address(config, components.DNS_NUMBER))
+            dns = components.service_address(config, components.DNS_NUMBER)
+            await addons.ensure(client, config, dns, recall_config(layout))
             await self._drop_nodes(client, config)
         finally:
             await client.close()

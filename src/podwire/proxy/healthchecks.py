@@ -65,6 +65,37 @@ async def serve_page(listen: Listen, address: tuple[str, int], answer: Answer, c
             await server.serve_forever()
 
 
+class Page:
+    """A page whose place may change; nobody is answered while there is none."""
+
+    def __init__(self, listen: Listen, place: tuple[str, int] | None, answer: Answer, clock: Clock) -> None:
+        self._listen = listen
+        self._place = place
+        self._answer = answer
+        self._clock = clock
+        self._moved = asyncio.Event()
+        self._log = Log("proxy")
+
+    def move(self, place: tuple[str, int] | None) -> None:
+        """Answers there from now on, and where it did no more."""
+        if place != self._place:
+            self._place = place
+            self._moved.set()
+
+    async def run(self) -> None:
+        """Answers until cancelled."""
+        tasks = TaskSet(lambda task, failure: self._log.error("task failed", failure=failure, task=task))
+        try:
+            while True:
+                self._moved.clear()
+                if self._place is not None:
+                    tasks.start("page", serve_page(self._listen, self._place, self._answer, self._clock))
+                await self._moved.wait()
+                await tasks.close()
+        finally:
+            await tasks.close()
+
+
 class _Check(msgspec.Struct, frozen=True):
     """What one Service wants: a port, and the ready endpoints of this node."""
 

@@ -124,8 +124,11 @@ class ServiceProxy:
         """The node as last seen."""
         return self._facts
 
-    def reload(self) -> None:
-        """Has everything loaded again, as after a change of the data plane's mode."""
+    def configure(self, facts: NodeFacts) -> None:
+        """Has everything loaded again with other settings; what is known of the node itself stays."""
+        known = self._facts
+        self._facts = msgspec.structs.replace(facts, zone=known.zone, addresses=known.addresses)
+        self._node_changed(facts.name, None, self._sources.nodes.objects.get(facts.name))
         self._full = True
         self._wake.set()
 

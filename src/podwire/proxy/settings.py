@@ -1,7 +1,12 @@
-"""The proxy's settings, read from the ``proxy`` section of an agent's configuration."""
+"""The proxy's settings: the ``proxy`` section of an agent's configuration, or of that of a local cluster.
+
+Fields have the names and meanings that they have in kube-proxy's ``KubeProxyConfiguration`` where it has them;
+``agent.kubeproxy`` reads such a file. A field may also be named by its path alone, ``conntrack.min``, as in the
+ConfigMap of a cluster's settings.
+"""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 from typing import Any, Literal
 
@@ -10,14 +15,29 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.proxy.nodeports import PRIMARY, parse_ranges
 from podwire.proxy.registry import DATAPLANES
+from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.sysctls import ConntrackSettings
 
 DetectLocal = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 
 _INTERFACE = re.compile(r"[^\s/:*\"]{1,15}")
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_DURATIONS = {"conntrack": ("tcpEstablishedTimeout", "tcpCloseWaitTimeout", "udpTimeout", "udpStreamTimeout")}
+"""Fields that are times, by section."""
 
 
-class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The settings that every section shares."""
+
+
+class DetectLocalInterfaces(_Section, frozen=True):
+    """The devices of the two modes that tell pods by devices: a bridge, and the beginning of names."""
+
+    bridge_interface: str = ""
+    interface_name_prefix: str = ""
+
+
+class ProxySettings(_Section, frozen=True):
     """How Services are programmed on this node.
 
     ``mode`` is a data plane of the registry. ``masquerade_bit`` (0 to 29) is the bit of the packet mark that asks for
@@ -27,7 +47,7 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     ``node_port_addresses`` are the ranges in which node ports answer, or ``primary``; ``allow_external_ips`` false
     leaves ``spec.externalIPs`` out. ``detect_local_mode`` says by what a packet is known to come from a pod:
     ClusterCIDR (the agent's ``clusterCIDRs``), NodeCIDR (the node's own), or by the device it comes in by,
-    BridgeInterface or InterfaceNamePrefix, with ``detect_local_interface`` its name or the beginning of it.
+    BridgeInterface or InterfaceNamePrefix, named in ``detect_local``.
     ``reset_connections`` ends TCP connections to endpoints that are gone; ``conntrack`` is set when the proxy starts.
     """
 
@@ -39,7 +59,7 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     node_port_addresses: tuple[str, ...] = (PRIMARY,)
     allow_external_ips: bool = msgspec.field(default=True, name="allowExternalIPs")
     detect_local_mode: DetectLocal = "ClusterCIDR"
-    detect_local_interface: str = ""
+    detect_local: DetectLocalInterfaces = DetectLocalInterfaces()
     reset_connections: bool = False
     conntrack: ConntrackSettings = ConntrackSettings()
 
@@ -61,8 +81,28 @@ class ProxySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     @property
     def pod_interface(self) -> str:
         """The devices that pods come in by, where the mode tells pods by them; ``*`` at the end means any."""
-        name = self.detect_local_interface
-        return {"BridgeInterface": name, "InterfaceNamePrefix": f"{name}*"}.get(self.detect_local_mode, "")
+        match self.detect_local_mode:
+            case "BridgeInterface":
+                return self.detect_local.bridge_interface
+            case "InterfaceNamePrefix":
+                return f"{self.detect_local.interface_name_prefix}*"
+            case _:
+                return ""
+
+    def facts(self, node: str, cluster_cidrs: tuple[str, ...], service_cidrs: tuple[str, ...]) -> NodeFacts:
+        """What these settings say of a node, which is not known yet itself."""
+        by_node = self.detect_local_mode == "NodeCIDR"
+        return NodeFacts(
+            name=node,
+            node_port_ranges=self.node_port_ranges,
+            external_ips=self.allow_external_ips,
+            pod_cidrs=() if by_node else cluster_cidrs,
+            pod_cidrs_of_node=by_node,
+            pod_interface=self.pod_interface,
+            service_cidrs=service_cidrs,
+            masquerade_bit=self.masquerade_bit,
+            masquerade_all=self.masquerade_all,
+        )
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -76,31 +116,111 @@ def parse_address(text: str) -> tuple[str, int]:
     return str(ip_address(address.removeprefix("[").removesuffix("]"))), int(port)
 
 
-def parse_settings(document: Mapping[str, Any], source: str = "proxy") -> ProxySettings:
-    """The settings of a configuration section.
+def parse_seconds(text: str) -> int:
+    """Seconds of ``24h0m0s``, ``90s``, ``5m`` or ``0``.
+
+    Raises: ValueError.
+    """
+    if text.isdigit():
+        return int(text)
+    found = _DURATION.fullmatch(text)
+    if not text or found is None:
+        raise ValueError(f"{text!r} is not a time, such as 24h0m0s, 5m or 90s")
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return (hours * 60 + minutes) * 60 + seconds
+
+
+def normalized(document: Mapping[str, Any], source: str, path: str = "proxy") -> dict[str, Any]:
+    """The document with fields named by their path put in their section, and times as seconds.
+
+    Raises: ConfigError with the field that is wrong.
+    """
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        section, dot, field = str(key).partition(".")
+        if dot:
+            found[section] = (found[section] if isinstance(found.get(section), dict) else {}) | {field: value}
+        elif isinstance(value, Mapping) and isinstance(found.get(key), dict):
+            found[key] |= value
+        else:
+            found[key] = dict(value) if isinstance(value, Mapping) else value
+    for section, fields in _DURATIONS.items():
+        values = found.get(section)
+        if not isinstance(values, dict):
+            continue
+        for field in fields:
+            if isinstance(values.get(field), str):
+                try:
+                    values[field] = parse_seconds(values[field])
+                except ValueError as problem:
+                    raise ConfigError(source, f"{path}.{section}.{field}", str(problem)) from problem
+    return found
+
+
+def parse_settings(document: Mapping[str, Any], source: str = "configuration", path: str = "proxy") -> ProxySettings:
+    """The settings of a configuration section, which is at ``path`` in ``source``.
 
     Raises: ConfigError with the field that is wrong.
     """
     try:
-        settings = msgspec.convert(dict(document), ProxySettings)
+        settings = msgspec.convert(normalized(document, source, path), ProxySettings)
     except msgspec.ValidationError as failure:
-        raise ConfigError(source, "", str(failure)) from failure
+        problem, _, where = str(failure).partition(" - at `$")
+        field = ".".join(filter(None, (path, where.rstrip("`").lstrip("."))))
+        raise ConfigError(source, field, problem[:1].lower() + problem[1:]) from failure
+    check_settings(settings, source, path)
+    return settings
+
+
+def check_settings(settings: ProxySettings, source: str, path: str = "proxy") -> None:
+    """Checks what types alone cannot say.
+
+    Raises: ConfigError with the field that is wrong.
+    """
     if settings.mode not in DATAPLANES:
-        raise ConfigError(source, "mode", f"unknown data plane {settings.mode!r}: expected {', '.join(DATAPLANES)}")
+        problem = f"{settings.mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
+        raise ConfigError(source, f"{path}.mode", problem)
     if not 0 <= settings.masquerade_bit <= 29:
-        raise ConfigError(source, "masqueradeBit", f"{settings.masquerade_bit} is not between 0 and 29")
-    by_interface = settings.detect_local_mode in ("BridgeInterface", "InterfaceNamePrefix")
-    if by_interface and not _INTERFACE.fullmatch(settings.detect_local_interface):
-        problem = f"{settings.detect_local_interface!r} is not a device name, which {settings.detect_local_mode} needs"
-        raise ConfigError(source, "detectLocalInterface", problem)
+        raise ConfigError(source, f"{path}.masqueradeBit", f"{settings.masquerade_bit} is not between 0 and 29")
+    interfaces = {
+        "BridgeInterface": ("bridgeInterface", settings.detect_local.bridge_interface),
+        "InterfaceNamePrefix": ("interfaceNamePrefix", settings.detect_local.interface_name_prefix),
+    }
+    field, name = interfaces.get(settings.detect_local_mode, ("", ""))
+    if field and not _INTERFACE.fullmatch(name):
+        problem = f"{name!r} is not a device name, which detectLocalMode {settings.detect_local_mode} needs"
+        raise ConfigError(source, f"{path}.detectLocal.{field}", problem)
+    for each, value in _values(settings.conntrack, f"{path}.conntrack").items():
+        if value < 0:
+            raise ConfigError(source, each, f"{value} is less than 0")
     checks: dict[str, Callable[[], object]] = {
         "healthzBindAddress": lambda: settings.healthz,
         "metricsBindAddress": lambda: settings.metrics,
         "nodePortAddresses": lambda: settings.node_port_ranges,
     }
-    for field, check in checks.items():
+    for each, check in checks.items():
         try:
             check()
         except ValueError as problem:
-            raise ConfigError(source, field, str(problem)) from problem
-    return settings
+            raise ConfigError(source, f"{path}.{each}", str(problem)) from problem
+
+
+def as_keys(settings: ProxySettings, also: Iterable[str] = (), path: str = "proxy") -> dict[str, str]:
+    """As keys and texts of a ConfigMap: the mode, what differs from the defaults, and the keys named by ``also``."""
+    usual = _values(ProxySettings(), path)
+    wanted = {f"{path}.mode", *also}
+    found = {key: value for key, value in _values(settings, path).items() if key in wanted or value != usual[key]}
+    texts = {key: msgspec.json.encode(value).decode() for key, value in found.items()}
+    return dict(sorted((texts | {f"{path}.mode": settings.mode}).items()))
+
+
+def _values(section: msgspec.Struct, path: str) -> dict[str, Any]:
+    """Every field by its path."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(section):
+        value, key = getattr(section, field.name), f"{path}.{field.encode_name}"
+        if isinstance(value, msgspec.Struct):
+            found |= _values(value, key)
+        else:
+            found[key] = value
+    return found

@@ -46,6 +46,7 @@ def test_example(tmp_path: Path) -> None:
         ("nodeName: a\nrouting: {mtuu: 100}", "mtuu"),
         ("nodeName: a\nhealth: {port: x}", "health.port"),
         ("nodeName: a\nsettings: x", "settings"),
+        ("nodeName: a\nproxy: {mode: magic}", "agent.yaml: proxy.mode: 'magic' is not a data plane"),
         ("a: [", "not YAML"),
     ],
 )
@@ -61,10 +62,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_settings_of_the_cluster_win() -> None:
     options = overlay(Options(mtu=1400), {"routing.backend": "hostgw", "proxy.mode": "nftables"}, "podwire-config")
-    assert options == Options(backend="hostgw", mtu=1400)
-    assert overlay(Options(), {"routing.directRouting": "true", "routing.port": "4789"}, "x") == Options(
-        direct_routing=True, port=4789
-    )
+    assert options.routing == Options(backend="hostgw", mtu=1400)
+    ports = {"routing.directRouting": "true", "routing.port": "4789"}
+    assert overlay(Options(), ports, "x").routing == Options(direct_routing=True, port=4789)
+
+
+def test_settings_of_the_cluster_win_over_the_section_of_the_proxy() -> None:
+    file = {"masqueradeAll": True, "mode": "iptables", "conntrack": {"min": 7, "maxPerCore": 1}}
+    keys = {"proxy.mode": "nftables", "proxy.conntrack.min": "9", "proxy.nodePortAddresses": "[10.0.0.0/8]"}
+    found = overlay(Options(), keys, "podwire-config", file).proxy
+    assert (found.mode, found.masquerade_all, found.node_port_addresses) == ("nftables", True, ("10.0.0.0/8",))
+    assert (found.conntrack.min, found.conntrack.max_per_core) == (9, 1)
+    assert overlay(Options(), {}, "podwire-config", file).proxy.mode == "iptables"
 
 
 @pytest.mark.parametrize(
@@ -86,6 +95,9 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
     [
         ({"routing.backend": "a: ["}, "settings: routing.backend: not YAML: "),
         ({"proxy.mode": "telepathy"}, "settings: proxy.mode: 'telepathy' is not a data plane; there are nftables"),
+        ({"proxy.masqueradeBit": "40"}, "settings: proxy.masqueradeBit: 40 is not between 0 and 29"),
+        ({"proxy.conntrack.min": "many"}, "settings: proxy.conntrack.min: expected `int`"),
+        ({"proxy.masquerade": "true"}, "settings: proxy: object contains unknown field `masquerade`"),
         ({"routnig.backend": "vxlan"}, "settings: routnig.backend: is not a setting"),
     ],
 )

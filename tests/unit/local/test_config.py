@@ -13,6 +13,8 @@ from podwire.local.config import (
     remember_config,
 )
 from podwire.local.layout import Layout
+from podwire.proxy.settings import ProxySettings
+from podwire.proxy.sysctls import ConntrackSettings
 
 
 def test_an_empty_file_is_all_defaults() -> None:
@@ -43,6 +45,11 @@ def test_fields_are_read() -> None:
         ("routing: {backend: pigeon}", "c.yaml: routing.backend: 'pigeon' is not a routing backend; there are hostgw"),
         ("segments: 2\nrouting: {backend: hostgw}", "c.yaml: routing.backend: hostgw reaches no node behind a router"),
         ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; there are nftables"),
+        ("proxy: {masqueradeBit: 30}", "c.yaml: proxy.masqueradeBit: 30 is not between 0 and 29"),
+        ("proxy: {masquerade: true}", "c.yaml: proxy: Object contains unknown field `masquerade`"),
+        ("proxy: {conntrack: {min: many}}", "c.yaml: proxy.conntrack.min: Expected `int`, got `str`"),
+        ("proxy: {conntrack: {udpTimeout: soon}}", "c.yaml: proxy.conntrack.udpTimeout: 'soon' is not a time"),
+        ("proxy: {nodePortAddresses: [all]}", "c.yaml: proxy.nodePortAddresses: 'all' does not appear to be"),
         ("serviceCIDRs: [10.96.0.0/28]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/28: expected at least 32 addresses"),
         ("serviceCIDRs: ['fd96::/112']", "c.yaml: serviceCIDRs[0]: fd96::/112: there are no pods of that family"),
         ("podCIDRs: [10.244.0.0/23]", "c.yaml: podCIDRs[0]: 10.244.0.0/23: expected room for 3 nodes with a /24 each"),
@@ -61,7 +68,8 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
 def test_what_a_cluster_was_made_of_is_known_to_the_next_up(tmp_path: Path) -> None:
     layout = Layout(name="demo", index=0, segment_count=1, run=str(tmp_path), state=str(tmp_path))
     assert recall_config(layout) is None
-    config = ClusterConfig(nodes=5, routing=RoutingSection(backend="hostgw"))
+    settings = ProxySettings(conntrack=ConntrackSettings(min=0), node_port_addresses=("10.0.0.0/8",))
+    config = ClusterConfig(nodes=5, routing=RoutingSection(backend="hostgw"), proxy=settings)
     remember_config(layout, config)
     assert recall_config(layout) == config
 

@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 from podwire.proxy.health import Pulse
-from podwire.proxy.healthchecks import RETRY_S, HealthChecks, listener, serve_page
+from podwire.proxy.healthchecks import RETRY_S, HealthChecks, Page, listener, serve_page
 from podwire.proxy.servicemap import ServicePort
 from podwire.runtime.tasks import TaskSet
 from podwire.testing.clock import FakeClock
@@ -123,5 +123,36 @@ def test_a_page_waits_for_its_address() -> None:
         assert await reader.read() == b"/livez"
         writer.close()
         await tasks.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_page_moves_while_it_is_answered() -> None:
+    async def scenario() -> None:
+        tasks = TaskSet(lambda task, failure: None)
+        one, other = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
+        page = Page(listener(), one, lambda path: b"HTTP/1.1 200 " + path.encode(), FakeClock())
+        tasks.start("page", page.run())
+
+        async def answered() -> list[tuple[str, int]]:
+            await settle()
+            found = []
+            for place in (one, other):
+                try:
+                    assert await ask(place[1]) == "200"
+                except OSError:
+                    continue
+                found.append(place)
+            return found
+
+        assert await answered() == [one]
+        page.move(other)
+        assert await answered() == [other]
+        page.move(None)
+        assert await answered() == []
+        page.move(one)
+        assert await answered() == [one]
+        await tasks.close()
+        assert await answered() == []
 
     asyncio.run(scenario())

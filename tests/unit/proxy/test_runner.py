@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from podwire.errors import KernelError
@@ -323,5 +324,30 @@ def test_pods_may_be_those_of_the_node_s_own_ranges() -> None:
             await bench.calls(2)
             assert bench.plane.facts is not None
             assert bench.plane.facts.pod_cidrs == ("10.0.1.0/24",)
+
+    run(scenario)
+
+
+def test_other_settings_mean_all_and_what_is_known_of_the_node_stays() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="192.168.99.1"),))
+            labels, spec = {ZONE_LABEL: "z1"}, NodeSpec(pod_cidrs=("10.0.1.0/24",))
+            bench.nodes.put("n1", Node(metadata=ObjectMeta(name="n1", labels=labels), spec=spec, status=status))
+            external = msgspec.structs.replace(SERVICE.spec, external_ips=("203.0.113.7",))
+            bench.services.put("default/web", msgspec.structs.replace(SERVICE, spec=external))
+            bench.slices.put("default/web-1", piece("10.0.0.1"))
+            await bench.calls(2)
+            (port,) = bench.proxy.services["default/web"]
+            assert port.external_ips == ("203.0.113.7",)
+            bench.proxy.configure(NodeFacts(name="n1", pod_cidrs_of_node=True, masquerade_bit=3, external_ips=False))
+            assert (await bench.calls(3))[2:] == [("load", ("default/web=10.0.0.1:8080",))]
+            facts = NodeFacts(
+                name="n1", zone="z1", addresses=("192.168.99.1",), pod_cidrs=("10.0.1.0/24",), pod_cidrs_of_node=True,
+                masquerade_bit=3, external_ips=False,
+            )  # fmt: skip
+            assert bench.plane.facts == bench.proxy.facts == facts
+            (port,) = bench.proxy.services["default/web"]
+            assert port.external_ips == ()
 
     run(scenario)

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from podwire.agent.config import overlay
 from podwire.errors import ConfigError
 from podwire.proxy.registry import DATAPLANES
-from podwire.proxy.settings import ProxySettings, parse_settings
+from podwire.proxy.settings import ProxySettings, as_keys, parse_settings
+from podwire.routing.backend import Options
 
 
 def test_defaults() -> None:
@@ -17,30 +19,92 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"mode": "magic"}, "unknown data plane 'magic': expected nftables"),
-        ({"masqueradeBit": 31}, "not between 0 and 29"),
-        ({"masqueradeBit": "x"}, "masqueradeBit"),
-        ({"mod": "nftables"}, "mod"),
+        ({"mode": "magic"}, "mode: 'magic' is not a data plane; there are nftables"),
+        ({"masqueradeBit": 31}, "masqueradeBit: 31 is not between 0 and 29"),
+        ({"masqueradeBit": "x"}, "masqueradeBit: expected `int`"),
         ({"nodePortAddresses": ["primary", "::/0"]}, "nodePortAddresses: primary stands alone"),
-        ({"detectLocalMode": "Guess"}, "detectLocalMode"),
-        ({"detectLocalMode": "BridgeInterface"}, "detectLocalInterface: '' is not a device name"),
-        ({"detectLocalMode": "InterfaceNamePrefix", "detectLocalInterface": "a b"}, "InterfaceNamePrefix needs"),
+        ({"nodePortAddresses": ["10.0.0.1/8"]}, "nodePortAddresses: 10.0.0.1/8 has host bits set"),
+        ({"detectLocalMode": "Guess"}, "detectLocalMode: invalid enum value 'Guess'"),
+        ({"detectLocalMode": "BridgeInterface"}, "detectLocal.bridgeInterface: '' is not a device name"),
+        (
+            {"detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"interfaceNamePrefix": "a b"}},
+            "detectLocal.interfaceNamePrefix: 'a b' is not a device name, which detectLocalMode InterfaceNamePrefix",
+        ),
+        ({"detectLocal": {"bridge": "a"}}, "detectLocal: object contains unknown field `bridge`"),
         ({"healthzBindAddress": "10256"}, "healthzBindAddress: .*such as 0.0.0.0:10256"),
         ({"metricsBindAddress": ":1"}, "metricsBindAddress: ':1' is not"),
         ({"healthzBindAddress": "node:10256"}, "healthzBindAddress: 'node'"),
+        ({"conntrack": {"min": -1}}, "conntrack.min: -1 is less than 0"),
+        ({"conntrack.min": "x"}, "conntrack.min: expected `int`"),
+        ({"conntrack": {"udpTimeout": "soon"}}, "conntrack.udpTimeout: 'soon' is not a time, such as 24h0m0s"),
+        ({"conntrack": 5}, "conntrack: expected `object`"),
     ],
 )
 def test_a_wrong_setting_is_named(document: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        parse_settings(document)
+    with pytest.raises(ConfigError, match=f"^here: proxy.{words}"):
+        parse_settings(document, "here")
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^here: proxy: object contains unknown field `mod`"):
+        parse_settings({"mod": "nftables"}, "here")
+
+
+def test_times_are_written_as_kube_proxy_s_or_in_seconds() -> None:
+    times = {
+        "tcpEstablishedTimeout": "24h0m0s",
+        "tcpCloseWaitTimeout": "1h",
+        "udpTimeout": "90s",
+        "udpStreamTimeout": 5,
+    }
+    found = parse_settings({"conntrack": times}).conntrack
+    assert (found.tcp_established_timeout, found.tcp_close_wait_timeout) == (86400, 3600)
+    assert (found.udp_timeout, found.udp_stream_timeout) == (90, 5)
+    assert parse_settings({"conntrack.udpTimeout": "0"}).conntrack.udp_timeout == 0
+
+
+def test_a_field_may_be_named_by_its_path() -> None:
+    found = parse_settings({"conntrack": {"min": 5, "maxPerCore": 1}, "conntrack.min": 6, "conntrack.udpTimeout": "1m"})
+    assert (found.conntrack.min, found.conntrack.max_per_core, found.conntrack.udp_timeout) == (6, 1, 60)
+
+
+def test_settings_as_keys_are_read_back() -> None:
+    assert as_keys(ProxySettings()) == {"proxy.mode": "nftables"}
+    document = {
+        "mode": "iptables",
+        "healthzBindAddress": "[::]:80",
+        "metricsBindAddress": "",
+        "nodePortAddresses": ["10.0.0.0/8", "::/0"],
+        "detectLocalMode": "BridgeInterface",
+        "detectLocal": {"bridgeInterface": "cni0"},
+        "conntrack": {"min": 0, "tcpBeLiberal": True},
+    }
+    settings = parse_settings(document)
+    keys = as_keys(settings)
+    assert keys["proxy.mode"] == "iptables"
+    assert keys["proxy.conntrack.min"] == "0"
+    assert overlay(Options(), keys, "here").proxy == settings
+    assert as_keys(ProxySettings(), keys).keys() == keys.keys()
+    assert overlay(Options(), as_keys(ProxySettings(), keys), "here", document).proxy == ProxySettings()
 
 
 def test_how_pods_are_known() -> None:
     assert parse_settings({}).pod_interface == ""
-    bridge = {"detectLocalMode": "BridgeInterface", "detectLocalInterface": "cni0"}
+    names = {"bridgeInterface": "cni0", "interfaceNamePrefix": "veth"}
+    bridge = {"detectLocalMode": "BridgeInterface", "detectLocal": names}
     assert parse_settings(bridge).pod_interface == "cni0"
-    assert parse_settings(bridge | {"detectLocalMode": "InterfaceNamePrefix"}).pod_interface == "cni0*"
+    assert parse_settings(bridge | {"detectLocalMode": "InterfaceNamePrefix"}).pod_interface == "veth*"
     assert parse_settings(bridge | {"detectLocalMode": "NodeCIDR"}).pod_interface == ""
+
+
+def test_what_settings_say_of_a_node() -> None:
+    document = {"masqueradeBit": 3, "masqueradeAll": True, "allowExternalIPs": False, "nodePortAddresses": ["::/0"]}
+    facts = parse_settings(document).facts("n1", ("10.0.0.0/8",), ("10.96.0.0/16",))
+    assert (facts.name, facts.pod_cidrs, facts.service_cidrs) == ("n1", ("10.0.0.0/8",), ("10.96.0.0/16",))
+    assert (facts.masquerade_mark, facts.masquerade_all, facts.external_ips) == (8, True, False)
+    assert facts.node_port_ranges == ("::/0", "0.0.0.0/0")
+    own = parse_settings({"detectLocalMode": "NodeCIDR"}).facts("n1", ("10.0.0.0/8",), ())
+    assert (own.pod_cidrs, own.pod_cidrs_of_node) == ((), True)
 
 
 def test_where_node_ports_answer() -> None:

@@ -1,7 +1,8 @@
 """Creates the objects that every local cluster has: cluster DNS and the network's configuration.
 
 What exists is left as it is, so that a user's change to it survives the next ``podwire up``; only the routing
-backend and the proxy mode follow the cluster's configuration when that names another one.
+backend and the settings of the proxy follow the cluster's configuration: what it names is set, what it does not name
+any more has its default again.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from podwire.kube.resources import CONFIGMAPS
 from podwire.local.config import ClusterConfig
 from podwire.local.manifests import Manifest, parse_manifests
 from podwire.local.objects import Kinds
+from podwire.proxy.settings import as_keys
 
 SYSTEM_NAMESPACE = "kube-system"
 NETWORK_CONFIG = "podwire-config"
@@ -32,21 +34,22 @@ def manifests(service_dns: str, replicas: int) -> tuple[Manifest, ...]:
     return found
 
 
-def network_config(config: ClusterConfig) -> dict[str, Any]:
-    """The ConfigMap ``kube-system/podwire-config``."""
+def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[str, Any]:
+    """The ConfigMap ``kube-system/podwire-config``; what ``before`` named has its default again."""
+    proxy = as_keys(config.proxy, as_keys(before.proxy) if before is not None else ())
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": NETWORK_CONFIG, "namespace": SYSTEM_NAMESPACE},
-        "data": {"routing.backend": config.routing.backend, "proxy.mode": config.proxy.mode},
+        "data": {"routing.backend": config.routing.backend, **proxy},
     }
 
 
-async def ensure(client: Client, config: ClusterConfig, service_dns: str) -> None:
-    """Creates what is missing; returns when all of it is there."""
+async def ensure(client: Client, config: ClusterConfig, service_dns: str, before: ClusterConfig | None) -> None:
+    """Creates what is missing; ``before`` is what the cluster was made of. Returns when all of it is there."""
     kinds = Kinds(client)
     wanted = manifests(service_dns, min(2, config.nodes))
-    await asyncio.gather(*(_create(client, kinds, m) for m in wanted), _network(client, config))
+    await asyncio.gather(*(_create(client, kinds, m) for m in wanted), _network(client, before, config))
 
 
 async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:
@@ -57,8 +60,8 @@ async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:
         pass
 
 
-async def _network(client: Client, config: ClusterConfig) -> None:
-    wanted = network_config(config)
+async def _network(client: Client, before: ClusterConfig | None, config: ClusterConfig) -> None:
+    wanted = network_config(config, before)
     try:
         await client.create(CONFIGMAPS.raw, wanted, SYSTEM_NAMESPACE)
     except AlreadyExists:
