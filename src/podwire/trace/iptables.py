@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from ipaddress import ip_address, ip_network
+from math import inf
 
 import msgspec
 from msgspec.structs import replace
@@ -75,7 +76,8 @@ class Tracer:
 
     def __init__(self, rulesets: Iterable[Ruleset], machine: Machine) -> None:
         self.machine = machine
-        self.recent: dict[str, set[str]] = {}
+        self.recent: dict[str, dict[str, float]] = {}
+        """Sources by list, with the seconds since they were seen."""
         self.chains: dict[tuple[str, str, str], tuple[str, ...]] = {}
         for each in rulesets:
             for chain, rules in each.chains.items():
@@ -90,7 +92,7 @@ class Tracer:
         walk.choices = list(choices)
         found = walk.run()
         for name, source in walk.remembers:
-            self.recent.setdefault(name, set()).add(source)
+            self.recent.setdefault(name, {})[source] = 0.0
         return found
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
@@ -263,7 +265,8 @@ class _Walk:
             self.remembers.add((name, source))
         if option.name != "--rcheck" or (name, source) in self.remembers:
             return True
-        if source not in self.tracer.recent.get(name, ()):
+        within = next((float(each.value) for each in options if each.name == "--seconds"), inf)
+        if self.tracer.recent.get(name, {}).get(source, inf) >= within:
             return False
         self.remembered[f"list {name} {{ {source} }}"] = None
         return True

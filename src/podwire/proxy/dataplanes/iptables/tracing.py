@@ -1,0 +1,37 @@
+"""The rules of the ``iptables`` data plane for :mod:`podwire.proxy.tracing`: as planned, and as the kernel holds them.
+
+Held rules come from iptables-save, which prints everything; with them come the lists in which the kernel remembers
+clients (``-m recent``).
+"""
+
+from pathlib import Path
+
+from podwire.kernel import recent
+from podwire.proxy.dataplanes.iptables import dataplane
+from podwire.proxy.dataplanes.iptables.contents import Contents
+from podwire.proxy.dataplanes.iptables.layout import Layout
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.proxy.tracing import of_one_family
+from podwire.state.iptables import Ruleset
+from podwire.trace.iptables import Tracer
+from podwire.trace.packet import Machine
+
+
+def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+    """What would be programmed."""
+    rulesets: list[Ruleset] = []
+    for family in dataplane.FAMILIES:
+        contents = Contents(Layout(family, facts))
+        contents.change(of_one_family(services, family))
+        rulesets += contents.rulesets()
+    return Tracer(rulesets, machine)
+
+
+def held(netns: Path | str | None, machine: Machine) -> Tracer:
+    """What is programmed.
+
+    Raises: KernelError.
+    """
+    tracer = Tracer(dataplane.held(netns), machine)
+    tracer.recent = recent.read(netns)
+    return tracer

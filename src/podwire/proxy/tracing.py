@@ -1,0 +1,55 @@
+"""How a packet is followed through what a data plane puts into a kernel: the seam of ``podwire why``.
+
+Each data plane has a module with two functions, named in :data:`MODULES`: ``planned`` makes the state that resolved
+Services mean, ``held`` reads what a kernel holds; both give a :class:`Tracer`. A data plane without one can still be
+explained by Kubernetes' rules (``proxy.why.decision``), but no rule of its can be shown and none compared.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.trace.packet import Machine, Outcome, Packet
+
+MODULES: Mapping[str, str] = {
+    "nftables": "podwire.proxy.dataplanes.nftables.tracing",
+    "iptables": "podwire.proxy.dataplanes.iptables.tracing",
+}
+
+
+class Tracer(Protocol):
+    """State of one node that a packet can be followed through."""
+
+    def outcomes(self, packet: Packet) -> Iterator[Outcome]:
+        """Everything that can become of a packet, each with its probability."""
+        ...
+
+
+class Tracing(Protocol):
+    """What a module of :data:`MODULES` has."""
+
+    def planned(self, services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+        """What the data plane would program for these Services; pure."""
+        ...
+
+    def held(self, netns: Path | str | None, machine: Machine) -> Tracer:
+        """What the kernel of a network namespace holds of the data plane (None: that of this thread).
+
+        Raises: KernelError, and ProtocolError for a rule that cannot be read.
+        """
+        ...
+
+
+def open_tracing(mode: str) -> Tracing | None:
+    """The functions of a data plane; None for one that cannot be traced."""
+    if mode not in MODULES:
+        return None
+    module: Tracing = importlib.import_module(MODULES[mode])
+    return module
+
+
+def of_one_family(services: ServiceMap, family: str) -> dict[str, tuple[ServicePort, ...]]:
+    """The ports of ``ip`` or ``ip6`` alone."""
+    return {key: tuple(port for port in ports if port.family == family) for key, ports in services.items()}

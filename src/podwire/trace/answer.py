@@ -1,0 +1,144 @@
+"""What ``podwire why`` answers, as values: the form that all layers fill in and that text and JSON are made of.
+
+An :class:`Answer` has a :class:`Hop` for each node that decides something about the connection, most often one. A hop
+has steps in the order in which the packet meets them; each names its layer (``routing``, ``service``, ``policy``), so
+that another layer adds its own steps and takes nothing away. The names of the fields are those of the JSON form and
+stay: new ones may come, none changes its meaning. What has nothing to say is left out of the JSON.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Outcome = Literal["forwarded", "refused", "dropped", "untouched"]
+"""``untouched``: no rule of a Service takes it; it goes on to the address that it was sent to."""
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The settings that every struct of an answer shares."""
+
+
+class Place(Said, frozen=True, kw_only=True):
+    """An end of the connection."""
+
+    kind: Literal["Pod", "Node", "External", "Service", "Address"]
+    name: str = ""
+    """``namespace/name`` of a pod or Service, the name of a node; empty for a mere address."""
+    address: str = ""
+    port: int = 0
+    node: str = ""
+    """Where a pod runs."""
+
+    def __str__(self) -> str:
+        end = self.address
+        if self.port:
+            end = f"[{end}]:{self.port}" if ":" in end else f"{end}:{self.port}"
+        who = f"{self.kind} {self.name}" if self.name else self.kind
+        where = f" on {self.node}" if self.node else ""
+        return f"{who} ({end}){where}" if end else f"{who}{where}"
+
+
+class Step(Said, frozen=True, kw_only=True):
+    """One rule that the packet met, or one conclusion."""
+
+    layer: Literal["routing", "service", "policy"]
+    where: str
+    """Hook, table and chain: ``prerouting: ip podwire-proxy dispatch``."""
+    rule: str
+    """As the kernel's own tool lists it."""
+    elements: tuple[str, ...] = ()
+    """What it found in sets and maps, as the kernel's own tool lists it."""
+    object: str = ""
+    """The API object that it is there for: ``Service shop/web``."""
+
+
+class Reason(Said, frozen=True, kw_only=True):
+    """A conclusion: a word for programs and a sentence for people."""
+
+    reason: str
+    message: str
+
+
+class ServiceSaid(Said, frozen=True, kw_only=True):
+    """The port of a Service that the packet is for."""
+
+    namespace: str
+    name: str
+    type: str
+    port_name: str = ""
+    port: int
+    protocol: str
+    """TCP, UDP or SCTP."""
+    frontend: Literal["ClusterIP", "NodePort", "LoadBalancerIP", "ExternalIP"]
+    policy: str
+    """What decides which endpoints may serve: ``internalTrafficPolicy: Cluster``."""
+    shadowed_by: str = ""
+    """Another Service that has the same address and port and is in force there."""
+
+
+class EndpointSaid(Said, frozen=True, kw_only=True):
+    """One endpoint of that port."""
+
+    address: str
+    port: int
+    used: bool
+    reason: str
+    """Ready, HintedForNode, HintedForZone, TerminatingFallback, NotReady, NotServing, Terminating, HintedForOtherNode,
+    HintedForOtherZone, NotLocal, Duplicate, Affinity, NotInKernel or OnlyInKernel."""
+    message: str
+    probability: float = 0.0
+    pod: str = ""
+    node: str = ""
+    zone: str = ""
+    slice: str = ""
+    masqueraded: bool = False
+
+
+class AffinitySaid(Said, frozen=True, kw_only=True):
+    """Session affinity of the port, and what is remembered of this client."""
+
+    timeout_seconds: int
+    entries: tuple[str, ...] = ()
+    """As the kernel lists them; none: the next connection chooses freely."""
+
+
+class Drift(Said, frozen=True, kw_only=True):
+    """One line in which the kernel differs from what the API's objects mean."""
+
+    where: str
+    sign: Literal["+", "-"]
+    """``+`` should be there and is not, ``-`` is there and should not be."""
+    text: str
+
+
+class Hop(Said, frozen=True, kw_only=True):
+    """What one node decides."""
+
+    node: str
+    mode: str
+    """The data plane in force."""
+    state: Literal["held", "planned"]
+    """Whether the rules were read from the node's kernel, or made from the objects."""
+    outcome: Outcome
+    reason: str
+    message: str
+    service: ServiceSaid | None = None
+    endpoints: tuple[EndpointSaid, ...] = ()
+    snat: Reason | None = None
+    affinity: AffinitySaid | None = None
+    steps: tuple[Step, ...] = ()
+    drift: tuple[Drift, ...] = ()
+    flows: tuple[str, ...] = ()
+    """Connections of this client to this target that the kernel knows: they keep their endpoint."""
+
+
+class Answer(Said, frozen=True, kw_only=True):
+    """The whole answer."""
+
+    source: Place = msgspec.field(name="from")
+    target: Place = msgspec.field(name="to")
+    protocol: str
+    outcome: Outcome
+    hops: tuple[Hop, ...]
+    notes: tuple[str, ...] = ()
+    """What the reader should know of how the answer was found."""
