@@ -72,8 +72,8 @@ class ServiceSaid(Said, frozen=True, kw_only=True):
     frontend: Literal["ClusterIP", "NodePort", "LoadBalancerIP", "ExternalIP"]
     policy: str
     """What decides which endpoints may serve: ``internalTrafficPolicy: Cluster``."""
-    shadowed_by: str = ""
-    """Another Service that has the same address and port and is in force there."""
+    also_claimed_by: tuple[str, ...] = ()
+    """Other Services (``namespace/name``) that name the same address and port and do not have it."""
 
 
 class EndpointSaid(Said, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Why a connection to a Service ends where it does: what Kubernetes says of it, and what the rules do."""

@@ -1,0 +1,84 @@
+"""Which port of which Service an address and port belong to on a node (pure).
+
+As in the data planes, addresses of Services come before node ports. Two Services may have the same external address
+and port; all of them are found, in the order of their names.
+"""
+
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address, ip_network
+from typing import Literal
+
+import msgspec
+
+from podwire.proxy.nodeports import within
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.trace.packet import Machine, Packet
+
+Kind = Literal["ClusterIP", "LoadBalancerIP", "ExternalIP", "NodePort"]
+
+
+class Frontend(msgspec.Struct, frozen=True):
+    """A way in to a port of a Service."""
+
+    kind: Kind
+    port: ServicePort
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is the way in from inside the cluster, with a policy of its own."""
+        return self.kind == "ClusterIP"
+
+    @property
+    def local(self) -> bool:
+        """Whether the policy in force is Local."""
+        return self.port.internal_local if self.internal else self.port.external_local
+
+    @property
+    def policy(self) -> str:
+        """The policy in force, as the Service's field has it."""
+        field = "internalTrafficPolicy" if self.internal else "externalTrafficPolicy"
+        return f"{field}: {'Local' if self.local else 'Cluster'}"
+
+
+def find(services: ServiceMap, facts: NodeFacts, machine: Machine, packet: Packet) -> tuple[Frontend, ...]:
+    """The frontends that a packet is for; more than one only where Services name the same address and port."""
+    ports = [
+        port
+        for _, some in sorted(services.items())
+        for port in some
+        if port.family == packet.family and port.protocol == packet.protocol
+    ]
+    found = tuple(_by_address(ports, packet))
+    if found or not is_node_port_address(facts, machine, packet.destination):
+        return found
+    return tuple(Frontend("NodePort", port) for port in ports if port.node_port == packet.destination_port != 0)
+
+
+def _by_address(ports: Iterable[ServicePort], packet: Packet) -> Iterator[Frontend]:
+    for port in ports:
+        if port.port != packet.destination_port:
+            continue
+        if port.cluster_ip == packet.destination:
+            yield Frontend("ClusterIP", port)
+        elif packet.destination in port.load_balancer_ips:
+            yield Frontend("LoadBalancerIP", port)
+        elif packet.destination in port.external_ips:
+            yield Frontend("ExternalIP", port)
+
+
+def is_node_port_address(facts: NodeFacts, machine: Machine, address: str) -> bool:
+    """Whether node ports answer at an address of the node."""
+    if not facts.node_port_ranges:
+        return address in facts.addresses
+    return machine.owns(address) and bool(within((address,), facts.node_port_ranges))
+
+
+def is_cluster_ip(services: ServiceMap, address: str) -> str:
+    """The Service whose cluster address it is, as ``namespace/name``; empty when it is none."""
+    return next((key for key, ports in services.items() if any(p.cluster_ip == address for p in ports)), "")
+
+
+def in_ranges(address: str, ranges: Iterable[str]) -> bool:
+    """Whether an address lies in one of the networks."""
+    value = ip_address(address)
+    return any(value in ip_network(text) for text in ranges)

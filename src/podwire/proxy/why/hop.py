@@ -1,0 +1,278 @@
+"""What one node does with the first packet of a connection to a Service, and why (pure).
+
+Facts come from the rules (:mod:`podwire.proxy.tracing`): every way that chance allows is followed, which gives the
+endpoints with their probabilities and who is masqueraded. Reasons come from the objects (``decision`` for the
+connection, ``proxy.resolve`` for each endpoint). The rules are also followed as they should be; where held and planned
+rules lead to different ends, the steps that differ are the drift.
+
+Cost: a walk of the rules for each endpoint, twice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from podwire.model.service import EndpointSlice, Service
+from podwire.model.service import ServicePort as ApiPort
+from podwire.proxy.resolve import Candidate, Explained, explain, resolve, survey
+from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.tracing import Tracer
+from podwire.proxy.why.decision import Decision, decide
+from podwire.proxy.why.endpoints import said_of
+from podwire.proxy.why.frontends import Frontend, find
+from podwire.trace.answer import AffinitySaid, Drift, EndpointSaid, Hop, Reason, ServiceSaid, Step
+from podwire.trace.answer import Outcome as Word
+from podwire.trace.packet import Machine, Outcome, Packet
+
+Backed = tuple[Service, tuple[EndpointSlice, ...]]
+"""A Service and its slices."""
+
+End = tuple[Word, str, int, bool]
+"""Where a connection ends: word, address and port behind the rules, whether masqueraded."""
+
+_FAMILIES = {"ip": "IPv4", "ip6": "IPv6"}
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as far as it matters here; a tracer is None where the data plane cannot be traced or not be read."""
+
+    mode: str
+    facts: NodeFacts
+    machine: Machine
+    planned: Tracer | None = None
+    held: Tracer | None = None
+    routing: Tracer | None = None
+    """The tables of routing, which masquerade what leaves the cluster."""
+
+
+def explain_hop(packet: Packet, backed: Iterable[Backed], view: View) -> tuple[Hop, Packet]:
+    """What the node does, and the packet as it leaves the node where no Service takes it."""
+    return _Explainer(packet, {f"{s.metadata.namespace}/{s.metadata.name}": (s, p) for s, p in backed}, view).run()
+
+
+def end_of(outcome: Outcome) -> End:
+    """Where an outcome of a trace ends."""
+    packet = outcome.packet
+    if outcome.verdict in ("drop", "reject"):
+        return ("dropped" if outcome.verdict == "drop" else "refused"), "", 0, False
+    if not outcome.translated:
+        return "untouched", "", 0, outcome.masqueraded
+    return "forwarded", packet.destination, packet.destination_port, outcome.masqueraded
+
+
+class _Explainer:
+    """The parts of one answer, each made from those before."""
+
+    def __init__(self, packet: Packet, backed: Mapping[str, Backed], view: View) -> None:
+        self.packet = packet
+        self.view = view
+        self.backed = backed
+        self.services = {key: resolve(service, pieces, view.facts) for key, (service, pieces) in backed.items()}
+        fronts = find(self.services, view.facts, view.machine, packet)
+        tracer = view.held or view.planned
+        self.outcomes = [] if tracer is None else list(tracer.outcomes(packet))
+        self.planned = self.outcomes
+        if view.held is not None and view.planned is not None:
+            self.planned = list(view.planned.outcomes(packet))
+        self.ends = _chances(self.outcomes)
+        self.fronts = fronts
+        self.front = self._in_force()
+        self.decision = decide(self.front, packet, view.facts, view.machine, self.services)
+        if not self.ends:
+            self.ends = _expected(self.decision, packet)
+
+    def _in_force(self) -> Frontend | None:
+        """Of Services that share an address and port, the one whose endpoints the rules use."""
+        reached = {(address, port) for _, address, port, _ in self.ends}
+        for front in self.fronts:
+            used = (*front.port.cluster_endpoints, *front.port.local_endpoints)
+            if reached & {(e.address, e.port) for e in used}:
+                return front
+        return self.fronts[0] if self.fronts else None
+
+    def run(self) -> tuple[Hop, Packet]:
+        """The whole answer of this node."""
+        words = _by_word(self.ends)
+        outcome = max(words, key=lambda word: words[word])
+        drift = self._drift()
+        reason = self._reason(outcome, words, drift)
+        snat, leaving = self._snat(outcome)
+        return Hop(
+            node=self.view.facts.name,
+            mode=self.view.mode,
+            state="held" if self.view.held is not None else "planned",
+            outcome=outcome,
+            reason=reason.reason,
+            message=reason.message,
+            service=self._service(),
+            endpoints=self._endpoints(outcome),
+            snat=snat,
+            affinity=self._affinity(),
+            steps=self._steps(),
+            drift=drift,
+        ), leaving
+
+    def _reason(self, outcome: Word, words: Mapping[Word, float], drift: Sequence[Drift]) -> Reason:
+        if set(words) == {self.decision.outcome}:
+            return self.decision.reason
+        rest = ", ".join(f"{word} in {share:.0%}" for word, share in words.items() if word != outcome)
+        often = f"{outcome} in {words[outcome]:.0%} of connections, {rest}; " if rest else ""
+        should = f"by the objects it is {self.decision.outcome}: {self.decision.reason.message}"
+        if drift:
+            return Reason(reason="Drift", message=f"{often}the rules in force are not those that should be; {should}")
+        return Reason(reason="Mode", message=f"{often}so does mode {self.view.mode}; {should}")
+
+    def _service(self) -> ServiceSaid | None:
+        front = self.front
+        if front is None:
+            return None
+        port = front.port
+        others = [other.port.service for other in self.fronts if other.port.service != port.service]
+        namespace, _, name = port.service.partition("/")
+        return ServiceSaid(
+            namespace=namespace,
+            name=name,
+            type=self.backed[port.service][0].spec.type,
+            port_name=port.port_name,
+            port=port.port,
+            protocol=port.protocol.upper(),
+            frontend=front.kind,
+            policy=front.policy,
+            also_claimed_by=tuple(others),
+        )
+
+    def _explained(self, port: ServicePort) -> tuple[tuple[Explained, ...], tuple[Candidate, ...]]:
+        _, pieces = self.backed[port.service]
+        wanted = ApiPort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
+        own = [piece for piece in pieces if piece.address_type == _FAMILIES[port.family]]
+        candidates, doubles = survey(own, wanted, self.view.facts.name)
+        return explain(candidates, self.view.facts), doubles
+
+    def _endpoints(self, outcome: Word) -> tuple[EndpointSaid, ...]:
+        if self.front is None:
+            return ()
+        shares: dict[tuple[str, int], tuple[float, bool]] = {}
+        for (word, address, port, masqueraded), share in self.ends.items():
+            if word == "forwarded":
+                shares[address, port] = share, masqueraded
+        local = self.decision.local if self.decision.endpoints else self._local_alone()
+        explained, doubles = self._explained(self.front.port)
+        remembered = any(o.remembered for o in self.outcomes)
+        return said_of(
+            explained, doubles, shares, self.view.facts, local=local, forwarded=outcome == "forwarded", kept=remembered
+        )
+
+    def _local_alone(self) -> bool:
+        """Without an endpoint: whether those of other nodes were left out."""
+        return self.decision.reason.reason == "NoLocalEndpoint"
+
+    def _snat(self, outcome: Word) -> tuple[Reason | None, Packet]:
+        """Whether the source is masqueraded and why; and the packet as it leaves when nothing else is done."""
+        leaving = self.packet
+        if outcome in ("refused", "dropped"):
+            return None, leaving
+        flags = {masqueraded for word, address, _, masqueraded in self.ends if not self._meets_itself(address)}
+        if outcome == "forwarded":
+            if not flags:
+                return Reason(reason="Hairpin", message="masqueraded: the endpoint is the client itself"), leaving
+            masqueraded, why = True in flags, self.decision.snat
+            if why is not None and masqueraded == self.decision.masquerade:
+                return _told(masqueraded, why), leaving
+            return _told(masqueraded, Reason(reason="Rules", message="so say the rules")), leaving
+        return self._routed(leaving)
+
+    def _meets_itself(self, address: str) -> bool:
+        return address == self.packet.source
+
+    def _routed(self, packet: Packet) -> tuple[Reason | None, Packet]:
+        own = self.view.machine.owns(packet.destination)
+        if self.view.routing is None or own or not packet.input:
+            return None, packet
+        if not next(self.view.routing.outcomes(packet)).masqueraded:
+            return _told(False, Reason(reason="Routing", message="routing keeps the client's address")), packet
+        same = [a for a in self.view.facts.addresses if (":" in a) == (":" in packet.source)]
+        left = msgspec.structs.replace(packet, source=same[0]) if same else packet
+        message = "what a pod sends out of the cluster gets the node's address"
+        return _told(True, Reason(reason="Routing", message=message)), left
+
+    def _affinity(self) -> AffinitySaid | None:
+        if self.front is None or not self.front.port.affinity_s:
+            return None
+        entries = dict.fromkeys(entry for outcome in self.outcomes for entry in outcome.remembered)
+        return AffinitySaid(timeout_seconds=self.front.port.affinity_s, entries=tuple(entries))
+
+    def _steps(self) -> tuple[Step, ...]:
+        """Those of the likeliest way."""
+        if not self.outcomes:
+            return ()
+        way = max(self.outcomes, key=lambda outcome: outcome.probability)
+        found = []
+        for step in way.steps:
+            subject = self._subject((step.rule, *step.elements))
+            where = f"{step.hook}: {step.table} {step.chain}"
+            found.append(Step(layer="service", where=where, rule=step.rule, elements=step.elements, object=subject))
+        return tuple(found)
+
+    def _subject(self, texts: Iterable[str]) -> str:
+        """The Service that a step is there for."""
+        if self.front is None:
+            return ""
+        port = self.front.port
+        said = " ".join(texts)
+        number = port.node_port if self.front.kind == "NodePort" else port.port
+        address = "" if self.front.kind == "NodePort" else f"{self.packet.destination} . "
+        key = f"{address}{port.protocol} . {number}"
+        return f"Service {port.service}" if key in said or f'"{port.service}' in said else ""
+
+    def _drift(self) -> tuple[Drift, ...]:
+        want, have = ({end_of(outcome) for outcome in some} for some in (self.planned, self.outcomes))
+        kept = any(outcome.remembered for outcome in self.outcomes)
+        if want == have or (kept and have <= want):
+            return ()
+        missing = _lines(o for o in self.planned if end_of(o) not in have)
+        surplus = _lines(o for o in self.outcomes if end_of(o) not in want)
+        held, planned = _lines(self.outcomes), _lines(self.planned)
+        plus = (Drift(where=where, sign="+", text=text) for where, text in missing if (where, text) not in held)
+        minus = (Drift(where=where, sign="-", text=text) for where, text in surplus if (where, text) not in planned)
+        return (*plus, *minus)
+
+
+def _told(masqueraded: bool, why: Reason) -> Reason:
+    word = "masqueraded" if masqueraded else "kept"
+    return Reason(reason=why.reason, message=f"{word}: {why.message}")
+
+
+def _chances(outcomes: Iterable[Outcome]) -> dict[End, float]:
+    found: dict[End, float] = {}
+    for outcome in outcomes:
+        end = end_of(outcome)
+        found[end] = found.get(end, 0.0) + outcome.probability
+    return found
+
+
+def _expected(decision: Decision, packet: Packet) -> dict[End, float]:
+    """Where connections end by Kubernetes' rules alone."""
+    if not decision.endpoints:
+        return {(decision.outcome, "", 0, False): 1.0}
+    share = 1 / len(decision.endpoints)
+    return {
+        ("forwarded", e.address, e.port, decision.masquerade or e.address == packet.source): share
+        for e in decision.endpoints
+    }
+
+
+def _by_word(ends: Mapping[End, float]) -> dict[Word, float]:
+    found: dict[Word, float] = {}
+    for (word, *_), share in ends.items():
+        found[word] = found.get(word, 0.0) + share
+    return found
+
+
+def _lines(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], None]:
+    """Rules and elements of all steps with where they are, in their order, each once."""
+    found: dict[tuple[str, str], None] = {}
+    for outcome in outcomes:
+        for step in outcome.steps:
+            found[f"{step.table} {step.chain}", step.rule] = None
+            found |= {(step.table, element): None for element in step.elements}
+    return found
