@@ -66,6 +66,8 @@ class Informer(Generic[T]):
         field_selector: str = "",
         decode_as: type[Any] | None = None,
     ) -> None:
+        self.trim: Callable[[T], T] | None = None
+        """Makes of an object what is kept of it; set before ``run`` where there are many and little of each is read."""
         self.resource: Resource[T] = resource if decode_as is None else _retyped(resource, decode_as)
         self.objects: dict[str, T] = {}
         self.synced = asyncio.Event()
@@ -138,7 +140,7 @@ class Informer(Generic[T]):
                 self._log.warning("object left out", problem=problem)
             for item in page.items:
                 key, version = _key_and_version(item)
-                items[key], versions[key] = item, version
+                items[key], versions[key] = self._kept(item), version
             token = page.continue_
             if not token:
                 break
@@ -205,9 +207,12 @@ class Informer(Generic[T]):
             if old is not None:
                 self._tell(key, old, None)
             return
-        old = self.objects.get(key)
+        old, new = self.objects.get(key), self._kept(new)
         self.objects[key], self._versions[key] = new, version
         self._tell(key, old, new)
+
+    def _kept(self, item: T) -> T:
+        return item if self.trim is None else self.trim(item)
 
     def _tell(self, key: str, old: T | None, new: T | None) -> None:
         for callback in self._subscribers:

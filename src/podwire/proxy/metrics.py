@@ -14,10 +14,10 @@ from podwire.model.service import EndpointSlice
 from podwire.observe.distribution import Distribution, Histogram, doubling
 from podwire.observe.health import Metric, Sample
 from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.trim import TRIGGER_TIME
 from podwire.runtime.clock import Clock, parse_rfc3339
 
 FAMILIES = ("IPv4", "IPv6")
-TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 _SYNC_BOUNDS = doubling(0.001, 15)
 _PROGRAMMING_BOUNDS = tuple(chain((0.25, 0.5), range(1, 60), range(60, 120, 5), range(120, 330, 30)))

@@ -188,13 +188,14 @@ def _cluster_ip(spec: api.ServiceSpec, family: str) -> str:
 
 def canonical_address(text: str) -> str:
     """The address in its usual form; leading zeros are read as decimal, as older objects have them. Empty: none."""
-    text = text.strip()
-    if "." in text and ":" not in text:
-        text = ".".join(part.lstrip("0") or "0" for part in text.split("."))
+    plain = text.strip()
+    if "." in plain and ":" not in plain:
+        plain = ".".join(part.lstrip("0") or "0" for part in plain.split("."))
     try:
-        return str(ip_address(text))
+        canonical = str(ip_address(plain))
     except ValueError:
         return ""
+    return text if canonical == text else canonical  # of equal texts one is enough
 
 
 def _addresses(texts: Iterable[str], family: str) -> tuple[str, ...]:

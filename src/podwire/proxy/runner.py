@@ -1,12 +1,15 @@
 """Keeps a data plane equal to the API: changed objects in, changed Services out.
 
 Guarantees: 1. nothing is written before Services, EndpointSlices and the Node (for 30 s at most) are known, so a start
-never takes away what is in force; 2. a change is committed 10 ms after it came, or 50 ms after the first of a burst; 3.
-only Services named by a changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of
-them; 4. a refused commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never
-ends the loop; 5. tables that somebody else changed are put right within 0.2 s; 6. after a change of UDP endpoints (on
-request of TCP too), flows to endpoints that do not serve any more are forgotten, also when none is left; 7. the health
-checks, metrics and flows of a refused commit follow when it succeeds.
+never takes away what is in force; 2. a change after a calm is committed 2 ms after it came, with all that came by then;
+after a commit the next one waits four times as long as it took (a second at most), so that under a stream of changes
+commits take a fifth of the time and each carries the more changes the dearer it is; 3. only Services named by a changed
+object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused commit is tried
+again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop; 5. tables that
+somebody else changed are put right as a change is; 6. after a change of UDP endpoints (on request of TCP too), flows to
+endpoints that do not serve any more are forgotten, also when none is left; 7. the health checks, metrics and flows of a
+refused commit follow when it succeeds; 8. a failure that nobody foresaw loses nothing either: whoever runs this again
+has all of it loaded.
 """
 
 import asyncio
@@ -29,9 +32,9 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
-_QUIET_S = 0.01
-_BURST_S = 0.05
-_HEAL_S = 0.2
+_GATHER_S = 0.002
+_REST = 4
+_REST_MOST_S = 1.0
 _NODE_S = 30.0  # as kube-proxy
 
 
@@ -108,11 +111,16 @@ class ServiceProxy:
         self._resolved: dict[str, tuple[ServicePort, ...]] = {}
         self._dirty: set[str] = set()
         self._full = True
+        self._unfinished = False
         self._disturbed = False
+        self._rested = 0.0
         self._wake = asyncio.Event()
         self._log = Log("proxy")
         self.programmed = asyncio.Event()
         """Set while the kernel holds everything known."""
+        sources.services.subscribe(self._service_changed)
+        sources.slices.subscribe(self._slice_changed)
+        sources.nodes.subscribe(self._node_changed)
 
     @property
     def services(self) -> ServiceMap:
@@ -134,9 +142,6 @@ class ServiceProxy:
 
     async def run(self) -> None:
         """Programs until cancelled; what is in force stays."""
-        self._sources.services.subscribe(self._service_changed)
-        self._sources.slices.subscribe(self._slice_changed)
-        self._sources.nodes.subscribe(self._node_changed)
         await self._sources.services.synced.wait()
         await self._sources.slices.synced.wait()
         await self._wait_for_node()
@@ -149,14 +154,13 @@ class ServiceProxy:
                     await self._program()
                     backoff.reset()
                 except KernelError as failure:
-                    self._full = True
                     if self._reporter is not None:
                         self._reporter.refused(failure)
                     self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
                     await self._clock.sleep(backoff.next_delay_s())
                     continue
                 await self._wake.wait()
-                await self._settle()
+                await self._clock.sleep(max(_GATHER_S, self._rested - self._clock.monotonic()))
         finally:
             loop.remove_reader(self._plane.fileno())
 
@@ -167,15 +171,6 @@ class ServiceProxy:
                 await self._sources.nodes.synced.wait()
         except TimeoutError:
             self._log.warning("the Node is not known; node ports wait for it", node=self._facts.name)
-
-    async def _settle(self) -> None:
-        """Waits until a burst of changes is over."""
-        started = self._clock.monotonic()
-        while self._wake.is_set():
-            self._wake.clear()
-            await self._clock.sleep(_HEAL_S / 2 if self._disturbed and not self._dirty else _QUIET_S)
-            if self._clock.monotonic() - started >= _BURST_S:
-                self._wake.clear()
 
     def _service_changed(self, key: str, _old: Service | None, _new: Service | None) -> None:
         if self._reporter is not None:
@@ -219,9 +214,12 @@ class ServiceProxy:
         self._wake.set()
 
     async def _program(self) -> None:
+        began = self._clock.monotonic()
+        self._wake.clear()
         dirty, self._dirty = self._dirty, set()
         disturbed, self._disturbed = self._disturbed, False
-        full, self._full = self._full, False
+        full, self._full = self._full or self._unfinished, False
+        self._unfinished = True
         keys = set(self._sources.services.objects) | set(self._resolved) if full else dirty
         changed = self._resolve(keys)
         if self._reporter is not None:
@@ -240,9 +238,12 @@ class ServiceProxy:
         self._keep(changed)
         if self._reporter is not None:
             self._reporter.committed(changed, full=full)
+        self._unfinished = False
         await self._forget_flows(before, changed)
         if not self._dirty:
             self.programmed.set()
+        took_s = self._clock.monotonic() - began
+        self._rested = began + took_s + (0.0 if full else min(_REST * took_s, _REST_MOST_S))
 
     def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
         """The Services of these keys that resolve to something else than before."""

@@ -2,12 +2,14 @@
 
 import asyncio
 
+import msgspec
+
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.index import Index
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CONFIGMAPS, PODS
-from podwire.model.pod import Pod
+from podwire.model.pod import Pod, PodSpec
 from podwire.runtime.clock import SystemClock
 
 
@@ -44,13 +46,14 @@ class Script:
         return True
 
 
-def follow(http, script, until, resource=PODS, **options):
+def follow(http, script, until, resource=PODS, trim=None, **options):
     """Runs an informer until ``until(informer)``; its changes as (key, had, has)."""
 
     async def run():
         async with http.Server(script) as server:
             client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), SystemClock())
             informer = Informer(client, resource, **options)
+            informer.trim = trim
             changes = []
             informer.subscribe(lambda key, old, new: changes.append((key, old is not None, new is not None)))
             async with asyncio.TaskGroup() as group:
@@ -99,6 +102,16 @@ def test_gone_lists_again_and_reports_the_difference(http):
     script = Script(http, [("3", [pod("a", "1"), pod("b", "2")]), ("9", [pod("a", "1"), pod("c", "8")])], [[gone]])
     _, changes = follow(http, script, lambda i, c: len(c) == 4)
     assert changes[2:] == [("d/b", True, False), ("d/c", False, True)]
+
+
+def test_only_what_is_left_of_an_object_is_kept(http):
+    def trim(whole):
+        return msgspec.structs.replace(whole, spec=PodSpec())
+
+    script = Script(http, [("3", [pod("a", "1", "n1")])], [[event("ADDED", pod("b", "5", "n2"))]])
+    informer, changes = follow(http, script, lambda i, c: len(c) == 2, trim=trim)
+    assert [one.spec for one in informer.objects.values()] == [PodSpec(), PodSpec()]
+    assert (informer.resource_version, changes) == ("5", [("d/a", False, True), ("d/b", False, True)])
 
 
 def test_an_object_that_does_not_decode_keeps_its_last_form(http):

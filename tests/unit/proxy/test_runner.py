@@ -63,9 +63,15 @@ class Memory:
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.facts: NodeFacts | None = None
         self.failures = 0
+        self.surprises = 0
+        self.work: Callable[[], None] = lambda: None
         self.read, self.write = os.pipe()
 
     def _note(self, what: str, services: ServiceMap) -> None:
+        self.work()
+        if self.surprises:
+            self.surprises -= 1
+            raise RuntimeError("nobody thought of it")
         if self.failures:
             self.failures -= 1
             raise KernelError("nft", "add element", 12)
@@ -214,12 +220,52 @@ def test_changes_are_coalesced_and_only_theirs_is_resolved() -> None:
             bench.services.put("default/web", SERVICE)
             bench.slices.put("default/web-1", piece("10.0.0.1"))
             assert (await bench.calls(2))[1:] == [("update", ("default/web=10.0.0.1:8080",))]
-            assert bench.clock.slept == [0.01]
+            assert bench.clock.slept == [0.002]
             bench.slices.put("default/web-1", piece("10.0.0.2"))
             assert (await bench.calls(3))[2:] == [("update", ("default/web=10.0.0.2:8080",))]
             bench.services.put("default/web", None)
             await bench.calls(4)
             assert bench.proxy.services == {}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.05, 0.2), (3.0, 1.0)])
+def test_after_a_commit_the_next_one_waits_by_what_it_took(took_s: float, rest_s: float) -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+
+            def work() -> None:
+                bench.clock.time += took_s
+                if len(bench.plane.calls) == 1:
+                    bench.slices.put("default/web-1", piece("10.0.0.1"))
+
+            bench.plane.work = work
+            bench.services.put("default/web", SERVICE)
+            assert await bench.calls(3) == [
+                ("load", ()), ("update", ("default/web=",)), ("update", ("default/web=10.0.0.1:8080",)),
+            ]  # fmt: skip
+            bench.clock.time += 60
+            bench.services.put("default/web", None)
+            await bench.calls(4)
+            assert bench.clock.slept == [0.002, pytest.approx(rest_s), 0.002]
+
+    run(scenario)
+
+
+def test_a_failure_that_nobody_foresaw_loses_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        with pytest.raises(ExceptionGroup):
+            async with bench.running():
+                bench.plane.surprises = 1
+                bench.services.put("default/web", SERVICE)
+                await asyncio.sleep(0.1)
+        bench.plane.read, bench.plane.write = os.pipe()
+        async with bench.running():
+            assert (await bench.calls(2))[1:] == [("load", ("default/web=",))]
+            bench.services.put("default/web", None)
+            await bench.calls(3)
+            assert bench.told.events.count("service") == 2
 
     run(scenario)
 
