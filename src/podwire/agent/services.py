@@ -30,6 +30,8 @@ from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts, ServicePort
 from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.proxy.switch import Switch
+from podwire.proxy.trim import trim_service, trim_slice
+from podwire.runtime import memory
 from podwire.state.iptables import Ruleset
 from podwire.state.nft import Table
 from podwire.state.share import Share
@@ -50,6 +52,7 @@ class ServicePart:
         self._loaded = asyncio.Event()
         self._services = Informer(client, SERVICES, label_selector=_LABELS.partition(",")[0])
         self._slices = Informer(client, ENDPOINTSLICES, label_selector=_LABELS)
+        self._services.trim, self._slices.trim = trim_service, trim_slice
         self._plane = Switch(Registry(), settings.mode, facts, self._told)
         clock = self._clock = client.clock
         self._nodes, self._events, self._settings = nodes, events, settings
@@ -117,6 +120,7 @@ class ServicePart:
                 self._loaded.clear()
                 self._metrics.mode = self.mode
                 note()
+                memory.settle()
                 await announcer.insist({ANNOTATION: self.mode})
 
         async def run() -> None:
