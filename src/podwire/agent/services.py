@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import ip_network
 from pathlib import Path
 
 from podwire.agent.announce import Announcer
@@ -13,7 +14,7 @@ from podwire.kernel.network import read_paths
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
-from podwire.kube.resources import ENDPOINTSLICES, SERVICES
+from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES, Json
 from podwire.model.node import Node
 from podwire.observe.health import METRICS_TYPE, Health, Metric, Sample
 from podwire.observe.log import Log
@@ -47,6 +48,7 @@ class ServicePart:
         settings = parse_settings(config.proxy)
         facts = settings.facts(config.node_name, config.cluster_cidrs, config.service_cidrs)
         self._config = config
+        self._cidrs: Informer[Json] | None = None if config.service_cidrs else Informer(client, SERVICECIDRS)
         self._health = Health()
         self._loop = asyncio.get_running_loop()
         self._loaded = asyncio.Event()
@@ -91,8 +93,12 @@ class ServicePart:
         self._healthz.move(settings.healthz)
         self._metricsz.move(settings.metrics)
         self._plane.wanted = settings.mode
+        self._proxy.configure(self._facts())
+
+    def _facts(self) -> NodeFacts:
         config = self._config
-        self._proxy.configure(settings.facts(config.node_name, config.cluster_cidrs, config.service_cidrs))
+        cidrs = config.service_cidrs or service_cidrs(self._cidrs.objects.values() if self._cidrs else ())
+        return self._settings.facts(config.node_name, config.cluster_cidrs, cidrs)
 
     def _stale_flows(self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], int] | None:
         protocols = UDP_AND_TCP if self._settings.reset_connections else UDP
@@ -127,7 +133,7 @@ class ServicePart:
             await ready()
             await self._proxy.run()
 
-        return {
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "services": self._services.run,
             "endpointslices": self._slices.run,
             "proxy": run,
@@ -137,6 +143,10 @@ class ServicePart:
             "proxy health": self._healthz.run,
             "proxy metrics": self._metricsz.run,
         }
+        if self._cidrs is not None:
+            self._cidrs.subscribe(lambda _key, _old, _new: self._proxy.configure(self._facts()))
+            tasks["service CIDRs"] = self._cidrs.run
+        return tasks
 
     def _tune(self) -> None:
         for problem in sysctls.apply(sysctls.plan(self._settings.conntrack, os.cpu_count() or 1)):
@@ -209,6 +219,18 @@ class ServicePart:
             Sample("podwire_proxy_ports", "Ports of Services that are programmed.", frontends),
             Sample("podwire_proxy_conflicts", "Services whose frontend another one holds.", conflicts),
         ]
+
+
+def service_cidrs(objects: Iterable[Json]) -> tuple[str, ...]:
+    """The ranges of ServiceCIDR objects, each once; those that are not written right are left out."""
+    texts = (text for each in objects for text in each.get("spec", {}).get("cidrs", ()))
+    found: set[str] = set()
+    for text in texts:
+        try:
+            found.add(str(ip_network(text)))
+        except ValueError:
+            continue
+    return tuple(sorted(found))
 
 
 def node_port_addresses(facts: NodeFacts, netns: Path | str | None = None) -> tuple[str, ...]:

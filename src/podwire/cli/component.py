@@ -5,34 +5,61 @@ in order on SIGTERM or SIGINT. What a component runs is chosen in its configurat
 the Service proxy alone can run beside another CNI plugin.
 """
 
+import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from podwire.errors import ConfigError
 from podwire.observe import log
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.foreground import run_until_signal
+
+if TYPE_CHECKING:
+    from podwire.agent.config import AgentConfig
 
 _config = click.option("--config", "config_file", metavar="FILE", required=True, help="Configuration (YAML).")
 _kubeconfig = click.option("--kubeconfig", metavar="FILE", help="How to reach the API; wins over the configuration.")
 
 
 @click.command()
-@_config
+@click.option("--config", "config_file", metavar="FILE", help="Configuration (YAML).")
+@click.option("--kube-proxy-config", metavar="FILE", help="Instead: kube-proxy's; Services alone, in its place.")
+@click.option("--hostname-override", metavar="NAME", help="The Node's name, where kube-proxy is replaced.")
 @_kubeconfig
-def agent(config_file: str, kubeconfig: str | None) -> None:
+def agent(
+    config_file: str | None, kube_proxy_config: str | None, hostname_override: str | None, kubeconfig: str | None
+) -> None:
     """Run the node agent: CNI server with address management, routing between nodes, Service proxy.
 
     `parts` in the configuration chooses what runs: [cni, routing, proxy].
     """
     from podwire.agent import config, daemon
 
-    settings = config.load(Path(config_file))
+    if bool(config_file) == bool(kube_proxy_config):
+        raise click.UsageError("expected one of --config and --kube-proxy-config")
+    settings = config.load(Path(config_file)) if config_file else _in_place_of_kube_proxy(str(kube_proxy_config))
+    if hostname_override:
+        settings = msgspec.structs.replace(settings, node_name=hostname_override.strip().lower())
     if kubeconfig:
         settings = msgspec.structs.replace(settings, kubeconfig=kubeconfig)
     log.configure(settings.log_level)
     run_until_signal(lambda: daemon.run(settings, SystemClock()))
+
+
+def _in_place_of_kube_proxy(file: str) -> "AgentConfig":
+    from podwire.agent import kubeproxy
+
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ConfigError(file, "", problem.strerror or str(problem)) from problem
+    found = kubeproxy.parse(text, file, socket.gethostname())
+    for field in found.without_meaning:
+        click.echo(f"podwire: {file}: {field} says nothing to podwire", err=True)
+    return found.config
 
 
 @click.command()

@@ -94,6 +94,7 @@ PODDISRUPTIONBUDGETS = Resource(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, PodDisruptionBudget
 )
 NETWORKPOLICIES = _raw("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+SERVICECIDRS = _raw("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 INGRESSES = _raw("networking.k8s.io", "v1", "ingresses", "Ingress")
 INGRESSCLASSES = _raw("networking.k8s.io", "v1", "ingressclasses", "IngressClass", namespaced=False)
 CUSTOMRESOURCEDEFINITIONS = _raw(

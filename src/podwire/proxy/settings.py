@@ -153,7 +153,7 @@ def normalized(document: Mapping[str, Any], source: str, path: str = "proxy") ->
                 try:
                     values[field] = parse_seconds(values[field])
                 except ValueError as problem:
-                    raise ConfigError(source, f"{path}.{section}.{field}", str(problem)) from problem
+                    raise ConfigError(source, _under(path, f"{section}.{field}"), str(problem)) from problem
     return found
 
 
@@ -166,7 +166,7 @@ def parse_settings(document: Mapping[str, Any], source: str = "configuration", p
         settings = msgspec.convert(normalized(document, source, path), ProxySettings)
     except msgspec.ValidationError as failure:
         problem, _, where = str(failure).partition(" - at `$")
-        field = ".".join(filter(None, (path, where.rstrip("`").lstrip("."))))
+        field = _under(path, where.rstrip("`").lstrip(".")).rstrip(".")
         raise ConfigError(source, field, problem[:1].lower() + problem[1:]) from failure
     check_settings(settings, source, path)
     return settings
@@ -179,9 +179,9 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
     """
     if settings.mode not in DATAPLANES:
         problem = f"{settings.mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
-        raise ConfigError(source, f"{path}.mode", problem)
+        raise ConfigError(source, _under(path, "mode"), problem)
     if not 0 <= settings.masquerade_bit <= 29:
-        raise ConfigError(source, f"{path}.masqueradeBit", f"{settings.masquerade_bit} is not between 0 and 29")
+        raise ConfigError(source, _under(path, "masqueradeBit"), f"{settings.masquerade_bit} is not between 0 and 29")
     interfaces = {
         "BridgeInterface": ("bridgeInterface", settings.detect_local.bridge_interface),
         "InterfaceNamePrefix": ("interfaceNamePrefix", settings.detect_local.interface_name_prefix),
@@ -189,8 +189,8 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
     field, name = interfaces.get(settings.detect_local_mode, ("", ""))
     if field and not _INTERFACE.fullmatch(name):
         problem = f"{name!r} is not a device name, which detectLocalMode {settings.detect_local_mode} needs"
-        raise ConfigError(source, f"{path}.detectLocal.{field}", problem)
-    for each, value in _values(settings.conntrack, f"{path}.conntrack").items():
+        raise ConfigError(source, _under(path, f"detectLocal.{field}"), problem)
+    for each, value in _values(settings.conntrack, _under(path, "conntrack")).items():
         if value < 0:
             raise ConfigError(source, each, f"{value} is less than 0")
     checks: dict[str, Callable[[], object]] = {
@@ -202,7 +202,11 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
         try:
             check()
         except ValueError as problem:
-            raise ConfigError(source, f"{path}.{each}", str(problem)) from problem
+            raise ConfigError(source, _under(path, each), str(problem)) from problem
+
+
+def _under(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
 
 
 def as_keys(settings: ProxySettings, also: Iterable[str] = (), path: str = "proxy") -> dict[str, str]:
@@ -214,11 +218,16 @@ def as_keys(settings: ProxySettings, also: Iterable[str] = (), path: str = "prox
     return dict(sorted((texts | {f"{path}.mode": settings.mode}).items()))
 
 
+def paths() -> frozenset[str]:
+    """Every field there is, by its path in the section."""
+    return frozenset(_values(ProxySettings(), ""))
+
+
 def _values(section: msgspec.Struct, path: str) -> dict[str, Any]:
     """Every field by its path."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(section):
-        value, key = getattr(section, field.name), f"{path}.{field.encode_name}"
+        value, key = getattr(section, field.name), _under(path, field.encode_name)
         if isinstance(value, msgspec.Struct):
             found |= _values(value, key)
         else:

@@ -1,0 +1,223 @@
+"""A fabric, an API server, nodes as namespaces and agents in them, each a process of its own."""
+
+import asyncio
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from podwire.agent import comparison
+from podwire.apiserver import certificates
+from podwire.cni import program
+from podwire.errors import ApiUnreachable, NotFound
+from podwire.kernel import netns
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.kube.resources import NAMESPACES, NODES
+from podwire.observe.fetch import fetch
+from podwire.runtime.clock import SystemClock
+from podwire.state import share
+from podwire.state.drift import Difference
+from podwire.state.share import Share
+
+SERVE = """
+import asyncio, sys
+from pathlib import Path
+from podwire.apiserver.server import run
+from podwire.apiserver.settings import Settings
+d = Path(sys.argv[1])
+asyncio.run(run(Settings(listen=("10.89.0.1:6443",), state=d / "state.db", certificate=d / "srv.crt",
+    key=d / "srv.key", client_ca=d / "ca.crt", signing_key=d / "srv.key")))
+"""
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from podwire.agent import config, daemon
+from podwire.runtime.clock import SystemClock
+asyncio.run(daemon.run(config.load(Path(sys.argv[1])), SystemClock()))
+"""
+
+
+def inside(place: Path, *command: str) -> str:
+    done = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def eventually(check: Callable[[], Any], seconds: float = 10.0) -> Any:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if value := check():
+                return value
+        except (OSError, AssertionError, ApiUnreachable, NotFound):
+            if time.monotonic() > until:
+                raise
+        assert time.monotonic() < until, "not within the time"
+        time.sleep(0.02)
+
+
+class Machine:
+    """Fabric, API server, node namespaces and the agents in them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.fabric = root / "fabric"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        netns.create(self.fabric)
+        for command in (
+            "ip link set lo up",
+            "ip link add br0 type bridge",
+            "ip link set br0 up",
+            "ip address add 10.89.0.1/24 dev br0",
+        ):
+            inside(self.fabric, *command.split())
+        self._certify()
+        self.start_api()
+
+    def _certify(self) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        authority = certificates.make_authority("test", now)
+        server = certificates.issue(authority, "apiserver", [], ["10.89.0.1"], "server", now)
+        admin = certificates.issue(authority, "admin", ["system:masters"], [], "client", now)
+        for name, pair in (("ca", authority), ("srv", server), ("adm", admin)):
+            (self.root / f"{name}.crt").write_bytes(pair.certificate)
+            (self.root / f"{name}.key").write_bytes(pair.key)
+        paths = {name: str(self.root / name) for name in ("ca.crt", "adm.crt", "adm.key")}
+        cluster = {"server": "https://10.89.0.1:6443", "certificate-authority": paths["ca.crt"]}
+        user = {"client-certificate": paths["adm.crt"], "client-key": paths["adm.key"]}
+        self.kubeconfig = self.root / "kubeconfig"
+        self.kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "a",
+                    "clusters": [{"name": "a", "cluster": cluster}],
+                    "users": [{"name": "a", "user": user}],
+                    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+                }
+            )
+        )
+
+    def spawn(self, name: str, place: Path, code: str, argument: Path) -> None:
+        with (self.root / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                ["nsenter", f"--net={place}", sys.executable, "-c", code, str(argument)],
+                stderr=log,
+                stdout=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+
+    def start_api(self) -> None:
+        self.spawn("api", self.fabric, SERVE, self.root)
+        eventually(lambda: self.api("list", NAMESPACES), 20)
+
+    def api(self, verb: str, *arguments: Any, **more: Any) -> Any:
+        async def call() -> Any:
+            client = Client(load_kubeconfig(self.kubeconfig), SystemClock())
+            try:
+                return await getattr(client, verb)(*arguments, **more) or True
+            finally:
+                await client.close()
+
+        with netns.inside(self.fabric):
+            return asyncio.run(call())
+
+    def add_node(self, number: int, parts: tuple[str, ...] = ("cni", "routing"), *, start: bool = True) -> None:
+        name, place = f"node-{number}", self.root / f"node-{number}"
+        netns.create(place)
+        inside(
+            self.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0", "netns", str(place)
+        )
+        inside(self.fabric, "ip", "link", "set", f"n{number}", "master", "br0", "up")
+        for command in (
+            "ip link set lo up",
+            "ip link set eth0 up",
+            f"ip address add 10.89.0.{10 + number}/24 dev eth0",
+            "ip route add default via 10.89.0.1",
+        ):
+            inside(place, *command.split())
+        address = {"type": "InternalIP", "address": f"10.89.0.{10 + number}"}
+        cidr = f"10.244.{number}.0/24"
+        self.api(
+            "create",
+            NODES,
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name},
+                "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+            },
+        )
+        self.api("patch", NODES, name, {"status": {"addresses": [address]}}, subresource="status")
+        (self.root / f"{name}.yaml").write_text(
+            json.dumps(
+                {
+                    "nodeName": name,
+                    "kubeconfig": str(self.kubeconfig),
+                    "parts": list(parts),
+                    "runDir": str(self.root / f"{name}-run"),
+                    "stateDir": str(self.root / f"{name}-state"),
+                    "clusterCIDRs": ["10.244.0.0/16"],
+                    "health": {"port": 9440},
+                }
+            )
+        )
+        if start:
+            self.start_agent(name)
+
+    def start_agent(self, name: str) -> None:
+        self.spawn(name, self.root / name, AGENT, self.root / f"{name}.yaml")
+
+    def kill(self, name: str) -> None:
+        process = self.processes[name]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def ready(self, name: str) -> bool:
+        with netns.inside(self.root / name), urlopen("http://127.0.0.1:9440/readyz", timeout=1) as answer:
+            return bool(answer.status == 200)
+
+    def state(self, name: str) -> list[Share]:
+        return share.parse(fetch(self.root / f"{name}-run/agent.sock", "/state"))
+
+    def drift(self, name: str) -> list[Difference]:
+        return self.drift_at(self.root / f"{name}-run/agent.sock", name)
+
+    def drift_at(self, agent: Path, name: str) -> list[Difference]:
+        return list(comparison.compare(share.parse(fetch(agent, "/state")), self.root / name))
+
+    def pod(self, node: str, name: str) -> str:
+        place = self.root / "pods" / name
+        netns.create(place)
+        environment = {
+            "CNI_COMMAND": "ADD",
+            "CNI_CONTAINERID": f"c-{name}",
+            "CNI_NETNS": str(place),
+            "CNI_IFNAME": "eth0",
+            "PODWIRE_CNI_SOCKET": str(self.root / f"{node}-run" / "cni.sock"),
+        }
+        done = subprocess.run(
+            [str(program.path())],
+            env=environment,
+            capture_output=True,
+            check=False,
+            input=b'{"cniVersion": "1.0.0", "name": "podwire"}',
+        )
+        assert done.returncode == 0, done.stdout
+        return str(json.loads(done.stdout)["ips"][0]["address"].partition("/")[0])
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        for place in [*(self.root / "pods").glob("*"), *self.root.glob("node-?"), self.fabric]:
+            netns.delete(place)

@@ -1,0 +1,325 @@
+"""The agent in kube-proxy's place: it finds kube-proxy's rules in force, and no connection fails while it takes over.
+
+The rules are those that kube-proxy 1.36 writes in its modes iptables and nftables for one Service with two endpoints.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.kernel.agentmachine import Machine, eventually, inside
+
+from podwire.kernel import netns
+from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+NODE = "10.89.0.11"
+PODS = ("10.244.1.2", "10.244.1.3")
+IPTABLES = """
+*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-PROXY-CANARY - [0:0]
+:KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
+:KUBE-EXT-CDGGSHYLG3RE2FKL - [0:0]
+:KUBE-SEP-7WW7JE3MKVJF5U6Q - [0:0]
+:KUBE-SEP-R377EZRFZZ6RNEZZ - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-CDGGSHYLG3RE2FKL
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-NODEPORTS -p tcp -m tcp --dport 30080 -j KUBE-EXT-CDGGSHYLG3RE2FKL
+-A KUBE-EXT-CDGGSHYLG3RE2FKL -j KUBE-MARK-MASQ
+-A KUBE-EXT-CDGGSHYLG3RE2FKL -j KUBE-SVC-CDGGSHYLG3RE2FKL
+-A KUBE-SVC-CDGGSHYLG3RE2FKL ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ
+-A KUBE-SVC-CDGGSHYLG3RE2FKL -m statistic --mode random --probability 0.5 -j KUBE-SEP-7WW7JE3MKVJF5U6Q
+-A KUBE-SVC-CDGGSHYLG3RE2FKL -j KUBE-SEP-R377EZRFZZ6RNEZZ
+-A KUBE-SEP-7WW7JE3MKVJF5U6Q -s 10.244.1.2/32 -j KUBE-MARK-MASQ
+-A KUBE-SEP-7WW7JE3MKVJF5U6Q -p tcp -m tcp -j DNAT --to-destination 10.244.1.2:8080
+-A KUBE-SEP-R377EZRFZZ6RNEZZ -s 10.244.1.3/32 -j KUBE-MARK-MASQ
+-A KUBE-SEP-R377EZRFZZ6RNEZZ -p tcp -m tcp -j DNAT --to-destination 10.244.1.3:8080
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
+-A KUBE-POSTROUTING -j MASQUERADE --random-fully
+COMMIT
+*filter
+:KUBE-FORWARD - [0:0]
+:KUBE-SERVICES - [0:0]
+-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+-A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+COMMIT
+"""
+NFTABLES = """
+table ip kube-proxy {
+ set cluster-ips {
+  type ipv4_addr
+  elements = { 10.96.0.10 }
+ }
+ set nodeport-ips {
+  type ipv4_addr
+  elements = { 10.89.0.11 }
+ }
+ set hairpin-connections {
+  type ipv4_addr . ipv4_addr . inet_proto . inet_service
+  elements = { 10.244.1.2 . 10.244.1.2 . tcp . 8080, 10.244.1.3 . 10.244.1.3 . tcp . 8080 }
+ }
+ map service-ips {
+  type ipv4_addr . inet_proto . inet_service : verdict
+  elements = { 10.96.0.10 . tcp . 80 : goto service-web }
+ }
+ map service-nodeports {
+  type inet_proto . inet_service : verdict
+  elements = { tcp . 30080 : goto external-web }
+ }
+ chain nat-prerouting {
+  type nat hook prerouting priority -100
+  jump services
+ }
+ chain nat-output {
+  type nat hook output priority -100
+  jump services
+ }
+ chain nat-postrouting {
+  type nat hook postrouting priority 100
+  jump masquerading
+ }
+ chain filter-forward {
+  type filter hook forward priority 0
+  ct state new jump cluster-ips-check
+ }
+ chain filter-output {
+  type filter hook output priority 0
+  ct state new jump cluster-ips-check
+ }
+ chain services {
+  ip daddr @cluster-ips ip saddr != 10.244.0.0/16 meta mark set meta mark or 0x4000
+  ip daddr . meta l4proto . th dport vmap @service-ips
+  ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports
+ }
+ chain external-web {
+  meta mark set meta mark or 0x4000
+  goto service-web
+ }
+ chain service-web {
+  meta l4proto tcp dnat ip to numgen random mod 2 map { 0 : 10.244.1.2 . 8080, 1 : 10.244.1.3 . 8080 }
+ }
+ chain masquerading {
+  meta mark & 0x4000 != 0 meta mark set meta mark xor 0x4000 masquerade fully-random
+  ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections masquerade fully-random
+ }
+ chain cluster-ips-check {
+  ip daddr @cluster-ips reject
+  ip daddr 10.96.0.0/16 drop
+ }
+}
+"""
+FOREIGN = (
+    "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A KUBE-FIREWALL -s 198.51.100.7/32 -j DROP\nCOMMIT\n"
+)
+CONFIGURATION = """
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clientConnection: {{kubeconfig: {kubeconfig}}}
+clusterCIDR: 10.244.0.0/16
+hostnameOverride: node-1
+mode: {mode}
+"""
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {
+        "type": "NodePort",
+        "clusterIP": "10.96.0.10",
+        "ports": [{"name": "http", "port": 80, "targetPort": 8080, "nodePort": 30080}],
+    },
+}
+SLICE = {
+    "apiVersion": "discovery.k8s.io/v1",
+    "kind": "EndpointSlice",
+    "metadata": {"name": "web-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+    "addressType": "IPv4",
+    "ports": [{"name": "http", "port": 8080}],
+    "endpoints": [{"addresses": [address], "nodeName": "node-1"} for address in PODS],
+}
+ECHO = """
+import asyncio
+async def serve(reader, writer):
+    while data := await reader.read(100):
+        writer.write(data)
+    writer.close()
+async def main():
+    server = await asyncio.start_server(serve, "", 8080)
+    print("up", flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+class Node(Machine):
+    """One node with two pods behind a bridge, kube-proxy's rules, and somebody outside who knows the way."""
+
+    def prepare(self) -> None:
+        self.add_node(1, ("proxy",), start=False)
+        inside(self.root / "node-1", "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for number, address in enumerate(PODS):
+            self._add_pod(number, address)
+        inside(self.fabric, "ip", "route", "add", "10.96.0.0/16", "via", NODE)
+        inside(self.fabric, "ip", "route", "add", "10.244.1.0/24", "via", NODE)
+        self.api("create", SERVICES, SERVICE, "default")
+        self.api("create", ENDPOINTSLICES, SLICE, "default")
+
+    def _add_pod(self, number: int, address: str) -> None:
+        place = self.root / "pods" / str(number)
+        netns.create(place)
+        node = self.root / "node-1"
+        inside(node, "ip", "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", str(place))
+        inside(node, "ip", "link", "set", f"v{number}", "address", f"02:00:00:00:01:0{number}", "up")
+        inside(node, "ip", "route", "add", address, "dev", f"v{number}")
+        for command in (
+            "ip link set lo up",
+            f"ip address add {address}/32 dev eth0",
+            "ip link set eth0 up",
+            "ip route add 169.254.1.1 dev eth0",
+            "ip route add default via 169.254.1.1 dev eth0",
+            f"ip neigh add 169.254.1.1 lladdr 02:00:00:00:01:0{number} dev eth0",
+        ):
+            inside(place, *command.split())
+        server = subprocess.Popen(
+            ["nsenter", f"--net={place}", sys.executable, "-c", ECHO], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self.processes[f"pod {number}"] = server
+        with server.stdout as out:  # type: ignore[union-attr]
+            assert out.readline()
+
+    def feed(self, text: str, *command: str) -> None:
+        subprocess.run(["nsenter", f"--net={self.root}/node-1", *command], input=text.encode(), check=True)
+
+    def replace_kube_proxy(self, mode: str) -> None:
+        """Starts the agent with kube-proxy's file, in a /run of its own."""
+        file = self.root / "kube-proxy.yaml"
+        file.write_text(CONFIGURATION.format(kubeconfig=self.kubeconfig, mode=mode))
+        (self.root / "run").mkdir()
+        own_run = f"mkdir -p /run/podwire && mount --bind {self.root}/run /run/podwire"
+        script = f"{own_run} && exec {sys.executable} -m podwire.cli.main agent --kube-proxy-config {file}"
+        with (self.root / "agent.log").open("ab") as log:
+            self.processes["agent"] = subprocess.Popen(
+                ["nsenter", f"--net={self.root}/node-1", "unshare", "--mount", "sh", "-c", script],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )  # fmt: skip
+
+
+class Client(threading.Thread):
+    """Connects to one address after another until it is told to stop."""
+
+    def __init__(self, place: Path, address: str, port: int) -> None:
+        super().__init__(daemon=True)
+        self.place, self.target = place, (address, port)
+        self.connections, self.problems = 0, list[str]()
+        self.stopping = False
+
+    def run(self) -> None:
+        while not self.stopping:
+            with netns.inside(self.place):
+                one = socket.socket()
+            with one:
+                one.settimeout(2)
+                try:
+                    one.connect(self.target)
+                    one.sendall(b"x")
+                    assert one.recv(1) == b"x"
+                except OSError as problem:
+                    self.problems.append(f"{self.target}: {problem}")
+            self.connections += 1
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    try:
+        made.prepare()
+        yield made
+    finally:
+        made.close()
+        for log in tmp_path.glob("*.log"):
+            print(log.name, log.read_text()[-3000:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["nftables", "iptables"])
+@pytest.mark.parametrize("was", ["nftables", "iptables"])
+def test_no_connection_fails_while_the_agent_takes_over(node: Node, was: str, mode: str) -> None:
+    place = node.root / "node-1"
+    node.feed(FOREIGN, "iptables-restore", "--noflush")
+    if was == "iptables":
+        node.feed(IPTABLES, "iptables-restore", "--noflush")
+    else:
+        node.feed(NFTABLES, "nft", "-f", "-")
+    clients = [
+        Client(node.fabric, "10.96.0.10", 80),
+        Client(node.fabric, NODE, 30080),
+        Client(node.root / "pods/0", "10.96.0.10", 80),
+        Client(place, "10.96.0.10", 80),
+    ]
+    with netns.inside(node.fabric):
+        lasting = socket.create_connection((NODE, 30080), 3)
+    for client in clients:
+        client.start()
+    try:
+        eventually(lambda: all(client.connections > 20 for client in clients))
+        node.replace_kube_proxy(mode)
+        if mode == "nftables":
+            eventually(lambda: "podwire-proxy" in inside(place, "nft", "list", "tables"), 20)
+            eventually(lambda: "KUBE-SVC" not in inside(place, "iptables-save"), 20)
+        else:
+            # The comments are the agent's, the names of the chains are kube-proxy's.
+            eventually(lambda: "default/web:http" in inside(place, "iptables-save"), 20)
+        eventually(lambda: "table ip kube-proxy" not in inside(place, "nft", "list", "tables"), 20)
+        eventually(lambda: all(client.connections > 200 for client in clients), 30)
+        lasting.sendall(b"y")
+        assert lasting.recv(1) == b"y"
+    finally:
+        for client in clients:
+            client.stopping = True
+        for client in clients:
+            client.join()
+        lasting.close()
+    assert [client.problems for client in clients] == [[], [], [], []]
+    kept = inside(place, "iptables", "-S", "KUBE-FIREWALL").splitlines()
+    assert kept == ["-N KUBE-FIREWALL", "-A KUBE-FIREWALL -s 198.51.100.7/32 -j DROP"]
+    assert node.drift_at(node.root / "run/agent.sock", "node-1") == []
+
+
+@pytest.mark.slow
+def test_unallocated_addresses_follow_the_cluster_s_ranges(node: Node) -> None:
+    """Without ``serviceCIDRs`` in the configuration, they are those of the API's ServiceCIDR objects."""
+    node.replace_kube_proxy("nftables")
+    place = node.root / "node-1"
+
+    def table() -> str:
+        return inside(place, "nft", "list", "table", "ip", "podwire-proxy")
+
+    eventually(lambda: "10.96.0.0/16" in table(), 20)
+    assert "10.112.0.0/16" not in table()
+    more = {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
+            "spec": {"cidrs": ["10.112.0.0/16"]}}  # fmt: skip
+    node.api("create", SERVICECIDRS, more)
+    eventually(lambda: "10.112.0.0/16" in table())
+    assert "10.96.0.0/16" in table()

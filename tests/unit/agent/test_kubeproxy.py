@@ -1,0 +1,137 @@
+"""kube-proxy's configuration as an agent's."""
+
+import pytest
+
+from podwire.agent.kubeproxy import parse
+from podwire.errors import ConfigError
+from podwire.proxy.settings import ProxySettings, parse_settings
+
+HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+KUBEADM = (
+    HEAD
+    + """
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16,fd44::/48
+configSyncPeriod: 0s
+conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null, tcpEstablishedTimeout: null,
+            udpStreamTimeout: 0s, udpTimeout: 0s}
+detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s,
+       tcpTimeout: 0s, udpTimeout: 0s}
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
+metricsBindAddress: ""
+mode: ""
+nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
+"""
+)
+
+
+def settings(text: str) -> ProxySettings:
+    found = parse(HEAD + text, "kp.yaml", "Node-1").config
+    return parse_settings(found.proxy)
+
+
+def test_what_kubeadm_writes() -> None:
+    found = parse(KUBEADM, "kp.yaml", "Node-1")
+    config = found.config
+    assert (config.node_name, config.parts, config.settings) == ("node-1", ("proxy",), "")
+    assert config.kubeconfig == "/var/lib/kube-proxy/kubeconfig.conf"
+    assert config.cluster_cidrs == ("10.244.0.0/16", "fd44::/48")
+    assert parse_settings(config.proxy) == ProxySettings(node_port_addresses=("0.0.0.0/0", "::/0"))
+    assert {name for name in found.without_meaning if not name.startswith("logging.")} == {"bindAddress"}
+
+
+def test_what_has_the_same_name_is_taken() -> None:
+    found = settings(
+        """
+mode: iptables
+detectLocalMode: BridgeInterface
+detectLocal: {bridgeInterface: cni0}
+nodePortAddresses: [192.168.0.0/16]
+conntrack: {maxPerCore: 0, min: 5, tcpEstablishedTimeout: 2h, udpTimeout: 1m30s, tcpBeLiberal: true}
+"""
+    )
+    assert (found.mode, found.pod_interface, found.node_port_addresses) == ("iptables", "cni0", ("192.168.0.0/16",))
+    assert (found.conntrack.max_per_core, found.conntrack.min, found.conntrack.tcp_be_liberal) == (0, 5, True)
+    assert (found.conntrack.tcp_established_timeout, found.conntrack.udp_timeout) == (7200, 90)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bit", "every", "node_ports"),
+    [
+        ("", 3, True, ("0.0.0.0/0", "::/0")),
+        ("iptables", 3, True, ("0.0.0.0/0", "::/0")),
+        ("nftables", 5, False, ("primary",)),
+    ],
+)
+def test_the_mode_has_settings_of_its_own(mode: str, bit: int, every: bool, node_ports: tuple[str, ...]) -> None:
+    text = "iptables: {masqueradeBit: 3, masqueradeAll: true}\nnftables: {masqueradeBit: 5}\n"
+    found = settings(f"{text}mode: {mode!r}\n")
+    assert found.mode == (mode or ProxySettings().mode)
+    assert (found.masquerade_bit, found.masquerade_all, found.node_port_addresses) == (bit, every, node_ports)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("10.0.0.1", ("10.0.0.1", 10256)),
+        ("10.0.0.1:80", ("10.0.0.1", 80)),
+        ("'::'", ("::", 10256)),
+        ("'[::]'", ("::", 10256)),
+        ("'[::]:80'", ("::", 80)),
+    ],
+)
+def test_an_address_may_be_without_a_port(text: str, wanted: tuple[str, int]) -> None:
+    assert settings(f"healthzBindAddress: {text}").healthz == wanted
+
+
+def test_the_metrics_have_another_port() -> None:
+    assert settings("metricsBindAddress: 0.0.0.0").metrics == ("0.0.0.0", 10249)
+
+
+def test_names_and_gates() -> None:
+    text = HEAD + "hostnameOverride: ' Other '\nfeatureGates: {AllowServiceExternalIPs: false, Else: true}\n"
+    found = parse(text, "kp.yaml", "node-1")
+    assert found.config.node_name == "other"
+    assert parse_settings(found.config.proxy).allow_external_ips is False
+    assert found.without_meaning == ("featureGates.Else",)
+    periods = parse(HEAD + "iptables: {syncPeriod: 5s}\noomScoreAdj: -998\n", "kp.yaml", "node-1")
+    assert periods.without_meaning == ("iptables.syncPeriod", "oomScoreAdj")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodeName: a", "kp.yaml: kind: expected KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1"),
+        ("[", "kp.yaml: not YAML"),
+        (HEAD + "mode: kernelspace", "kp.yaml: mode: 'kernelspace' is not a mode of Linux"),
+        (HEAD + "sockets: 5", "kp.yaml: sockets: is not a field of KubeProxyConfiguration"),
+        (HEAD + "conntrack: {maxx: 5}", "kp.yaml: conntrack.maxx: is not a field"),
+        (HEAD + "conntrack: {min: many}", "kp.yaml: conntrack.min: expected `int`"),
+        (HEAD + "clusterCIDR: ten", "kp.yaml: clusterCIDR: 'ten' does not appear to be"),
+        (HEAD + "detectLocalMode: BridgeInterface", "kp.yaml: detectLocal.bridgeInterface: '' is not a device name"),
+        (HEAD + "nodePortAddresses: [ten]", "kp.yaml: nodePortAddresses: 'ten' does not appear to be"),
+        (HEAD + "iptables: {masqueradeBit: 31}", "kp.yaml: masqueradeBit: 31 is not between 0 and 29"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "kp.yaml", "node-1")
+    assert str(caught.value).startswith(words)
