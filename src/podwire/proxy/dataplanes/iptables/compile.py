@@ -20,24 +20,15 @@ from podwire.proxy.dataplanes.iptables.layout import (
     NODE_PORTS,
     REFUSED,
     SERVICES,
-    ChainKey,
     Layout,
-    comment,
-    host,
 )
 from podwire.proxy.dataplanes.iptables.names import PortChains
+from podwire.proxy.frontends import Frontend
 from podwire.proxy.servicemap import Endpoint, ServicePort, of_family
+from podwire.proxy.xtables.ownership import ChainKey, comment, host
 from podwire.state.iptables import Rules
 
 _SCALE = 0x80000000  # linux/netfilter/xt_statistic.h: probabilities are 31 bits
-
-
-class Frontend(msgspec.Struct, frozen=True, gc=False, order=True):
-    """One way in; no address: a node port."""
-
-    address: str
-    protocol: str
-    port: int
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -45,15 +36,6 @@ class Compiled(msgspec.Struct, frozen=True):
 
     chains: dict[str, Rules] = {}
     shared: dict[ChainKey, dict[str, None]] = {}
-
-
-def frontends(port: ServicePort) -> frozenset[Frontend]:
-    """All ways in to a port."""
-    addresses = {port.cluster_ip, *port.external_ips, *port.load_balancer_ips}
-    found = {Frontend(address, port.protocol, port.port) for address in addresses}
-    if port.node_port:
-        found.add(Frontend("", port.protocol, port.node_port))
-    return frozenset(found)
 
 
 def compile_service(layout: Layout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 import msgspec
 
 from podwire.proxy.claims import Claims
-from podwire.proxy.dataplanes.iptables.compile import Compiled, Frontend, compile_service, frontends
-from podwire.proxy.dataplanes.iptables.layout import SHARED, ChainKey, Layout
-from podwire.proxy.dataplanes.iptables.restore import Delta, canonical
+from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
+from podwire.proxy.dataplanes.iptables.layout import SHARED, Layout
+from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, Delta
+from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.xtables.ownership import ChainKey
 from podwire.state.iptables import TABLES, Rules, Ruleset
 
 _FEW = 8
@@ -43,7 +45,7 @@ class Contents:
         for (table, name), rules in self.layout.chains().items():
             chains[table][name] = rules
         for key, found in self._shared.items():
-            chains[key[0]][key[1]] = canonical(key, (*found, *self.layout.tail(key)))
+            chains[key[0]][key[1]] = OWNERSHIP.canonical(key, (*found, *self.layout.tail(key)))
         chains["nat"] |= self._chains
         jumps = self.layout.jumps()
         return tuple(

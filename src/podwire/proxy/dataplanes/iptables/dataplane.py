@@ -10,31 +10,22 @@ leaves everything in force; ``remove`` takes away our chains, of both kinds, and
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import netns
-from podwire.kernel.iptables import Iptables, Kind, Programs, Ticker, choose, find, legacy_tables, nft_tables
-from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.kernel.iptables import Iptables, Programs, choose
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import Layout
-from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK, MARK
-from podwire.proxy.dataplanes.iptables.restore import (
-    Saved,
-    canonical,
-    count_tables,
-    ours,
-    removal,
-    repair,
-    repair_in_parts,
-)
+from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK
+from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, repair_in_parts
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
-from podwire.state.iptables import TABLES, Ruleset, parse_save
+from podwire.proxy.xtables import kernel as xtables
+from podwire.proxy.xtables.restore import Saved, count_tables, repair
+from podwire.state.iptables import Ruleset
 
 FAMILIES = ("ip", "ip6")
-_POLL_S = 30.0  # as kube-proxy's syncPeriod
 _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 
 
@@ -46,54 +37,6 @@ class _Rules:
         self.contents: Contents | None = None
 
 
-class _NftWatch:
-    """Notifications of nf_tables, without those of our own calls."""
-
-    def __init__(self, place: Path | str | None) -> None:
-        self._nft = Nft(place)
-        self._monitor = NftMonitor(place)
-        self._unheard = False
-        self.started = self._monitor.leave_out
-        self.fileno = self._monitor.fileno
-
-    def changed(self) -> bool:
-        found = self._monitor.changed()
-        unheard, self._unheard = self._unheard, False
-        return unheard or any(f in ("", *FAMILIES) and t in ("", *TABLES) for f, t in found)
-
-    def unheard(self, write: Callable[[], int]) -> None:
-        """Does a large write that returns how many tables it changed, while nothing is told."""
-        self._monitor.pause()
-        before = self._nft.generation()
-        count = -1
-        try:
-            count = write()
-        finally:
-            self._monitor.resume()
-            self._unheard = self._nft.generation() != before + count
-
-    def close(self) -> None:
-        self._monitor.close()
-        self._nft.close()
-
-
-class _Poll:
-    """Legacy rules change in silence."""
-
-    def __init__(self) -> None:
-        self._ticker = Ticker(_POLL_S)
-        self.fileno = self._ticker.fileno
-        self.changed = self._ticker.ticked
-        self.close = self._ticker.close
-
-    def started(self, process: int) -> None:
-        """Of no interest here."""
-
-    def unheard(self, write: Callable[[], int]) -> None:
-        """Nothing is told anyway."""
-        write()
-
-
 class IptablesDataPlane:
     """Services through iptables in one network namespace (None: that of this process)."""
 
@@ -101,10 +44,10 @@ class IptablesDataPlane:
     instant = False
 
     def __init__(self, facts: NodeFacts, place: Path | str | None = None, programs: Programs | None = None) -> None:
-        self.programs = programs or _held_by(place) or choose(place)
+        self.programs = programs or xtables.held_by(place, OWNERSHIP) or choose(place)
         self._place = place
         self._facts = facts
-        self._watch = _NftWatch(place) if self.programs.kind == "nft" else _Poll()
+        self._watch = xtables.watch(self.programs, OWNERSHIP, place)
         self._rules = {family: _Rules(family, self.programs, place) for family in FAMILIES}
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._missing: set[str] = set()
@@ -131,7 +74,7 @@ class IptablesDataPlane:
 
         Raises: KernelError.
         """
-        self._watch.unheard(lambda: sum(_remove(rules.tool) for rules in self._rules.values()))
+        self._watch.unheard(lambda: sum(xtables.remove(rules.tool, OWNERSHIP) for rules in self._rules.values()))
         self._lost = True
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
@@ -160,7 +103,7 @@ class IptablesDataPlane:
             contents = Contents(Layout(family, self._facts, liberal=self._liberal()))
             contents.change(_family_map(self._services, family))
             try:
-                texts = tuple(self._repair(parse_save(rules.tool.save()), contents.rulesets()))
+                texts = tuple(self._repair(xtables.read(rules.tool), contents.rulesets()))
                 for text in texts:
                     rules.tool.restore(text)
             except KernelError:
@@ -176,7 +119,7 @@ class IptablesDataPlane:
         """Legacy takes each text for a whole new table, so it gets one."""
         if self.programs.kind == "nft":
             yield from repair_in_parts(saved, wanted)
-        elif text := repair(saved, wanted):
+        elif text := repair(saved, wanted, OWNERSHIP):
             yield text
 
     def _liberal(self) -> bool:
@@ -240,50 +183,12 @@ class IptablesDataPlane:
             )
 
 
-def _remove(tool: Iptables) -> int:
-    """Takes our rules of one family away; how many tables that changed."""
-    text = removal(parse_save(tool.save()))
-    tool.restore(text)
-    return count_tables(text)
-
-
-def _left(place: Path | str | None, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
-    """Kinds of iptables in which rules with one of the marks are, and all that they print, by family.
-
-    Where no table of iptables exists no program is run.
-    """
-    kinds: tuple[tuple[Kind, bool], ...] = (("nft", bool(nft_tables(place))), ("legacy", bool(legacy_tables(place))))
-    for kind, used in kinds:
-        programs = find(kind) if used else None
-        if programs is None:
-            continue
-        saved: dict[str, Saved] = {}
-        for family in FAMILIES:
-            with Iptables(family, programs, place) as tool:
-                saved[family] = parse_save(tool.save())
-        if any(mark in tables.get("nat", {}) for tables in saved.values() for mark in marks):
-            yield programs, saved
-
-
-def _held_by(place: Path | str | None) -> Programs | None:
-    """The kind that holds rules of an earlier run, where both are in use; a start goes on with that one."""
-    if not nft_tables(place) or not legacy_tables(place):
-        return None
-    return next((programs for programs, _ in _left(place, MARK)), None)
-
-
 def clear(place: Path | str | None = None) -> bool:
     """Takes away what an earlier data plane of this mode left, or kube-proxy; whether there was anything.
 
     Raises: KernelError.
     """
-    found = False
-    for programs, saved in _left(place, MARK, KUBE_PROXY_MARK):
-        found = True
-        for family, tables in saved.items():
-            with Iptables(family, programs, place) as tool:
-                tool.restore(removal(tables))
-    return found
+    return xtables.clear(place, OWNERSHIP, KUBE_PROXY_MARK)
 
 
 def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
@@ -291,24 +196,7 @@ def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
 
     Raises: KernelError.
     """
-    return tuple(
-        _own_part(family, table, tables.get(table, {}))
-        for _, saved in _left(place, MARK)
-        for family, tables in saved.items()
-        for table in TABLES
-    )
-
-
-def _own_part(family: str, table: str, chains: Mapping[str, Sequence[str]]) -> Ruleset:
-    own = {chain: canonical((table, chain), rules) for chain, rules in chains.items() if ours(table, chain)}
-    jumps = tuple(
-        (chain, rule)
-        for chain, rules in chains.items()
-        if chain not in own
-        for rule in rules
-        if ours(table, rule.rpartition("-j ")[2].partition(" ")[0])
-    )
-    return Ruleset(family=family, table=table, chains=own, jumps=jumps)
+    return xtables.held(place, OWNERSHIP)
 
 
 def _family_map(services: ServiceMap, family: str) -> Mapping[str, tuple[ServicePort, ...]]:

@@ -12,6 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
 from podwire.proxy.dataplanes.iptables.names import MARK
 from podwire.proxy.servicemap import NodeFacts, of_family
+from podwire.proxy.xtables.ownership import ChainKey, comment, host
 from podwire.state.iptables import Rules
 
 SERVICES = ("nat", "KUBE-SERVICES")
@@ -25,24 +26,11 @@ CLUSTER_IPS = ("filter", "KUBE-CLUSTER-IPS")
 SHARED = (SERVICES, NODE_PORTS, REFUSED, EXTERNAL_REFUSED, FIREWALL, HEALTH_PORTS, CLUSTER_IPS)
 """Chains to which every Service adds rules of its own. Those rules exclude each other, so their order is free."""
 
-ChainKey = tuple[str, str]
-"""Table and chain."""
-
 Network = IPv4Network | IPv6Network
 
 _LOOPBACK: dict[str, Network] = {"ip": ip_network("127.0.0.0/8"), "ip6": ip_network("::1/128")}
 _NEW = "-m conntrack --ctstate NEW"
 _LAST = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
-
-
-def comment(text: str) -> str:
-    """The match that does nothing but carry a text."""
-    return f'-m comment --comment "{text}"'
-
-
-def host(address: str) -> str:
-    """One address, as iptables-save prints it."""
-    return f"{address}/128" if ":" in address else f"{address}/32"
 
 
 class Layout:

@@ -8,9 +8,9 @@ import hashlib
 from base64 import b32encode
 
 from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.xtables.ownership import IPTABLES_MARK
 
-MARK = "PODWIRE-PROXY"
-"""An empty chain of ``nat`` that says whose the others are: kube-proxy's have the same names."""
+MARK = IPTABLES_MARK
 
 KUBE_PROXY_MARK = "KUBE-PROXY-CANARY"
 """The chain by which kube-proxy notices that its rules were taken away."""

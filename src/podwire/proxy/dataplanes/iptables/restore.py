@@ -5,27 +5,30 @@ begins before the translation in ``nat`` ends, and ends after it begins: a Servi
 endpoint is never without an answer. Chains that the text does not name stay as they are.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from podwire.proxy.dataplanes.iptables.layout import SHARED, ChainKey
+from podwire.proxy.dataplanes.iptables.layout import SHARED
 from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK, MARK, OWN_PREFIXES
-from podwire.state.iptables import TABLES, Rules, Ruleset
+from podwire.proxy.xtables.ownership import ChainKey, Ownership
+from podwire.proxy.xtables.restore import Saved, chains_text, document, repair
+from podwire.state.iptables import Rules, Ruleset
 
-Saved = Mapping[str, Mapping[str, Sequence[str]]]
-"""Rules by chain by table, as ``state.iptables.parse_save`` gives them."""
-
-_ORDER = ("nat", "filter")
-"""A whole load translates before it refuses."""
-
-CONSTANT: Mapping[str, frozenset[str]] = {
-    "nat": frozenset((MARK, KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ", "KUBE-MARK-OUTSIDE",
-                      "KUBE-POSTROUTING")),
-    "filter": frozenset((KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-FORWARD",
-                         "KUBE-PROXY-FIREWALL", "KUBE-CLUSTER-IPS", "KUBE-REFUSE")),
-}  # fmt: skip
-"""Chains that are ours by name; others that begin with KUBE- may be kubelet's."""
+OWNERSHIP = Ownership(
+    mark=MARK,
+    tables=("nat", "filter"),
+    constant={
+        "nat": frozenset((MARK, KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ",
+                          "KUBE-MARK-OUTSIDE", "KUBE-POSTROUTING")),
+        "filter": frozenset((KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS",
+                             "KUBE-FORWARD", "KUBE-PROXY-FIREWALL", "KUBE-CLUSTER-IPS", "KUBE-REFUSE")),
+    },
+    prefixes=OWN_PREFIXES,
+    free=frozenset(SHARED),
+    is_tail=lambda rule: rule.endswith((" -j KUBE-NODEPORTS", " -j KUBE-CLUSTER-IPS", 'of no service" -j DROP')),
+)  # fmt: skip
+"""The chains of this mode. A whole load translates before it refuses."""
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -51,7 +54,7 @@ class Delta(msgspec.Struct, frozen=True):
             ("filter", self._rewritten(refusing)),
             ("filter", self._leave(refusing)),
         )
-        return _document(blocks)
+        return document(blocks)
 
     def _enter(self, keys: Iterable[ChainKey]) -> Iterator[str]:
         for key in keys:
@@ -62,47 +65,15 @@ class Delta(msgspec.Struct, frozen=True):
             yield from (f"-D {key[1]} {rule}" for rule in self.delete.get(key, ()))
 
     def _rewritten(self, keys: Iterable[ChainKey]) -> Iterator[str]:
-        yield from _chains({key[1]: self.rewrite[key] for key in keys if key in self.rewrite})
+        yield from chains_text({key[1]: self.rewrite[key] for key in keys if key in self.rewrite})
 
     def _nat(self, shared: list[ChainKey]) -> Iterator[str]:
         whole = {key[1]: self.rewrite[key] for key in shared if key in self.rewrite}
         flushed: dict[str, Rules] = dict.fromkeys(self.gone, ())
-        yield from _chains({**whole, **self.chains, **flushed})
+        yield from chains_text({**whole, **self.chains, **flushed})
         yield from self._leave(shared)
         yield from self._enter(shared)
         yield from (f"-X {chain}" for chain in self.gone)
-
-
-def _chains(chains: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """Whole chains; naming one empties it, or makes it."""
-    yield from (f":{chain} - [0:0]" for chain in chains)
-    for chain, rules in chains.items():
-        yield from (f"-A {chain} {rule}" for rule in rules)
-
-
-def _document(blocks: Iterable[tuple[str, Iterable[str]]]) -> str:
-    lines: list[str] = []
-    for table, body in blocks:
-        inside = list(body)
-        if inside:
-            lines += (f"*{table}", *inside, "COMMIT")
-    return "\n".join(lines) + "\n" if lines else ""
-
-
-def count_tables(text: str) -> int:
-    """How many times a text changes a table."""
-    return text.count("COMMIT\n")
-
-
-def ours(table: str, chain: str) -> bool:
-    """Whether a chain is podwire's (or kube-proxy's) by its name."""
-    return chain in CONSTANT.get(table, ()) or (table == "nat" and chain.startswith(OWN_PREFIXES))
-
-
-def repair(saved: Saved, wanted: Iterable[Ruleset]) -> str:
-    """The text that makes the kernel hold what is wanted and nothing else of ours; empty when it does."""
-    by_table = {each.table: each for each in wanted}
-    return _document((table, _repair_table(saved.get(table, {}), by_table[table])) for table in _ORDER)
 
 
 def repair_in_parts(saved: Saved, wanted: Iterable[Ruleset]) -> Iterator[str]:
@@ -123,9 +94,9 @@ def repair_in_parts(saved: Saved, wanted: Iterable[Ruleset]) -> Iterator[str]:
     if len(bulk) > PART:
         bulk.sort(key=_rank)
         for first in range(0, len(bulk), PART):
-            yield _document([("nat", _chains({chain: nat.chains[chain] for chain in bulk[first : first + PART]}))])
+            yield document([("nat", chains_text({chain: nat.chains[chain] for chain in bulk[first : first + PART]}))])
         saved = {**saved, "nat": {**have, **{chain: nat.chains[chain] for chain in bulk}}}
-    if last := repair(saved, rulesets):
+    if last := repair(saved, rulesets, OWNERSHIP):
         yield last
 
 
@@ -138,60 +109,3 @@ _RANKS = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-")
 def _rank(chain: str) -> int:
     """Chains lead to those of lower rank only; constant ones to none of a Service."""
     return next((rank for rank, prefix in enumerate(_RANKS, 1) if chain.startswith(prefix)), 0)
-
-
-def removal(saved: Saved) -> str:
-    """The text that takes away all that is ours."""
-    nothing = {table: Ruleset(family="", table=table) for table in TABLES}
-    return repair(saved, nothing.values())
-
-
-def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset) -> Iterator[str]:
-    write: dict[str, Rules] = {}
-    for chain, rules in wanted.chains.items():
-        have = saved.get(chain)
-        if have is None or not equal((wanted.table, chain), have, rules):
-            write[chain] = rules
-    gone: dict[str, Rules] = {c: () for c in saved if ours(wanted.table, c) and c not in wanted.chains}
-    yield from _chains({**write, **gone})
-    yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, wanted))
-    missing = [(chain, rule) for chain, rule in wanted.jumps if rule not in saved.get(chain, ())]
-    yield from (f"-I {chain} {rule}" for chain, rule in reversed(missing))
-    yield from (f"-X {chain}" for chain in gone)
-
-
-def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset) -> Iterator[tuple[str, str]]:
-    """Rules of others' chains that lead into ours, and should not."""
-    keep = set(wanted.jumps)
-    for chain, rules in saved.items():
-        if ours(wanted.table, chain):
-            continue
-        seen: set[str] = set()
-        for rule in rules:
-            target = rule.rpartition(" -j ")[2].partition(" ")[0] if " -j " in rule else rule.removeprefix("-j ")
-            if ours(wanted.table, target) and ((chain, rule) not in keep or rule in seen):
-                yield chain, rule
-            seen.add(rule)
-
-
-def equal(key: ChainKey, one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two lists of rules do the same: in shared chains only the place of the jumps matters."""
-    if len(one) != len(other):
-        return False
-    if key not in SHARED:
-        return tuple(one) == tuple(other)
-    return canonical(key, one) == canonical(key, other)
-
-
-def canonical(key: ChainKey, rules: Sequence[str]) -> Rules:
-    """Rules of a chain in an order that does not tell how they came there."""
-    if key not in SHARED:
-        return tuple(rules)
-    end = len(rules)
-    while end and _is_tail(rules[end - 1]):
-        end -= 1
-    return (*sorted(rules[:end]), *rules[end:])
-
-
-def _is_tail(rule: str) -> bool:
-    return rule.endswith((" -j KUBE-NODEPORTS", " -j KUBE-CLUSTER-IPS", 'of no service" -j DROP'))

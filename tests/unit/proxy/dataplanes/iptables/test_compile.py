@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from podwire.proxy.dataplanes.iptables.compile import Compiled, Frontend, compile_service, frontends
+from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.iptables.layout import Layout
+from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 
 FACTS = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.180.0.0/16", "fd18::/16"))

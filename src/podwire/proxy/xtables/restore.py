@@ -1,0 +1,91 @@
+"""What makes a kernel hold a mode's rules, as text for ``iptables-restore --noflush`` (pure).
+
+That program changes a table at once or not at all, but one table after the other. Chains that the text does not name
+stay as they are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from podwire.proxy.xtables.ownership import Ownership
+from podwire.state.iptables import Rules, Ruleset
+
+Saved = Mapping[str, Mapping[str, Sequence[str]]]
+"""Rules by chain by table, as ``state.iptables.parse_save`` gives them."""
+
+
+def chains_text(chains: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """Whole chains; naming one empties it, or makes it."""
+    yield from (f":{chain} - [0:0]" for chain in chains)
+    for chain, rules in chains.items():
+        yield from (f"-A {chain} {rule}" for rule in rules)
+
+
+def document(blocks: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """The text of blocks of lines, each about a table; empty ones are left out."""
+    lines: list[str] = []
+    for table, body in blocks:
+        inside = list(body)
+        if inside:
+            lines += (f"*{table}", *inside, "COMMIT")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def count_tables(text: str) -> int:
+    """How many times a text changes a table."""
+    return text.count("COMMIT\n")
+
+
+def repair(saved: Saved, wanted: Iterable[Ruleset], owner: Ownership) -> str:
+    """The text that makes the kernel hold what is wanted and nothing else of the mode; empty when it does."""
+    by_table = {each.table: each for each in wanted}
+    return document((table, _repair_table(saved.get(table, {}), by_table[table], owner)) for table in owner.tables)
+
+
+def removal(saved: Saved, owner: Ownership) -> str:
+    """The text that takes away all that is the mode's."""
+    return repair(saved, (Ruleset(family="", table=table) for table in owner.tables), owner)
+
+
+def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Ownership) -> Iterator[str]:
+    write: dict[str, Rules] = {}
+    for chain, rules in wanted.chains.items():
+        have = saved.get(chain)
+        if have is None or not owner.equal((wanted.table, chain), have, rules):
+            write[chain] = rules
+    gone: dict[str, Rules] = {c: () for c in saved if owner.ours(wanted.table, c) and c not in wanted.chains}
+    yield from chains_text({**write, **gone})
+    yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, wanted, owner))
+    missing = [(chain, rule) for chain, rule in wanted.jumps if rule not in saved.get(chain, ())]
+    yield from (f"-I {chain} {rule}" for chain, rule in reversed(missing))
+    yield from (f"-X {chain}" for chain in gone)
+
+
+def target_of(rule: str) -> str:
+    """The chain or verdict that a rule leads to."""
+    return rule.rpartition(" -j ")[2].partition(" ")[0] if " -j " in rule else rule.removeprefix("-j ")
+
+
+def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Ownership) -> Iterator[tuple[str, str]]:
+    """Rules of others' chains that lead into ours, and should not."""
+    keep = set(wanted.jumps)
+    for chain, rules in saved.items():
+        if owner.ours(wanted.table, chain):
+            continue
+        seen: set[str] = set()
+        for rule in rules:
+            if owner.ours(wanted.table, target_of(rule)) and ((chain, rule) not in keep or rule in seen):
+                yield chain, rule
+            seen.add(rule)
+
+
+def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], owner: Ownership) -> Ruleset:
+    """What of a table is the mode's; chains in which the order is free come in canonical order."""
+    own = {chain: owner.canonical((table, chain), rules) for chain, rules in chains.items() if owner.ours(table, chain)}
+    jumps = tuple(
+        (chain, rule)
+        for chain, rules in chains.items()
+        if chain not in own
+        for rule in rules
+        if owner.ours(table, target_of(rule))
+    )
+    return Ruleset(family=family, table=table, chains=own, jumps=jumps)
