@@ -70,12 +70,13 @@ def owners(pods: Iterable[Pod]) -> Mapping[str, Pod]:
     for pod in pods:
         if subject_to_policy(pod):
             for address in pod.addresses:
-                if address not in found or _rank(found[address]) < _rank(pod):
+                if address not in found or rank(found[address]) < rank(pod):
                     found[address] = pod
     return found
 
 
-def _rank(pod: Pod) -> tuple[Any, ...]:
+def rank(pod: Pod) -> tuple[Any, ...]:
+    """Of two pods that list an address, the one with the higher rank owns it."""
     meta = pod.metadata
     return (meta.deletion_timestamp is None, meta.creation_timestamp or "", meta.uid, key_of(meta))
 

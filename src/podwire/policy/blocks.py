@@ -1,0 +1,77 @@
+"""Address ranges of many rules as disjoint intervals (pure).
+
+Ranges and their exceptions overlap as people like; a kernel's interval map wants each address once. Cutting at every
+border gives intervals in which the same rules hold everywhere. One list holds one family, addresses as numbers.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address, ip_network
+from itertools import pairwise
+
+from podwire.model.policy import IPBlock
+
+Interval = tuple[int, int, frozenset[int]]
+"""First and last address, both included, and the numbers of the rules that have a block there."""
+
+NOWHERE: frozenset[int] = frozenset()
+
+
+class Blocks:
+    """The ranges of some rules in one family, 4 or 6."""
+
+    def __init__(self, blocks: Iterable[tuple[int, IPBlock]], family: int) -> None:
+        """``blocks`` with the number of the rule that each belongs to; of another family, it holds nowhere."""
+        self.family = family
+        self.intervals: tuple[Interval, ...] = _cut(tuple(blocks), family)
+        self._starts = [first for first, _, _ in self.intervals]
+
+    def holding(self, address: str) -> frozenset[int]:
+        """The rules that have a block with an address of this family."""
+        number = int(ip_address(address))
+        place = bisect_right(self._starts, number) - 1
+        if place < 0 or self.intervals[place][1] < number:
+            return NOWHERE
+        return self.intervals[place][2]
+
+
+def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> tuple[Interval, ...]:
+    """Walks over all borders and notes what holds between each two."""
+    covered: Counter[int] = Counter()
+    excepted: Counter[int] = Counter()
+    changes: dict[int, list[tuple[Counter[int], int, int]]] = {}
+    for place, (_, block) in enumerate(blocks):
+        if _bounds(block.cidr, family) is None:
+            continue
+        for text, count in ((block.cidr, covered), *((part, excepted) for part in block.excepted)):
+            bounds = _bounds(text, family)
+            if bounds is not None:
+                changes.setdefault(bounds[0], []).append((count, place, 1))
+                changes.setdefault(bounds[1] + 1, []).append((count, place, -1))
+    borders = sorted(changes)
+    found: list[Interval] = []
+    for border, following in pairwise(borders):
+        for count, place, step in changes[border]:
+            count[place] += step
+            if not count[place]:
+                del count[place]
+        rules = frozenset(blocks[place][0] for place in covered if place not in excepted)
+        if not rules:
+            continue
+        if found and found[-1][1] == border - 1 and found[-1][2] == rules:
+            found[-1] = (found[-1][0], following - 1, rules)
+        else:
+            found.append((border, following - 1, rules))
+    return tuple(found)
+
+
+def _bounds(cidr: str, family: int) -> tuple[int, int] | None:
+    """First and last address; bits behind the prefix do not count. None: of the other family, or no range."""
+    try:
+        network = ip_network(cidr.strip(), strict=False)
+    except ValueError:
+        return None
+    if network.version != family:
+        return None
+    return int(network.network_address), int(network.broadcast_address)

@@ -1,0 +1,265 @@
+"""From the objects of a cluster to the profiles of the pods of one node, kept current at the cost of the change (pure).
+
+Objects go in one by one; :meth:`Compiler.flush` says what changed. Each pod of the node has at most one profile for
+each direction; one without any is not touched by policies. What is done anew:
+
+- a pod elsewhere, or its labels: the entry of its addresses in each profile;
+- a pod of this node: also which profiles it has, which may make one or end one;
+- a policy: the profiles that it is part of, and the pods of this node that it selects now or did before;
+- the labels of a namespace: its pods; a node: its addresses.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
+from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
+from podwire.policy.selectors import SelectorIndex
+from podwire.policy.world import ports_of, rank, subject_to_policy
+
+
+class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands for one pod of this node; None: policies have no say in that direction."""
+
+    addresses: tuple[str, ...]
+    ingress: ProfileKey | None = None
+    egress: ProfileKey | None = None
+
+
+class Delta(msgspec.Struct, kw_only=True):
+    """What a flush changed."""
+
+    pods: dict[str, PodProfiles | None] = {}
+    """Pods of this node by key; None: gone."""
+    made: set[ProfileKey] = set()
+    """New profiles, or such whose rules changed; all of them is to be compared."""
+    hosts: dict[ProfileKey, set[str]] = {}
+    """Addresses whose entry changed in a profile that is otherwise as it was."""
+    ended: set[ProfileKey] = set()
+    """Profiles that no pod of this node has any more."""
+
+    def __bool__(self) -> bool:
+        return bool(self.pods or self.made or self.hosts or self.ended)
+
+
+class Compiler:
+    """The policies of a cluster as one node enforces them."""
+
+    def __init__(self, node: str, *, own_node_egress: bool = True) -> None:
+        self.node = node
+        self._own_node_egress = own_node_egress
+        self._namespaces: dict[str, dict[str, str]] = {}
+        self._index = SelectorIndex(self.namespace_labels)
+        self._pods: dict[str, Pod] = {}
+        self._nodes: dict[str, Node] = {}
+        self._at: dict[str, set[str]] = {}
+        self._node_at: dict[str, str] = {}
+        self._in: dict[str, set[str]] = {}
+        self._policies: dict[tuple[str, str], Policy] = {}
+        self._about: dict[int, set[tuple[str, str]]] = {}
+        self._dirty_addresses: set[str] = set()
+        self._dirty_pods: set[str] = set()
+        self._dirty_policies: set[tuple[str, str]] = set()
+        self._uses: Counter[ProfileKey] = Counter()
+        self.profiles: dict[ProfileKey, Profile] = {}
+        """Those that the pods of this node have."""
+        self.pods: dict[str, PodProfiles] = {}
+        """The pods of this node by key."""
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """The labels of a namespace, its name among them."""
+        return self._namespaces.get(name, {}) | {"kubernetes.io/metadata.name": name}
+
+    def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """A namespace came or changed; None: it went."""
+        before = self.namespace_labels(name)
+        if labels is None:
+            self._namespaces.pop(name, None)
+        else:
+            self._namespaces[name] = dict(labels)
+        if self.namespace_labels(name) != before:
+            self._index.forget(name)
+            for key in self._in.get(name, ()):
+                self._touch(key)
+
+    def set_node(self, name: str, node: Node | None) -> None:
+        """A node came or changed; None: it went."""
+        before = self._nodes.pop(name, None)
+        for each in before.status.addresses if before is not None else ():
+            self._dirty_addresses.add(each.address)
+            if self._node_at.get(each.address) == name:
+                del self._node_at[each.address]
+        if node is not None:
+            self._nodes[name] = node
+        for each in node.status.addresses if node is not None else ():
+            self._dirty_addresses.add(each.address)
+            self._node_at[each.address] = name
+
+    def set_pod(self, key: str, pod: Pod | None) -> None:
+        """A pod came or changed; None: it went."""
+        self._touch(key)
+        before = self._pods.pop(key, None)
+        if before is not None:
+            self._in[before.metadata.namespace].discard(key)
+            for address in before.addresses:
+                self._at[address].discard(key)
+                if not self._at[address]:
+                    del self._at[address]
+        if pod is not None and subject_to_policy(pod):
+            self._pods[key] = pod
+            self._in.setdefault(pod.metadata.namespace, set()).add(key)
+            for address in pod.addresses:
+                self._at.setdefault(address, set()).add(key)
+        self._touch(key)
+
+    def _touch(self, key: str) -> None:
+        pod = self._pods.get(key)
+        if pod is not None:
+            self._dirty_addresses.update(pod.addresses)
+        if key in self.pods or (pod is not None and pod.spec.node_name == self.node):
+            self._dirty_pods.add(key)
+
+    def set_policy(self, key: str, policy: NetworkPolicy | None) -> None:
+        """A NetworkPolicy came or changed; None: it went."""
+        self._keep(("Namespace", key), network_policy(policy, self._index) if policy is not None else None)
+
+    def set_cluster_policy(self, name: str, policy: ClusterNetworkPolicy | None) -> None:
+        """A ClusterNetworkPolicy came or changed; None: it went."""
+        self._keep(("Cluster", name), cluster_network_policy(policy, self._index) if policy is not None else None)
+
+    def _keep(self, key: tuple[str, str], policy: Policy | None) -> None:
+        before = self._policies.pop(key, None)
+        if before is not None:
+            before.release(self._index)
+            self._about[before.subject].discard(key)
+            if not self._about[before.subject]:
+                del self._about[before.subject]
+        if policy is not None:
+            self._policies[key] = policy
+            self._about.setdefault(policy.subject, set()).add(key)
+        self._dirty_policies.add(key)
+
+    def flush(self) -> Delta:
+        """Takes over what was set since the last call, and says what that changed."""
+        delta = Delta()
+        if self._dirty_policies:
+            self._dirty_pods.update(self.pods)
+        for key in sorted(self._dirty_pods):
+            self._settle(key, delta)
+        self._drop_unused(delta)
+        peers: dict[str, Peer | None] = {}
+        for profile_key in self._uses:
+            profile = self.profiles.get(profile_key)
+            if profile is None or not self._dirty_policies.isdisjoint(_parts(profile_key)):
+                self.profiles[profile_key] = self._make(profile_key, peers)
+                delta.made.add(profile_key)
+            elif changed := self._follow(profile, self._dirty_addresses, peers):
+                delta.hosts[profile_key] = changed
+        self._dirty_pods.clear()
+        self._dirty_policies.clear()
+        self._dirty_addresses.clear()
+        return delta
+
+    def _drop_unused(self, delta: Delta) -> None:
+        for profile_key in [key for key, uses in self._uses.items() if not uses]:
+            del self._uses[profile_key]
+            if self.profiles.pop(profile_key, None) is not None:
+                delta.ended.add(profile_key)
+
+    def _follow(self, profile: Profile, addresses: Iterable[str], peers: dict[str, Peer | None]) -> set[str]:
+        """Brings addresses up to date in a profile; those whose entry changed."""
+        changed = set()
+        for address in addresses:
+            if address not in peers:
+                peers[address] = self.peer(address)
+            if profile.follow(peers[address], address):
+                changed.add(address)
+        return changed
+
+    def _settle(self, key: str, delta: Delta) -> None:
+        """Decides which profiles a pod of this node has."""
+        before = self.pods.get(key)
+        pod = self._pods.get(key)
+        after = self._profiles_of(pod) if pod is not None and pod.spec.node_name == self.node else None
+        if after == before:
+            return
+        for each, step in ((after, 1), (before, -1)):
+            for profile_key in (each.ingress, each.egress) if each is not None else ():
+                if profile_key is not None:
+                    self._uses[profile_key] += step
+        if after is None:
+            del self.pods[key]
+        else:
+            self.pods[key] = after
+        delta.pods[key] = after
+
+    def _profiles_of(self, pod: Pod) -> PodProfiles:
+        ports = named_ports(ports_of(pod))
+        matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
+        subjects = self._about.keys() & matching
+        selecting = [self._policies[key] for subject in subjects for key in self._about[subject]]
+        ingress, egress = (self._key(direction, selecting, ports) for direction in DIRECTIONS)
+        return PodProfiles(addresses=pod.addresses, ingress=ingress, egress=egress)
+
+    def _key(self, direction: str, selecting: Iterable[Policy], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
+        concerned = [policy for policy in selecting if direction in policy.rules]
+        isolating = sorted(policy.key for policy in concerned if policy.tier == "Namespace")
+        cluster = [policy for policy in concerned if policy.tier != "Namespace" and policy.rules[direction]]
+        cluster.sort(key=lambda policy: (policy.tier != "Admin", policy.priority, policy.key))
+        if not isolating and not cluster:
+            return None
+        names = frozenset().union(*(policy.names[direction] for policy in concerned))
+        return ProfileKey(
+            direction=direction,
+            policies=tuple(isolating),
+            cluster_policies=tuple(policy.key for policy in cluster),
+            named=tuple(sorted(port for port in ports if port[0] in names)) if direction == INGRESS else (),
+            own_node_egress=self._own_node_egress,
+        )
+
+    def _make(self, key: ProfileKey, peers: dict[str, Peer | None]) -> Profile:
+        cluster = [self._policies["Cluster", name] for name in key.cluster_policies]
+        admin = [policy for policy in cluster if policy.tier == "Admin"]
+        baseline = [policy for policy in cluster if policy.tier == "Baseline"]
+        isolating = [self._policies["Namespace", name] for name in key.policies]
+        rules = (rule for policy in (*admin, *isolating, *baseline) for rule in policy.rules[key.direction])
+        profile = Profile(key, tuple(rules))
+        self._follow(profile, self.addresses(), peers)
+        return profile
+
+    def addresses(self) -> set[str]:
+        """All addresses of pods and nodes."""
+        return {*self._at, *self._node_at}
+
+    def peer(self, address: str) -> Peer | None:
+        """What there is to know of an address; None: nothing."""
+        keys = self._at.get(address)
+        if keys:
+            pod = max((self._pods[key] for key in keys), key=rank)
+            return Peer(
+                address=address,
+                selectors=self._index.matching(pod.metadata.namespace, pod.metadata.labels),
+                named=named_ports(ports_of(pod)),
+            )
+        name = self._node_at.get(address)
+        if name is None:
+            return None
+        labels = self._nodes[name].metadata.labels
+        matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
+        return Peer(address=address, nodes=frozenset(matching), own_node=name == self.node)
+
+    def _node_selectors(self) -> set[str]:
+        cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
+        return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
+
+
+def _parts(key: ProfileKey) -> frozenset[tuple[str, str]]:
+    """The policies that a profile is made of."""
+    return frozenset(("Namespace", name) for name in key.policies).union(
+        ("Cluster", name) for name in key.cluster_policies
+    )

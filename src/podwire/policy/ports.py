@@ -1,0 +1,183 @@
+"""What becomes of each protocol and port between one pod and one peer: a table of disjoint ranges (pure).
+
+A table is made by asking rules in order: each decides for the ports that no rule before it decided. So tiers,
+priorities and Accept, Deny and Pass are gone once a table is made; what is left is one ruling for each port, with the
+rule that it comes from. Equal tables are equal values, so that the kernel needs one of each.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+PROTOCOLS = ("TCP", "UDP", "SCTP")
+"""Those that have ports."""
+LAST_PORT = 65535
+
+Range = tuple[int, int]
+"""First and last port, both included."""
+Ranges = tuple[Range, ...]
+"""Disjoint, in order, with a gap between any two."""
+EVERY_PORT: Ranges = ((0, LAST_PORT),)
+
+
+class Ruling(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Accept or drop, and by what."""
+
+    accept: bool
+    policy: str = ""
+    """The key of the policy; empty: no rule allows, or no policy has a say."""
+    rule: int = -1
+    """The place of the rule in the list of its direction."""
+
+
+class Selection(msgspec.Struct, frozen=True, gc=False):
+    """Ports that a rule speaks of, by protocol, and whether it speaks of protocols without ports."""
+
+    ports: tuple[tuple[str, Ranges], ...]
+    """In the order of :data:`PROTOCOLS`; a protocol without ranges is left out."""
+    other: bool = False
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, order=True):
+    """One range of one protocol."""
+
+    protocol: str
+    first: int
+    last: int
+    ruling: Ruling
+
+
+class Table(msgspec.Struct, frozen=True, gc=False):
+    """The rulings for all ports, disjoint and without gaps."""
+
+    entries: tuple[Entry, ...]
+    """By protocol in the order of :data:`PROTOCOLS`, then by port; neighbours have different rulings."""
+    other: Ruling
+    """For protocols without ports, such as ICMP."""
+
+    def ruling(self, protocol: str, port: int) -> Ruling:
+        """The ruling for one port."""
+        for entry in self.entries:
+            if entry.protocol == protocol and entry.first <= port <= entry.last:
+                return entry.ruling
+        return self.other
+
+    @property
+    def uniform(self) -> Ruling | None:
+        """The ruling that holds for everything; None: it depends."""
+        rulings = {entry.ruling for entry in self.entries} | {self.other}
+        return self.other if len(rulings) == 1 else None
+
+
+EVERYTHING = Selection(ports=tuple((protocol, EVERY_PORT) for protocol in PROTOCOLS), other=True)
+NOTHING = Selection(ports=())
+
+
+def merged(ranges: Iterable[Range]) -> Ranges:
+    """Ranges in any order, overlapping or not, as disjoint ones."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if first > last:
+            continue
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def overlap(one: Ranges, other: Ranges) -> Ranges:
+    """What both have."""
+    found: list[Range] = []
+    mine, theirs = 0, 0
+    while mine < len(one) and theirs < len(other):
+        first, last = max(one[mine][0], other[theirs][0]), min(one[mine][1], other[theirs][1])
+        if first <= last:
+            found.append((first, last))
+        if one[mine][1] < other[theirs][1]:
+            mine += 1
+        else:
+            theirs += 1
+    return tuple(found)
+
+
+def without(one: Ranges, other: Ranges) -> Ranges:
+    """What the first has and the second has not."""
+    found: list[Range] = []
+    for first, last in one:
+        start = first
+        for taken, until in other:
+            if until < start or taken > last:
+                continue
+            if taken > start:
+                found.append((start, taken - 1))
+            start = until + 1
+        if start <= last:
+            found.append((start, last))
+    return tuple(found)
+
+
+def selection(ports: Mapping[str, Iterable[Range]], *, other: bool = False) -> Selection:
+    """A selection from ranges in any order; words that are no protocol with ports are left out."""
+    each = ((protocol, merged(ports.get(protocol, ()))) for protocol in PROTOCOLS)
+    return Selection(ports=tuple((protocol, ranges) for protocol, ranges in each if ranges), other=other)
+
+
+def union(selections: Sequence[Selection]) -> Selection:
+    """What any of them speaks of."""
+    ports: dict[str, list[Range]] = {}
+    for each in selections:
+        for protocol, ranges in each.ports:
+            ports.setdefault(protocol, []).extend(ranges)
+    return selection(ports, other=any(each.other for each in selections))
+
+
+class TableMaker:
+    """A table in the making."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Ranges] = dict.fromkeys(PROTOCOLS, EVERY_PORT)
+        self._other: Ruling | None = None
+        self._passed: dict[str, Ranges] = {}
+        self._passed_other = False
+        self._entries: dict[str, list[tuple[int, int, Ruling]]] = {protocol: [] for protocol in PROTOCOLS}
+
+    def decide(self, ports: Selection, ruling: Ruling) -> None:
+        """Decides what is still open of a selection."""
+        for protocol, ranges in ports.ports:
+            taken = overlap(self._open[protocol], ranges)
+            if taken:
+                self._open[protocol] = without(self._open[protocol], taken)
+                self._entries[protocol].extend((first, last, ruling) for first, last in taken)
+        if ports.other and self._other is None and not self._passed_other:
+            self._other = ruling
+
+    def pass_on(self, ports: Selection) -> None:
+        """Leaves what is still open of a selection to the next tier."""
+        for protocol, ranges in ports.ports:
+            taken = overlap(self._open[protocol], ranges)
+            if taken:
+                self._open[protocol] = without(self._open[protocol], taken)
+                self._passed[protocol] = merged((*self._passed.get(protocol, ()), *taken))
+        if ports.other and self._other is None:
+            self._passed_other = True
+
+    def next_tier(self) -> None:
+        """Opens what was passed on."""
+        for protocol, ranges in self._passed.items():
+            self._open[protocol] = merged((*self._open[protocol], *ranges))
+        self._passed, self._passed_other = {}, False
+
+    def table(self, rest: Ruling) -> Table:
+        """The table; what is still open gets the ruling ``rest``."""
+        self.decide(EVERYTHING, rest)
+        assert self._other is not None, "everything is decided"
+        entries: list[Entry] = []
+        for protocol in PROTOCOLS:
+            for first, last, ruling in sorted(self._entries[protocol]):
+                before = entries[-1] if entries else None
+                if before is not None and (before.protocol, before.ruling) == (protocol, ruling):
+                    entries[-1] = Entry(protocol, before.first, last, ruling)
+                else:
+                    entries.append(Entry(protocol, first, last, ruling))
+        return Table(entries=tuple(entries), other=self._other)

@@ -1,0 +1,192 @@
+"""The rules that stand for one direction of some pods, and what they mean for each peer (pure).
+
+Pods that the same policies select, and that give the same numbers to the ports which these policies name, share a
+profile. A profile is the rules of all tiers in one list; for a peer, those of them that match it make a
+:class:`~podwire.policy.ports.Table`. Tables are remembered by what matched, so ten thousand peers cost a few of them.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from podwire.model.pod import ContainerPort
+from podwire.model.policy import IPBlock
+from podwire.policy.blocks import Blocks
+from podwire.policy.ports import EVERYTHING, Ruling, Selection, Table, TableMaker, selection, union
+
+NamedPort = tuple[str, str, int]
+"""Name, protocol and number, as a pod declares it."""
+
+
+DENIED = Ruling(accept=False)
+"""Isolated, and no rule allows."""
+NOT_SPOKEN_OF = Ruling(accept=True)
+"""No policy has a say."""
+OWN_NODE = TableMaker().table(rest=NOT_SPOKEN_OF)
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule of one policy, ready to be matched."""
+
+    tier: str
+    """Admin, Namespace or Baseline."""
+    policy: str
+    place: int
+    action: str = "Accept"
+    everyone: bool = False
+    """Whether it speaks of every peer."""
+    selectors: frozenset[int] = frozenset()
+    """Numbers of selectors of pods."""
+    blocks: tuple[IPBlock, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """Selectors of nodes in their JSON form."""
+    ports: Selection = EVERYTHING
+    names: tuple[tuple[str, str], ...] = ()
+    """Ports by name, each with its protocol (empty: any), besides ``ports``."""
+
+    def speaks_of(self, named: tuple[NamedPort, ...]) -> Selection:
+        """Its ports, for a destination with such named ports."""
+        if not self.names:
+            return self.ports
+        resolved = [
+            selection({protocol: ((number, number),)})
+            for wanted, of in self.names
+            for name, protocol, number in named
+            if name == wanted and of in ("", protocol)
+        ]
+        return union((self.ports, *resolved))
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to know of an address."""
+
+    address: str
+    selectors: frozenset[int] = frozenset()
+    """The selectors that match the pod behind it."""
+    named: tuple[NamedPort, ...] = ()
+    nodes: frozenset[str] = frozenset()
+    """The selectors of nodes, in their JSON form, that match the node whose own address it is."""
+    own_node: bool = False
+    """Whether it is an address of the node that the profile's pods run on."""
+
+
+class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells one profile from another."""
+
+    direction: str
+    policies: tuple[str, ...] = ()
+    """Keys of the NetworkPolicies that select the pods, in order; without one, nobody is isolated."""
+    cluster_policies: tuple[str, ...] = ()
+    """Names in the order in which they are asked."""
+    named: tuple[NamedPort, ...] = ()
+    """The pods' own ports that the policies name; ingress only."""
+    own_node_egress: bool = True
+
+
+class Profile:
+    """The rules of one direction for some pods, and the tables of all peers that differ from their surroundings."""
+
+    def __init__(self, key: ProfileKey, rules: tuple[Rule, ...]) -> None:
+        self.key = key
+        self.rules = rules
+        self.hosts: dict[str, Table] = {}
+        """By address: what becomes of peers that :attr:`blocks` and :attr:`default` do not describe."""
+        self.blocks = {family: Blocks(_blocks(rules), family) for family in (4, 6)}
+        self._of_selector: dict[int, list[int]] = {}
+        self._of_nodes: dict[str, list[int]] = {}
+        self._everyone = frozenset(place for place, rule in enumerate(rules) if rule.everyone)
+        self._tables: dict[tuple[frozenset[int], tuple[NamedPort, ...], bool], Table] = {}
+        for place, rule in enumerate(rules):
+            for number in rule.selectors:
+                self._of_selector.setdefault(number, []).append(place)
+            for text in rule.nodes:
+                self._of_nodes.setdefault(text, []).append(place)
+        self._selectors = frozenset(self._of_selector)
+        self._names = frozenset(name for rule in rules for name, _ in rule.names)
+
+    @property
+    def default(self) -> Table:
+        """What becomes of everybody else."""
+        return self._table(self._everyone, (), own_node=False)
+
+    def ranges(self, family: int) -> tuple[tuple[int, int, Table], ...]:
+        """Disjoint ranges of addresses as numbers, with the table that holds there for all but :attr:`hosts`."""
+        return tuple(
+            (first, last, self._table(self._everyone | rules, (), own_node=False))
+            for first, last, rules in self.blocks[family].intervals
+        )
+
+    def table(self, peer: Peer) -> Table | None:
+        """What becomes of a peer; None when it is what :meth:`ranges` and :attr:`default` say of its address."""
+        holding = self.blocks[6 if ":" in peer.address else 4].holding(peer.address)
+        around = self._table(self._everyone | holding, (), own_node=False)
+        if peer.own_node and self.key.direction == "Ingress":
+            exact = OWN_NODE
+        else:
+            matched = self._everyone | holding
+            for number in self._selectors & peer.selectors:
+                matched = matched.union(self._of_selector[number])
+            for text in peer.nodes:
+                matched = matched.union(self._of_nodes.get(text, ()))
+            named: tuple[NamedPort, ...] = ()
+            if self._names and self.key.direction == "Egress":
+                named = tuple(port for port in peer.named if port[0] in self._names)
+            exempt = peer.own_node and self.key.own_node_egress
+            exact = self._table(matched, named, own_node=exempt)
+        return None if exact == around else exact
+
+    def at(self, address: str) -> Table:
+        """What becomes of an address."""
+        if address in self.hosts:
+            return self.hosts[address]
+        holding = self.blocks[6 if ":" in address else 4].holding(address)
+        return self._table(self._everyone | holding, (), own_node=False)
+
+    def follow(self, peer: Peer | None, address: str) -> bool:
+        """Takes over what became of an address (None: nobody has it); whether :attr:`hosts` changed."""
+        table = self.table(peer) if peer is not None else None
+        if self.hosts.get(address) == table:
+            return False
+        if table is None:
+            del self.hosts[address]
+        else:
+            self.hosts[address] = table
+        return True
+
+    def _table(self, matched: frozenset[int], named: tuple[NamedPort, ...], *, own_node: bool) -> Table:
+        key = (matched, named, own_node)
+        found = self._tables.get(key)
+        if found is None:
+            destination = self.key.named if self.key.direction == "Ingress" else named
+            found = self._tables[key] = self._make(sorted(matched), destination, own_node=own_node)
+        return found
+
+    def _make(self, matched: list[int], named: tuple[NamedPort, ...], *, own_node: bool) -> Table:
+        maker = TableMaker()
+        rules = [self.rules[place] for place in matched]
+        _decide(maker, (rule for rule in rules if rule.tier == "Admin"), named)
+        if self.key.policies and not own_node:
+            _decide(maker, (rule for rule in rules if rule.tier == "Namespace"), named)
+            maker.decide(EVERYTHING, DENIED)
+        _decide(maker, (rule for rule in rules if rule.tier == "Baseline"), named)
+        return maker.table(rest=NOT_SPOKEN_OF)
+
+
+def _decide(maker: TableMaker, rules: Iterable[Rule], named: tuple[NamedPort, ...]) -> None:
+    """Lets one tier decide."""
+    for rule in rules:
+        ports = rule.speaks_of(named)
+        if rule.action == "Pass":
+            maker.pass_on(ports)
+        else:
+            maker.decide(ports, Ruling(rule.action == "Accept", rule.policy, rule.place))
+    maker.next_tier()
+
+
+def _blocks(rules: tuple[Rule, ...]) -> list[tuple[int, IPBlock]]:
+    return [(place, block) for place, rule in enumerate(rules) for block in rule.blocks]
+
+
+def named_ports(ports: tuple[ContainerPort, ...]) -> tuple[NamedPort, ...]:
+    """The named ones of a pod's ports."""
+    return tuple((port.name, port.protocol or "TCP", port.container_port) for port in ports if port.name)

@@ -1,0 +1,218 @@
+"""Policies as rules that are ready to be matched (pure).
+
+Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; who made a :class:`Policy` gives them
+back by :meth:`Policy.release`. What this program does not know makes Accept speak of nobody, Deny and Pass deny all.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from podwire.model.meta import key_of
+from podwire.model.policy import (
+    ClusterEgressRule,
+    ClusterIngressRule,
+    ClusterNetworkPolicy,
+    ClusterPeer,
+    ClusterProtocol,
+    EgressRule,
+    IngressRule,
+    IPBlock,
+    NamespacedPods,
+    NetworkPolicy,
+    PolicyPeer,
+    PolicyPort,
+    ProtocolPorts,
+)
+from podwire.model.selector import LabelSelector
+from podwire.policy.ports import EVERY_PORT, EVERYTHING, PROTOCOLS, Range, Ranges, Selection, selection
+from podwire.policy.profile import Rule
+from podwire.policy.selectors import PodSelector, SelectorIndex
+
+INGRESS, EGRESS = "Ingress", "Egress"
+DIRECTIONS = (INGRESS, EGRESS)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy of either kind."""
+
+    key: str
+    tier: str
+    """Admin, Namespace or Baseline."""
+    priority: int = 0
+    subject: int
+    """The number of the selector of the pods that it is about."""
+    rules: dict[str, tuple[Rule, ...]]
+    """By direction; a NetworkPolicy isolates for the directions that are there, whether they have rules or not."""
+    names: dict[str, frozenset[str]]
+    """The named ports of its rules, by direction."""
+    taken: tuple[int, ...]
+
+    def release(self, index: SelectorIndex) -> None:
+        """Gives the numbers of its selectors back."""
+        for number in self.taken:
+            index.release(number)
+
+
+class _Taker:
+    """Takes numbers and remembers them."""
+
+    def __init__(self, index: SelectorIndex) -> None:
+        self._index = index
+        self.taken: list[int] = []
+
+    def __call__(self, selector: PodSelector) -> int:
+        number = self._index.take(selector)
+        self.taken.append(number)
+        return number
+
+
+def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
+    """A NetworkPolicy as rules."""
+    take = _Taker(index)
+    namespace = policy.metadata.namespace
+    spec = policy.spec
+    of: dict[str, tuple[IngressRule | EgressRule, ...]] = {INGRESS: spec.ingress, EGRESS: spec.egress}
+    key = key_of(policy.metadata)
+    rules = {
+        direction: tuple(_rule(key, place, rule, namespace, take) for place, rule in enumerate(of[direction]))
+        for direction in DIRECTIONS
+        if direction in spec.types
+    }
+    subject = take(PodSelector(namespace=namespace, pods=spec.pod_selector))
+    return Policy(key=key, tier="Namespace", subject=subject, rules=rules, names=_names(rules), taken=tuple(take.taken))
+
+
+def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -> Policy:
+    """A ClusterNetworkPolicy as rules."""
+    take = _Taker(index)
+    spec = policy.spec
+    of: dict[str, tuple[ClusterIngressRule | ClusterEgressRule, ...]] = {INGRESS: spec.ingress, EGRESS: spec.egress}
+    rules = {
+        direction: tuple(
+            _cluster_rule((spec.tier, policy.metadata.name, place), rule, direction, take)
+            for place, rule in enumerate(of[direction])
+        )
+        for direction in DIRECTIONS
+    }
+    subject = take(_pods(spec.subject.namespaces, spec.subject.pods))
+    return Policy(
+        key=policy.metadata.name,
+        tier=spec.tier,
+        priority=spec.priority,
+        subject=subject,
+        rules=rules,
+        names=_names(rules),
+        taken=tuple(take.taken),
+    )
+
+
+def _names(rules: dict[str, tuple[Rule, ...]]) -> dict[str, frozenset[str]]:
+    return {direction: frozenset(name for rule in some for name, _ in rule.names) for direction, some in rules.items()}
+
+
+def _rule(key: str, place: int, rule: IngressRule | EgressRule, namespace: str, take: Callable[..., int]) -> Rule:
+    found = (_peer(peer, namespace) for peer in rule.peers)
+    ports, names = _ports(rule.ports)
+    return Rule(
+        tier="Namespace",
+        policy=key,
+        place=place,
+        everyone=not rule.peers,
+        selectors=frozenset(take(selector) for selector in found if selector is not None),
+        blocks=tuple(peer.ip_block for peer in rule.peers if peer.ip_block is not None),
+        ports=ports,
+        names=names,
+    )
+
+
+def _peer(peer: PolicyPeer, namespace: str) -> PodSelector | None:
+    """The pods of a peer; None: it has none."""
+    if peer.ip_block is not None or (peer.pod_selector is None and peer.namespace_selector is None):
+        return None
+    pods = peer.pod_selector or LabelSelector()
+    if peer.namespace_selector is None:
+        return PodSelector(namespace=namespace, pods=pods)
+    return PodSelector(namespaces=peer.namespace_selector, pods=pods)
+
+
+def _ports(ports: tuple[PolicyPort, ...]) -> tuple[Selection, tuple[tuple[str, str], ...]]:
+    """Numbers and names."""
+    if not ports:
+        return EVERYTHING, ()
+    numbers: dict[str, list[Range]] = {}
+    names: list[tuple[str, str]] = []
+    for port in ports:
+        protocol = port.protocol or "TCP"
+        if isinstance(port.port, str):
+            names.append((port.port, protocol))
+        elif port.port is None:
+            numbers.setdefault(protocol, []).extend(EVERY_PORT)
+        else:
+            numbers.setdefault(protocol, []).append((port.port, port.end_port or port.port))
+    return selection(numbers), tuple(names)
+
+
+def _cluster_rule(
+    where: tuple[str, str, int],
+    rule: ClusterIngressRule | ClusterEgressRule,
+    direction: str,
+    take: Callable[..., int],
+) -> Rule:
+    tier, policy, place = where
+    if not all(peer.known for peer in rule.peers) or not all(each.known for each in rule.protocols):
+        if rule.action == "Accept":
+            return Rule(tier=tier, policy=policy, place=place, action="Accept")
+        return Rule(tier=tier, policy=policy, place=place, action="Deny", everyone=True)
+    pods = [peer for peer in rule.peers if peer.namespaces is not None or peer.pods is not None]
+    beyond = [peer for peer in rule.peers if direction == EGRESS and peer not in pods]
+    ports, names = _protocols(rule.protocols)
+    return Rule(
+        tier=tier,
+        policy=policy,
+        place=place,
+        action=rule.action,
+        selectors=frozenset(take(_pods(peer.namespaces, peer.pods)) for peer in pods),
+        blocks=tuple(IPBlock(cidr=cidr) for peer in beyond for cidr in peer.networks),
+        nodes=tuple(_node_selectors(beyond)),
+        ports=ports,
+        names=names,
+    )
+
+
+def node_selector(text: str) -> LabelSelector:
+    """The selector of nodes behind its JSON form."""
+    return msgspec.json.decode(text, type=LabelSelector)
+
+
+def _node_selectors(peers: Iterable[ClusterPeer]) -> Iterable[str]:
+    found = (peer.nodes for peer in peers if peer.nodes is not None)
+    return (msgspec.json.encode(selector, order="deterministic").decode() for selector in found)
+
+
+def _pods(namespaces: LabelSelector | None, pods: NamespacedPods | None) -> PodSelector:
+    if namespaces is not None:
+        return PodSelector(namespaces=namespaces)
+    found = pods or NamespacedPods()
+    return PodSelector(namespaces=found.namespace_selector, pods=found.pod_selector)
+
+
+def _protocols(protocols: tuple[ClusterProtocol, ...]) -> tuple[Selection, tuple[tuple[str, str], ...]]:
+    if not protocols:
+        return EVERYTHING, ()
+    numbers: dict[str, list[Range]] = {}
+    for each in protocols:
+        for protocol, ports in zip(PROTOCOLS, (each.tcp, each.udp, each.sctp), strict=True):
+            if ports is not None:
+                numbers.setdefault(protocol, []).extend(_destination(ports))
+    names = tuple((each.destination_named_port, "") for each in protocols if each.destination_named_port)
+    return selection(numbers), names
+
+
+def _destination(ports: ProtocolPorts) -> Ranges:
+    destination = ports.destination_port
+    if destination is None:
+        return EVERY_PORT
+    if destination.number is not None:
+        return ((destination.number, destination.number),)
+    return ((destination.range.start, destination.range.end),) if destination.range is not None else ()

@@ -1,0 +1,54 @@
+"""Disjoint intervals of overlapping blocks, against looking at each block."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.model.policy import IPBlock
+from podwire.policy.blocks import NOWHERE, Blocks
+from podwire.policy.evaluate import in_block
+
+
+def _cidr(number: int, prefix: int) -> str:
+    return f"10.0.{number >> 8}.{number & 255}/{prefix}"
+
+
+CIDRS = st.builds(_cidr, st.integers(0, 1023), st.integers(22, 32))
+BLOCKS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.builds(
+            lambda cidr, excepted: IPBlock(cidr=cidr, excepted=tuple(excepted)), CIDRS, st.lists(CIDRS, max_size=3)
+        ),
+    ),
+    max_size=6,
+)
+
+
+@given(BLOCKS, st.lists(st.integers(0, 1023), min_size=1, max_size=30))
+def test_the_rules_that_hold_at_an_address(blocks: list[tuple[int, IPBlock]], numbers: list[int]) -> None:
+    made = Blocks(blocks, 4)
+    for number in numbers:
+        address = f"10.0.{number >> 8}.{number & 255}"
+        assert made.holding(address) == frozenset(rule for rule, block in blocks if in_block(address, block))
+
+
+@given(BLOCKS)
+def test_intervals_are_disjoint_and_in_order_and_neighbours_differ(blocks: list[tuple[int, IPBlock]]) -> None:
+    found = Blocks(blocks, 4).intervals
+    for (first, last, rules), (following, _, other) in itertools.pairwise(found):
+        assert first <= last < following
+        assert last + 1 < following or rules != other
+
+
+def test_each_family_has_its_own() -> None:
+    blocks = [(0, IPBlock(cidr="0.0.0.0/0")), (1, IPBlock(cidr="::/0", excepted=("2001:db8::/32",)))]
+    four, six = Blocks(blocks, 4), Blocks(blocks, 6)
+    assert four.holding("255.255.255.255") == {0}
+    assert six.holding("::1") == {1}
+    assert six.holding("2001:db8::1") == NOWHERE
+
+
+def test_what_is_no_range_holds_nowhere() -> None:
+    assert Blocks([(0, IPBlock(cidr="10.0.0.0/40")), (1, IPBlock(cidr="all"))], 4).intervals == ()

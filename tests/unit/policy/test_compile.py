@@ -1,0 +1,357 @@
+"""The compiler against the reference evaluator: the packet table, and random clusters that change."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from podwire.model.meta import Object, ObjectMeta, key_of
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, Rules, decide
+from podwire.policy.ports import Ruling
+from podwire.policy.world import Party, World
+from podwire.testing.policycases import Case, parse_case, read_cases
+
+FOLDER = Path(__file__).parents[2] / "cases/policies"
+CASES = read_cases(FOLDER)
+
+
+def filled(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:
+    made = Compiler(node, own_node_egress=own_node_egress)
+    for each in world.namespaces:
+        made.set_namespace(each.metadata.name, each.metadata.labels)
+    for known in world.nodes:
+        made.set_node(known.metadata.name, known)
+    for pod in world.pods:
+        made.set_pod(key_of(pod.metadata), pod)
+    for policy in world.policies:
+        made.set_policy(key_of(policy.metadata), policy)
+    for cluster_policy in world.cluster_policies:
+        made.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
+    made.flush()
+    return made
+
+
+def ruling_of(decision: Decision) -> Ruling:
+    return Ruling(decision.allowed, decision.policy, decision.rule)
+
+
+def compiled(compiler: Compiler, direction: str, subject: Party, peer: Party, wanted: Connection) -> Ruling:
+    """What a node's profiles say of one direction."""
+    assert subject.pod is not None
+    of = compiler.pods[key_of(subject.pod.metadata)]
+    key = of.ingress if direction == INGRESS else of.egress
+    if key is None:
+        return Ruling(accept=True)
+    return compiler.profiles[key].at(peer.address).ruling(wanted.protocol, wanted.port)
+
+
+def sides(connection: Connection) -> Iterator[tuple[str, Party, Party]]:
+    """The directions that a node decides: not for what is no pod, nor for a pod that talks to itself."""
+    source, destination = connection.source, connection.destination
+    for direction, subject, peer in ((EGRESS, source, destination), (INGRESS, destination, source)):
+        if subject.pod is not None and (peer.pod is None or peer.pod != subject.pod):
+            yield direction, subject, peer
+
+
+def agree(world: World, compilers: dict[str, Compiler], connection: Connection, rules: Rules) -> None:
+    for direction, subject, peer in sides(connection):
+        wanted = ruling_of(decide(world, connection, direction, rules))
+        found = compiled(compilers[subject.node], direction, subject, peer, connection)
+        assert found == wanted, (direction, subject.name, peer.name, connection.protocol, connection.port)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_packet_table(case: Case) -> None:
+    rules = Rules(own_node_egress=case.own_node_egress)
+    compilers = {
+        node.metadata.name: filled(case.world, node.metadata.name, own_node_egress=case.own_node_egress)
+        for node in case.world.nodes
+    }
+    for check in case.checks:
+        for family in check.families:
+            agree(case.world, compilers, case.connection(check, family), rules)
+
+
+class Chaos:
+    """A cluster that changes at random, and the compilers of its nodes that are told of each change."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = parse_case({"name": "", "checks": []}, yaml.safe_load(_base())).world
+        self.compilers = {name: filled(self.world, name) for name in ("n1", "n2")}
+
+    def selector(self) -> dict[str, Any]:
+        pick = self.random.choice
+        return pick(
+            (
+                {},
+                {"matchLabels": {"app": pick(("web", "db"))}},
+                {"matchExpressions": [{"key": "app", "operator": pick(("NotIn", "In")), "values": ["web"]}]},
+                {"matchExpressions": [{"key": "tier", "operator": pick(("Exists", "DoesNotExist"))}]},
+            )
+        )
+
+    def of_namespace(self) -> dict[str, Any]:
+        pick = self.random.choice
+        key = "kubernetes.io/metadata.name"
+        return pick(({}, {"matchLabels": {"team": "press"}}, {"matchLabels": {key: pick(("shop", "ops"))}}))
+
+    def block(self) -> dict[str, Any]:
+        pick = self.random.choice
+        cidr, parts = pick(
+            (
+                ("10.180.0.0/16", ["10.180.0.0/24", "10.180.1.2/32"]),
+                ("0.0.0.0/0", ["192.168.99.1/32"]),
+                ("fd18::/16", ["fd18:1::/64"]),
+                ("10.180.1.0/25", []),
+                ("203.0.113.0/24", ["203.0.113.8/29"]),
+            )
+        )
+        return {"cidr": cidr, "except": [part for part in parts if self.random.random() < 0.5]}
+
+    def peer(self) -> dict[str, Any]:
+        return self.random.choice(
+            (
+                {"podSelector": self.selector()},
+                {"namespaceSelector": self.of_namespace()},
+                {"namespaceSelector": self.of_namespace(), "podSelector": self.selector()},
+                {"ipBlock": self.block()},
+            )
+        )
+
+    def port(self) -> dict[str, Any]:
+        pick = self.random.choice
+        first = pick((1, 5432, 8080, 9000))
+        return pick(
+            (
+                {"port": first, "protocol": pick(("TCP", "UDP"))},
+                {"port": first, "endPort": first + pick((0, 1, 3000))},
+                {"port": pick(("http", "sql", "admin"))},
+                {"protocol": pick(("TCP", "SCTP"))},
+            )
+        )
+
+    def few(self, make: Any, most: int = 2) -> list[Any]:
+        return [make() for _ in range(self.random.randint(0, most))]
+
+    def policy(self, name: str) -> NetworkPolicy:
+        namespace, _, short = name.partition("/")
+        spec = {
+            "podSelector": self.selector(),
+            "policyTypes": self.random.choice((["Ingress"], ["Egress"], ["Ingress", "Egress"], [])),
+            "ingress": self.few(lambda: {"from": self.few(self.peer), "ports": self.few(self.port)}),
+            "egress": self.few(lambda: {"to": self.few(self.peer), "ports": self.few(self.port)}),
+        }
+        return msgspec.convert({"metadata": {"name": short, "namespace": namespace}, "spec": spec}, NetworkPolicy)
+
+    def cluster_peer(self, *, egress: bool) -> dict[str, Any]:
+        pods = {"namespaceSelector": self.of_namespace(), "podSelector": self.selector()}
+        choices: list[dict[str, Any]] = [{"namespaces": self.of_namespace()}, {"pods": pods}]
+        if egress:
+            choices += [
+                {"networks": [self.block()["cidr"]]},
+                {"nodes": self.random.choice(({}, {"matchLabels": {"role": "gateway"}}))},
+            ]
+        if self.random.random() < 0.05:
+            choices = [{"domainNames": ["example.com"]}]
+        return self.random.choice(choices)
+
+    def protocol(self) -> dict[str, Any]:
+        return self.random.choice(
+            (
+                {"tcp": {"destinationPort": {"number": 8080}}},
+                {"udp": {}},
+                {"tcp": {"destinationPort": {"range": {"start": 5000, "end": 9000}}}},
+                {"destinationNamedPort": "http"},
+            )
+        )
+
+    def cluster_policy(self, name: str) -> ClusterNetworkPolicy:
+        def rule(*, egress: bool) -> dict[str, Any]:
+            peers = [self.cluster_peer(egress=egress) for _ in range(self.random.randint(1, 2))]
+            action = self.random.choice(("Accept", "Deny", "Pass"))
+            return {"action": action, "to" if egress else "from": peers, "protocols": self.few(self.protocol)}
+
+        pods = {"namespaceSelector": self.of_namespace(), "podSelector": self.selector()}
+        spec = {
+            "tier": self.random.choice(("Admin", "Baseline")),
+            "priority": self.random.randint(0, 3),
+            "subject": self.random.choice(({"namespaces": self.of_namespace()}, {"pods": pods})),
+            "ingress": self.few(lambda: rule(egress=False)),
+            "egress": self.few(lambda: rule(egress=True)),
+        }
+        return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ClusterNetworkPolicy)
+
+    def change(self) -> None:
+        """One change of anything."""
+        what = self.random.choice((self.change_policy, self.change_cluster_policy, self.change_pod, self.change_labels))
+        what()
+
+    def change_policy(self) -> None:
+        name = self.random.choice(("shop/a", "shop/b", "blog/a", "ops/a"))
+        rest = tuple(each for each in self.world.policies if key_of(each.metadata) != name)
+        made = self.policy(name) if self.random.random() < 0.8 else None
+        self.world = msgspec.structs.replace(self.world, policies=rest + ((made,) if made else ()))
+        for compiler in self.compilers.values():
+            compiler.set_policy(name, made)
+
+    def change_cluster_policy(self) -> None:
+        name = self.random.choice(("x", "y"))
+        rest = tuple(each for each in self.world.cluster_policies if each.metadata.name != name)
+        made = self.cluster_policy(name) if self.random.random() < 0.7 else None
+        self.world = msgspec.structs.replace(self.world, cluster_policies=rest + ((made,) if made else ()))
+        for compiler in self.compilers.values():
+            compiler.set_cluster_policy(name, made)
+
+    def change_pod(self) -> None:
+        pod = self.random.choice(self.world.pods)
+        rest = tuple(each for each in self.world.pods if each is not pod)
+        meta = msgspec.structs.replace(
+            pod.metadata,
+            labels=self.random.choice(({"app": "web"}, {"app": "db", "tier": ""}, {})),
+            deletion_timestamp=self.random.choice((None, None, "2026-01-02T00:00:00Z")),
+        )
+        phase = self.random.choice(("Running", "Running", "Running", "Failed"))
+        status = msgspec.structs.replace(pod.status, phase=phase)
+        made = msgspec.structs.replace(pod, metadata=meta, status=status)
+        self.put_pods((*rest, made), key_of(meta), made)
+        if self.random.random() < 0.3:
+            self.twin(made)
+
+    def twin(self, pod: Pod) -> None:
+        """Another pod takes over the address before the first is gone; or it goes."""
+        name = f"{pod.metadata.name}-twin"
+        key = f"{pod.metadata.namespace}/{name}"
+        rest = tuple(each for each in self.world.pods if key_of(each.metadata) != key)
+        if len(rest) < len(self.world.pods) or pod.metadata.name.endswith("-twin") or pod.spec.host_network:
+            self.put_pods(rest, key, None)
+            return
+        meta = msgspec.structs.replace(
+            pod.metadata, name=name, labels={"app": "db"}, creation_timestamp="2026-05-01T00:00:00Z"
+        )
+        made = msgspec.structs.replace(pod, metadata=meta)
+        self.put_pods((*rest, made), key, made)
+
+    def put_pods(self, pods: tuple[Pod, ...], key: str, pod: Pod | None) -> None:
+        self.world = msgspec.structs.replace(self.world, pods=pods)
+        for compiler in self.compilers.values():
+            compiler.set_pod(key, pod)
+
+    def change_labels(self) -> None:
+        name = self.random.choice(("shop", "blog"))
+        labels = self.random.choice(({}, {"team": "press"}))
+        rest = tuple(each for each in self.world.namespaces if each.metadata.name != name)
+        made = Object(metadata=ObjectMeta(name=name, labels=labels))
+        nodes: tuple[Node, ...] = self.world.nodes
+        if self.random.random() < 0.5:
+            turned = {"role": self.random.choice(("gateway", "worker"))}
+            first = msgspec.structs.replace(
+                nodes[0], metadata=msgspec.structs.replace(nodes[0].metadata, labels=turned)
+            )
+            nodes = (first, *nodes[1:])
+        self.world = msgspec.structs.replace(self.world, namespaces=(*rest, made), nodes=nodes)
+        for compiler in self.compilers.values():
+            compiler.set_namespace(name, labels)
+            compiler.set_node(nodes[0].metadata.name, nodes[0])
+
+    def connections(self) -> Iterator[Connection]:
+        """Some connections between all kinds of ends."""
+        addresses = [address for pod in self.world.pods for address in pod.addresses]
+        addresses += ["192.168.99.1", "fd99::2", "203.0.113.9", "203.0.113.1", "10.180.0.77"]
+        for _ in range(25):
+            one, other = (self.random.choice(addresses) for _ in range(2))
+            if (":" in one) == (":" in other):
+                ports = (
+                    (8080, "TCP"),
+                    (8081, "TCP"),
+                    (5432, "UDP"),
+                    (9090, "TCP"),
+                    (1, "SCTP"),
+                    (0, "ICMP"),
+                    (5432, "TCP"),
+                )
+                port, protocol = self.random.choice(ports)
+                source, destination = self.world.party(one), self.world.party(other)
+                yield Connection(source=source, destination=destination, protocol=protocol, port=port)
+
+
+def _base() -> str:
+    return (FOLDER / "world.yaml").read_text()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cluster_that_changes(seed: int) -> None:
+    chaos = Chaos(seed)
+    for step in range(25):
+        for _ in range(1 + step % 3):
+            chaos.change()
+        for compiler in chaos.compilers.values():
+            compiler.flush()
+        for connection in chaos.connections():
+            agree(chaos.world, chaos.compilers, connection, Rules())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_step_by_step_comes_to_the_same_as_all_at_once_and_says_what_changed(seed: int) -> None:
+    chaos = Chaos(1000 + seed)
+    mirror: dict[str, Any] = {name: copy(compiler) for name, compiler in chaos.compilers.items()}
+    for _ in range(25):
+        chaos.change()
+        for name, compiler in chaos.compilers.items():
+            follow(mirror[name], compiler, compiler.flush())
+            fresh = copy(filled(chaos.world, name))
+            assert copy(compiler) == fresh
+            assert mirror[name] == fresh
+            assert not compiler.flush()
+
+
+def copy(compiler: Compiler) -> dict[str, Any]:
+    """All that a data plane would program."""
+    profiles = {
+        key: (dict(made.hosts), made.ranges(4), made.ranges(6), made.default) for key, made in compiler.profiles.items()
+    }
+    return {"pods": dict(compiler.pods), "profiles": profiles}
+
+
+def follow(mirror: dict[str, Any], compiler: Compiler, delta: Delta) -> None:
+    """Takes over only what a delta names, as a data plane does."""
+    now = copy(compiler)
+    for key, pod in delta.pods.items():
+        if pod is None:
+            del mirror["pods"][key]
+        else:
+            mirror["pods"][key] = pod
+    for profile in delta.ended:
+        del mirror["profiles"][profile]
+    for profile in delta.made:
+        mirror["profiles"][profile] = now["profiles"][profile]
+    for profile, addresses in delta.hosts.items():
+        hosts = mirror["profiles"][profile][0]
+        for address in addresses:
+            hosts.pop(address, None)
+            if address in now["profiles"][profile][0]:
+                hosts[address] = now["profiles"][profile][0][address]
+
+
+def test_pods_with_the_same_policies_share_a_profile() -> None:
+    case = next(
+        case for case in CASES if case.name == "pods of the policy's namespace, of chosen namespaces, and of all"
+    )
+    twin = next(pod for pod in case.world.pods if key_of(pod.metadata) == "shop/db")
+    meta = msgspec.structs.replace(twin.metadata, name="db-2")
+    status = msgspec.structs.replace(twin.status, pod_ip="10.180.0.9", pod_ips=())
+    compiler = filled(case.world, "n1")
+    before = len(compiler.profiles)
+    compiler.set_pod("shop/db-2", msgspec.structs.replace(twin, metadata=meta, status=status))
+    delta = compiler.flush()
+    assert len(compiler.profiles) == before
+    assert list(delta.pods) == ["shop/db-2"]
+    assert not delta.made
