@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "kubeconfig": ("podwire.cli.cluster:kubeconfig", "Print the path or the text of a cluster's kubeconfig."),
     "exec": ("podwire.cli.cluster:execute", "Run a command in a node's network namespace."),
     "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
+    "why": ("podwire.cli.why:why", "Explain what becomes of a connection to a Service."),
     "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
     "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services."),

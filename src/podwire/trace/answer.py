@@ -59,6 +59,13 @@ class Reason(Said, frozen=True, kw_only=True):
     message: str
 
 
+class SnatSaid(Reason, frozen=True, kw_only=True):
+    """Whether the endpoint sees the client's own address."""
+
+    masqueraded: bool
+    """Whether it sees the node's instead."""
+
+
 class ServiceSaid(Said, frozen=True, kw_only=True):
     """The port of a Service that the packet is for."""
 
@@ -86,12 +93,14 @@ class EndpointSaid(Said, frozen=True, kw_only=True):
     """Ready, HintedForNode, HintedForZone, TerminatingFallback, NotReady, NotServing, Terminating, HintedForOtherNode,
     HintedForOtherZone, NotLocal, Duplicate, Affinity, NotInKernel or OnlyInKernel."""
     message: str
-    probability: float = 0.0
+    probability: float
+    """Of a new connection of this client."""
+    masqueraded: bool
+    """Whether it would see the node's address."""
     pod: str = ""
     node: str = ""
     zone: str = ""
     slice: str = ""
-    masqueraded: bool = False
 
 
 class AffinitySaid(Said, frozen=True, kw_only=True):
@@ -124,7 +133,7 @@ class Hop(Said, frozen=True, kw_only=True):
     message: str
     service: ServiceSaid | None = None
     endpoints: tuple[EndpointSaid, ...] = ()
-    snat: Reason | None = None
+    snat: SnatSaid | None = None
     affinity: AffinitySaid | None = None
     steps: tuple[Step, ...] = ()
     drift: tuple[Drift, ...] = ()

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServiceMap, ServicePort, of_family
-from podwire.proxy.why.frontends import Frontend, in_ranges, is_cluster_ip
+from podwire.proxy.why.matching import Matched, in_ranges, is_cluster_ip
 from podwire.trace.answer import Outcome, Reason
 from podwire.trace.packet import Machine, Packet
 
@@ -56,7 +56,7 @@ def client_of(packet: Packet, facts: NodeFacts, machine: Machine) -> Client:
 
 
 def decide(
-    front: Frontend | None, packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap
+    front: Matched | None, packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap
 ) -> Decision:
     """What must become of a packet that is for a frontend (None: for none) on a node."""
     if front is None:
@@ -91,7 +91,7 @@ def _no_frontend(packet: Packet, facts: NodeFacts, machine: Machine, services: S
     return _end("untouched", "NoService", f"no Service has {address} {what}")
 
 
-def _endless(front: Frontend) -> Decision:
+def _endless(front: Matched) -> Decision:
     """A frontend that no endpoint may serve."""
     if front.port.has_endpoints:
         field = "internalTrafficPolicy" if front.internal else "externalTrafficPolicy"
@@ -99,7 +99,7 @@ def _endless(front: Frontend) -> Decision:
     return _end("refused", "NoEndpoints", "the Service has no usable endpoint")
 
 
-def _forward(front: Frontend, endpoints: tuple[Endpoint, ...], snat: tuple[bool, str, str], *, local: bool) -> Decision:
+def _forward(front: Matched, endpoints: tuple[Endpoint, ...], snat: tuple[bool, str, str], *, local: bool) -> Decision:
     count = "the only usable endpoint" if len(endpoints) == 1 else f"one of {len(endpoints)} usable endpoints"
     scope = " on this node" if local else ""
     masquerade, word, message = snat
@@ -113,7 +113,7 @@ def _forward(front: Frontend, endpoints: tuple[Endpoint, ...], snat: tuple[bool,
     )
 
 
-def _to_cluster_ip(front: Frontend, client: Client, facts: NodeFacts) -> Decision:
+def _to_cluster_ip(front: Matched, client: Client, facts: NodeFacts) -> Decision:
     endpoints = front.port.internal_endpoints
     if not endpoints:
         return _endless(front)
@@ -130,7 +130,7 @@ def _to_cluster_ip(front: Frontend, client: Client, facts: NodeFacts) -> Decisio
     return _forward(front, endpoints, snat, local=front.port.internal_local)
 
 
-def _from_outside(front: Frontend, client: Client, facts: NodeFacts) -> Decision:
+def _from_outside(front: Matched, client: Client, facts: NodeFacts) -> Decision:
     port = front.port
     if not port.external_local:
         message = "externalTrafficPolicy is Cluster: answers come back through this node"

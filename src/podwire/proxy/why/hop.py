@@ -19,8 +19,8 @@ from podwire.proxy.servicemap import NodeFacts, ServicePort
 from podwire.proxy.tracing import Tracer
 from podwire.proxy.why.decision import Decision, decide
 from podwire.proxy.why.endpoints import said_of
-from podwire.proxy.why.frontends import Frontend, find
-from podwire.trace.answer import AffinitySaid, Drift, EndpointSaid, Hop, Reason, ServiceSaid, Step
+from podwire.proxy.why.matching import Matched, find
+from podwire.trace.answer import AffinitySaid, Drift, EndpointSaid, Hop, Reason, ServiceSaid, SnatSaid, Step
 from podwire.trace.answer import Outcome as Word
 from podwire.trace.packet import Machine, Outcome, Packet
 
@@ -81,7 +81,7 @@ class _Explainer:
         if not self.ends:
             self.ends = _expected(self.decision, packet)
 
-    def _in_force(self) -> Frontend | None:
+    def _in_force(self) -> Matched | None:
         """Of Services that share an address and port, the one whose endpoints the rules use."""
         reached = {(address, port) for _, address, port, _ in self.ends}
         for front in self.fronts:
@@ -166,7 +166,7 @@ class _Explainer:
         """Without an endpoint: whether those of other nodes were left out."""
         return self.decision.reason.reason == "NoLocalEndpoint"
 
-    def _snat(self, outcome: Word) -> tuple[Reason | None, Packet]:
+    def _snat(self, outcome: Word) -> tuple[SnatSaid | None, Packet]:
         """Whether the source is masqueraded and why; and the packet as it leaves when nothing else is done."""
         leaving = self.packet
         if outcome in ("refused", "dropped"):
@@ -174,7 +174,7 @@ class _Explainer:
         flags = {masqueraded for word, address, _, masqueraded in self.ends if not self._meets_itself(address)}
         if outcome == "forwarded":
             if not flags:
-                return Reason(reason="Hairpin", message="masqueraded: the endpoint is the client itself"), leaving
+                return _told(True, Reason(reason="Hairpin", message="the endpoint is the client itself")), leaving
             masqueraded, why = True in flags, self.decision.snat
             if why is not None and masqueraded == self.decision.masquerade:
                 return _told(masqueraded, why), leaving
@@ -184,7 +184,7 @@ class _Explainer:
     def _meets_itself(self, address: str) -> bool:
         return address == self.packet.source
 
-    def _routed(self, packet: Packet) -> tuple[Reason | None, Packet]:
+    def _routed(self, packet: Packet) -> tuple[SnatSaid | None, Packet]:
         own = self.view.machine.owns(packet.destination)
         if self.view.routing is None or own or not packet.input:
             return None, packet
@@ -237,9 +237,8 @@ class _Explainer:
         return (*plus, *minus)
 
 
-def _told(masqueraded: bool, why: Reason) -> Reason:
-    word = "masqueraded" if masqueraded else "kept"
-    return Reason(reason=why.reason, message=f"{word}: {why.message}")
+def _told(masqueraded: bool, why: Reason) -> SnatSaid:
+    return SnatSaid(masqueraded=masqueraded, reason=why.reason, message=why.message)
 
 
 def _chances(outcomes: Iterable[Outcome]) -> dict[End, float]:

@@ -17,8 +17,8 @@ from podwire.trace.packet import Machine, Packet
 Kind = Literal["ClusterIP", "LoadBalancerIP", "ExternalIP", "NodePort"]
 
 
-class Frontend(msgspec.Struct, frozen=True):
-    """A way in to a port of a Service."""
+class Matched(msgspec.Struct, frozen=True):
+    """A port of a Service that a packet is for, and by which way in."""
 
     kind: Kind
     port: ServicePort
@@ -40,8 +40,8 @@ class Frontend(msgspec.Struct, frozen=True):
         return f"{field}: {'Local' if self.local else 'Cluster'}"
 
 
-def find(services: ServiceMap, facts: NodeFacts, machine: Machine, packet: Packet) -> tuple[Frontend, ...]:
-    """The frontends that a packet is for; more than one only where Services name the same address and port."""
+def find(services: ServiceMap, facts: NodeFacts, machine: Machine, packet: Packet) -> tuple[Matched, ...]:
+    """What a packet is for; more than one only where Services name the same address and port."""
     ports = [
         port
         for _, some in sorted(services.items())
@@ -51,19 +51,19 @@ def find(services: ServiceMap, facts: NodeFacts, machine: Machine, packet: Packe
     found = tuple(_by_address(ports, packet))
     if found or not is_node_port_address(facts, machine, packet.destination):
         return found
-    return tuple(Frontend("NodePort", port) for port in ports if port.node_port == packet.destination_port != 0)
+    return tuple(Matched("NodePort", port) for port in ports if port.node_port == packet.destination_port != 0)
 
 
-def _by_address(ports: Iterable[ServicePort], packet: Packet) -> Iterator[Frontend]:
+def _by_address(ports: Iterable[ServicePort], packet: Packet) -> Iterator[Matched]:
     for port in ports:
         if port.port != packet.destination_port:
             continue
         if port.cluster_ip == packet.destination:
-            yield Frontend("ClusterIP", port)
+            yield Matched("ClusterIP", port)
         elif packet.destination in port.load_balancer_ips:
-            yield Frontend("LoadBalancerIP", port)
+            yield Matched("LoadBalancerIP", port)
         elif packet.destination in port.external_ips:
-            yield Frontend("ExternalIP", port)
+            yield Matched("ExternalIP", port)
 
 
 def is_node_port_address(facts: NodeFacts, machine: Machine, address: str) -> bool:

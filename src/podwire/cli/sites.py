@@ -1,0 +1,172 @@
+"""Where ``podwire why`` has the settings and the rules of nodes from: kernels that can be read here, or plans alone.
+
+The kernel is read in the node's own network namespace, not through its agent, so that the answer is true also while
+the agent is stopped; whether it runs is said beside. What a node should hold is planned here from the objects.
+"""
+
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from podwire.agent.config import AgentConfig, overlay
+from podwire.errors import ClusterError, KernelError, ProtocolError
+from podwire.kernel import netns, network
+from podwire.kernel.conntrack import Conntrack
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.nft import Nft
+from podwire.model.node import Node
+from podwire.observe.fetch import fetch
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.proxy.settings import ProxySettings
+from podwire.proxy.tracing import Tracer, open_tracing
+from podwire.proxy.why.answering import of_node
+from podwire.proxy.why.hop import View
+from podwire.routing.tables import MASQUERADE
+from podwire.state.network import NetworkState
+from podwire.trace.nft import Tracer as NftTracer
+from podwire.trace.packet import Machine, Packet
+
+MODE_ANNOTATION = "podwire.io/proxy"
+_DEVICE = "eth0"
+"""By which packets come in where the devices are not known."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's configuration, and where its kernel is read."""
+
+    config: AgentConfig
+    readable: bool = True
+    netns: Path | None = None
+    """None: the namespace of this process."""
+
+
+class Nodes:
+    """The nodes of a cluster; ``known`` gives what is known of one, by its name.
+
+    ``settings`` are those of the cluster's ConfigMap. With ``planned`` no kernel is read. ``mode`` wins over what the
+    nodes say of themselves.
+    """
+
+    def __init__(
+        self,
+        known: Callable[[str], Known],
+        settings: Mapping[str, str] | None = None,
+        *,
+        planned: bool = False,
+        mode: str = "",
+    ) -> None:
+        self._known = known
+        self._data = settings or {}
+        self._planned = planned
+        self._mode = mode
+        self._paths: dict[str, NetworkState] = {}
+
+    def _settings(self, config: AgentConfig) -> ProxySettings:
+        return overlay(config.routing, self._data, f"ConfigMap {config.settings}", config.proxy).proxy
+
+    def facts(self, node: Node) -> NodeFacts:
+        """What the proxy of a node knows of it."""
+        config = self._known(node.metadata.name).config
+        facts = self._settings(config).facts(node.metadata.name, config.cluster_cidrs, config.service_cidrs)
+        return of_node(facts, node)
+
+    def _reads(self, known: Known) -> bool:
+        return known.readable and not self._planned
+
+    def _kernel(self, node: Node) -> NetworkState | None:
+        """Addresses and routes that a node has; None when its kernel is not read."""
+        name = node.metadata.name
+        known = self._known(name)
+        if not self._reads(known):
+            return None
+        if name not in self._paths:
+            if known.netns is not None and not netns.exists(known.netns):
+                raise ClusterError(f"node {name} does not run; --planned shows what it should do")
+            with Netlink(known.netns) as netlink:
+                self._paths[name] = network.read_paths(netlink)
+        return self._paths[name]
+
+    def arrives(self, node: Node, source: str) -> str:
+        """The device of the narrowest route to the source, which is where its packets come from."""
+        state = self._kernel(node)
+        address = ip_address(source)
+        found = (0, _DEVICE)
+        for route in state.routes if state is not None else ():
+            text = {"default": "0.0.0.0/0" if address.version == 4 else "::/0"}.get(route.dst, route.dst)
+            destination = ip_network(text, strict=False)
+            if route.link and destination.version == address.version and address in destination:
+                found = max(found, (destination.prefixlen + 1, route.link))
+        return found[1]
+
+    def view(self, node: Node, facts: NodeFacts, services: ServiceMap) -> View:
+        """The rules of a node.
+
+        Raises: KernelError, ClusterError.
+        """
+        known = self._known(node.metadata.name)
+        state = self._kernel(node)
+        own = facts.addresses if state is None else tuple(a.cidr.partition("/")[0] for a in state.addresses)
+        machine = Machine(addresses=frozenset(own))
+        settings = self._settings(known.config)
+        mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "") or settings.mode
+        tracing = open_tracing(mode)
+        planned: Tracer | None = None
+        held: Tracer | None = None
+        if tracing is not None:
+            planned = tracing.planned(services, facts, machine)
+            held = tracing.held(known.netns, machine) if state is not None else None
+        return View(
+            mode=mode,
+            facts=facts,
+            machine=machine,
+            planned=planned,
+            held=held,
+            routing=_routing(known.netns, machine) if state is not None else None,
+        )
+
+    def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
+        """The UDP flows that the node tracks from this client to this target."""
+        known = self._known(node.metadata.name)
+        if packet.protocol != "udp" or not self._reads(known):
+            return ()
+        with Conntrack(known.netns) as conntrack:
+            flows = conntrack.flows((packet.source,), "UDP")
+        wanted = packet.source, packet.destination, packet.destination_port
+        ours = (f for f in flows if (f.original.src, f.original.dst, f.original.dport) == wanted)
+        return tuple(f"from port {f.original.sport} to {f.backend[0]} port {f.backend[1]}" for f in ours)
+
+    def notes(self, node: Node) -> tuple[str, ...]:
+        """Whether the agent runs that keeps the rules as they should be."""
+        known = self._known(node.metadata.name)
+        if not self._reads(known):
+            return ()
+        try:
+            next(fetch(known.config.agent_socket, "/state?part=none"), "")
+        except OSError:
+            return (f"the agent of {node.metadata.name} does not answer: its rules stay as they are until it does",)
+        except ProtocolError:
+            pass  # it answers that it has no such part
+        return ()
+
+
+def _routing(place: Path | None, machine: Machine) -> Tracer | None:
+    try:
+        with Nft(place) as nft:
+            table = nft.read("inet", MASQUERADE)
+    except KernelError:
+        return None
+    return NftTracer((table,), machine) if table is not None else None
+
+
+def remote(nodes: tuple[Node, ...], service_cidrs: tuple[str, ...]) -> Callable[[str], Known]:
+    """Nodes of which the objects alone are known: pods are whoever has an address of a node's pod range."""
+    ranges: list[Any] = [cidr for node in nodes for cidr in (node.spec.pod_cidrs or (node.spec.pod_cidr,)) if cidr]
+
+    def known(name: str) -> Known:
+        config = AgentConfig(node_name=name, cluster_cidrs=tuple(ranges), service_cidrs=service_cidrs)
+        return Known(config=config, readable=False)
+
+    return known

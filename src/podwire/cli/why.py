@@ -1,0 +1,231 @@
+"""The command ``podwire why``."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import click
+import msgspec
+
+from podwire.agent import config as agent_config
+from podwire.agent.config import AgentConfig
+from podwire.cli.cluster import name_option
+from podwire.cli.sites import Known, Nodes, remote
+from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
+from podwire.kube.client import Client
+from podwire.kube.config import load
+from podwire.kube.resources import CONFIGMAPS, SERVICECIDRS
+from podwire.local import credentials, places
+from podwire.local.layout import Layout
+from podwire.proxy.tracing import MODULES
+from podwire.proxy.why.answering import answer
+from podwire.proxy.why.objects import Server
+from podwire.proxy.why.question import OUTSIDE, Asked, pose
+from podwire.runtime.clock import SystemClock
+from podwire.trace import answer_text
+from podwire.trace.answer import Answer
+
+T = TypeVar("T")
+
+_SETTINGS = "kube-system/podwire-config"
+_HELP = """Explain what becomes of a connection to a Service.
+
+Says which node decides, which Service and which rule match, which endpoints may get the connection and why the others
+may not, whether the source is masqueraded and why, and where the connection ends. The rules are those that the node's
+kernel holds at this moment; where they are not what they should be, that is shown too.
+
+\b
+FROM: shop/web-0        a pod, or the pods of a Deployment by its name
+      shop/app=web      a label selector in a namespace
+      node/node-1       a node itself
+      external          anybody outside; of a local cluster `host`, this machine
+      192.0.2.7         an address
+TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
+      catalog.shop      a Service by its DNS name
+      10.96.0.10:80     an address of a Service
+      node/node-1       a node port, with its number as PORT
+PORT: 80, 53/UDP, http
+
+With -f nothing is asked of a cluster: the objects come from files, the rules are those that a node should hold.
+
+Exit status 0 when it is explained, 1 when it cannot be told (no API, no such kernel), 2 when the words are wrong.
+
+\b
+podwire why shop/app=web svc/shop/catalog
+podwire why host node/node-2 30080
+podwire why shop/app=web 10.96.0.10 53/UDP -o json
+podwire why -f manifests/ external svc/shop/web --node node-1
+"""
+
+
+class _Request(NamedTuple):
+    """What was typed beside the question."""
+
+    name: str
+    kubeconfig: str | None
+    config_file: str | None
+    files: tuple[str, ...]
+    planned: bool
+    mode: str
+
+
+@click.command(help=_HELP)
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.argument("port", metavar="[PORT[/PROTO]]", default="")
+@name_option
+@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
+@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
+@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects from a file or folder.")
+@click.option("--node", metavar="NAME", default="", help="The node that gets a packet from outside.")
+@click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
+@click.option("--mode", type=click.Choice(tuple(MODULES)), help="With --planned or -f: the data plane.")
+@click.option("-4", "family", flag_value="ip", help="IPv4.")
+@click.option("-6", "family", flag_value="ip6", help="IPv6.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.pass_context
+def why(  # noqa: PLR0913 - one parameter an option, as click calls it
+    context: click.Context,
+    source: str,
+    target: str,
+    port: str,
+    name: str,
+    kubeconfig: str | None,
+    config_file: str | None,
+    files: tuple[str, ...],
+    node: str,
+    planned: bool,
+    mode: str | None,
+    family: str | None,
+    output: str,
+) -> int:
+    """Explains and prints."""
+    if mode and not (planned or files):
+        raise ConfigError("--mode", "", "is for --planned and -f; otherwise the node's own is in force")
+    asked = Asked(source=source, target=target, port=port, node=node, family=family or "")
+    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+    layout = None if files or config_file else _local(name, kubeconfig, named=named)
+    request = _Request(name, kubeconfig, config_file, files, planned, mode or "")
+    found = _explain(asked, request, layout)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        click.echo("\n".join(answer_text.render(found)))
+    return 0
+
+
+def _local(name: str, kubeconfig: str | None, *, named: bool) -> Layout | None:
+    """The local cluster that is meant; None for one that is not local."""
+    if named:
+        return places.existing(name)
+    chosen = kubeconfig or os.environ.get("KUBECONFIG", "").split(":")[0]
+    if not chosen:
+        return places.existing(name)
+    for one in places.names():
+        layout = places.find(one)
+        if layout is not None and Path(chosen).resolve().is_relative_to(Path(layout.state).resolve()):
+            return layout
+    return None
+
+
+def _explain(asked: Asked, request: _Request, layout: Layout | None) -> Answer:
+    if request.files:
+        return asyncio.run(_by_files(asked, request))
+    if layout is not None:
+        if not request.planned:
+            places.check_root()
+        return asyncio.run(_with_client(str(credentials.kubeconfig_path(layout, "admin")),
+                                        lambda client: _by_local(asked, request, layout, client)))  # fmt: skip
+    return asyncio.run(_with_client(_kubeconfig(request), lambda client: _by_api(asked, request, client)))
+
+
+def _kubeconfig(request: _Request) -> str | None:
+    if request.kubeconfig is not None or request.config_file is None:
+        return request.kubeconfig
+    return agent_config.load(Path(request.config_file)).kubeconfig or None
+
+
+async def _with_client(kubeconfig: str | None, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
+    client = Client(load(kubeconfig, os.environ), SystemClock())
+    try:
+        return await ask(client)
+    finally:
+        await client.close()
+
+
+async def _by_local(asked: Asked, request: _Request, layout: Layout, client: Client) -> Answer:
+    """In a local cluster."""
+    host = str(layout.host_address), str(layout.host_address6)
+    if asked.source in ("host", "external"):
+        asked = msgspec.structs.replace(asked, source="external", outside=host if asked.source == "host" else OUTSIDE)
+
+    def known(name: str) -> Known:
+        file = Path(layout.node_run(name)) / "agent.yaml"
+        if not file.exists():
+            raise ClusterError(f"node {name} is none of local cluster {layout.name!r}")
+        return Known(config=agent_config.load(file), netns=Path(layout.netns(name)))
+
+    return await _ask(asked, client, known, request)
+
+
+async def _by_api(asked: Asked, request: _Request, client: Client) -> Answer:
+    """In a cluster that is not a local one: on a node of it, or from anywhere by plan."""
+    if request.config_file is not None:
+        return await _ask(asked, client, _own(agent_config.load(Path(request.config_file))), request)
+    if not request.planned:
+        raise ConfigError(
+            "podwire why",
+            "",
+            "the rules of this cluster's nodes cannot be read from here: run this on the node that decides with "
+            "--config FILE (the agent's configuration), or take --planned",
+        )
+    nodes = await Server(client).nodes()
+    return await _ask(asked, client, remote(nodes, await _service_cidrs(client)), request)
+
+
+def _own(config: AgentConfig) -> Callable[[str], Known]:
+    def known(name: str) -> Known:
+        if name != config.node_name:
+            problem = f"node {name} decides, and this is {config.node_name}; run this there, or take --planned"
+            raise ClusterError(problem)
+        return Known(config=config)
+
+    return known
+
+
+async def _service_cidrs(client: Client) -> tuple[str, ...]:
+    try:
+        found = await client.list(SERVICECIDRS)
+    except ApiError:
+        return ()
+    return tuple(cidr for one in found.items for cidr in one.get("spec", {}).get("cidrs", ()))
+
+
+async def _ask(asked: Asked, client: Client, known: Callable[[str], Known], request: _Request) -> Answer:
+    objects = Server(client)
+    settings = await _settings(client)
+    question = await pose(asked, objects)
+    return await answer(question, objects, Nodes(known, settings, planned=request.planned, mode=request.mode))
+
+
+async def _settings(client: Client) -> Mapping[str, str]:
+    """The cluster's settings."""
+    namespace, _, name = _SETTINGS.partition("/")
+    try:
+        found = await client.get(CONFIGMAPS, name, namespace)
+    except NotFound:
+        return {}
+    return dict(found.get("data") or {})
+
+
+async def _by_files(asked: Asked, request: _Request) -> Answer:
+    """Without a cluster."""
+    from podwire.local.described import describe
+
+    described = describe(request.files)
+    sites = Nodes(lambda node: Known(config=described.config(node), readable=False), planned=True, mode=request.mode)
+    question = await pose(asked, described.objects)
+    found = await answer(question, described.objects, sites)
+    return msgspec.structs.replace(found, notes=(*found.notes, *described.notes))

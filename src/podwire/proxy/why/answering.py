@@ -1,0 +1,116 @@
+"""From a question to its answer: the hops of a connection, node by node.
+
+A packet that no Service takes on the client's node may be for another node's address; that node then decides, with the
+source that the packet has by then. There are never more than two such hops.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from podwire.model.node import Node
+from podwire.model.service import Service
+from podwire.proxy.resolve import handled, resolve
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.proxy.why.hop import Backed, View, explain_hop
+from podwire.proxy.why.objects import Objects
+from podwire.proxy.why.question import Question
+from podwire.trace.answer import Answer, Hop
+from podwire.trace.packet import Packet
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+
+
+class Site(Protocol):
+    """What is known of nodes beside their objects: settings, and what their kernels hold."""
+
+    def facts(self, node: Node) -> NodeFacts:
+        """What the proxy of a node knows of it."""
+        ...
+
+    def arrives(self, node: Node, source: str) -> str:
+        """The device by which packets of an address come in."""
+        ...
+
+    def view(self, node: Node, facts: NodeFacts, services: ServiceMap) -> View:
+        """The rules of a node; ``services`` are those that the question is about.
+
+        Raises: KernelError, ClusterError.
+        """
+        ...
+
+    def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
+        """Connections that the node's kernel tracks from this client to this target."""
+        ...
+
+    def notes(self, node: Node) -> tuple[str, ...]:
+        """What should be known of how the node was read."""
+        ...
+
+
+def of_node(facts: NodeFacts, node: Node) -> NodeFacts:
+    """The facts with what the Node object says."""
+    zone = node.metadata.labels.get(ZONE_LABEL, "")
+    facts = msgspec.structs.replace(facts, zone=zone, addresses=node.internal_ips)
+    if not facts.pod_cidrs_of_node:
+        return facts
+    own = node.spec.pod_cidrs or tuple(filter(None, (node.spec.pod_cidr,)))
+    return msgspec.structs.replace(facts, pod_cidrs=own)
+
+
+async def answer(question: Question, objects: Objects, site: Site) -> Answer:
+    """The answer.
+
+    Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
+    """
+    target = question.target
+    services = await _services(question, objects)
+    backed = [(service, await objects.slices(service)) for service in services]
+    packet = Packet(
+        source=question.source.address,
+        destination=target.address,
+        protocol=question.protocol,
+        destination_port=target.port,
+        input="" if question.on_node else site.arrives(question.node, question.source.address),
+    )
+    hop, packet = _hop(question.node, packet, backed, site)
+    hops, nodes = [hop], [question.node]
+    if hop.outcome == "untouched":
+        for node in await objects.nodes():
+            if target.address in node.internal_ips and node.metadata.name != hop.node:
+                packet = msgspec.structs.replace(packet, input=site.arrives(node, packet.source))
+                hops.append(_hop(node, packet, backed, site)[0])
+                nodes.append(node)
+    notes = dict.fromkeys((*question.notes, *_left_out(question), *(n for node in nodes for n in site.notes(node))))
+    return Answer(
+        source=question.source,
+        target=target,
+        protocol=question.protocol.upper(),
+        outcome=hops[-1].outcome,
+        hops=tuple(hops),
+        notes=tuple(notes),
+    )
+
+
+async def _services(question: Question, objects: Objects) -> Sequence[Service]:
+    target = question.target
+    named = question.service
+    if named is not None and target.address in (named.spec.cluster_ip, *named.spec.cluster_ips):
+        return (named,)
+    return await objects.services_at(target.address, target.port)
+
+
+def _hop(node: Node, packet: Packet, backed: list[Backed], site: Site) -> tuple[Hop, Packet]:
+    facts = site.facts(node)
+    services = {f"{s.metadata.namespace}/{s.metadata.name}": resolve(s, pieces, facts) for s, pieces in backed}
+    hop, left = explain_hop(packet, backed, site.view(node, facts, services))
+    return msgspec.structs.replace(hop, flows=site.flows(node, packet)), left
+
+
+def _left_out(question: Question) -> tuple[str, ...]:
+    service = question.service
+    if service is None or handled(service):
+        return ()
+    name = f"Service {service.metadata.namespace}/{service.metadata.name}"
+    return (f"{name} carries the label service.kubernetes.io/service-proxy-name: another proxy serves it",)

@@ -1,0 +1,96 @@
+"""An answer of ``podwire why`` as text for people: short lines, what matters first (pure)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from podwire.trace.answer import Answer, EndpointSaid, Hop, Step
+
+_LABEL = 10
+_WORDS = {
+    "forwarded": "forwarded",
+    "refused": "REFUSED",
+    "dropped": "DROPPED",
+    "untouched": "not touched by any Service",
+}
+
+
+def render(answer: Answer) -> Iterator[str]:
+    """The lines of the whole answer."""
+    yield f"{answer.source} -> {answer.target} {answer.protocol}"
+    for number, hop in enumerate(answer.hops):
+        yield ""
+        if number:
+            yield f"then on node {hop.node}:"
+        yield from _hop(hop)
+    if answer.notes:
+        yield ""
+        yield from (_line("note", note) for note in answer.notes)
+
+
+def _hop(hop: Hop) -> Iterator[str]:
+    yield _line("outcome", f"{_WORDS[hop.outcome]}: {hop.message}")
+    source = "as its kernel holds them" if hop.state == "held" else "as they should be"
+    yield _line("decided", f"on node {hop.node} by its {hop.mode} rules, {source}")
+    if hop.service is not None:
+        service = hop.service
+        port = f", port {service.port_name}" if service.port_name else ""
+        number = f"{service.port}/{service.protocol}"
+        yield _line("service", f"{service.namespace}/{service.name}{port} {number} ({service.type}), by its "
+                    f"{service.frontend}")  # fmt: skip
+        yield _line("policy", service.policy)
+        for other in service.also_claimed_by:
+            yield _line("conflict", f"Service {other} names the same address and port, and does not have it")
+    if hop.snat is not None:
+        word = "masqueraded" if hop.snat.masqueraded else "kept"
+        yield _line("source", f"{word}: {hop.snat.message}")
+    if hop.affinity is not None:
+        yield _line("affinity", f"ClientIP, {hop.affinity.timeout_seconds} s; {_remembered(hop.affinity.entries)}")
+        yield from (_line("", entry) for entry in hop.affinity.entries)
+    for flow in hop.flows:
+        yield _line("flow", f"known, keeps its endpoint: {flow}")
+    if hop.endpoints:
+        yield ""
+        yield from _endpoints(hop.endpoints)
+    if hop.drift:
+        yield ""
+        yield "differs from what should be (+ is missing, - is too much)"
+        yield from (f"  {one.sign} {one.where}: {one.text}" for one in hop.drift)
+    if hop.steps:
+        yield ""
+        yield from _steps(hop.steps)
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
+
+
+def _remembered(entries: Sequence[str]) -> str:
+    return "this client is remembered:" if entries else "this client is not remembered"
+
+
+def _endpoints(endpoints: Sequence[EndpointSaid]) -> Iterator[str]:
+    rows = [("endpoint", "used", "chance", "why", "pod", "node", "zone")]
+    for one in endpoints:
+        address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"
+        chance = f"{one.probability:.0%}" if one.probability else "-"
+        mark = ", masqueraded" if one.masqueraded and not all(e.masqueraded for e in endpoints if e.used) else ""
+        used = "yes" if one.used else "no"
+        rows.append((address, used, chance, one.message + mark, one.pod or "-", one.node or "-", one.zone or "-"))
+    yield from _table(rows)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    kept = [column for column in zip(*rows, strict=True) if any(cell != "-" for cell in column[1:])]
+    widths = [max(map(len, column)) for column in kept]
+    for row in zip(*kept, strict=True):
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _steps(steps: Iterable[Step]) -> Iterator[str]:
+    yield "rules, in the order in which they matched"
+    place = ""
+    for step in steps:
+        if step.where != place:
+            place = step.where
+            yield f"  {place}"
+        yield f"      {step.rule}"
+        yield from (f"        {element}" for element in step.elements)
