@@ -29,6 +29,8 @@ class Blocks:
 
     def holding(self, address: str) -> frozenset[int]:
         """The rules that have a block with an address of this family."""
+        if not self.intervals:
+            return NOWHERE
         number = int(ip_address(address))
         place = bisect_right(self._starts, number) - 1
         if place < 0 or self.intervals[place][1] < number:

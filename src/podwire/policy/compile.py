@@ -19,8 +19,12 @@ from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
-from podwire.policy.selectors import SelectorIndex
+from podwire.policy.selectors import Match, SelectorIndex
 from podwire.policy.world import ports_of, rank, subject_to_policy
+
+
+_SPARE_LABELS = 64
+"""How many sets of labels of pods that are gone are kept for each namespace, at least; jobs have new ones each time."""
 
 
 class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,7 @@ class Compiler:
         self._nodes: dict[str, Node] = {}
         self._at: dict[str, set[str]] = {}
         self._node_at: dict[str, str] = {}
+        self._owners: dict[str, tuple[Match, tuple[NamedPort, ...]]] = {}
         self._in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], Policy] = {}
         self._about: dict[int, set[tuple[str, str]]] = {}
@@ -74,6 +79,10 @@ class Compiler:
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """The labels of a namespace, its name among them."""
         return self._namespaces.get(name, {}) | {"kubernetes.io/metadata.name": name}
+
+    def remembered_labels(self, namespace: str) -> int:
+        """How many different sets of labels of a namespace are kept in memory."""
+        return self._index.remembered(namespace)
 
     def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
         """A namespace came or changed; None: it went."""
@@ -105,7 +114,10 @@ class Compiler:
         self._touch(key)
         before = self._pods.pop(key, None)
         if before is not None:
-            self._in[before.metadata.namespace].discard(key)
+            namespace = before.metadata.namespace
+            self._in[namespace].discard(key)
+            if self._index.remembered(namespace) > 2 * len(self._in[namespace]) + _SPARE_LABELS:
+                self._index.forget(namespace)
             for address in before.addresses:
                 self._at[address].discard(key)
                 if not self._at[address]:
@@ -147,6 +159,8 @@ class Compiler:
     def flush(self) -> Delta:
         """Takes over what was set since the last call, and says what that changed."""
         delta = Delta()
+        for address in self._dirty_addresses:
+            self._owners.pop(address, None)
         if self._dirty_policies:
             self._dirty_pods.update(self.pods)
         for key in sorted(self._dirty_pods):
@@ -238,20 +252,25 @@ class Compiler:
 
     def peer(self, address: str) -> Peer | None:
         """What there is to know of an address; None: nothing."""
-        keys = self._at.get(address)
-        if keys:
-            pod = max((self._pods[key] for key in keys), key=rank)
-            return Peer(
-                address=address,
-                selectors=self._index.matching(pod.metadata.namespace, pod.metadata.labels),
-                named=named_ports(ports_of(pod)),
-            )
+        owner = self._owner(address)
+        if owner is not None:
+            match, named = owner
+            return Peer(address=address, selectors=self._index.numbers(match), named=named)
         name = self._node_at.get(address)
         if name is None:
             return None
         labels = self._nodes[name].metadata.labels
         matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
         return Peer(address=address, nodes=frozenset(matching), own_node=name == self.node)
+
+    def _owner(self, address: str) -> tuple[Match, tuple[NamedPort, ...]] | None:
+        """Labels and named ports of the pod behind an address; remembered until the address is touched."""
+        found = self._owners.get(address)
+        if found is None and (keys := self._at.get(address)):
+            pod = max((self._pods[key] for key in keys), key=rank)
+            match = self._index.match(pod.metadata.namespace, pod.metadata.labels)
+            found = self._owners[address] = (match, named_ports(ports_of(pod)))
+        return found
 
     def _node_selectors(self) -> set[str]:
         cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")

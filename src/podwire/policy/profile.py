@@ -95,6 +95,7 @@ class Profile:
         self._of_selector: dict[int, list[int]] = {}
         self._of_nodes: dict[str, list[int]] = {}
         self._everyone = frozenset(place for place, rule in enumerate(rules) if rule.everyone)
+        self._of_selectors: dict[frozenset[int], frozenset[int]] = {}
         self._tables: dict[tuple[frozenset[int], tuple[NamedPort, ...], bool], Table] = {}
         for place, rule in enumerate(rules):
             for number in rule.selectors:
@@ -121,19 +122,24 @@ class Profile:
         holding = self.blocks[6 if ":" in peer.address else 4].holding(peer.address)
         around = self._table(self._everyone | holding, (), own_node=False)
         if peer.own_node and self.key.direction == "Ingress":
-            exact = OWN_NODE
-        else:
-            matched = self._everyone | holding
-            for number in self._selectors & peer.selectors:
-                matched = matched.union(self._of_selector[number])
-            for text in peer.nodes:
-                matched = matched.union(self._of_nodes.get(text, ()))
-            named: tuple[NamedPort, ...] = ()
-            if self._names and self.key.direction == "Egress":
-                named = tuple(port for port in peer.named if port[0] in self._names)
-            exempt = peer.own_node and self.key.own_node_egress
-            exact = self._table(matched, named, own_node=exempt)
-        return None if exact == around else exact
+            return None if around == OWN_NODE else OWN_NODE
+        matched = self._matched(peer.selectors)
+        for text in peer.nodes:
+            matched = matched.union(self._of_nodes.get(text, ()))
+        named: tuple[NamedPort, ...] = ()
+        if self._names and self.key.direction == "Egress":
+            named = tuple(port for port in peer.named if port[0] in self._names)
+        exact = self._table(matched | holding, named, own_node=peer.own_node and self.key.own_node_egress)
+        return None if exact is around or exact == around else exact
+
+    def _matched(self, selectors: frozenset[int]) -> frozenset[int]:
+        """The places of the rules that speak of a pod."""
+        own = self._selectors & selectors
+        found = self._of_selectors.get(own)
+        if found is None:
+            places = (place for number in own for place in self._of_selector[number])
+            found = self._of_selectors[own] = self._everyone.union(places)
+        return found
 
     def at(self, address: str) -> Table:
         """What becomes of an address."""

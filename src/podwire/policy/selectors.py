@@ -31,9 +31,10 @@ class PodSelector(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Match:
     """What matches one set of labels in one namespace."""
 
-    __slots__ = ("labels", "numbers", "seen")
+    __slots__ = ("labels", "namespace", "numbers", "seen")
 
-    def __init__(self, labels: dict[str, str]) -> None:
+    def __init__(self, namespace: str, labels: dict[str, str]) -> None:
+        self.namespace = namespace
         self.labels = labels
         self.numbers: frozenset[int] = frozenset()
         self.seen = 0
@@ -74,24 +75,36 @@ class SelectorIndex:
         """Has the pods of a namespace matched anew, because its labels changed."""
         self._matches.pop(namespace, None)
 
+    def remembered(self, namespace: str) -> int:
+        """How many sets of labels are remembered for a namespace; :meth:`forget` makes it none."""
+        return len(self._matches.get(namespace, ()))
+
     def matching(self, namespace: str, labels: Mapping[str, str]) -> frozenset[int]:
         """The numbers of all selectors that match a pod; some that were released may be among them."""
+        return self.numbers(self.match(namespace, labels))
+
+    def match(self, namespace: str, labels: Mapping[str, str]) -> Match:
+        """What is remembered of these labels; good until :meth:`forget` for the namespace."""
         known = self._matches.setdefault(namespace, {})
         key = tuple(sorted(labels.items()))
-        match = known.get(key)
-        if match is None:
-            match = known[key] = Match(dict(labels))
+        found = known.get(key)
+        if found is None:
+            found = known[key] = Match(namespace, dict(labels))
+        return found
+
+    def numbers(self, match: Match) -> frozenset[int]:
+        """The numbers of all selectors that match, as :meth:`matching` gives them."""
         if match.seen < self._next - 1:
-            self._extend(namespace, match)
+            self._extend(match)
         return match.numbers
 
-    def _extend(self, namespace: str, match: Match) -> None:
-        own = self._labels_of(namespace)
+    def _extend(self, match: Match) -> None:
+        own = self._labels_of(match.namespace)
         found = set()
         for number in reversed(self._selectors):
             if number <= match.seen:
                 break
-            if self._selectors[number][1].matches(namespace, own, match.labels):
+            if self._selectors[number][1].matches(match.namespace, own, match.labels):
                 found.add(number)
         match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | found
         match.seen = self._next - 1

@@ -355,3 +355,14 @@ def test_pods_with_the_same_policies_share_a_profile() -> None:
     assert len(compiler.profiles) == before
     assert list(delta.pods) == ["shop/db-2"]
     assert not delta.made
+
+
+def test_labels_of_pods_that_are_gone_do_not_pile_up() -> None:
+    compiler = filled(CASES[0].world, "n1")
+    compiler.set_policy("shop/a", msgspec.convert({"metadata": {"name": "a", "namespace": "shop"}}, NetworkPolicy))
+    job = next(pod for pod in CASES[0].world.pods if key_of(pod.metadata) == "shop/web")
+    for number in range(1000):
+        meta = msgspec.structs.replace(job.metadata, name="job", labels={"job": str(number)})
+        compiler.set_pod("shop/job", msgspec.structs.replace(job, metadata=meta))
+        compiler.flush()
+    assert compiler.remembered_labels("shop") < 100
