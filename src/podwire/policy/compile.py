@@ -22,7 +22,6 @@ from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_po
 from podwire.policy.selectors import Match, SelectorIndex
 from podwire.policy.world import ports_of, rank, subject_to_policy
 
-
 _SPARE_LABELS = 64
 """How many sets of labels of pods that are gone are kept for each namespace, at least; jobs have new ones each time."""
 
