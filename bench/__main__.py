@@ -17,7 +17,19 @@ from bench import machine
 from bench.alone import ROOT, read_rows
 from bench.table import Section, page, table
 
-BENCHMARKS = ("up", "probe", "api", "cni", "netlink", "services", "iptables", "dns", "state")
+BENCHMARKS = (
+    "up",
+    "probe",
+    "api",
+    "cni",
+    "netlink",
+    "services",
+    "service_changes",
+    "service_packets",
+    "iptables",
+    "dns",
+    "state",
+)
 """Their names, in the order of the page."""
 
 INTRODUCTION = """# Benchmarks

@@ -1,23 +1,27 @@
-"""Service programming: cold load, restart, one changed endpoint, at 10, 1,000 and 10,000 Services of 10 endpoints.
+"""Service programming by nftables: cold load, restart, one changed endpoint, by the number of Services and endpoints.
 
-Each run works in a network namespace of its own. CPU is user and system time of this process, which includes the
-kernel's work for it; an update is the median of 200 and includes resolving the Service again. A restart reads the
-kernel and has nothing to write. Beside it nft(8) loads the same rules from the text of a file, and adds and deletes one
-element of the same map. Anybody who listens to rule changes on the machine, in any namespace, makes loads dearer: the
-kernel then makes a message for each element.
+Each run works in a process and a network namespace of its own. CPU is user and system time of this process, which
+includes the kernel's work for it; a change is the median of 200 (50 with many endpoints) and includes resolving the
+Service again. A restart reads the kernel and has nothing to write. "Memory" is what the process has in the end more
+than before it made the objects, resolved Services and rules. Beside it nft(8) loads the same rules from the text of a
+file, and adds and deletes one element of the same map. Anybody who listens to rule changes on the machine, in any
+namespace, makes loads dearer: the kernel then makes a message for each element.
 
     sudo python -m bench.services [--quick]
 """
 
 import gc
+import multiprocessing
 import os
 import statistics
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from bench.alone import run_alone
+from bench.machine import resident_mb
 from bench.table import Row
 
 from podwire.kernel import netns
@@ -26,9 +30,17 @@ from podwire.model.meta import ObjectMeta
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
 from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.runtime import memory
 from podwire.state.nft import Table
 
+SHAPES = ((10, 2), (1_000, 2), (10_000, 2), (30_000, 2), (1, 5_000), (5_000, 50))
+"""Services, and endpoints of each."""
+COLD_S = {(10_000, 2): 1.5, (30_000, 2): 5.0}
+"""The most that a cold load may take."""
 ENDPOINTS = 10
+SLICE = 100
+LARGE = 50_000
+"""From so many endpoints on there are fewer runs."""
 PROXY_TABLE = "podwire-proxy"
 
 NODE = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.0.0.0/9",), service_cidrs=("172.16.0.0/12",))
@@ -49,6 +61,7 @@ def service(number: int) -> api.Service:
 
 
 def pieces(number: int, endpoints: int, generation: int = 0) -> tuple[api.EndpointSlice, ...]:
+    """The slices of a Service, the first endpoint of this generation."""
     entries = tuple(
         api.Endpoint(
             addresses=(address(0x0A000000, number * 256 + index + (generation if index == 0 else 0)),),
@@ -56,9 +69,15 @@ def pieces(number: int, endpoints: int, generation: int = 0) -> tuple[api.Endpoi
         )
         for index in range(endpoints)
     )
-    labels = {SERVICE_NAME_LABEL: f"service-{number}"}
-    meta = ObjectMeta(name=f"service-{number}-0", namespace="bench", labels=labels)
-    return (api.EndpointSlice(metadata=meta, endpoints=entries, ports=(api.EndpointPort(name="http", port=8080),)),)
+    labels, ports = {SERVICE_NAME_LABEL: f"service-{number}"}, (api.EndpointPort(name="http", port=8080),)
+    return tuple(
+        api.EndpointSlice(
+            metadata=ObjectMeta(name=f"service-{number}-{first}", namespace="bench", labels=labels),
+            endpoints=entries[first : first + SLICE],
+            ports=ports,
+        )
+        for first in range(0, endpoints, SLICE)
+    )
 
 
 def resolved(number: int, endpoints: int, generation: int = 0) -> tuple[ServicePort, ...]:
@@ -77,40 +96,46 @@ class Stopwatch:
         self.cpu = (time.process_time() - self.cpu) * 1000
 
 
-def in_place(count: int) -> dict[str, float]:
+def in_place(shape: tuple[int, int]) -> dict[str, float]:
     """One run in a namespace that is made for it."""
     place, other = (Path(f"/run/netns/pwbench-{os.getpid()}-{letter}") for letter in "ab")
     netns.create(place)
     netns.create(other)
     try:
-        found, tables = measure(place, count)
+        found, tables = measure(place, *shape)
         return found | measure_nft(other, tables)
     finally:
         netns.delete(place)
         netns.delete(other)
 
 
-def measure(place: Path, count: int) -> tuple[dict[str, float], tuple[Table, ...]]:
+def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], tuple[Table, ...]]:
     """Milliseconds by name, and the tables that the kernel held in the end."""
     found: dict[str, float] = {}
-
+    before, _ = resident_mb(os.getpid())
     with Stopwatch() as watch:
-        services = {f"bench/service-{number}": resolved(number, ENDPOINTS) for number in range(1, count + 1)}
+        services = {f"bench/service-{number}": resolved(number, endpoints) for number in range(1, count + 1)}
     found["resolve"] = watch.wall
     gc.freeze()
     plane = NftablesDataPlane(NODE, place)
     with Stopwatch() as watch:
         plane.load(services)
     found["cold load"], found["cold load, CPU"] = watch.wall, watch.cpu
-    for name, size in (("replace an endpoint", ENDPOINTS), ("add an endpoint", ENDPOINTS + 1)):
-        walls = []
-        for step in range(200):
-            number = step * 7 % count + 1
-            generation = 100 + step // count if name == "replace an endpoint" else 0
+    turns = 200 if endpoints < SLICE else 50
+    for name in ("replace an endpoint", "add or remove an endpoint"):
+        walls, cpus, touched = [], [], set()
+        for step in range(turns):
+            number, round_ = step * 7 % count + 1, step // count
+            size, generation = (endpoints, 100 + round_) if name[0] == "r" else (endpoints + 1 - round_ % 2, 0)
+            touched.add(f"bench/service-{number}")
             with Stopwatch() as watch:
                 plane.update({f"bench/service-{number}": resolved(number, size, generation)})
             walls.append(watch.wall)
-        found[name] = statistics.median(walls)
+            cpus.append(watch.cpu)
+        found[name], found[f"{name}, CPU"] = statistics.median(walls), statistics.median(cpus)
+        plane.update({key: services[key] for key in touched})
+    memory.settle()
+    found["memory"] = resident_mb(os.getpid())[0] - before
     plane.load(services)
     tables = plane.desired()
     plane.close()
@@ -139,7 +164,7 @@ def measure_nft(place: Path, tables: tuple[Table, ...]) -> dict[str, float]:
                 nft("add", *element.split())
             walls.append(watch.wall)
             nft("delete", *element.split())
-        found["nft: add an endpoint"] = statistics.median(walls)
+        found["nft: add or remove an endpoint"] = statistics.median(walls)
     return found
 
 
@@ -151,13 +176,20 @@ def nft(*words: str) -> None:
 def run(quick: bool) -> list[Row]:
     """The rows; with ``quick`` one run of 10 and of 1,000 Services."""
     rows = []
-    for count in (10, 1_000) if quick else (10, 1_000, 10_000):
-        runs = [in_place(count) for _ in range(1 if quick else 5)]
-        value = {name: tuple(one[name] for one in runs) for name in runs[0]}
+    context = multiprocessing.get_context("spawn")
+    for shape in SHAPES[:2] if quick else SHAPES:
+        runs = 1 if quick else 3 if shape[0] * shape[1] < LARGE else 2
+        with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+            each = list(pool.map(in_place, [shape] * runs))
+        value = {name: tuple(one[name] for one in each) for name in each[0]}
         for name, values in value.items():
-            if not name.startswith("nft: "):
-                beside = value.get(f"nft: {name}")
-                rows.append(Row(f"{count:,} Services: {name}", "ms", values, (("nft", beside),) if beside else ()))
+            if name.startswith("nft: "):
+                continue
+            beside = value.get(f"nft: {name}")
+            what = f"{shape[0]:,} x {shape[1]:,}: {name}"
+            aim = COLD_S.get(shape, 0) * 1000 if name == "cold load" else 0
+            unit = "MB" if name == "memory" else "ms"
+            rows.append(Row(what, unit, values, (("nft", beside),) if beside else (), aim or None))
     return rows
 
 

@@ -1,0 +1,336 @@
+"""Changes of Services, end to end: from a write to the API until a packet arrives, by the number of Services.
+
+A local cluster of one node, by `podwire up`, with 10 to 30,000 Services of two endpoints each, written through its API.
+A change replaces the only endpoint of one Service: the time runs from the moment when the write is sent until a
+connection to the cluster address, tried all the while from a pod, reaches the new pod. It contains the API server's
+write to disk, the watch, the agent and the kernel; "write alone" is the same write until it is answered. CPU of the
+agent is that of all its threads, what it does by itself meanwhile included, divided by the changes. A new Service is
+one without an EndpointSlice, then its slice, until a connection to its address reaches a pod. The agent's start runs
+from the process's first moment until it says that it is ready: nothing in the kernel, and all of it there already.
+
+    sudo python -m bench.service_changes [--quick]
+"""
+
+import asyncio
+import contextlib
+import http.client
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from bench import machine, up
+from bench.alone import run_alone
+from bench.table import Row
+
+from podwire.kernel import netns
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
+from podwire.local import places
+from podwire.local.layout import Layout
+from podwire.local.probe.collect import pod_namespaces
+from podwire.proxy.resolve import SERVICE_NAME_LABEL
+from podwire.runtime.clock import SystemClock
+
+SPACE = "bench"
+PORT = 8080
+HEALTH = 9440
+COUNTS = (10, 1_000, 10_000, 30_000)
+AIMED = 10_000
+"""The number of Services that aims are for."""
+PATIENCE_S = 10.0
+WRITERS = 32
+STORM = 1_000
+
+POD = """---
+apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec: {terminationGracePeriodSeconds: 1, containers: [{name: web, image: nginx, ports: [{containerPort: 80}]}]}
+"""
+
+
+def service(name: str) -> dict[str, Any]:
+    spec = {"ports": [{"name": "http", "port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": SPACE}, "spec": spec}
+
+
+def piece(name: str, *addresses: str) -> dict[str, Any]:
+    labels = {SERVICE_NAME_LABEL: name}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": f"{name}-a", "namespace": SPACE, "labels": labels},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": PORT, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
+    }
+
+
+def somewhere(number: int) -> str:
+    """An address of no pod."""
+    return f"10.{160 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+class Pods:
+    """A pod that asks, and two that listen, by sockets of this process in their networks."""
+
+    def __init__(self, places_of: dict[str, Path], addresses: dict[str, str]) -> None:
+        self.addresses = addresses
+        self._client = places_of["client"]
+        self._listeners: dict[str, socket.socket] = {}
+        for name in ("a", "b"):
+            with netns.inside(places_of[name]):
+                self._listeners[name] = socket.create_server((addresses[name], PORT), backlog=512)
+            self._listeners[name].setblocking(False)
+
+    def close(self) -> None:
+        for each in self._listeners.values():
+            each.close()
+
+    def reached(self, address: str, wanted: str) -> float:
+        """Tries until a connection gets to a pod; the moment when that was. Blocks."""
+        deadline = time.perf_counter() + PATIENCE_S
+        with netns.inside(self._client):
+            while time.perf_counter() < deadline:
+                with socket.socket() as sock:
+                    sock.settimeout(0.004)
+                    with contextlib.suppress(OSError):
+                        sock.connect((address, 80))
+                        if self._accepted() == wanted:
+                            return time.perf_counter()
+                time.sleep(0.0003)
+        raise SystemExit(f"{address}: no connection reached pod {wanted} within {PATIENCE_S:.0f} s")
+
+    def _accepted(self) -> str:
+        """Who took the last connection; all that wait are taken off."""
+        ready, _, _ = select.select(list(self._listeners.values()), [], [], 0.05)
+        name = next((name for name, each in self._listeners.items() if each in ready), "")
+        for each in ready:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    each.accept()[0].close()
+        return name
+
+
+class World:
+    """The running cluster."""
+
+    def __init__(self, client: Client, pods: Pods) -> None:
+        self.client = client
+        self.pods = pods
+        self.count = 0
+        self._serial = 0
+
+    async def grow(self, count: int) -> float:
+        """Writes Services and slices until there are so many; objects a second."""
+        todo = iter(range(self.count, count))
+        begun, had = time.perf_counter(), self.count
+
+        async def write() -> None:
+            for number in todo:
+                name = f"service-{number}"
+                await self.client.create(SERVICES, service(name), SPACE)
+                addresses = (somewhere(2 * number), somewhere(2 * number + 1))
+                await self.client.create(ENDPOINTSLICES, piece(name, *addresses), SPACE)
+
+        await asyncio.gather(*(write() for _ in range(WRITERS)))
+        self.count = count
+        return 2 * (count - had) / (time.perf_counter() - begun)
+
+    async def change(self, address: str, turn: int) -> tuple[float, float]:
+        """Milliseconds from a write until it is answered, and until a connection gets to the other pod."""
+        wanted = "ab"[turn % 2]
+        waiting = asyncio.create_task(asyncio.to_thread(self.pods.reached, address, wanted))
+        await asyncio.sleep(0.02)
+        begun = time.perf_counter()
+        await self.client.update(
+            ENDPOINTSLICES, piece("measured", self.pods.addresses[wanted]), SPACE, name="measured-a"
+        )
+        answered = time.perf_counter()
+        return (answered - begun) * 1000, (await waiting - begun) * 1000
+
+    async def storm(self, seconds: float) -> tuple[float, float]:
+        """Changes of many Services at the rate of :data:`STORM`; changes a second, CPU of the agent in %."""
+        pid, done = agent(), 0
+        begun, cpu = time.perf_counter(), machine.cpu_s(agent())
+
+        async def write() -> None:
+            nonlocal done
+            while (passed := time.perf_counter() - begun) < seconds:
+                if done > STORM * passed:
+                    await asyncio.sleep(0.002)
+                    continue
+                done += 1
+                name, turn = f"service-{done % self.count}", done // self.count
+                addresses = (somewhere(done % self.count), somewhere(100_000 + turn))
+                await self.client.update(ENDPOINTSLICES, piece(name, *addresses), SPACE, name=f"{name}-a")
+
+        await asyncio.gather(*(write() for _ in range(WRITERS)))
+        passed = time.perf_counter() - begun
+        return done / passed, (machine.cpu_s(pid) - cpu) / passed * 100
+
+    async def come(self) -> float:
+        """Milliseconds until a new Service with one endpoint can be reached."""
+        self._serial += 1
+        name = f"new-{self._serial}"
+        begun = time.perf_counter()
+        made = await self.client.create(SERVICES, service(name), SPACE)
+        waiting = asyncio.create_task(asyncio.to_thread(self.pods.reached, made["spec"]["clusterIP"], "a"))
+        await self.client.create(ENDPOINTSLICES, piece(name, self.pods.addresses["a"]), SPACE)
+        found = (await waiting - begun) * 1000
+        await self.client.delete(SERVICES, name, SPACE)
+        await self.client.delete(ENDPOINTSLICES, f"{name}-a", SPACE)
+        return found
+
+
+def agent() -> int:
+    """The agent's process, which may be a new one any time."""
+    return up.processes().get("agent-node-1", 0)
+
+
+def ask(place: Path, path: str) -> tuple[int, str]:
+    """What the agent answers on its health port; status 0 when it does not listen."""
+    with netns.inside(place):
+        connection = http.client.HTTPConnection("127.0.0.1", HEALTH, timeout=30)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+
+def ready(place: Path) -> bool:
+    """Whether the agent says so."""
+    return ask(place, "/readyz")[0] == http.client.OK
+
+
+def programmed(place: Path) -> int:
+    """How many Services the agent has in force."""
+    _, text = ask(place, "/metrics")
+    found = re.search(r"^podwire_proxy_services ([0-9.e+]+)$", text, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+def until(check: Callable[[], object]) -> None:
+    """Waits until something is so. Blocks."""
+    deadline = time.monotonic() + 120
+    while not check():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not within two minutes: {check.__qualname__}")
+        time.sleep(0.005)
+
+
+def start_again(place: Path, *, empty: bool) -> tuple[float, float]:
+    """Kills the agent; seconds and CPU seconds of the next one until it is ready. Blocks."""
+    pid = agent()
+    os.kill(pid, signal.SIGSTOP)
+    if empty:
+        with netns.inside(place):
+            for family in ("ip", "ip6"):
+                subprocess.run(["nft", "delete", "table", family, "podwire-proxy"], check=True)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: agent() not in (0, pid))
+    until(lambda: ready(place))
+    return machine.age_s(agent()), machine.cpu_s(agent())
+
+
+def spread(values: list[float], percent: int) -> float:
+    """A percentile."""
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+async def measure(world: World, layout: Layout, count: int, *, turns: int, starts: int) -> list[Row]:
+    """All that is measured with one number of Services."""
+    large = count == AIMED
+    written = await world.grow(count)
+    place = Path(layout.netns("node-1"))
+    await asyncio.to_thread(until, lambda: programmed(place) >= count)
+    order = [empty for empty in (True, False) for _ in range(starts)]
+    begun = [await asyncio.to_thread(start_again, place, empty=empty) for empty in order]
+    cold, warm = begun[:starts], begun[starts:]
+    address = (await world.client.get(SERVICES, "measured", SPACE))["spec"]["clusterIP"]
+    for turn in range(4):
+        await world.change(address, turn)
+    resident = machine.resident_mb(agent())[0]
+    before = machine.cpu_s(agent())
+    changes = [await world.change(address, turn) for turn in range(turns)]
+    spent = (machine.cpu_s(agent()) - before) * 1000 / turns
+    writes, arrived = [one[0] for one in changes], [one[1] for one in changes]
+    come = [await world.come() for _ in range(turns // 4)]
+    changed, busy = await world.storm(turns / 50)
+    what = f"{count:,} Services: "
+    return [
+        Row(what + "a change until a packet is there", "ms", tuple(arrived), (("write alone", tuple(writes)),), 20),
+        Row(
+            what + "the same, 99th percentile",
+            "ms",
+            (spread(arrived, 99),),
+            (("write alone", (spread(writes, 99),)),),
+            100,
+        ),
+        Row(what + "CPU of the agent for a change", "ms", (spent,), aim=5),
+        Row(what + "a new Service until a connection", "ms", tuple(come), aim=60),
+        Row(what + "changes a second, as many as come", "/s", (changed,)),
+        Row(what + "CPU of the agent meanwhile, of a core", "%", (busy,)),
+        Row(what + "memory of the agent", "MB", (resident,), aim=120 if large else None),
+        Row(what + "agent's start, kernel empty", "s", tuple(one[0] for one in cold)),
+        Row(what + "agent's start, kernel empty, CPU", "s", tuple(one[1] for one in cold)),
+        Row(what + "agent's start, nothing to write", "s", tuple(one[0] for one in warm)),
+        Row(what + "agent's start, nothing to write, CPU", "s", tuple(one[1] for one in warm)),
+        Row(what + "written through the API", "/s", (written,)),
+    ]
+
+
+async def in_cluster(quick: bool) -> list[Row]:
+    """The rows of a cluster that runs."""
+    layout = places.existing(up.NAME)
+    client = Client(load_kubeconfig(up.podwire("kubeconfig", "--name", up.NAME).strip()), SystemClock())
+    listed = await client.list(PODS, "default")
+    spaces = pod_namespaces(layout)
+    pods = Pods(
+        {pod.metadata.name: spaces[pod.metadata.uid] for pod in listed.items},
+        {pod.metadata.name: pod.status.pod_ip for pod in listed.items},
+    )
+    try:
+        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        world = World(client, pods)
+        await client.create(SERVICES, service("measured"), SPACE)
+        await client.create(ENDPOINTSLICES, piece("measured", pods.addresses["a"]), SPACE)
+        rows = []
+        for count in COUNTS[:2] if quick else COUNTS:
+            few = quick or count > AIMED
+            rows += await measure(world, layout, count, turns=40 if quick else 200, starts=1 if few else 3)
+        return rows
+    finally:
+        pods.close()
+        await client.close()
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` only 10 and 1,000 Services, and fewer turns."""
+    up.podwire("down", "--name", up.NAME)
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("".join(POD % name for name in ("client", "a", "b")))
+            file.flush()
+            up.podwire("up", "--name", up.NAME, "--nodes", "1", "-f", file.name)
+        return asyncio.run(in_cluster(quick))
+    finally:
+        up.podwire("down", "--name", up.NAME)
+
+
+if __name__ == "__main__":
+    run_alone("service_changes", __doc__, run)
