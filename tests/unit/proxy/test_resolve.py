@@ -190,7 +190,21 @@ def test_a_slice_names_its_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("172.30.0.041", "172.30.0.41"), ("FD00::0001", "fd00::1"), ("x", ""), ("", "")]
+    ("text", "shown"),
+    [
+        ("172.30.0.041", "172.30.0.41"),
+        ("FD00::0001", "fd00::1"),
+        ("x", ""),
+        ("", ""),
+        ("0.0.0.0", "0.0.0.0"),
+        ("255.249.199.99", "255.249.199.99"),
+        ("10.0.0.256", ""),
+        ("10.0.0", ""),
+        ("10.0.0.1.1", ""),
+        ("00.0.0.1", "0.0.0.1"),
+        (" 10.0.0.1\n", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.1"),
+    ],
 )
 def test_addresses_are_brought_into_their_usual_form(text: str, shown: str) -> None:
     assert canonical_address(text) == shown
