@@ -203,7 +203,7 @@ def test_a_slice_names_its_service() -> None:
         ("10.0.0.1.1", ""),
         ("00.0.0.1", "0.0.0.1"),
         (" 10.0.0.1\n", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "::ffff:10.0.0.1"),
+        ("::ffff:10.0.0.1", "::ffff:a00:1"),
     ],
 )
 def test_addresses_are_brought_into_their_usual_form(text: str, shown: str) -> None:
