@@ -30,6 +30,7 @@ from podwire.trace.nft import Tracer as NftTracer
 from podwire.trace.packet import Machine, Packet
 
 MODE_ANNOTATION = "podwire.io/proxy"
+_AGENT_S = 0.5
 _DEVICE = "eth0"
 """By which packets come in where the devices are not known."""
 
@@ -144,7 +145,7 @@ class Nodes:
         if not self._reads(known):
             return ()
         try:
-            next(fetch(known.config.agent_socket, "/state?part=none"), "")
+            next(fetch(known.config.agent_socket, "/state?part=none", _AGENT_S), "")
         except OSError:
             return (f"the agent of {node.metadata.name} does not answer: its rules stay as they are until it does",)
         except ProtocolError:

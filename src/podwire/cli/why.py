@@ -40,7 +40,7 @@ kernel holds at this moment; where they are not what they should be, that is sho
 FROM: shop/web-0        a pod, or the pods of a Deployment by its name
       shop/app=web      a label selector in a namespace
       node/node-1       a node itself
-      external          anybody outside; of a local cluster `host`, this machine
+      external          anybody outside; `host` is this machine
       192.0.2.7         an address
 TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       catalog.shop      a Service by its DNS name

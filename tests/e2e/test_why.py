@@ -1,0 +1,356 @@
+"""What ``podwire why`` states is what connections get, in both families, by the rules of each mode."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from clusters import address_of, in_node, layout, netns_of, own_name, run, running, server
+from driver import Cluster, eventually, shell_pod
+
+from podwire.kernel import netns
+from podwire.proxy.tracing import MODULES
+
+NAME = own_name("why")
+CONFIG = """
+nodes: 2
+podCIDRs: [10.244.0.0/16, "fd44::/48"]
+serviceCIDRs: [10.96.0.0/16, "fd96::/112"]
+"""
+SERVICES = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, selector: {tier: web}, ports: [{port: 80, nodePort: 30080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: none}
+spec: {type: NodePort, selector: {app: nobody}, ports: [{port: 80, nodePort: 30081}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: alone}
+spec: {selector: {app: on-1}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: inside}
+spec: {internalTrafficPolicy: Local, selector: {tier: web}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: inside-far}
+spec: {type: NodePort, internalTrafficPolicy: Local, selector: {app: on-2}, ports: [{port: 80, nodePort: 30082}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: outside}
+spec: {type: NodePort, externalTrafficPolicy: Local, selector: {tier: web}, ports: [{port: 80, nodePort: 30083}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: outside-far}
+spec: {type: NodePort, externalTrafficPolicy: Local, selector: {app: on-2}, ports: [{port: 80, nodePort: 30084}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: guarded}
+spec:
+  type: LoadBalancer
+  loadBalancerSourceRanges: [198.51.100.0/24]
+  externalIPs: [203.0.113.9]
+  selector: {tier: web}
+  ports: [{port: 80, nodePort: 30085}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: sticky}
+spec: {sessionAffinity: ClientIP, selector: {tier: web}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hinted}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: leaving}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: left}
+spec: {ports: [{port: 80}]}
+"""
+_SLICE = """
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %s, labels: {kubernetes.io/service-name: %s}}
+addressType: IPv4
+ports: [{name: "", port: 80}]
+endpoints:
+"""
+_ENDPOINT = "- {addresses: [%s], nodeName: %s, conditions: %s, hints: {forZones: [{name: %s}]}}\n"
+READY, LEAVING = "{ready: true}", "{ready: false, serving: true, terminating: true}"
+TRIES = 20
+PATIENCE_S = 1.0
+
+
+class Row(NamedTuple):
+    """A question, and where the connections to compare with are made: a pod, a node or this machine."""
+
+    words: tuple[str, ...]
+    place: str
+    outcome: str
+
+
+ROWS = [
+    Row(("client", "svc/web"), "client", "forwarded"),
+    Row(("client", "svc/web", "-6"), "client", "forwarded"),
+    Row(("client", "web.default.svc.cluster.local", "81"), "client", "refused"),
+    Row(("client", "node/node-1", "30080"), "client", "forwarded"),
+    Row(("client", "node/node-2", "30080"), "client", "forwarded"),
+    Row(("client", "node/node-2", "30080", "-6"), "client", "forwarded"),
+    Row(("node/node-1", "svc/web"), "node-1", "forwarded"),
+    Row(("node/node-1", "svc/web", "-6"), "node-1", "forwarded"),
+    Row(("node/node-1", "node/node-1", "30080"), "node-1", "forwarded"),
+    Row(("host", "node/node-1", "30080"), "host", "forwarded"),
+    Row(("host", "node/node-2", "30080", "-6"), "host", "forwarded"),
+    Row(("host", "node/node-2", "30999"), "host", "untouched"),
+    Row(("client", "svc/none"), "client", "refused"),
+    Row(("host", "node/node-1", "30081"), "host", "refused"),
+    Row(("on-1", "svc/alone"), "on-1", "forwarded"),
+    Row(("client", "svc/inside"), "client", "forwarded"),
+    Row(("client", "svc/inside-far"), "client", "dropped"),
+    Row(("node/node-1", "svc/inside-far"), "node-1", "dropped"),
+    Row(("host", "node/node-1", "30082"), "host", "forwarded"),
+    Row(("host", "node/node-1", "30083"), "host", "forwarded"),
+    Row(("host", "node/node-1", "30084"), "host", "dropped"),
+    Row(("client", "node/node-1", "30084"), "client", "forwarded"),
+    Row(("node/node-1", "node/node-1", "30084"), "node-1", "forwarded"),
+    Row(("client", "203.0.113.8:80"), "client", "dropped"),
+    Row(("client", "203.0.113.9:80"), "client", "forwarded"),
+    Row(("host", "node/node-1", "30085"), "host", "forwarded"),
+    Row(("client", "svc/hinted"), "client", "forwarded"),
+    Row(("client", "svc/leaving"), "client", "forwarded"),
+    Row(("client", "svc/left"), "client", "forwarded"),
+    Row(("client", "10.96.200.200:80"), "client", "dropped"),
+]
+
+
+class Seen(NamedTuple):
+    """What connections got: who answered, whom they saw, and otherwise why not."""
+
+    pods: set[str]
+    clients: set[str]
+    failures: set[str]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    config = tmp_path_factory.mktemp("config") / "cluster.yaml"
+    config.write_text(CONFIG)
+    servers = "".join(server(f"on-{n}", f"node-{n}", f"app: on-{n}, tier: web") for n in (1, 2))
+    client = shell_pod("client", "sleep 3600").replace("spec:\n", "spec:\n  nodeName: node-1\n", 1)
+    with running(NAME, "--config", str(config), stdin=f"{servers}{SERVICES}---{client}") as cluster:
+        cluster.kubectl("label", "node", "node-1", "topology.kubernetes.io/zone=z1", "--overwrite")
+        one, two = (address_of(cluster, f"on-{n}") for n in (1, 2))
+        slices = _SLICE % ("hinted-1", "hinted")
+        slices += _ENDPOINT % (one, "node-1", READY, "z1") + _ENDPOINT % (two, "node-2", READY, "z2")
+        slices += _SLICE % ("leaving-1", "leaving")
+        slices += _ENDPOINT % (one, "node-1", LEAVING, "z1") + _ENDPOINT % (two, "node-2", READY, "z2")
+        slices += _SLICE % ("left-1", "left") + _ENDPOINT % (two, "node-2", LEAVING, "z2")
+        cluster.apply(slices)
+        status = json.dumps({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.8", "ipMode": "VIP"}]}}})
+        cluster.kubectl("patch", "service", "guarded", "--subresource=status", "--type=merge", "-p", status)
+        yield cluster
+
+
+@pytest.fixture(scope="module", params=tuple(MODULES))
+def mode(world: Cluster, request: pytest.FixtureRequest) -> str:
+    """The mode in force, when it is."""
+    wanted = str(request.param)
+    patch = json.dumps({"data": {"proxy.mode": wanted}})
+    world.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
+
+    def in_force() -> bool:
+        nodes = world.get("nodes")["items"]
+        return {node["metadata"]["annotations"].get("podwire.io/proxy") for node in nodes} == {wanted}
+
+    eventually(in_force)
+    return wanted
+
+
+def why(*words: str) -> dict[str, Any]:
+    done = run("why", "--name", NAME, *words, "-o", "json", timeout=30)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def place_of(world: Cluster, place: str) -> Path | None:
+    if place == "host":
+        return None
+    return Path(layout(world).netns(place)) if place.startswith("node-") else netns_of(world, place)
+
+
+def connect(place: Path | None, address: str, port: int, times: int) -> Seen:
+    """What so many connections get."""
+    found = Seen(set(), set(), set())
+    for _ in range(times):
+        with netns.inside(place):
+            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        with sock:
+            sock.settimeout(PATIENCE_S)
+            try:
+                sock.connect((address, port))
+                sock.sendall(b"podwire-probe\n")
+                said = json.loads(sock.makefile().readline())
+            except TimeoutError:
+                found.failures.add("dropped")
+            except ConnectionRefusedError:
+                found.failures.add("refused")
+            else:
+                found.pods.add(said["pod"])
+                found.clients.add(said["client"])
+    return found
+
+
+def check(world: Cluster, row: Row, mode: str) -> None:
+    said = why(*row.words)
+    hop = said["hops"][-1]
+    assert said["outcome"] == row.outcome, hop["message"]
+    assert (hop["mode"], hop["state"]) == (mode, "held")
+    assert "drift" not in hop
+    target = said["to"]
+    times = TRIES if row.outcome == "forwarded" else 1
+    seen = connect(place_of(world, row.place), target["address"], target["port"], times)
+    if row.outcome != "forwarded":
+        # Nobody listens on the node itself, so what no Service takes is refused there.
+        assert seen.failures == {"refused" if row.outcome == "untouched" else row.outcome}
+        return
+    used = [endpoint for endpoint in hop["endpoints"] if endpoint["used"]]
+    assert not seen.failures
+    assert seen.pods == {on(world, endpoint) for endpoint in used}
+    if not row.place.startswith("node-"):
+        masked = {endpoint["masqueraded"] for endpoint in used}
+        assert {client != said["from"]["address"] for client in seen.clients} == masked
+
+
+def on(world: Cluster, endpoint: dict[str, Any]) -> str:
+    """The pod of an endpoint, also where its slice does not say."""
+    return next(n for n in ("on-1", "on-2") if endpoint["address"] in addresses(world, n))
+
+
+def addresses(world: Cluster, pod: str) -> set[str]:
+    return {address_of(world, pod, version) for version in (4, 6)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(row.words))
+def test_what_is_stated_is_what_connections_get(world: Cluster, mode: str, row: Row) -> None:
+    eventually(lambda: why("client", "203.0.113.8:80")["hops"][0].get("service"))
+    check(world, row, mode)
+
+
+def test_reasons_are_those_of_kubernetes(world: Cluster, mode: str) -> None:
+    reasons = {
+        "hinted": {"on-1": "HintedForZone", "on-2": "HintedForOtherZone"},
+        "leaving": {"on-1": "Terminating", "on-2": "Ready"},
+        "left": {"on-2": "TerminatingFallback"},
+        "inside": {"on-1": "Ready", "on-2": "NotLocal"},
+    }
+    for name, wanted in reasons.items():
+        hop = why("client", f"svc/{name}")["hops"][0]
+        assert {on(world, endpoint): endpoint["reason"] for endpoint in hop["endpoints"]} == wanted
+    assert why("client", "svc/none")["hops"][0]["reason"] == "NoEndpoints"
+    assert why("client", "svc/inside-far")["hops"][0]["reason"] == "NoLocalEndpoint"
+    assert why("client", "203.0.113.8:80")["hops"][0]["reason"] == "SourceRanges"
+
+
+def test_a_client_that_is_remembered(world: Cluster, mode: str) -> None:
+    before = why("node/node-2", "svc/sticky")["hops"][0]
+    address = why("node/node-2", "svc/sticky")["to"]["address"]
+    assert before["affinity"] == {"timeoutSeconds": 10800}
+    assert {endpoint["probability"] for endpoint in before["endpoints"]} == {0.5}
+    seen = connect(place_of(world, "node-2"), address, 80, 1)
+    after = why("node/node-2", "svc/sticky")["hops"][0]
+    assert after["affinity"]["entries"]
+    assert {on(world, e) for e in after["endpoints"] if e["probability"] == 1} == seen.pods
+    assert {e["reason"] for e in after["endpoints"] if not e["used"]} == {"Affinity"}
+    assert connect(place_of(world, "node-2"), address, 80, TRIES).pods == seen.pods
+
+
+def agent_of(node: str) -> int:
+    """The process of a node's agent."""
+    lines = run("status", "--name", NAME).stdout.splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(f"agent-{node} ")))
+
+
+def test_rules_that_are_not_what_they_should_be(world: Cluster, mode: str) -> None:
+    if mode != "nftables":
+        damage = ("iptables", "-t", "nat", "-F", "KUBE-SERVICES")
+    else:
+        damage = ("nft", "flush", "map", "ip", "podwire-proxy", "services")
+    process = agent_of("node-1")
+    os.kill(process, signal.SIGSTOP)
+    try:
+        in_node(world, "node-1", *damage)
+        said = why("client", "svc/alone")
+        hop = said["hops"][0]
+        assert (hop["outcome"], hop["reason"]) == ("refused", "Drift")
+        assert any(line["sign"] == "+" and "default/alone" in line["text"] for line in hop["drift"])
+        assert {endpoint["reason"] for endpoint in hop["endpoints"]} == {"Ready"}
+        assert any("agent of node-1 does not answer" in note for note in said["notes"])
+        seen = connect(place_of(world, "client"), said["to"]["address"], 80, 1)
+        assert seen.failures == {"refused"}
+        assert why("client", "svc/alone", "--planned")["outcome"] == "forwarded"
+    finally:
+        os.kill(process, signal.SIGCONT)
+    eventually(lambda: why("client", "svc/alone")["outcome"] == "forwarded")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "problem"),
+    [
+        (("client", "svc/missing"), 2, "there is no Service missing"),
+        (("nobody", "svc/web"), 2, "names no running pod"),
+        (("client", "svc/web", "99999"), 2, "expected a number"),
+        (("client", "svc/web:http"), 2, "has no port 'http'"),
+        (("client", "svc/none", "-6"), 2, "no IPv6 address fits"),
+        (("client", "node/node-9", "80"), 2, "there is no node 'node-9'"),
+        (("client", "svc/web", "--kubeconfig", "/nowhere"), 2, "/nowhere: cannot be read"),
+    ],
+)
+def test_wrong_words_are_told(world: Cluster, words: tuple[str, ...], status: int, problem: str) -> None:
+    named = () if "--kubeconfig" in words else ("--name", NAME)
+    done = run("why", *named, *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert problem in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_an_api_nothing_is_explained(world: Cluster, tmp_path: Path) -> None:
+    text = Path(world.kubeconfig).read_text()
+    port = text.partition("https://127.0.0.1:")[2].split()[0]
+    other = tmp_path / "config"
+    other.write_text(text.replace(f"127.0.0.1:{port}", "127.0.0.1:1"))
+    done = run("why", "client", "svc/web", "--kubeconfig", str(other), "--planned")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_cluster_that_is_not_local_is_explained_by_plan(world: Cluster, mode: str, tmp_path: Path) -> None:
+    other = tmp_path / "config"
+    other.write_text(Path(world.kubeconfig).read_text())
+    refused = run("why", "client", "svc/web", "--kubeconfig", str(other))
+    assert refused.returncode == 2
+    assert "--planned" in refused.stderr
+    done = run("why", "client", "svc/web", "--kubeconfig", str(other), "--planned", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    hop = json.loads(done.stdout)["hops"][0]
+    assert (hop["outcome"], hop["state"], hop["mode"]) == ("forwarded", "planned", mode)
