@@ -74,6 +74,24 @@ ServiceMap = Mapping[str, tuple[ServicePort, ...]]
 """Ports of both families by ``namespace/name``; an empty tuple means that the Service has nothing to program."""
 
 
+class IpvsSettings(
+    msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What the data plane ``ipvs`` alone is told.
+
+    ``scheduler`` is one of the kernel's: ``rr``, ``wrr``, ``lc``, ``wlc``, ``sh``, ``dh``, ``sed``, ``nq``, ``mh``, ...
+    ``strict_arp`` keeps the node from answering ARP for addresses of another device than the one that is asked;
+    virtual servers at addresses in ``exclude_cidrs`` are never touched. Timeouts are in seconds; 0 leaves the kernel's.
+    """
+
+    scheduler: str = "rr"
+    strict_arp: bool = msgspec.field(default=False, name="strictARP")
+    exclude_cidrs: tuple[str, ...] = msgspec.field(default=(), name="excludeCIDRs")
+    tcp_timeout: int = 0
+    tcp_fin_timeout: int = 0
+    udp_timeout: int = 0
+
+
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What resolving and programming need to know of this node and its cluster."""
 
@@ -95,6 +113,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges in which an address without a Service is dropped."""
     masquerade_bit: int = 14
     masquerade_all: bool = False
+    ipvs: IpvsSettings = IpvsSettings()
 
     @property
     def masquerade_mark(self) -> int:

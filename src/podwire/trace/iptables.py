@@ -3,7 +3,9 @@
 The way is that of :mod:`podwire.trace.nft`: from outside through PREROUTING, then INPUT or FORWARD and POSTROUTING; of
 the machine's own through OUTPUT and POSTROUTING, and INPUT when it goes to itself. Where a rule matches by chance both
 answers are possible: :meth:`Tracer.outcomes` takes each in turn. Lists of ``recent`` remember between packets, as in
-the kernel; time does not pass. An option that is not known here raises; it is never skipped.
+the kernel; time does not pass. With virtual servers of IPVS, a packet to one of them is taken at the end of INPUT, and
+what the machine itself sends before ``filter`` of OUTPUT; it goes on as a packet of the machine to the real server. An
+option that is not known here raises; it is never skipped.
 
 The cost is one walk of the rules, and where chance chooses one more of what comes behind, for each choice.
 """
@@ -19,14 +21,20 @@ from msgspec.structs import replace
 
 from podwire.errors import ProtocolError
 from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import Destination, Key, VirtualServer
+from podwire.trace.ipset import Sets, find
 from podwire.trace.packet import Machine, Outcome, Packet, Step
 
 _WORD = re.compile(r'"[^"]*"|\S+')
+_IPVS = "ipvs"
+"""Stands in the list of tables for the place where IPVS takes packets."""
+
 _HOOKS = {
-    "prerouting": (("nat", "PREROUTING"),),
-    "input": (("filter", "INPUT"),),
+    "prerouting": (("mangle", "PREROUTING"), ("nat", "PREROUTING")),
+    "input": (("filter", "INPUT"), (_IPVS, "INPUT")),
     "forward": (("filter", "FORWARD"),),
-    "output": (("nat", "OUTPUT"), ("filter", "OUTPUT")),
+    "output": (("mangle", "OUTPUT"), ("nat", "OUTPUT"), (_IPVS, "OUTPUT"), ("filter", "OUTPUT")),
+    "balanced output": (("mangle", "OUTPUT"), ("filter", "OUTPUT")),
     "postrouting": (("nat", "POSTROUTING"),),
 }
 _ALONE = frozenset(("--rcheck", "--set", "--reap", "--rsource", "--random-fully"))
@@ -58,6 +66,8 @@ def parse_rule(text: str) -> tuple[Option, ...]:
         if not word.startswith("-"):
             raise ProtocolError("local", f"{word!r} is no option of a rule: {text}")
         value = "" if word in _ALONE else next(words, "").strip('"')
+        if word == "--match-set":
+            value = f"{value} {next(words, '')}"
         found.append(Option(word, value, negated))
         negated = False
     return tuple(found)
@@ -78,6 +88,12 @@ class Tracer:
         self.machine = machine
         self.recent: dict[str, dict[str, float]] = {}
         """Sources by list, with the seconds since they were seen."""
+        self.sets: Sets = {}
+        """Sets of ipset(8) that rules match."""
+        self.servers: dict[tuple[str, str, int], VirtualServer] = {}
+        """Virtual servers by protocol, address and port."""
+        self.persistent: dict[tuple[str, Key], Destination] = {}
+        """Which real server a client keeps."""
         self.chains: dict[tuple[str, str, str], tuple[str, ...]] = {}
         for each in rulesets:
             for chain, rules in each.chains.items():
@@ -93,6 +109,7 @@ class Tracer:
         found = walk.run()
         for name, source in walk.remembers:
             self.recent.setdefault(name, {})[source] = 0.0
+        self.persistent |= walk.keeps
         return found
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
@@ -124,6 +141,8 @@ class _Walk:
         self.remembers: set[tuple[str, str]] = set()
         """(list, source) that the packet itself put in."""
         self.remembered: dict[str, None] = {}
+        self.keeps: dict[tuple[str, Key], Destination] = {}
+        """Which real servers the client keeps from now on."""
         self.probability = 1.0
         self.steps: list[Step] = []
         self.translated = self.masqueraded = self.delivered = self.routed = False
@@ -141,6 +160,7 @@ class _Walk:
         other.others = []
         other.remembers = set(self.remembers)
         other.remembered = dict(self.remembered)
+        other.keeps = dict(self.keeps)
         other.steps, other.hooks, other.tables = list(self.steps), list(self.hooks), list(self.tables)
         other.stack = [copy(place) for place in self.stack]
         return other
@@ -150,7 +170,8 @@ class _Walk:
         verdict = "accept"
         try:
             while self.stack or self.enter():
-                self.step()
+                if self.stack:
+                    self.step()
         except _Ended as ended:
             verdict = ended.verdict
         return Outcome(
@@ -174,9 +195,48 @@ class _Walk:
             self.hook = self.hooks.pop(0)
             self.tables = list(_HOOKS[self.hook])
         self.table, chain = self.tables.pop(0)
-        if self.table != "nat" or self.packet.state == "new":
+        if self.table == _IPVS:
+            self.balance()
+        elif self.table != "nat" or self.packet.state == "new":
             self.call(chain)
         return True
+
+    def balance(self) -> None:
+        """IPVS: a real server of the virtual server that the packet is for, if it is for one."""
+        packet = self.packet
+        server = self.tracer.servers.get((packet.protocol, packet.destination, packet.destination_port))
+        if server is None:
+            return
+        able = [destination for destination in server.destinations if destination.weight]
+        if not able:
+            raise _Ended("reject")
+        client = packet.source, server.key
+        kept = self.tracer.persistent.get(client)
+        if kept in able and server.persistent_s:
+            self.remembered[f"ipvs {server.key}: {packet.source} -> {kept}"] = None
+            able = [kept]
+        if self.choices is not None:
+            able = [able[(self.choices.pop(0) if self.choices else 0) % len(able)]]
+        share = self.probability / len(able)
+        for destination in able[1:]:
+            other = self.copy()
+            other.send_to(server, destination, share)
+            self.others.append(other)
+        self.send_to(server, able[0], share)
+
+    def send_to(self, server: VirtualServer, destination: Destination, probability: float) -> None:
+        """The packet goes on to a real server."""
+        self.probability = probability
+        self.steps.append(Step(self.hook, _IPVS, str(server.key), f"{next(server.lines())} {destination}"))
+        if server.persistent_s:
+            self.keeps[self.packet.source, server.key] = destination
+        self.packet = replace(
+            self.packet, destination=destination.address, destination_port=destination.port, output="", input=""
+        )
+        self.translated = self.routed = True
+        self.delivered = self.tracer.machine.owns(destination.address)
+        self.tables = []
+        self.hooks = ["balanced output", "postrouting"]
 
     def route(self) -> None:
         """Where the packet goes behind the first hook."""
@@ -287,6 +347,12 @@ class _Walk:
         return self.packet.mark & mask == value
 
 
+    def in_set(self, text: str) -> bool:
+        """``--match-set``."""
+        name, _, ways = text.partition(" ")
+        return bool(find(self.tracer.sets, name, ways, self.packet))
+
+
 def _passes_by(rule: str, packet: Packet) -> bool:
     """Whether a rule is plainly for another destination: most rules of a large table, told without parsing them."""
     words = rule.split(" ", 2)
@@ -311,4 +377,5 @@ _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "--ctstate": lambda walk, text: walk.packet.state.upper() in text.split(","),
     "--mark": _Walk.marked,
     "--probability": _Walk.chance,
+    "--match-set": _Walk.in_set,
 }

@@ -1,0 +1,172 @@
+"""What the Services of one family put into the kernel, and the change when one changes (pure).
+
+Addresses, elements and rules may come from several Services; each is there as long as one of them wants it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from podwire.proxy.claims import Claims
+from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service
+from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
+from podwire.proxy.dataplanes.ipvs.names import OWNERSHIP, SETS, set_name
+from podwire.proxy.frontends import Frontend, frontends
+from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.xtables.ownership import ChainKey
+from podwire.state.iptables import Rules, Ruleset
+from podwire.state.ipvs import Key, VirtualServer
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What comes, goes or differs."""
+
+    servers: dict[Key, None] = {}
+    """Virtual servers that are not what they were."""
+    bound: dict[str, None] = {}
+    unbound: dict[str, None] = {}
+    added: dict[str, dict[str, None]] = {}
+    """Elements by set."""
+    removed: dict[str, dict[str, None]] = {}
+    rules: bool = False
+    """Whether a chain differs."""
+
+
+class _Service(msgspec.Struct, frozen=True):
+    ports: tuple[ServicePort, ...]
+    compiled: Compiled
+
+
+_NOTHING = Compiled()
+
+
+class Contents:
+    """All of one family. ``elsewhere`` are the node's own addresses, which are bound already."""
+
+    def __init__(self, layout: Layout, elsewhere: Iterable[str] = ()) -> None:
+        self.layout = layout
+        self.claims: Claims[Frontend] = Claims()
+        self.servers: dict[Key, VirtualServer] = {}
+        self._elsewhere = frozenset(elsewhere)
+        self._services: dict[str, _Service] = {}
+        self._addresses: Counter[str] = Counter()
+        self._elements: dict[str, Counter[str]] = {set_name(kind, layout.family): Counter() for kind in SETS}
+        self._rules: dict[ChainKey, Counter[str]] = {INSIDE: Counter(), OUTSIDE: Counter()}
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What the device holds."""
+        return tuple(self._addresses)
+
+    def elements(self) -> dict[str, frozenset[str]]:
+        """The elements of every set by its name."""
+        return {name: frozenset(found) for name, found in self._elements.items()}
+
+    def rulesets(self) -> tuple[Ruleset, ...]:
+        """The rules, a table each."""
+        chains: dict[str, dict[str, Rules]] = {table: {} for table in OWNERSHIP.tables}
+        for (table, name), rules in self.layout.chains().items():
+            chains[table][name] = rules
+        for (table, name), found in self._rules.items():
+            chains[table][name] = tuple(sorted(found))
+        jumps = self.layout.jumps()
+        return tuple(
+            Ruleset(family=self.layout.family, table=table, chains=chains[table], jumps=jumps[table])
+            for table in sorted(OWNERSHIP.tables)
+        )
+
+    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
+        """Takes over new ports of Services (of this family) and returns what differs."""
+        before: dict[str, Compiled] = {}
+        todo = dict(changed)
+        while todo:
+            for service, ports in todo.items():
+                known = self._services.pop(service, None)
+                before.setdefault(service, known.compiled if known is not None else _NOTHING)
+                wanted = frozenset(frontend for port in ports for frontend in frontends(port))
+                owned = self.claims.claim(service, wanted)
+                if ports:
+                    self._services[service] = _Service(ports, compile_service(self.layout, ports, owned))
+            todo = {service: self._ports_of(service) for service in self.claims.released()}
+        delta = _Change()
+        for service, old in before.items():
+            known = self._services.get(service)
+            self._swap(old, known.compiled if known is not None else _NOTHING, delta)
+        return delta.result()
+
+    def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
+        known = self._services.get(service)
+        return () if known is None else known.ports
+
+    def _swap(self, old: Compiled, new: Compiled, delta: "_Change") -> None:
+        for key in old.servers.keys() | new.servers.keys():
+            server = new.servers.get(key)
+            if old.servers.get(key) == server:
+                continue
+            delta.servers[key] = None
+            if server is not None:
+                self.servers[key] = server
+            elif self.servers.get(key) == old.servers[key]:
+                # Of two Services that swap a frontend, the one that gets it may have come first.
+                del self.servers[key]
+        bound = {address: None for address in new.addresses if address not in self._elsewhere}
+        had = {address: None for address in old.addresses if address not in self._elsewhere}
+        _count(self._addresses, had, bound, delta.addresses)
+        for name in old.elements.keys() | new.elements.keys():
+            outcome = delta.elements.setdefault(name, {})
+            _count(self._elements[name], self._own(name, old), self._own(name, new), outcome)
+        for chain in old.rules.keys() | new.rules.keys():
+            _count(self._rules[chain], old.rules.get(chain, {}), new.rules.get(chain, {}), delta.rules)
+
+    def _own(self, name: str, compiled: Compiled) -> Mapping[str, None]:
+        """Elements; addresses that the node has elsewhere keep their own ports, so they are not among the bound."""
+        found = compiled.elements.get(name, {})
+        if not name.endswith("IPVS-IPS") or not self._elsewhere:
+            return found
+        return {element: None for element in found if element not in self._elsewhere}
+
+
+class _Change:
+    """A delta while it is made: by what it is about, how often it was wanted before."""
+
+    def __init__(self) -> None:
+        self.servers: dict[Key, None] = {}
+        self.addresses: dict[str, tuple[bool, bool]] = {}
+        self.elements: dict[str, dict[str, tuple[bool, bool]]] = {}
+        self.rules: dict[str, tuple[bool, bool]] = {}
+
+    def result(self) -> Delta:
+        """The finished delta."""
+        return Delta(
+            servers=self.servers,
+            bound=_of(self.addresses, (False, True)),
+            unbound=_of(self.addresses, (True, False)),
+            added=_by_set(self.elements, (False, True)),
+            removed=_by_set(self.elements, (True, False)),
+            rules=any(before != now for before, now in self.rules.values()),
+        )
+
+
+def _of(outcome: Mapping[str, tuple[bool, bool]], what: tuple[bool, bool]) -> dict[str, None]:
+    return {text: None for text, change in outcome.items() if change == what}
+
+
+def _by_set(
+    outcomes: Mapping[str, Mapping[str, tuple[bool, bool]]], what: tuple[bool, bool]
+) -> dict[str, dict[str, None]]:
+    found = {name: _of(outcome, what) for name, outcome in outcomes.items()}
+    return {name: elements for name, elements in found.items() if elements}
+
+
+def _count(
+    counter: Counter[str], old: Iterable[str], new: Iterable[str], outcome: dict[str, tuple[bool, bool]]
+) -> None:
+    """Takes one Service's share of a counter from old to new; ``outcome`` says of each whether it was and is wanted."""
+    gone, come = set(old), set(new)
+    for text in gone ^ come:
+        before = outcome[text][0] if text in outcome else counter[text] > 0
+        counter[text] += 1 if text in come else -1
+        if not counter[text]:
+            del counter[text]
+        outcome[text] = (before, counter[text] > 0)

@@ -1,0 +1,35 @@
+"""What the ``ipvs`` data plane puts into a kernel, for :mod:`podwire.proxy.tracing`: as planned, and as it is held."""
+
+from podwire.proxy.dataplanes.ipvs.contents import Contents
+from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.names import SETS, set_name
+from podwire.proxy.nodeports import within
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.proxy.tracing import of_one_family
+from podwire.state.iptables import Ruleset
+from podwire.trace.ipset import Elements
+from podwire.trace.iptables import Tracer
+from podwire.trace.packet import Machine
+
+FAMILIES = ("ip", "ip6")
+
+
+def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+    """What would be programmed."""
+    own = tuple(sorted(machine.addresses))
+    node_ports = within(own, facts.node_port_ranges) if facts.node_port_ranges else facts.addresses
+    made: list[Contents] = []
+    rulesets: list[Ruleset] = []
+    for family in FAMILIES:
+        contents = Contents(Layout(family, facts, node_ports), own)
+        contents.change(of_one_family(services, family))
+        rulesets += contents.rulesets()
+        made.append(contents)
+    bound = (address for contents in made for address in contents.addresses)
+    tracer = Tracer(rulesets, Machine(addresses=machine.addresses | frozenset(bound)))
+    for contents in made:
+        elements = contents.elements()
+        names = ((kind, set_name(kind, contents.layout.family)) for kind in SETS)
+        tracer.sets = {**tracer.sets, **{name: Elements(kind.kind, elements[name]) for kind, name in names}}
+        tracer.servers |= {(k.protocol, k.address, k.port): server for k, server in contents.servers.items()}
+    return tracer
