@@ -18,6 +18,7 @@ from podwire.testing.servicecases import NODE, Case, Packet, read_cases
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 CASES = read_cases(Path(__file__).parents[1] / "cases/services/scenarios.yaml")
+POLICIES = read_cases(Path(__file__).parents[1] / "cases/services/policies.yaml")
 CLIENTS = 1200
 
 
@@ -89,6 +90,25 @@ def asked_by(address: str) -> str:
         sock.bind((address, 0))
         sock.connect(("192.168.99.1", 30080))
         return sock.recv(100).decode().split()[0]
+
+
+def test_every_way_in_to_a_port_shares_its_memory_and_no_other_port_does(world: World, plane: Any) -> None:
+    case = next(case for case in POLICIES if case.name == "affinity of a port, whatever the way in")
+    plane.load(case.resolved())
+    apart = set()
+    for _ in range(12):
+        ways = [packet.target for packet in case.packets if packet.source == "node"]
+        reached = {world.connect("node", *where(way))[0] for way in (*ways, *ways)}
+        assert len(reached) == 1, reached
+        apart.add((*reached, world.connect("node", "192.168.99.1", 30081)[0]))
+        plane.remove()
+        plane.load(case.resolved())
+    assert any(one != other for one, other in apart)
+
+
+def where(target: str) -> tuple[str, int]:
+    address, _, port = target.rpartition(":")
+    return address, int(port)
 
 
 def test_affinity_ends_with_its_timeout_and_with_the_setting(world: World, plane: Any) -> None:

@@ -254,16 +254,20 @@ class _Reader:
         text = interval_text(operand_types(operand)[0].name, _data(found.get(3)), _data(found.get(4)))
         self.out.append(Match(operand, Value(text), _OPS[number(found.get(2))]))
 
-    def key(self, slot: int, declared: Set) -> Field | Numgen | Concat:
-        """The fields in the registers that a set's key covers."""
-        parts: list[Field | Numgen] = []
+    def key(self, slot: int, declared: Set, *, masked: bool = False) -> Field | Numgen | Concat:
+        """The fields in the registers that a set's key covers; with ``masked``, a concatenation may have such."""
+        parts: list[Field | Numgen | Masked] = []
         for name in declared.key:
             part = self.operand(slot)
-            if not isinstance(part, Field | Numgen):
+            if not isinstance(part, Field | Numgen | Masked) or (isinstance(part, Masked) and not masked):
                 raise _Unknown("lookup key")
             parts.append(part)
             slot += width(data_type(name).size) // 4
-        return parts[0] if len(parts) == 1 else Concat(tuple(parts))
+        if len(parts) > 1:
+            return Concat(tuple(parts))
+        if isinstance(parts[0], Masked):
+            raise _Unknown("lookup key")
+        return parts[0]
 
     def lookup(self, found: dict[int, bytes]) -> None:
         """A set match, a map's answer or a verdict map."""
@@ -354,7 +358,7 @@ class _Reader:
         declared = self.sets.get(string(found.get(1)))
         if declared is None or 7 in found:
             raise _Unknown("dynset")
-        key = self.key(_slot(found.get(4)), declared)
+        key = self.key(_slot(found.get(4)), declared, masked=True)
         data = self.operand(_slot(found[5])) if 5 in found else None
         if isinstance(key, Numgen) or not isinstance(data, Field | Numgen | None):
             raise _Unknown("dynset")

@@ -58,9 +58,9 @@ class Masked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Concat(msgspec.Struct, frozen=True, gc=False):
-    """Several operands side by side."""
+    """Several operands side by side; a masked one is for the key of an update, nft 1.0.6 reads it nowhere else."""
 
-    parts: tuple[Field | Numgen, ...]
+    parts: tuple[Field | Numgen | Masked, ...]
 
     def __str__(self) -> str:
         return " . ".join(str(part) for part in self.parts)

@@ -207,13 +207,31 @@ def _limit(tokens: Tokens, _word: str) -> Limit:
 def _update(tokens: Tokens, word: str) -> Update:
     name = tokens.take().removeprefix("@")
     tokens.expect("{")
-    key = _concat(tokens)
+    key = _update_key(tokens)
     timeout = parse_seconds(tokens.take()) if tokens.skip("timeout") else 0
     data = _simple(tokens) if tokens.skip(":") else None
     tokens.expect("}")
-    if isinstance(key, Numgen) or isinstance(data, Concat):
-        raise tokens.problem("the key must be made of fields and the data be one value")
+    if isinstance(data, Concat):
+        raise tokens.problem("the data must be one value")
     return Update(word, name, key, data, timeout)
+
+
+def _update_key(tokens: Tokens) -> Field | Concat:
+    parts = [_masked_or_simple(tokens)]
+    while tokens.skip("."):
+        parts.append(_masked_or_simple(tokens))
+    if len(parts) > 1:
+        return Concat(tuple(parts))
+    if not isinstance(parts[0], Field):
+        raise tokens.problem("the key must be made of fields")
+    return parts[0]
+
+
+def _masked_or_simple(tokens: Tokens) -> Field | Numgen | Masked:
+    found = _simple(tokens)
+    if isinstance(found, Field) and tokens.peek() in ("&", "|", "^"):
+        return Masked(found, tokens.take(), _value(tokens, operand_types(found)))
+    return found
 
 
 def _notrack(_tokens: Tokens, _word: str) -> Notrack:
@@ -309,7 +327,7 @@ def _try_concat(tokens: Tokens) -> Field | Numgen | Concat | None:
     first = _try_simple(tokens)
     if first is None or tokens.peek() != ".":
         return first
-    parts = [first]
+    parts: list[Field | Numgen | Masked] = [first]
     while tokens.skip("."):
         parts.append(_simple(tokens))
     return Concat(tuple(parts))

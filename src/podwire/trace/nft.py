@@ -9,7 +9,8 @@ packets, as in the kernel; time does not pass. A statement that is not known her
 The cost is one walk of the rules for each choice.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 import msgspec
@@ -19,6 +20,7 @@ from podwire.state.nft import Chain, Element, Set, Table, interval_bounds
 from podwire.state.nft_fields import field_type
 from podwire.state.nft_rules import (
     Assign,
+    Concat,
     Counter,
     Field,
     Limit,
@@ -79,33 +81,69 @@ class Tracer:
         return _Walk(self, packet, list(choices)).run()
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """Every outcome that ``numgen`` allows. Dynamic sets forget what the walk put in."""
+        """Every outcome that ``numgen`` allows, each end once. Dynamic sets forget what the walks put in.
+
+        Answers of ``numgen`` that find nothing in a map are one choice: what comes after them is the same.
+        """
         before = {place: dict(entries) for place, entries in self.memory.items()}
+        ends: dict[tuple[object, ...], Outcome] = {}
         choices: list[int] = []
+        draws: list[_Draw] = []
         while True:
             self.memory = {place: dict(entries) for place, entries in before.items()}
-            walk = _Walk(self, packet, choices)
-            yield walk.run()
-            counts = walk.counts
-            choices = walk.chosen
-            while choices and choices[-1] + 1 >= counts[len(choices) - 1]:
+            walk = _Walk(self, packet, choices, draws)
+            outcome = walk.run()
+            end = (outcome.verdict, outcome.packet, outcome.translated, outcome.masqueraded, outcome.delivered)
+            known = ends.get(end)
+            if known is not None:
+                outcome = msgspec.structs.replace(known, probability=known.probability + outcome.probability)
+            ends[end] = outcome
+            choices, draws = walk.chosen, walk.draws
+            while choices and draws[-1].after(choices[-1]) is None:
                 choices.pop()
+                draws.pop()
             if not choices:
                 self.memory = before
+                yield from ends.values()
                 return
-            choices[-1] += 1
+            choices[-1] = draws[-1].after(choices[-1]) or 0
+
+
+class _Draw:
+    """A number that chance chooses: what is worth trying, and how likely each is."""
+
+    def __init__(self, modulus: int, found: list[int] | None = None) -> None:
+        """``found`` are the numbers that lead to something; None: all of them do."""
+        self.modulus = modulus
+        self.misses = 0 if found is None else modulus - len(found)
+        self.options = list(range(modulus)) if found is None else found
+        self.miss = -1
+        if found is not None and self.misses:
+            self.miss = next(number for number in range(modulus) if number not in set(found))
+            self.options = sorted((*found, self.miss))
+
+    def after(self, number: int) -> int | None:
+        """What to try after a number; None: all were tried."""
+        place = bisect_right(self.options, number)
+        return self.options[place] if place < len(self.options) else None
+
+    def probability(self, number: int) -> float:
+        """How likely it is, with those it stands for."""
+        return (self.misses if number == self.miss else 1) / self.modulus
 
 
 class _Walk:
     """One packet on its way."""
 
-    def __init__(self, tracer: Tracer, packet: Packet, choices: list[int]) -> None:
+    def __init__(self, tracer: Tracer, packet: Packet, choices: list[int], draws: Iterable[_Draw] = ()) -> None:
+        """``draws`` are those behind the first choices, as far as they are known."""
         self.tracer = tracer
         self.packet = packet
         self.original = packet
         self.choices = list(choices)
         self.chosen: list[int] = []
-        self.counts: list[int] = []
+        self.known = list(draws)
+        self.draws: list[_Draw] = []
         self.steps: list[Step] = []
         self.translated = False
         self.masqueraded = False
@@ -142,7 +180,7 @@ class _Walk:
             masqueraded=self.masqueraded,
             delivered=delivered,
             steps=tuple(self.steps),
-            probability=1 / prod(self.counts),
+            probability=prod(draw.probability(n) for draw, n in zip(self.draws, self.chosen, strict=True)),
             remembered=tuple(self.remembered),
         )
 
@@ -345,23 +383,49 @@ class _Walk:
         if isinstance(operand, Field):
             return self.field(operand.name)
         if isinstance(operand, Numgen):
-            return data_type("slot").parse(str(operand.offset + self.choose(operand.modulus)))
+            return self.slot(operand, self.choose(lambda: _Draw(operand.modulus)))
         if isinstance(operand, Masked):
             return self.masked(operand)
         if isinstance(operand, Mapped):
-            element = self.find(operand.map, self.value(operand.key))
+            element = self.find(operand.map, self.drawn_key(operand))
             if element is None:
                 raise _NoMatch
             return element.data
-        parts = (self.value(part) for part in operand.parts)
-        return b"".join(part.ljust(width(len(part)), b"\0") for part in parts)
+        return self.joined(operand.parts)
 
-    def choose(self, modulus: int) -> int:
-        """The next answer of numgen."""
+    def joined(self, parts: Iterable[Operand]) -> bytes:
+        """Values side by side, each padded."""
+        values = (self.value(part) for part in parts)
+        return b"".join(value.ljust(width(len(value)), b"\0") for value in values)
+
+    def slot(self, numgen: Numgen, number: int) -> bytes:
+        """A number as ``numgen`` yields it."""
+        return data_type("slot").parse(str(numgen.offset + number))
+
+    def drawn_key(self, mapped: Mapped) -> bytes:
+        """The key of a map, of which chance may choose a part."""
+        parts = mapped.key.parts if isinstance(mapped.key, Concat) else (mapped.key,)
+        place = next((index for index, part in enumerate(parts) if isinstance(part, Numgen)), None)
+        if place is None:
+            return self.value(mapped.key)
+        numgen = parts[place]
+        assert isinstance(numgen, Numgen)
+        head, tail = self.joined(parts[:place]), self.joined(parts[place + 1 :])
+        declared = self.tracer.sets[self.place(mapped.map)]
+
+        def draw() -> _Draw:
+            keys = ((n, head + self.slot(numgen, n) + tail) for n in range(numgen.modulus))
+            return _Draw(numgen.modulus, [n for n, key in keys if self.look(declared, key)[1] is not None])
+
+        return head + self.slot(numgen, self.choose(draw)) + tail
+
+    def choose(self, draw: Callable[[], _Draw]) -> int:
+        """The next number that chance chooses."""
         index = len(self.chosen)
-        answer = self.choices[index] if index < len(self.choices) else 0
+        drawn = self.known[index] if index < len(self.known) else draw()
+        answer = self.choices[index] if index < len(self.choices) else drawn.options[0]
         self.chosen.append(answer)
-        self.counts.append(modulus)
+        self.draws.append(drawn)
         return answer
 
     def masked(self, operand: Masked) -> bytes:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from podwire.proxy import registry
@@ -96,3 +97,16 @@ def test_affinity_remembers(name: str) -> None:
     packet = traced(case.packets[0])
     first = tracer.trace(packet, [1])
     assert {tracer.trace(packet, [choice]).packet.destination for choice in (0, 1, 0)} == {first.packet.destination}
+
+
+@pytest.mark.parametrize("name", DATAPLANES)
+@pytest.mark.parametrize("first", range(4))
+def test_affinity_is_kept_for_a_port_whatever_the_way_in(name: str, first: int) -> None:
+    case = next(case for case in CASES if case.name == "affinity of a port, whatever the way in")
+    tracer = DATAPLANES[name](case)
+    ways = [packet for packet in case.packets if packet.source == "node"]
+    ways = ways[first:] + ways[:first]
+    reached = {tracer.trace(traced(packet), [first % 3] * 2).packet.destination for packet in ways}
+    assert len(reached) == 1
+    more = msgspec.structs.replace(ways[0], target="192.168.99.1:30081")
+    assert len({outcome.packet.destination for outcome in tracer.outcomes(traced(more))}) == 3

@@ -84,6 +84,17 @@ def test_every_choice_is_taken() -> None:
     assert found == ["10.0.1.0", "10.0.1.1", "10.0.1.2"]
 
 
+def test_empty_slots_are_drawn_again_and_each_end_told_once() -> None:
+    slots = Set(name="slots", key=("ipv4_addr", "slot"), data=("ipv4_addr",))
+    slots = slots.with_elements(slots.element(f"10.0.0.2 . {slot}", f"10.0.1.{slot}") for slot in (0, 2, 3))
+    draw = "dnat to ip daddr . numgen random mod {} map @slots"
+    chain = base("prerouting", draw.format(4), draw.format(4), draw.format(1), priority=-100, kind="nat")
+    tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(slots,))], MACHINE)
+    found = {outcome.packet.destination: outcome.probability for outcome in tracer.outcomes(PACKET)}
+    twice = 1 / 4 + 1 / 4 * 1 / 4
+    assert found == {"10.0.1.0": twice + 1 / 16, "10.0.1.2": twice, "10.0.1.3": twice}
+
+
 def test_the_way_is_told() -> None:
     tracer = Tracer([Table(family="ip", name="t", chains=(base("forward", "ip saddr 10.0.0.1 drop"),))], MACHINE)
     assert str(tracer.trace(PACKET)).splitlines() == [
@@ -96,3 +107,41 @@ def test_what_is_not_known_is_an_error() -> None:
     chain = Chain(name="c", type="filter", hook="forward", rules=(Rule((Opaque("osf"),)),))
     with pytest.raises(ProtocolError):
         Tracer([Table(family="ip", name="t", chains=(chain,))], MACHINE).trace(PACKET)
+
+
+def test_what_a_rule_found_is_told_and_how_likely_the_way_is() -> None:
+    targets = Set(name="targets", key=("slot",), data=("ipv4_addr",))
+    targets = targets.with_elements(targets.element(str(slot), f"10.0.1.{slot}") for slot in range(4))
+    near = Set(name="near", key=("ipv4_addr",), flags=("interval",))
+    near = near.with_elements([near.element("10.0.0.0/8")])
+    rule = "ip saddr @near dnat to numgen random mod 4 map @targets"
+    chain = base("prerouting", rule, priority=-100, kind="nat")
+    found = list(
+        Tracer([Table(family="ip", name="t", chains=(chain,), sets=(near, targets))], MACHINE).outcomes(PACKET)
+    )
+    assert [outcome.probability for outcome in found] == [0.25] * 4
+    assert found[2].steps[0].elements == ("set near { 10.0.0.0/8 }", "map targets { 2 : 10.0.1.2 }")
+
+
+def test_elements_that_packets_left_are_told_from_what_the_packet_itself_puts_in() -> None:
+    seen = Set(name="seen", key=("ipv4_addr",), flags=("dynamic", "timeout"), timeout_s=60)
+    chain = base("prerouting", "ip saddr @seen drop", "update @seen { ip saddr }", "ip saddr @seen accept")
+    tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(seen,))], MACHINE)
+    first, again = tracer.trace(PACKET), tracer.trace(PACKET)
+    assert (first.verdict, first.remembered) == ("accept", ())
+    assert (again.verdict, again.remembered) == ("drop", ("set seen { 10.0.0.1 }",))
+
+
+def test_what_the_kernel_remembers_is_kept_and_can_be_taken_out() -> None:
+    seen = Set(name="seen", key=("ipv4_addr",), data=("mark",), flags=("dynamic", "timeout"), timeout_s=60)
+    held = seen.with_elements([seen.element("10.0.0.1", "0x00000007")])
+    put = "update @seen { ip saddr : meta mark }"
+    look = "meta mark set ip saddr map @seen"
+    keep = base("prerouting", put, look, "meta mark 0x00000007 drop")
+    forget = base("prerouting", "delete @seen { ip saddr : meta mark }", put, look, "meta mark 0x00000007 drop")
+    for chain, verdict in ((keep, "drop"), (forget, "accept")):
+        assert verdict_of(chain, held) == verdict
+
+
+def verdict_of(chain: Chain, declared: Set) -> str:
+    return Tracer([Table(family="ip", name="t", chains=(chain,), sets=(declared,))], MACHINE).trace(PACKET).verdict

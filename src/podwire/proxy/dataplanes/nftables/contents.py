@@ -1,22 +1,30 @@
-"""The elements of one family: what each Service puts into which map, and the change when it changes (pure).
+"""The elements of one family: what all Services together put in, and the change when one changes (pure).
 
-Every Service port is compiled to elements by set (:func:`compile_port`), and :class:`Contents` keeps what all of them
-together put in. An element that several Services may share (a cluster address, a hairpin pair, an affinity number)
-is counted; a frontend can belong to one Service only, the first that claims it, until that one lets go.
-
-Endpoints keep their slots: one that leaves is replaced by one that comes, or by the last one, so that a change costs
-two or three elements and not the whole list. After a restart the slots are read back from the kernel.
+An element that several Services may share (a cluster address, a hairpin pair) is counted; a frontend can belong to one
+Service only, the first that claims it, until that one lets go. What is kept is how each port is placed (its endpoints
+by slot, which are the resolved tuples themselves), not the elements: those are made again when a Service changes, of
+its old placing and of its new one, and all of them for a whole table (2 us each).
 """
 
-import zlib
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_network
+from itertools import zip_longest
 
 import msgspec
 
 from podwire.proxy.claims import Claims
-from podwire.proxy.dataplanes.nftables.layout import AFFINITY_BIT, LOCAL_SLOT, TABLE, Layout, Shape
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, Lists, Numbered
+from podwire.proxy.dataplanes.nftables.compile import (
+    Compiled,
+    Elements,
+    Frontend,
+    Placed,
+    PortCompiler,
+    Run,
+)
+from podwire.proxy.dataplanes.nftables.known import Known
+from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout, Shape
+from podwire.proxy.dataplanes.nftables.slots import Spread
+from podwire.proxy.servicemap import ServicePort
 from podwire.state.nft import Element, Set, Table
 from podwire.state.nft_diff import (
     AddChain,
@@ -25,226 +33,20 @@ from podwire.state.nft_diff import (
     DeleteElements,
     Operation,
     Transaction,
-    diff,
 )
-from podwire.state.nft_rules import Verdict
-from podwire.state.nft_types import HOST_ORDER, data_type, pack
 
-Elements = dict[str, dict[bytes, Element]]
-"""Elements by the name of their set."""
-
-_SHARED = frozenset(("cluster-ips", "hairpin", "affinity-endpoints"))
-_REFUSE = Element(verdict=Verdict("goto", "refuse"))
-_DROP = Element(verdict=Verdict("drop"))
-_PRESENT = Element()
-_NOBODY = Endpoint("", 0)
-
-
-def keep_slots(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
-    """``wanted`` in an order that leaves as many endpoints of ``before`` in their places as possible."""
-    missing = set(wanted)
-    slots: list[Endpoint | None] = [None] * len(wanted)
-    for place, endpoint in enumerate(before[: len(wanted)]):
-        if endpoint in missing:
-            slots[place] = endpoint
-            missing.discard(endpoint)
-    rest = (endpoint for endpoint in wanted if endpoint in missing)
-    return tuple(endpoint if endpoint is not None else next(rest) for endpoint in slots)
-
-
-class Slots(msgspec.Struct, frozen=True, gc=False):
-    """Endpoints of one Service port in the order of their slots."""
-
-    internal: tuple[Endpoint, ...] = ()
-    cluster: tuple[Endpoint, ...] = ()
-    local: tuple[Endpoint, ...] = ()
-
-
-def place(port: ServicePort, before: Slots) -> Slots:
-    """The slots of a port, given where its endpoints were."""
-    cluster = keep_slots(before.cluster, port.cluster_endpoints)
-    local = keep_slots(before.local, port.local_endpoints)
-    return Slots(internal=local if port.internal_local else cluster, cluster=cluster, local=local)
-
-
-class Frontend(msgspec.Struct, frozen=True, gc=False):
-    """One way in: the bytes of its key, and whether it is a node port."""
-
-    key: bytes
-    node_port: bool
-
-    @property
-    def suffix(self) -> str:
-        """What the names of its verdict maps end in."""
-        return "node-ports" if self.node_port else "services"
-
-    def slots(self, *, affinity: bool) -> str:
-        """The name of the map that holds its slots."""
-        if affinity:
-            return "affinity-node-port-slots" if self.node_port else "affinity-slots"
-        return "node-port-endpoints" if self.node_port else "endpoints"
-
-    def slot(self, number: int) -> bytes:
-        """The key of one slot."""
-        return self.key + number.to_bytes(4, HOST_ORDER)
-
-
-class PortCompiler:
-    """Compiles the ports of one family."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._keep_off = ~(layout.facts.masquerade_mark | AFFINITY_BIT) & 0xFFFFFFFF
-        self._parse = data_type(layout.address).parse
-        self._targets: dict[tuple[str, int], bytes] = {}
-
-    def compile(self, port: ServicePort, slots: Slots, owned: frozenset[Frontend]) -> tuple[Elements, frozenset[Shape]]:
-        """All elements of one Service port that its ``owned`` frontends need, and the shared chains they go to."""
-        out: Elements = {}
-        shapes: set[Shape] = set()
-        comment = Element(comment=port.name)
-        internal, *external = self.frontends(port)
-        self._put(out, "cluster-ips", internal.key[: self._size], _PRESENT)
-        if internal in owned:
-            self._internal(out, shapes, (port, slots, internal, comment))
-        for frontend in external:
-            if frontend in owned:
-                self._external(out, shapes, (port, slots, frontend, comment))
-        if port.source_ranges:
-            for frontend in (self._address_frontend(address, port) for address in port.load_balancer_ips):
-                if frontend in owned:
-                    self._guard(out, port, frontend)
-        for endpoint in {*port.cluster_endpoints, *port.local_endpoints}:
-            if endpoint.local:
-                address_bytes = self.target(endpoint)[: self._size]
-                self._put(out, "hairpin", address_bytes + address_bytes, _PRESENT)
-        return out, frozenset(shapes)
-
-    def internal(self, port: ServicePort) -> Frontend:
-        """The frontend of the cluster address."""
-        return self._address_frontend(port.cluster_ip, port)
-
-    def frontends(self, port: ServicePort) -> tuple[Frontend, ...]:
-        """The cluster address, then everything that is reached from outside."""
-        addresses = dict.fromkeys((*port.external_ips, *port.load_balancer_ips))
-        found = [self.internal(port), *(self._address_frontend(address, port) for address in addresses)]
-        if port.node_port:
-            key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
-            found.append(Frontend(key, True))
-        return tuple(found)
-
-    @property
-    def _size(self) -> int:
-        return 4 if self._layout.family == "ip" else 16
-
-    def _address_frontend(self, address: str, port: ServicePort) -> Frontend:
-        types = (self._layout.address, "inet_proto", "inet_service")
-        return Frontend(pack(types, (address, port.protocol, str(port.port))), False)
-
-    def _put(self, out: Elements, name: str, key: bytes, element: Element) -> None:
-        out.setdefault(name, {})[key] = element
-
-    def target(self, endpoint: Endpoint) -> bytes:
-        known = self._targets.get((endpoint.address, endpoint.port))
-        if known is None:
-            address = self._parse(endpoint.address)
-            known = address + endpoint.port.to_bytes(2, "big") + b"\0\0"
-            self._targets[endpoint.address, endpoint.port] = known
-        return known
-
-    def _internal(self, out: Elements, shapes: set[Shape], what: "_What") -> None:
-        port, slots, frontend, comment = what
-        if not slots.internal:
-            self._unreachable(out, frontend, comment, drop=port.has_endpoints)
-            return
-        shape = Shape("cluster", len(slots.internal), False, port.affinity_s)
-        self._serve(out, shapes, (frontend, comment, shape), slots.internal)
-
-    def _external(self, out: Elements, shapes: set[Shape], what: "_What") -> None:
-        port, slots, frontend, comment = what
-        if not port.has_endpoints:
-            self._unreachable(out, frontend, comment, drop=False)
-            return
-        kind = "cluster" if port.external_local else "external"
-        if slots.cluster:
-            shape = Shape(kind, len(slots.cluster), frontend.node_port, port.affinity_s)
-            self._serve(out, shapes, (frontend, comment, shape), slots.cluster)
-        if not port.external_local:
-            return
-        if slots.local:
-            shape = Shape("local", len(slots.local), frontend.node_port, port.affinity_s)
-            self._serve(out, shapes, (frontend, comment, shape), slots.local)
-        else:
-            drop = Element(verdict=_DROP.verdict, comment=comment.comment)
-            self._put(out, f"local-{frontend.suffix}", frontend.key, drop)
-
-    def _unreachable(self, out: Elements, frontend: Frontend, comment: Element, *, drop: bool) -> None:
-        verdict = (_DROP if drop else _REFUSE).verdict
-        element = Element(verdict=verdict, comment=comment.comment)
-        self._put(out, f"refused-{frontend.suffix}", frontend.key, element)
-
-    def _serve(
-        self,
-        out: Elements,
-        shapes: set[Shape],
-        dispatch: tuple[Frontend, Element, Shape],
-        endpoints: tuple[Endpoint, ...],
-    ) -> None:
-        frontend, comment, shape = dispatch
-        shapes.add(shape)
-        prefix = "local-" if shape.kind == "local" else ""
-        element = Element(verdict=Verdict("goto", shape.chain), comment=comment.comment)
-        self._put(out, prefix + frontend.suffix, frontend.key, element)
-        first = LOCAL_SLOT if shape.kind == "local" else 0
-        if shape.affinity_s:
-            self._affine(out, frontend, first, endpoints)
-            return
-        into = out.setdefault(frontend.slots(affinity=False), {})
-        for slot, endpoint in enumerate(endpoints, first):
-            into[frontend.slot(slot)] = Element(self.target(endpoint))
-
-    def _affine(self, out: Elements, frontend: Frontend, first: int, endpoints: tuple[Endpoint, ...]) -> None:
-        slots = frontend.slots(affinity=True)
-        for slot, endpoint in enumerate(endpoints, first):
-            number = self.number(endpoint)
-            self._put(out, slots, frontend.slot(slot), Element(number.to_bytes(4, HOST_ORDER)))
-            target = Element(self.target(endpoint))
-            for marked in (number, number | self._layout.facts.masquerade_mark):
-                self._put(out, "affinity-endpoints", marked.to_bytes(4, HOST_ORDER), target)
-
-    def number(self, endpoint: Endpoint) -> int:
-        """The number of an endpoint, the same on every start."""
-        return zlib.crc32(str(endpoint).encode()) & self._keep_off | AFFINITY_BIT
-
-    def _guard(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
-        self._put(out, "guarded-services", frontend.key, _PRESENT)
-        ranges = list(port.source_ranges)
-        own = [a for a in self._layout.facts.addresses if (":" in a) == (self._layout.family == "ip6")]
-        if any(_contains(text, address) for text in ranges for address in own):
-            ranges.extend(port.load_balancer_ips)
-        for text in ranges:
-            network = ip_network(text)
-            first, last = network.network_address.packed, network.broadcast_address.packed
-            element = Element(end=frontend.key + last)
-            self._put(out, "guarded-sources", frontend.key + first, element)
-
-
-_What = tuple[ServicePort, Slots, Frontend, Element]
-
-
-def _contains(network: str, address: str) -> bool:
-    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
+_SHARED = frozenset(("cluster-ips", "hairpin"))
+_NO_SPREAD = Spread()
 
 
 class _Service(msgspec.Struct, frozen=True):
     """One Service as it is programmed."""
 
-    ports: tuple[ServicePort, ...]
-    slots: dict[str, Slots]
-    elements: Elements
+    placed: tuple[Placed, ...] = ()
+    owned: frozenset[Frontend] = frozenset()
 
 
-_NOTHING = _Service((), {}, {})
+_NOTHING = _Service()
 
 
 class Contents:
@@ -254,20 +56,46 @@ class Contents:
         self.layout = layout
         self.compiler = PortCompiler(layout)
         self.declared: dict[str, Set] = {each.name: each for each in layout.sets()}
-        self.held: Elements = {each.name: {} for each in layout.sets() if not each.elements and not each.dynamic}
         self.shapes: set[Shape] = set()
         self._counts: dict[tuple[str, bytes], int] = {}
         self._claims: Claims[Frontend] = Claims()
         self._services: dict[str, _Service] = {}
-        self._known = {} if known is None else {each.name: each.elements for each in known.sets}
+        self._known = None if known is None else Known(known, self.compiler)
+        self._lists = Lists(self._known.lists() if self._known is not None else ())
+
+    def elements(self) -> Elements:
+        """All elements of Services, by the name of their set."""
+        found = self._empty()
+        for service in tuple(self._services.values()):
+            for compiled in self._compile(service):
+                self.compiler.elements(compiled, found)
+        return found
+
+    def _empty(self) -> Elements:
+        return {each.name: {} for each in self.declared.values() if not each.elements and not each.dynamic}
 
     def table(self) -> Table:
         """The whole desired table."""
-        return self.layout.table(frozenset(self.shapes), self.held)
+        return self.layout.table(frozenset(self.shapes), self.elements())
 
-    def forget_kernel(self) -> None:
-        """Drops what was read at the start; called after the first load."""
-        self._known = {}
+    def load(self, services: Mapping[str, tuple[ServicePort, ...]]) -> Table:
+        """Takes over all Services there are; before any change. Returns the whole table."""
+        found = self._empty()
+        for key, ports in services.items():
+            if not ports:
+                continue
+            service = self._services[key] = self._take(key, ports, _NOTHING)
+            compiled = self._compile(service)
+            for each in compiled:
+                self.shapes |= each.shapes
+                self.compiler.elements(each, found)
+            for name, entries in _frame(compiled).items():
+                if name in _SHARED:
+                    for element in entries:
+                        self._counts[name, element] = self._counts.get((name, element), 0) + 1
+        self._known = None
+        self._lists.open()
+        return self.layout.table(frozenset(self.shapes), found)
 
     def conflicts(self) -> tuple[str, ...]:
         """Services that wait for a frontend which another one holds."""
@@ -275,114 +103,195 @@ class Contents:
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
         """Takes over new ports of Services (of this family) and returns what to commit."""
-        removed: Elements = {}
-        added: Elements = {}
-        shapes = set(self.shapes)
-        affinity = any(shape.affinity_s for shape in shapes)
+        delta = _Delta()
+        shapes = frozenset(self.shapes)
         todo = dict(changed)
         while todo:
             for service, ports in todo.items():
-                self._replace(service, ports, (removed, added))
+                self._replace(service, ports, delta)
             todo = {loser: self._ports_of(loser) for loser in self._claims.released()}
-        return self._transaction((removed, added), sorted(self.shapes - shapes), affinity)
+        return self._transaction(delta, shapes)
 
     def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
-        known = self._services.get(service)
-        return () if known is None else known.ports
+        return tuple(placed.port for placed in self._services.get(service, _NOTHING).placed)
 
-    def _replace(self, service: str, ports: tuple[ServicePort, ...], delta: tuple[Elements, Elements]) -> None:
+    def _replace(self, service: str, ports: tuple[ServicePort, ...], delta: "_Delta") -> None:
         before = self._services.pop(service, _NOTHING)
+        after = self._take(service, ports, before)
+        for number in _numbers(before) - _numbers(after):
+            self._lists.release(number)
+        if ports:
+            self._services[service] = after
+        old, new = self._compile(before), self._compile(after)
+        for compiled in new:
+            self.shapes |= compiled.shapes
+        self._swap_frames(old, new, delta)
+        self._swap_runs(old, new, delta)
+        self._swap_lists(old, new, delta)
+
+    def _take(self, service: str, ports: tuple[ServicePort, ...], before: _Service) -> _Service:
+        """The frontends, slots and numbers that a Service gets."""
         wanted = frozenset(frontend for port in ports for frontend in self.compiler.frontends(port))
         owned = self._claims.claim(service, wanted)
-        slots: dict[str, Slots] = {}
-        elements: Elements = {}
-        for port in ports:
-            old = before.slots.get(port.key)
-            slots[port.key] = place(port, old if old is not None else self._read_slots(port))
-            compiled, shapes = self.compiler.compile(port, slots[port.key], owned)
-            self.shapes |= shapes
-            for name, entries in compiled.items():
-                elements.setdefault(name, {}).update(entries)
-        if ports:
-            self._services[service] = _Service(ports, slots, elements)
-        self._swap(before.elements, elements, delta)
+        by_key = {placed.port.key: placed for placed in before.placed}
+        return _Service(tuple(self._place(port, by_key.get(port.key)) for port in ports), owned)
 
-    def _swap(self, old: Elements, new: Elements, delta: tuple[Elements, Elements]) -> None:
-        for name, entries in old.items():
-            fresh = new.get(name, {})
+    def _compile(self, service: _Service) -> list[Compiled]:
+        return [self.compiler.compile(placed, service.owned) for placed in service.placed]
+
+    def _place(self, port: ServicePort, before: Placed | None) -> Placed:
+        """Slots and numbers of a port, given where its endpoints were."""
+        cluster, local = _NO_SPREAD, _NO_SPREAD
+        if before is not None:
+            cluster, local = before.cluster, before.local
+        elif self._known is not None:
+            cluster, local = self._known.spreads(port)
+        placed = Placed(port, cluster.follow(port.cluster_endpoints), local.follow(port.local_endpoints))
+        return self._remember(placed, before, (cluster.numbered, local.numbered)) if port.affinity_s else placed
+
+    def _remember(self, placed: Placed, before: Placed | None, numbers: tuple[Numbered | None, ...]) -> Placed:
+        """The port with numbers for the lists that it uses; without affinity where there are not enough of them."""
+        port = placed.port
+        outside = bool(port.node_port or port.external_ips or port.load_balancer_ips)
+        used = (outside or not port.internal_local, port.internal_local or port.external_local)
+        taken: list[int] = []
+        found: list[Spread] = []
+        for spread, needed, old in zip((placed.cluster, placed.local), used, numbers, strict=True):
+            if not (needed and spread.endpoints):
+                found.append(spread)
+                continue
+            if old is None or before is None:
+                number = self._lists.take(None if old is None else old.number)
+                taken += [] if number is None else [number]
+                old = old if old is not None and old.number == number else _numbered(number)
+            if old is None or len(spread.endpoints) > ENDPOINTS:
+                for number in taken:
+                    self._lists.release(number)
+                return msgspec.structs.replace(placed, port=msgspec.structs.replace(port, affinity_s=0))
+            found.append(msgspec.structs.replace(spread, numbered=old.follow(spread.endpoints)))
+        return Placed(port, *found)
+
+    def _swap_frames(self, old: list[Compiled], new: list[Compiled], delta: "_Delta") -> None:
+        before, after = _frame(old), _frame(new)
+        for name, entries in before.items():
+            fresh = after.get(name, {})
             for key, element in entries.items():
                 if fresh.get(key) != element:
-                    self._leave(name, key, delta)
-        for name, entries in new.items():
-            stale = old.get(name, {})
+                    self._leave(name, key, element, delta)
+        for name, entries in after.items():
+            stale = before.get(name, {})
             for key, element in entries.items():
                 if stale.get(key) != element:
                     self._enter(name, key, element, delta)
 
-    def _leave(self, name: str, key: bytes, delta: tuple[Elements, Elements]) -> None:
+    def _swap_runs(self, old: list[Compiled], new: list[Compiled], delta: "_Delta") -> None:
+        before, after = _runs(old), _runs(new)
+        for run in before | after:
+            stale, fresh = before.get(run, _NO_SPREAD), after.get(run, _NO_SPREAD)
+            for slot in _differing(stale, fresh):
+                key = run.frontend.slot(run.first + slot)
+                if slot < len(stale.endpoints):
+                    delta.leave(run.map, key, self.compiler.in_slot(stale, slot))
+                if slot < len(fresh.endpoints):
+                    delta.enter(run.map, key, self.compiler.in_slot(fresh, slot))
+
+    def _swap_lists(self, old: list[Compiled], new: list[Compiled], delta: "_Delta") -> None:
+        before, after = _lists(old), _lists(new)
+        for number in before | after:
+            stale, fresh = before.get(number, Numbered(number)), after.get(number, Numbered(number))
+            if stale is fresh:
+                continue
+            for endpoint in stale.endpoints:
+                if fresh.endpoints.get(endpoint) != stale.endpoints[endpoint]:
+                    for key, element in self.compiler.answers(stale, endpoint):
+                        delta.leave("affinity-endpoints", key, element)
+            for endpoint in fresh.endpoints:
+                if stale.endpoints.get(endpoint) != fresh.endpoints[endpoint]:
+                    for key, element in self.compiler.answers(fresh, endpoint):
+                        delta.enter("affinity-endpoints", key, element)
+
+    def _leave(self, name: str, key: bytes, element: Element, delta: "_Delta") -> None:
         if name in _SHARED:
             self._counts[name, key] -= 1
             if self._counts[name, key]:
                 return
             del self._counts[name, key]
-        removed, added = delta
-        element = self.held[name].pop(key)
-        if added.get(name, {}).get(key) == element:
-            del added[name][key]
-        else:
-            removed.setdefault(name, {})[key] = element
+        delta.leave(name, key, element)
 
-    def _enter(self, name: str, key: bytes, element: Element, delta: tuple[Elements, Elements]) -> None:
+    def _enter(self, name: str, key: bytes, element: Element, delta: "_Delta") -> None:
         if name in _SHARED:
             self._counts[name, key] = self._counts.get((name, key), 0) + 1
             if self._counts[name, key] > 1:
                 return
-        removed, added = delta
-        self.held[name][key] = element
-        if removed.get(name, {}).get(key) == element:
-            del removed[name][key]
-        else:
-            added.setdefault(name, {})[key] = element
+        delta.enter(name, key, element)
 
-    def _transaction(self, delta: tuple[Elements, Elements], shapes: Iterable[Shape], affinity: bool) -> Transaction:
-        removed, added = delta
+    def _transaction(self, delta: "_Delta", shapes: frozenset[Shape]) -> Transaction:
         operations: list[Operation] = []
-        chains = [self.layout.chain(shape) for shape in shapes]
-        if not affinity and any(shape.affinity_s for shape in self.shapes):
-            plain = {chain.name for chain in self.layout.chains(affinity=False)}
-            chains += [c for c in self.layout.chains(affinity=True) if c.name not in plain]
-        operations += (AddChain(chain) for chain in chains)
-        operations += (DeleteElements(self.declared[n], e) for n, e in removed.items() if e)
-        operations += (AddRule(chain.name, rule) for chain in chains for rule in chain.rules)
-        operations += (AddElements(self.declared[n], e) for n, e in added.items() if e)
+        if self.shapes != shapes:
+            there = {chain.name for chain in self.layout.chains(shapes)}
+            chains = [c for c in self.layout.chains(frozenset(self.shapes)) if c.name not in there]
+            operations += (AddChain(chain) for chain in chains)
+            operations += (AddRule(chain.name, rule) for chain in chains for rule in chain.rules)
+        operations += (DeleteElements(self.declared[n], e) for n, e in delta.removed.items() if e)
+        operations += (AddElements(self.declared[n], e) for n, e in delta.added.items() if e)
         return Transaction(self.layout.family, TABLE, tuple(operations))
 
-    def _read_slots(self, port: ServicePort) -> Slots:
-        """The slots that the kernel's table has for a port, as read before the first load."""
-        if not self._known:
-            return Slots()
-        endpoints = (*port.cluster_endpoints, *port.local_endpoints)
-        if port.affinity_s:
-            found = {self.compiler.number(e).to_bytes(4, HOST_ORDER): e for e in endpoints}
+
+class _Delta:
+    """What leaves and what enters; coming back to what it was is no change."""
+
+    def __init__(self) -> None:
+        self.removed: Elements = {}
+        self.added: Elements = {}
+
+    def leave(self, name: str, key: bytes, element: Element) -> None:
+        """An element goes."""
+        self._move(self.added, self.removed, name, (key, element))
+
+    def enter(self, name: str, key: bytes, element: Element) -> None:
+        """An element comes."""
+        self._move(self.removed, self.added, name, (key, element))
+
+    def _move(self, other: Elements, own: Elements, name: str, entry: tuple[bytes, Element]) -> None:
+        key, element = entry
+        if other.get(name, {}).get(key) == element:
+            del other[name][key]
         else:
-            found = {self.compiler.target(e): e for e in endpoints}
-        internal = self._slots_at(self.compiler.internal(port), 0, port, found)
-        frontends = self.compiler.frontends(port)
-        outside = frontends[1] if len(frontends) > 1 else frontends[0]
-        local = internal if port.internal_local else self._slots_at(outside, LOCAL_SLOT, port, found)
-        cluster = self._slots_at(outside, 0, port, found) if port.internal_local else internal
-        return Slots(internal=internal, cluster=cluster, local=local)
-
-    def _slots_at(
-        self, frontend: Frontend, first: int, port: ServicePort, found: Mapping[bytes, Endpoint]
-    ) -> tuple[Endpoint, ...]:
-        entries = self._known.get(frontend.slots(affinity=bool(port.affinity_s)), {})
-        slots: list[Endpoint] = []
-        while (entry := entries.get(frontend.slot(first + len(slots)))) is not None:
-            slots.append(found.get(entry.data, _NOBODY))
-        return tuple(slots)
+            own.setdefault(name, {})[key] = element
 
 
-def full_change(have: Table | None, contents: Contents) -> Transaction:
-    """The transaction that brings the kernel's table to the desired one."""
-    return diff(have, contents.table())
+def _numbered(number: int | None) -> Numbered | None:
+    return None if number is None else Numbered(number)
+
+
+def _numbers(service: _Service) -> set[int]:
+    lists = (spread.numbered for placed in service.placed for spread in (placed.cluster, placed.local))
+    return {numbered.number for numbered in lists if numbered is not None}
+
+
+def _frame(compiled: Iterable[Compiled]) -> Elements:
+    found: Elements = {}
+    for each in compiled:
+        for name, entries in each.frame.items():
+            found.setdefault(name, {}).update(entries)
+    return found
+
+
+def _runs(compiled: Iterable[Compiled]) -> dict[Run, Spread]:
+    return {run: spread for each in compiled for run, spread in each.runs.items()}
+
+
+def _lists(compiled: Iterable[Compiled]) -> dict[int, Numbered]:
+    return {number: numbered for each in compiled for number, numbered in each.lists.items()}
+
+
+def _differing(old: Spread, new: Spread) -> Iterable[int]:
+    """The slots that do not yield the same in both."""
+    before = None if old.numbered is None else old.numbered.number
+    after = None if new.numbered is None else new.numbered.number
+    if before != after:
+        return range(max(len(old.endpoints), len(new.endpoints)))
+    if old.endpoints is new.endpoints:
+        return ()
+    pairs = zip_longest(old.endpoints, new.endpoints)
+    return (slot for slot, (one, other) in enumerate(pairs) if one is not other and one != other)

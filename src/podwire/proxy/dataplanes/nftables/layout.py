@@ -2,12 +2,13 @@
 
 A new connection costs a few hash lookups, however many Services there are::
 
-    services                     frontend -> goto <kind>-<number of endpoints>
+    services                     frontend -> goto <kind>-<slots to draw from>
     <kind>-<n>                   mark for masquerade as the kind says; dnat to endpoints[frontend . random slot]
 
-Chains are shared by all Services with as many endpoints, so a change of one Service touches map elements only. A
-frontend is ``address . protocol . port``, or ``protocol . port`` for a node port. The *kinds* are the rows of
-Kubernetes' table of source translation:
+Chains are shared by all Services with as many slots (see ``slots``), so a change of one Service touches map elements
+only. At least half of the slots lead to an endpoint (of the least, four, one): a chain draws six times, and then from
+the lower half, where none is empty. A frontend is ``address . protocol . port``, or ``protocol . port`` for a node
+port. The *kinds* are the rows of Kubernetes' table of source translation:
 
 ==========  ======================================  ================================================
 kind        used for                                masquerade
@@ -23,10 +24,10 @@ Local frontends stand twice: in ``local-services`` for sources outside, with the
 ``services`` for everyone else. Masquerade happens in postrouting for marked packets, and for an endpoint that
 reaches itself (``hairpin``).
 
-Session affinity remembers an endpoint's number in a dynamic map that packets fill (``affinity``; key: client and
-frontend). nft 1.0.6 cannot list a map's answer as part of a key, so the number travels in the packet mark between two
-rules, with bit 30 set, and is taken off the packet right behind the nat hook. An endpoint that is gone has no entry
-under its number: the client is forgotten and gets another one, inside the same packet.
+Session affinity remembers an endpoint's number in a dynamic map that packets fill (``affinity-clients``; see
+``affinity`` for its key). The number travels in the packet mark between two rules and is taken off the packet right
+behind the nat hook. An endpoint that is gone has no entry under its number: the client is forgotten and gets another
+one, inside the same packet. Where the memory is full, a client is served without being remembered.
 
 Without an endpoint a frontend is refused at once: TCP by reset (not held back by the kernel's limit on ICMP
 errors), anything else by ICMP. Priorities are those of kube-proxy's documented interface.
@@ -38,6 +39,8 @@ from typing import Any
 
 import msgspec
 
+from podwire.proxy.dataplanes.nftables.affinity import AFFINITY_BIT, Marks
+from podwire.proxy.dataplanes.nftables.slots import LEAST
 from podwire.proxy.servicemap import NodeFacts, of_family
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_rules import Rule
@@ -46,8 +49,8 @@ from podwire.state.nft_text import parse_rule
 TABLE = "podwire-proxy"
 LOCAL_SLOT = 65536
 """First slot of the local endpoints of a frontend."""
-AFFINITY_BIT = 0x40000000
-"""Set in every endpoint number, and in no other mark of ours."""
+DRAWS = 6
+"""How often a slot is drawn among all; then, once in 64 connections at most, among the lower half."""
 AFFINITY_SIZE = 1 << 20
 """Clients remembered at most; the kernel takes memory as they come."""
 
@@ -59,8 +62,8 @@ class Shape(msgspec.Struct, frozen=True, gc=False, order=True):
 
     kind: str
     """cluster, external or local."""
-    count: int
-    """Endpoints to choose from."""
+    capacity: int
+    """Slots to draw from."""
     node_port: bool = False
     affinity_s: int = 0
 
@@ -69,7 +72,19 @@ class Shape(msgspec.Struct, frozen=True, gc=False, order=True):
         """The name of the chain, such as ``node-port-external-3-affinity-10800``."""
         prefix = "node-port-" if self.node_port else ""
         suffix = f"-affinity-{self.affinity_s}" if self.affinity_s else ""
-        return f"{prefix}{self.kind}-{self.count}{suffix}"
+        return f"{prefix}{self.kind}-{self.capacity}{suffix}"
+
+    @property
+    def candidate(self) -> str:
+        """The name of the chain that finds a candidate where clients are remembered."""
+        prefix = "node-port-" if self.node_port else ""
+        return f"{prefix}{'local-' if self.kind == 'local' else ''}candidate-{self.capacity}"
+
+
+def capacity_of(chain: str) -> int:
+    """The slots that a chain of this name draws from."""
+    number = chain.partition("-affinity-")[0].rpartition("-")[2]
+    return int(number) if number.isdigit() else LEAST
 
 
 class Layout:
@@ -117,8 +132,8 @@ class Layout:
             Set(name="affinity-node-port-slots", key=(*node_port, "slot"), data=("mark",)),
             Set(name="affinity-endpoints", key=("mark",), data=target),
             Set(
-                name="affinity",
-                key=(address, *frontend),
+                name="affinity-clients",
+                key=(address, "mark"),
                 data=("mark",),
                 flags=("dynamic", "timeout"),
                 size=AFFINITY_SIZE,
@@ -145,8 +160,8 @@ class Layout:
         declared = Set(name=name, key=(self.address,), flags=flags)
         return declared.with_elements(declared.element(value) for value in values)
 
-    def chains(self, *, affinity: bool) -> tuple[Chain, ...]:
-        """The chains that are always there; with ``affinity`` also those that take its mark off again."""
+    def chains(self, shapes: frozenset[Shape]) -> tuple[Chain, ...]:
+        """The chains that are always there, those of the shapes, and with affinity those that take its mark off."""
         found = [
             self._base("guard-prerouting", "filter", "prerouting", -110, "ct state new jump guard"),
             self._base("guard-output", "filter", "output", -110, "ct state new jump guard"),
@@ -169,7 +184,9 @@ class Layout:
             Chain(name="refused", rules=self._refused()),
             Chain(name="refuse", rules=self.rules("reject with tcp reset", "reject")),
         ]
-        if affinity:
+        shared = [chain for shape in sorted(shapes) for chain in self._shared(shape)]
+        found += {chain.name: chain for chain in shared}.values()
+        if any(shape.affinity_s for shape in shapes):
             wipe = (
                 f"ct state new ct status dnat meta mark & 0x{AFFINITY_BIT:08x} == 0x{AFFINITY_BIT:08x} "
                 f"meta mark set meta mark & {self._mark}"
@@ -204,16 +221,19 @@ class Layout:
             f"{self.family} daddr @service-cidrs drop",
         )
 
-    def chain(self, shape: Shape) -> Chain:
-        """The shared chain of a shape."""
+    def _shared(self, shape: Shape) -> tuple[Chain, ...]:
+        """The chain of a shape, and the one that finds its candidates."""
         key = "meta l4proto . th dport" if shape.node_port else self._frontend
         offset = f" offset {LOCAL_SLOT}" if shape.kind == "local" else ""
-        slot = f"numgen random mod {shape.count}{offset}"
+        lower = [shape.capacity // 2, 1] if shape.capacity == LEAST else [shape.capacity // 2]
+        slots = [f"{key} . numgen random mod {among}{offset}" for among in [shape.capacity] * DRAWS + lower]
         if shape.affinity_s:
-            return Chain(name=shape.chain, rules=self._affine(shape, f"{key} . {slot}"))
+            name = "affinity-node-port-slots" if shape.node_port else "affinity-slots"
+            candidate = self.rules(*(f"meta mark set {slot} map @{name} return" for slot in slots))
+            return Chain(name=shape.candidate, rules=candidate), Chain(name=shape.chain, rules=self._affine(shape))
         endpoints = "node-port-endpoints" if shape.node_port else "endpoints"
-        translate = f"dnat {self.family} to {key} . {slot} map @{endpoints}"
-        return Chain(name=shape.chain, rules=self.rules(self._masquerade(shape.kind), translate))
+        translate = (f"dnat {self.family} to {slot} map @{endpoints}" for slot in slots)
+        return (Chain(name=shape.chain, rules=self.rules(self._masquerade(shape.kind), *translate)),)
 
     def _masquerade(self, kind: str) -> str:
         mark = f"meta mark set meta mark | {self._mark}"
@@ -223,17 +243,18 @@ class Layout:
             return f"{self._no_pod} {mark}"
         return ""
 
-    def _affine(self, shape: Shape, candidate: str) -> tuple[Rule, ...]:
-        slots = "affinity-node-port-slots" if shape.node_port else "affinity-slots"
-        client = f"{self.family} saddr . {self._frontend}"
-        choose = f"meta mark set {candidate} map @{slots}"
-        keep = f"update @affinity {{ {client} timeout {shape.affinity_s}s : meta mark }}"
-        recall = f"meta mark set {client} map @affinity"
+    def _affine(self, shape: Shape) -> tuple[Rule, ...]:
+        listed = f"meta mark & 0x{Marks(self.facts.masquerade_mark).mask:08x}"
+        client = f"{self.family} saddr . {listed}"
+        choose = f"jump {shape.candidate}"
+        keep = f"update @affinity-clients {{ {client} timeout {shape.affinity_s}s : meta mark }}"
+        recall = (f"meta mark set {listed}", f"meta mark set {self.family} saddr . meta mark map @affinity-clients")
         any_of = "meta l4proto { tcp, udp, sctp }"
         translate = f"{any_of} dnat {self.family} to meta mark map @affinity-endpoints"
-        once = (choose, keep, recall, self._masquerade(shape.kind), translate)
-        forget = f"delete @affinity {{ {client} : meta mark }}"
-        return self.rules(*once, forget, *once)
+        serve = (self._masquerade(shape.kind), translate)
+        forget = f"delete @affinity-clients {{ {client} : meta mark }}"
+        once = (choose, keep, *recall, *serve)
+        return self.rules(*once, forget, *once, choose, *serve)
 
     def table(self, shapes: frozenset[Shape], contents: Mapping[str, Mapping[bytes, Element]]) -> Table:
         """The whole table: constant part, shared chains, and elements by the name of their set."""
@@ -241,12 +262,4 @@ class Layout:
             msgspec.structs.replace(each, elements=contents[each.name]) if contents.get(each.name) else each
             for each in self.sets()
         )
-        shared = tuple(self.chain(shape) for shape in sorted(shapes))
-        affinity = any(shape.affinity_s for shape in shapes)
-        return Table(
-            family=self.family,
-            name=TABLE,
-            comment="podwire: Services",
-            chains=(*self.chains(affinity=affinity), *shared),
-            sets=sets,
-        )
+        return Table(family=self.family, name=TABLE, comment="podwire: Services", chains=self.chains(shapes), sets=sets)

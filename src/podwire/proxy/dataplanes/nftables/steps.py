@@ -39,8 +39,8 @@ def steps(transaction: Transaction) -> Iterator[Transaction]:
 def in_two_steps(operations: Iterable[Operation]) -> tuple[list[Operation], list[Operation]]:
     """The operations without the removal of slots, and that removal, to be committed right after.
 
-    A packet that was sent to ``cluster-3`` before the commit may look its slot up after it: the third slot has to
-    be there still.
+    A packet that was sent to ``cluster-8`` before the commit may look its slot up after it: the slots of the lower half
+    have to be there still.
     """
     everything = tuple(operations)
     kept = {o.set.name: o.elements for o in everything if isinstance(o, AddElements)}

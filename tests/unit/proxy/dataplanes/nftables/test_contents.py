@@ -1,16 +1,20 @@
 """Changes by Service: what is committed is exactly what turns the old contents into the new ones."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.proxy.dataplanes.nftables.contents import Contents, full_change, keep_slots
+from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS as ENDPOINTS_OF_A_LIST
+from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout, Shape
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.state.nft import Element
-from podwire.state.nft_diff import AddElements, DeleteElements, Transaction
+from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff
+from podwire.state.nft_types import HOST_ORDER
 
 NODE = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.0.0.0/8",), service_cidrs=("172.30.0.0/16",))
 LAYOUT = Layout("ip", NODE)
@@ -76,11 +80,18 @@ def test_transactions_lead_to_the_contents(changes: list[tuple[str, tuple[Servic
     contents, kernel = Contents(LAYOUT), Kernel()
     for service, wanted in changes:
         kernel.commit(contents.change({service: wanted}))
-        assert full(kernel.sets) == full(contents.held)
+        assert full(kernel.sets) == full(contents.elements())
     again = Contents(LAYOUT, contents.table())
-    again.change({service: wanted for service, wanted in dict(changes).items() if wanted})
+    table = again.load(dict(changes))
     if not contents.conflicts():
-        assert set(full(again.held)) == set(full(contents.held))
+        assert full(again.elements()) == full(contents.elements())
+        assert full({each.name: each.elements for each in table.sets if each.name in again.elements()}) == full(
+            again.elements()
+        )
+    left = dict.fromkeys(dict(changes), ())
+    kernel.sets = full(again.elements())
+    kernel.commit(again.change(left))
+    assert full(kernel.sets) == {}
 
 
 @given(CHANGES)
@@ -90,15 +101,6 @@ def test_nothing_is_left_when_every_service_is_gone(changes: list[tuple[str, tup
         kernel.commit(contents.change({service: wanted}))
     kernel.commit(contents.change({service: () for service, _ in changes}))
     assert full(kernel.sets) == {}
-
-
-@given(ENDPOINTS, ENDPOINTS)
-def test_slots_keep_who_stays(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> None:
-    after = keep_slots(before, wanted)
-    assert sorted(after) == sorted(wanted)
-    for place, endpoint in enumerate(after):
-        if place < len(before) and before[place] in wanted:
-            assert endpoint == before[place]
 
 
 def one(number: int, endpoints: int, node_port: int = 0) -> tuple[ServicePort, ...]:
@@ -118,30 +120,83 @@ def one(number: int, endpoints: int, node_port: int = 0) -> tuple[ServicePort, .
     )
 
 
-def test_one_endpoint_more_is_two_elements() -> None:
+def test_one_endpoint_more_or_less_is_one_element() -> None:
     contents = Contents(LAYOUT)
     contents.change({"default/s1": one(1, 2), "default/s2": one(2, 3)})
-    assert str(contents.change({"default/s1": one(1, 3)})).splitlines() == [
-        'delete element services { 172.30.0.1 . tcp . 80 comment "default/s1" : goto cluster-2 }  # ip podwire-proxy',
-        'add element services { 172.30.0.1 . tcp . 80 comment "default/s1" : goto cluster-3 }  # ip podwire-proxy',
-        "add element endpoints { 172.30.0.1 . tcp . 80 . 2 : 10.0.0.3 . 8080 }  # ip podwire-proxy",
+    come = "add element endpoints { 172.30.0.1 . tcp . 80 . 2 : 10.0.0.3 . 8080 }  # ip podwire-proxy"
+    assert str(contents.change({"default/s1": one(1, 3)})) == come
+    assert str(contents.change({"default/s1": one(1, 2)})) == come.replace("add", "delete")
+
+
+def test_twice_as_many_endpoints_are_another_chain() -> None:
+    contents = Contents(LAYOUT)
+    contents.change({"default/s1": one(1, 4)})
+    assert str(contents.change({"default/s1": one(1, 5)})).splitlines()[-3:] == [
+        'delete element services { 172.30.0.1 . tcp . 80 comment "default/s1" : goto cluster-4 }  # ip podwire-proxy',
+        'add element services { 172.30.0.1 . tcp . 80 comment "default/s1" : goto cluster-8 }  # ip podwire-proxy',
+        "add element endpoints { 172.30.0.1 . tcp . 80 . 4 : 10.0.0.5 . 8080 }  # ip podwire-proxy",
     ]
+    assert "services" not in str(contents.change({"default/s1": one(1, 4)}))
+    assert "goto cluster-4" in str(contents.change({"default/s1": one(1, 3)}))
+
+
+def affine(endpoints: int, **fields: Any) -> tuple[ServicePort, ...]:
+    (port,) = one(1, endpoints, 30080)
+    return (msgspec.structs.replace(port, affinity_s=600, **fields),)
+
+
+def lists(contents: Contents) -> dict[str, set[int]]:
+    """The lists that the slots of each map belong to."""
+    found: dict[str, set[int]] = {}
+    for name in ("affinity-slots", "affinity-node-port-slots"):
+        marks = (int.from_bytes(element.data, HOST_ORDER) for element in contents.elements()[name].values())
+        found[name] = {contents.compiler.marks.split(mark)[0] for mark in marks}
+    return found
+
+
+def test_every_way_in_to_a_port_shares_its_list() -> None:
+    contents = Contents(LAYOUT)
+    more = msgspec.structs.replace(affine(2)[0], port=81, port_name="more", node_port=30081)
+    contents.change({"default/s1": (*affine(2, external_ips=("203.0.113.7",)), more)})
+    found = lists(contents)
+    assert found["affinity-slots"] == found["affinity-node-port-slots"] == {0, 1}
+    contents.change({"default/s1": affine(2, external_ips=("203.0.113.7",))})
+    assert lists(contents) == {"affinity-slots": {0}, "affinity-node-port-slots": {0}}
+
+
+def test_a_local_policy_has_a_list_of_its_own() -> None:
+    contents = Contents(LAYOUT)
+    here = (Endpoint("10.0.0.1", 8080, True),)
+    contents.change({"default/s1": affine(2, external_local=True, local_endpoints=here)})
+    assert lists(contents)["affinity-node-port-slots"] == {0, 1}
+    assert lists(contents)["affinity-slots"] == {0}
+
+
+def test_too_many_endpoints_to_be_told_apart_are_served_without_affinity() -> None:
+    contents = Contents(LAYOUT)
+    many = tuple(Endpoint(f"10.1.{n >> 8}.{n & 255}", 8080) for n in range(ENDPOINTS_OF_A_LIST + 1))
+    contents.change({"default/s1": affine(1, cluster_endpoints=many), "default/s2": one(2, 1)})
+    assert not contents.elements()["affinity-slots"]
+    assert len(contents.elements()["endpoints"]) == len(many) + 1
+    contents.change({"default/s1": affine(1, cluster_endpoints=many[1:])})
+    assert len(contents.elements()["affinity-slots"]) == ENDPOINTS_OF_A_LIST
+    assert len(contents.elements()["affinity-endpoints"]) == 2 * ENDPOINTS_OF_A_LIST
 
 
 def test_a_frontend_belongs_to_the_first_until_it_lets_go() -> None:
     contents = Contents(LAYOUT)
     contents.change({"default/s1": one(1, 1, 30080)})
     contents.change({"default/s2": one(2, 2, 30080)})
-    (verdict,) = (e.verdict for e in contents.held["node-ports"].values())
+    (verdict,) = (e.verdict for e in contents.elements()["node-ports"].values())
     assert verdict is not None
-    assert verdict.chain == Shape("external", 1, True).chain
+    assert verdict.chain == Shape("external", 4, True).chain
     assert contents.conflicts() == ("default/s2",)
     contents.change({"default/s1": one(1, 2, 30080)})
-    assert len(contents.held["node-port-endpoints"]) == 2
+    assert len(contents.elements()["node-port-endpoints"]) == 2
     contents.change({"default/s1": ()})
-    (verdict,) = (e.verdict for e in contents.held["node-ports"].values())
+    (verdict,) = (e.verdict for e in contents.elements()["node-ports"].values())
     assert verdict is not None
-    assert verdict.chain == Shape("external", 2, True).chain
+    assert verdict.chain == Shape("external", 4, True).chain
     assert contents.conflicts() == ()
 
 
@@ -164,15 +219,15 @@ def test_a_restart_takes_the_slots_over() -> None:
     contents.change({"default/s1": smaller})
     table = contents.table()
     again = Contents(LAYOUT, table)
-    again.change({"default/s1": smaller})
-    transaction = full_change(table, again)
+    transaction = diff(table, again.load({"default/s1": smaller}))
     assert not [o for o in transaction.operations if isinstance(o, AddElements | DeleteElements)]
 
 
 @pytest.mark.parametrize("family", ["ip", "ip6"])
 def test_the_constant_part(family: str) -> None:
-    table = Layout(family, NODE).table(frozenset((Shape("cluster", 2),)), {})
+    table = Layout(family, NODE).table(frozenset((Shape("cluster", 4),)), {})
     assert (table.family, table.name) == (family, TABLE)
-    assert [str(rule) for rule in table.chain("cluster-2").rules][-1] == (
-        f"dnat {family} to {family} daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints"
-    )
+    assert [str(rule) for rule in table.chain("cluster-4").rules][-8:] == [
+        f"dnat {family} to {family} daddr . meta l4proto . th dport . numgen random mod {among} map @endpoints"
+        for among in (4, 4, 4, 4, 4, 4, 2, 1)
+    ]

@@ -1,0 +1,222 @@
+"""What one port of one Service puts into which set and map (pure).
+
+Verdicts, addresses and source ranges are few and are made whole (``frame``). Endpoints may be thousands, so where they
+go is described (``runs``: which list stands in which map under which frontend), and elements are made of the slots
+that differ.
+"""
+
+from collections.abc import Iterator
+from ipaddress import ip_network
+from itertools import chain
+
+import msgspec
+
+from podwire.proxy.dataplanes.nftables.affinity import Marks, Numbered
+from podwire.proxy.dataplanes.nftables.layout import LOCAL_SLOT, Layout, Shape
+from podwire.proxy.dataplanes.nftables.slots import Spread
+from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.state.nft import Element
+from podwire.state.nft_rules import Verdict
+from podwire.state.nft_types import HOST_ORDER, data_type, pack
+
+Elements = dict[str, dict[bytes, Element]]
+"""Elements by the name of their set."""
+
+_REFUSE = Verdict("goto", "refuse")
+_DROP = Verdict("drop")
+PRESENT = Element()
+"""An element that is just there."""
+
+
+class Frontend(msgspec.Struct, frozen=True, gc=False):
+    """One way in: the bytes of its key, and whether it is a node port."""
+
+    key: bytes
+    node_port: bool
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its verdict maps end in."""
+        return "node-ports" if self.node_port else "services"
+
+    def slots(self, *, affinity: bool) -> str:
+        """The name of the map that holds its slots."""
+        if affinity:
+            return "affinity-node-port-slots" if self.node_port else "affinity-slots"
+        return "node-port-endpoints" if self.node_port else "endpoints"
+
+    def slot(self, number: int) -> bytes:
+        """The key of one slot."""
+        return self.key + number.to_bytes(4, HOST_ORDER)
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """A port with its two lists."""
+
+    port: ServicePort
+    cluster: Spread = Spread()
+    local: Spread = Spread()
+
+    @property
+    def internal(self) -> Spread:
+        """Who serves the cluster address."""
+        return self.local if self.port.internal_local else self.cluster
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """A list of endpoints in a map: its slots under a frontend, counted from ``first``."""
+
+    map: str
+    frontend: Frontend
+    first: int
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """What a port puts into the table."""
+
+    frame: Elements
+    runs: dict[Run, Spread]
+    shapes: set[Shape]
+    lists: dict[int, Numbered]
+    """Lists that clients are remembered for, by their numbers."""
+
+
+class PortCompiler:
+    """Compiles the ports of one family."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._parse = data_type(layout.address).parse
+        self._masquerade = layout.facts.masquerade_mark
+        self.marks = Marks(self._masquerade)
+
+    def compile(self, placed: Placed, owned: frozenset[Frontend]) -> Compiled:
+        """What the ``owned`` frontends of a port need."""
+        out = Compiled({}, {}, set(), {})
+        port = placed.port
+        internal, *external = self.frontends(port)
+        self._put(out, "cluster-ips", internal.key[: self._size], PRESENT)
+        if internal in owned:
+            self._internal(out, placed, internal)
+        for frontend in external:
+            if frontend in owned:
+                self._external(out, placed, frontend)
+        if port.source_ranges:
+            for frontend in (self._address_frontend(address, port) for address in port.load_balancer_ips):
+                if frontend in owned:
+                    self._guard(out, port, frontend)
+        for endpoint in chain(port.cluster_endpoints, port.local_endpoints):
+            if endpoint.local:
+                address = self.target(endpoint)[: self._size]
+                self._put(out, "hairpin", address + address, PRESENT)
+        return out
+
+    def elements(self, compiled: Compiled, into: Elements) -> None:
+        """Puts every element of a compiled port there."""
+        for name, entries in compiled.frame.items():
+            into[name].update(entries)
+        for run, spread in compiled.runs.items():
+            entries = into[run.map]
+            for slot in range(len(spread.endpoints)):
+                entries[run.frontend.slot(run.first + slot)] = self.in_slot(spread, slot)
+        for listed in compiled.lists.values():
+            for endpoint in listed.endpoints:
+                into["affinity-endpoints"].update(self.answers(listed, endpoint))
+
+    def in_slot(self, spread: Spread, slot: int) -> Element:
+        """What a slot yields: the endpoint, or the mark that stands for it."""
+        endpoint = spread.endpoints[slot]
+        if spread.numbered is None:
+            return Element(self.target(endpoint))
+        mark = self.marks.mark(spread.numbered.number, spread.numbered.endpoints[endpoint])
+        return Element(mark.to_bytes(4, HOST_ORDER))
+
+    def answers(self, listed: Numbered, endpoint: Endpoint) -> Iterator[tuple[bytes, Element]]:
+        """The elements that lead from the mark of an endpoint to it, with and without the bit for masquerade."""
+        mark = self.marks.mark(listed.number, listed.endpoints[endpoint])
+        target = Element(self.target(endpoint))
+        for marked in (mark, mark | self._masquerade):
+            yield marked.to_bytes(4, HOST_ORDER), target
+
+    def frontends(self, port: ServicePort) -> tuple[Frontend, ...]:
+        """The cluster address, then everything that is reached from outside."""
+        addresses = dict.fromkeys((*port.external_ips, *port.load_balancer_ips))
+        found = [
+            self._address_frontend(port.cluster_ip, port),
+            *(self._address_frontend(address, port) for address in addresses),
+        ]
+        if port.node_port:
+            key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
+            found.append(Frontend(key, True))
+        return tuple(found)
+
+    @property
+    def _size(self) -> int:
+        return 4 if self._layout.family == "ip" else 16
+
+    def _address_frontend(self, address: str, port: ServicePort) -> Frontend:
+        types = (self._layout.address, "inet_proto", "inet_service")
+        return Frontend(pack(types, (address, port.protocol, str(port.port))), False)
+
+    def _put(self, out: Compiled, name: str, key: bytes, element: Element) -> None:
+        out.frame.setdefault(name, {})[key] = element
+
+    def target(self, endpoint: Endpoint) -> bytes:
+        """An endpoint as the data of a map."""
+        return self._parse(endpoint.address) + endpoint.port.to_bytes(2, "big") + b"\0\0"
+
+    def _internal(self, out: Compiled, placed: Placed, frontend: Frontend) -> None:
+        port = placed.port
+        if not placed.internal.endpoints:
+            self._unreachable(out, port, frontend, drop=port.has_endpoints)
+            return
+        shape = Shape("cluster", placed.internal.capacity, False, port.affinity_s)
+        self._serve(out, (frontend, port, shape), placed.internal)
+
+    def _external(self, out: Compiled, placed: Placed, frontend: Frontend) -> None:
+        port = placed.port
+        if not port.has_endpoints:
+            self._unreachable(out, port, frontend, drop=False)
+            return
+        kind = "cluster" if port.external_local else "external"
+        if placed.cluster.endpoints:
+            shape = Shape(kind, placed.cluster.capacity, frontend.node_port, port.affinity_s)
+            self._serve(out, (frontend, port, shape), placed.cluster)
+        if not port.external_local:
+            return
+        if placed.local.endpoints:
+            shape = Shape("local", placed.local.capacity, frontend.node_port, port.affinity_s)
+            self._serve(out, (frontend, port, shape), placed.local)
+        else:
+            drop = Element(verdict=_DROP, comment=port.name)
+            self._put(out, f"local-{frontend.suffix}", frontend.key, drop)
+
+    def _unreachable(self, out: Compiled, port: ServicePort, frontend: Frontend, *, drop: bool) -> None:
+        element = Element(verdict=_DROP if drop else _REFUSE, comment=port.name)
+        self._put(out, f"refused-{frontend.suffix}", frontend.key, element)
+
+    def _serve(self, out: Compiled, dispatch: tuple[Frontend, ServicePort, Shape], spread: Spread) -> None:
+        frontend, port, shape = dispatch
+        out.shapes.add(shape)
+        prefix = "local-" if shape.kind == "local" else ""
+        element = Element(verdict=Verdict("goto", shape.chain), comment=port.name)
+        self._put(out, prefix + frontend.suffix, frontend.key, element)
+        first = LOCAL_SLOT if shape.kind == "local" else 0
+        out.runs[Run(frontend.slots(affinity=bool(shape.affinity_s)), frontend, first)] = spread
+        if spread.numbered is not None:
+            out.lists[spread.numbered.number] = spread.numbered
+
+    def _guard(self, out: Compiled, port: ServicePort, frontend: Frontend) -> None:
+        self._put(out, "guarded-services", frontend.key, PRESENT)
+        ranges = list(port.source_ranges)
+        own = [a for a in self._layout.facts.addresses if (":" in a) == (self._layout.family == "ip6")]
+        if any(_contains(text, address) for text in ranges for address in own):
+            ranges.extend(port.load_balancer_ips)
+        for text in ranges:
+            network = ip_network(text)
+            first, last = network.network_address.packed, network.broadcast_address.packed
+            self._put(out, "guarded-sources", frontend.key + first, Element(end=frontend.key + last))
+
+
+def _contains(network: str, address: str) -> bool:
+    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]

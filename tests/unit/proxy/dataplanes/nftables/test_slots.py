@@ -1,0 +1,41 @@
+"""Slots keep who stays, and capacities stay while they may."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.proxy.dataplanes.nftables.slots import LEAST, Spread, keep_capacity, keep_slots
+from podwire.proxy.servicemap import Endpoint
+
+ENDPOINTS = st.lists(st.integers(1, 40), max_size=30, unique=True).map(
+    lambda numbers: tuple(Endpoint(f"10.0.0.{number}", 8080) for number in numbers)
+)
+
+
+@given(ENDPOINTS, ENDPOINTS)
+def test_slots_keep_who_stays(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> None:
+    after = keep_slots(before, wanted)
+    assert sorted(after) == sorted(wanted)
+    for place, endpoint in enumerate(after):
+        if place < len(before) and before[place] in wanted:
+            assert endpoint == before[place]
+
+
+@given(st.lists(ENDPOINTS, min_size=1))
+def test_half_of_the_slots_are_in_use(changes: list[tuple[Endpoint, ...]]) -> None:
+    spread = Spread()
+    for wanted in changes:
+        spread = spread.follow(wanted)
+        capacity, count = spread.capacity, len(spread.endpoints)
+        assert capacity.bit_count() == 1
+        assert count <= capacity
+        assert capacity == LEAST or 2 * count >= capacity
+
+
+def test_one_more_and_one_less_keep_the_capacity() -> None:
+    assert keep_capacity(4, 4) == 4
+    assert keep_capacity(4, 5) == 8
+    assert keep_capacity(8, 4) == 8
+    assert keep_capacity(8, 3) == 4
+    assert keep_capacity(16, 4) == 4
+    assert keep_capacity(3, 3) == 4
+    assert keep_capacity(1024, 0) == LEAST
