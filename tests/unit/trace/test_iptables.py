@@ -113,3 +113,41 @@ def test_the_other_family_has_its_own_tables() -> None:
     rules = (":E", "-A PREROUTING -j E", "-A E -p tcp -m tcp -j DNAT --to-destination [fd00::9]:8080")
     found = Tracer([table(*rules, family="ip6"), table("-A PREROUTING -j DROP")], MACHINE).trace(packet)
     assert (found.packet.destination, found.packet.destination_port) == ("fd00::9", 8080)
+
+
+def test_how_likely_each_way_is() -> None:
+    lines = [f":E{n}" for n in range(3)]
+    lines += [f"-A E{n} -p tcp -m tcp -j DNAT --to-destination 10.0.1.{n}:80" for n in range(3)]
+    chance = "-m statistic --mode random --probability"
+    lines += [f"-A PREROUTING {chance} 0.25 -j E0", f"-A PREROUTING {chance} 0.5 -j E1", "-A PREROUTING -j E2"]
+    found = {o.packet.destination: o.probability for o in Tracer([table(*lines)], MACHINE).outcomes(PACKET)}
+    assert found == {"10.0.1.0": 0.25, "10.0.1.1": 0.375, "10.0.1.2": 0.375}
+
+
+def test_a_thousand_endpoints_are_a_thousand_ways() -> None:
+    count = 1000
+    lines = [f":E{n}" for n in range(count)]
+    lines += [f"-A E{n} -p tcp -m tcp -j DNAT --to-destination 10.1.{n // 250}.{n % 250}:80" for n in range(count)]
+    for n in range(count - 1):
+        lines.append(f"-A PREROUTING -m statistic --mode random --probability {1 / (count - n):.11f} -j E{n}")
+    lines.append(f"-A PREROUTING -j E{count - 1}")
+    found = [o.probability for o in Tracer([table(*lines)], MACHINE).outcomes(PACKET)]
+    assert found == pytest.approx([1 / count] * count, rel=1e-4)
+
+
+def test_who_was_seen_long_ago_is_forgotten() -> None:
+    rule = "-A PREROUTING -m recent --rcheck --seconds 60 --reap --name L --mask 255.255.255.255 --rsource -j DROP"
+    tracer = Tracer([table(rule)], MACHINE)
+    for age, verdict in ((59.0, "drop"), (61.0, "accept")):
+        tracer.recent = {"L": {"10.0.0.1": age}}
+        found = tracer.trace(PACKET)
+        assert found.verdict == verdict
+        assert found.remembered == (("list L { 10.0.0.1 }",) if age < 60 else ())
+
+
+def test_rules_for_other_destinations_do_not_match() -> None:
+    lines = ("-A PREROUTING -d 10.96.0.2/32 -j DROP", "-A PREROUTING -d 10.96.0.1/32 -j DROP")
+    found = through(*lines)
+    assert (found.verdict, len(found.steps)) == ("drop", 1)
+    assert through("-A PREROUTING ! -d 10.96.0.2/32 -j DROP").verdict == "drop"
+    assert through("-A PREROUTING -d 10.96.0.0/16 -j DROP").verdict == "drop"
