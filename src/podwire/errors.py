@@ -17,6 +17,7 @@
     ├── ApiUnreachable         no answer from the API: refused, reset, timed out
     ├── ProtocolError          a peer, or we ourselves, broke a protocol
     ├── CniError               a CNI failure with its numeric code
+    ├── LoadBalancerError      a load balancer cannot be had, or not be taken back, now
     └── ClusterError           a local cluster cannot be made or found (exit 1)
 
 Exceptions of libraries and of the operating system do not leave ``kernel`` and ``kube``.
@@ -125,6 +126,10 @@ class CniError(PodwireError):
         self.message = message
         self.details = details
         super().__init__(f"CNI error {code}: {message}" + (f": {details}" if details else ""))
+
+
+class LoadBalancerError(PodwireError):
+    """What gives Services their addresses cannot do so now; tried again."""
 
 
 class ClusterError(PodwireError):

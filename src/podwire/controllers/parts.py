@@ -19,7 +19,7 @@ registry = {
     "nodeipam": "podwire.controllers.nodeipam.controller:NodeIpamController",
     "endpointslice": "podwire.controllers.endpointslice.controller:EndpointSliceController",
     "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
-    "service": "podwire.controllers.service:ServiceController",
+    "service": "podwire.controllers.service.controller:ServiceController",
 }
 """Controllers of any cluster. Those of a local cluster have a registry of their own."""
 

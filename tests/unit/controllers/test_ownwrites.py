@@ -3,10 +3,8 @@
 import pytest
 
 from podwire.controllers.ownwrites import OwnWrites, number
-from podwire.controllers.service import FINALIZER, releasable
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
-from podwire.model.service import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceSpec, ServiceStatus
 
 
 class Informer:
@@ -43,23 +41,3 @@ def test_a_deleted_pod_is_remembered_until_the_informer_drops_it():
 @pytest.mark.parametrize(("text", "value"), [("12", 12), ("", 0), ("x", 0)])
 def test_number(text, value):
     assert number(text) == value
-
-
-@pytest.mark.parametrize(
-    ("kind", "deleted", "addresses", "finalizers", "want"),
-    [
-        ("LoadBalancer", None, (), (FINALIZER,), False),
-        ("LoadBalancer", "t", (), (FINALIZER,), True),
-        ("LoadBalancer", "t", ("1.2.3.4",), (FINALIZER,), False),
-        ("ClusterIP", None, (), (FINALIZER,), True),
-        ("ClusterIP", None, (), (), False),
-    ],
-)
-def test_releasable(kind, deleted, addresses, finalizers, want):
-    status = LoadBalancerStatus(ingress=tuple(LoadBalancerIngress(ip=ip) for ip in addresses))
-    service = Service(
-        metadata=ObjectMeta(name="s", deletion_timestamp=deleted, finalizers=finalizers),
-        spec=ServiceSpec(type=kind),
-        status=ServiceStatus(load_balancer=status),
-    )
-    assert releasable(service) is want

@@ -3,8 +3,10 @@
 Guarantees: 1. a first change of a Service is planned at once, further ones at most every 0.1 s, so a hundred
 pods getting ready cost some tens of writes; 2. Endpoints follow at most every 0.5 s; 3. no plan is made before
 the informer shows the last one's writes; 4. pods that change in what no slice shows cost no plan; 5. Endpoints go
-with their Service, also one that went while nobody looked, if they were written here. Services and
-pods find each other by label pairs, so one pod costs its labels and not the cluster's Services.
+with their Service, also one that went while nobody looked, if they were written here; 6. hints by size that come and
+go are Events of the Service, under Kubernetes' names.
+
+Services and pods find each other by label pairs, so one pod costs its labels and not the cluster's Services.
 """
 
 import contextlib
@@ -12,13 +14,15 @@ import contextlib
 import msgspec
 
 from podwire.controllers.endpointslice import mirror
-from podwire.controllers.endpointslice.endpoints import address_types, desired, trigger_time
+from podwire.controllers.endpointslice.endpoints import Desired, address_types, desired
 from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, SERVICE_NAME, of_service, plan
+from podwire.controllers.endpointslice.trigger import TriggerTimes
 from podwire.controllers.endpointslice.writing import write
 from podwire.controllers.endpointslice.zones import automatic, with_hints
 from podwire.controllers.environment import Environment
 from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import AlreadyExists, NotFound
+from podwire.kube.events import reference
 from podwire.kube.index import Index
 from podwire.kube.resources import ENDPOINTS, ENDPOINTSLICES, NODES, PODS, SERVICES
 from podwire.model.node import Node
@@ -28,6 +32,8 @@ from podwire.runtime.supervise import Supervisor
 
 _INTERVAL_S = 0.1
 _MIRROR_INTERVAL_S = 0.5
+_HINTS = "Topology Aware Hints has been"
+_ENABLED, _DISABLED = "TopologyAwareHintsEnabled", "TopologyAwareHintsDisabled"
 
 
 class EndpointSliceController:
@@ -40,6 +46,10 @@ class EndpointSliceController:
         self._mirrors = environment.of(ENDPOINTS)
         slices = environment.of(ENDPOINTSLICES)
         self._own = OwnWrites(slices)
+        self._triggers = TriggerTimes()
+        self._hinted: dict[str, dict[str, str]] = {}
+        """Services with hints by size: by address type why there are none."""
+        self._events = environment.recorder("endpoint-slice-controller")
         self._slices: Index[EndpointSlice] = Index(slices, _managed_for)
         self._pods: Index[Pod] = Index(environment.of(PODS), _pod_pairs)
         self._by_pair: Index[Service] = Index(self._services, _service_pairs)
@@ -102,20 +112,43 @@ class EndpointSliceController:
 
     async def _reconcile(self, key: str) -> None:
         service = self._services.get(key)
+        if service is None:
+            self._triggers.forget(key)
+            self._hinted.pop(key, None)
         if service is None or service.metadata.deletion_timestamp is not None or not service.spec.selector:
             return
         if not self._own.seen(key):
             self._loop.queue.add_after(key, 1.0)
             return
-        have = tuple(item for item in self._slices.of(key).values() if _owned_by(item, service))
+        every = self._slices.of(key).values()
+        have = tuple(item for item in every if _owned_by(item, service))
         external = service.spec.type == "ExternalName"
         pods = [] if external else self._selected(service)
         families = () if external else address_types(service)
-        wanted = desired(service, pods, self._nodes.objects)
-        if automatic(service):
-            wanted = with_hints(wanted, self._nodes.objects)
-        changes = plan(of_service(service), wanted, have, families, trigger_time(pods))
+        wanted = self._with_hints(key, service, desired(service, pods, self._nodes.objects))
+        trigger = self._triggers.since(key, service, pods, has_slices=bool(have))
+        changes = plan(of_service(service), wanted, have, families, trigger)
+        changes.delete += [item.metadata.name for item in every if not _owned_by(item, service)]
         await write(self._client, self._own, key, changes)
+        self._triggers.tell(key, pods)
+
+    def _with_hints(self, key: str, service: Service, wanted: Desired) -> Desired:
+        """The endpoints with hints by size where the Service asks for them; what changes of that is an Event."""
+        before = self._hinted.pop(key, {})
+        reasons: dict[str, str] = {}
+        if automatic(service):
+            wanted, reasons = with_hints(wanted, self._nodes.objects)
+            self._hinted[key] = reasons
+        subject = reference("v1", "Service", service.metadata)
+        for family in sorted(before.keys() | reasons.keys()):
+            old, new = before.get(family), reasons.get(family)
+            if new == "" and old != "":
+                self._events.event(subject, "Normal", _ENABLED, f"{_HINTS} enabled, addressType: {family}")
+            elif new and new != old:
+                self._events.event(subject, "Warning", _DISABLED, f"{new}, addressType: {family}")
+            elif new is None and old == "":
+                self._events.event(subject, "Warning", _DISABLED, f"{_HINTS} disabled, addressType: {family}")
+        return wanted
 
     async def _mirror(self, key: str) -> None:
         service, have = self._services.get(key), self._mirrors.get(key)
@@ -181,6 +214,6 @@ def _managed_for(item: EndpointSlice) -> tuple[str, ...]:
 
 
 def _owned_by(item: EndpointSlice, service: Service) -> bool:
-    """Slices of an earlier Service of the same name are left to the garbage collector."""
+    """Slices of an earlier Service of the same name go: their endpoints are those of another Service."""
     owners = item.metadata.owner_references
     return not owners or any(owner.uid == service.metadata.uid for owner in owners)

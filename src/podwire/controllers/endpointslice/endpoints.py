@@ -2,7 +2,8 @@
 
 A slice has one address type and one list of ports, and a named target port can be another number in each
 pod; so endpoints are grouped by (address type, ports). ``ready`` is PodReady and not terminating, or
-``publishNotReadyAddresses``; ``serving`` is PodReady alone. Ended pods and pods without an address are left out.
+``publishNotReadyAddresses``; ``serving`` is PodReady alone. Left out are ended pods, pods without an address, and pods
+on a node that is not there (nobody can say that they still run), unless ``publishNotReadyAddresses`` wants them.
 Source: ``k8s.io/endpointslice`` (utils.go), KEP-1672, KEP-4444 (trafficDistribution).
 """
 
@@ -42,7 +43,8 @@ def desired(service: Service, pods: Iterable[Pod], nodes: Mapping[str, Node]) ->
     groups: Desired = {}
     families = address_types(service)
     for pod in pods:
-        if pod.finished:
+        unknown = pod.spec.node_name not in nodes and not service.spec.publish_not_ready_addresses
+        if pod.finished or unknown:
             continue
         ports = endpoint_ports(service, pod)
         for family in families:
@@ -77,12 +79,6 @@ def identity(endpoint: Endpoint) -> str:
     """What makes two endpoints the same one at different times."""
     uid = endpoint.target_ref.uid if endpoint.target_ref is not None else ""
     return f"{uid} {endpoint.addresses[0] if endpoint.addresses else ''}"
-
-
-def trigger_time(pods: Iterable[Pod]) -> str:
-    """The latest change of readiness among pods; empty when there is none."""
-    conditions = (condition for pod in pods for condition in pod.status.conditions)
-    return max((one.last_transition_time or "" for one in conditions if one.type == "Ready"), default="")
 
 
 def _target(port: ServicePort, pod: Pod) -> int | None:

@@ -3,19 +3,21 @@
 A Service without a selector gets its endpoints from its owner: as EndpointSlices, which nobody touches, or as the
 older Endpoints, which are copied to slices for everyone who reads nothing else. Left alone are Endpoints with the label
 ``endpointslice.kubernetes.io/skip-mirror: "true"``, those that leaders are elected with, and those of a Service with a
-selector or without a Service. Of each subset the first 1,000 addresses are copied.
+selector or without a Service. Of each subset the first 1,000 addresses are copied; labels and annotations come along,
+save the one that kubectl keeps for itself.
 Source: ``k8s.io/kubernetes/pkg/controller/endpointslicemirroring``.
 """
 
 from ipaddress import ip_address
 
 from podwire.controllers.endpointslice.endpoints import Desired, Group
-from podwire.controllers.endpointslice.plan import Origin
+from podwire.controllers.endpointslice.plan import TRIGGER_TIME, Origin
 from podwire.model.service import Endpoint, EndpointAddress, EndpointConditions, Endpoints, EndpointSubset, Service
 
 MANAGER = "endpointslicemirroring-controller.k8s.io"
 SKIP = "endpointslice.kubernetes.io/skip-mirror"
 LEADER = "control-plane.alpha.kubernetes.io/leader"
+_NOT_COPIED = frozenset(("kubectl.kubernetes.io/last-applied-configuration", TRIGGER_TIME))
 _CAPACITY = 1000
 
 
@@ -28,7 +30,8 @@ def copied(item: Endpoints | None, service: Service | None) -> bool:
 
 def of_endpoints(item: Endpoints) -> Origin:
     """Endpoints by hand: the slices belong to the Endpoints."""
-    return Origin(MANAGER, "Endpoints", item.metadata.labels, item.metadata)
+    notes = {key: text for key, text in item.metadata.annotations.items() if key not in _NOT_COPIED}
+    return Origin(MANAGER, "Endpoints", item.metadata.labels, item.metadata, notes)
 
 
 def handwritten(item: Endpoints) -> Desired:

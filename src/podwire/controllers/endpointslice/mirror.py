@@ -2,7 +2,7 @@
 
 One subset per list of ports, primary address type only, addresses in numeric order, 1,000 at most in all subsets
 together: those that are not ready are cut first, and the annotation ``endpoints.kubernetes.io/over-capacity`` says so.
-Terminating endpoints are left out.
+Terminating endpoints are left out, unless the Service has ``publishNotReadyAddresses``.
 Source: ``k8s.io/kubernetes/pkg/controller/endpoint``.
 """
 
@@ -24,9 +24,10 @@ MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 def render(service: Service, wanted: Desired, primary: str) -> Endpoints:
     """The Endpoints object of a Service whose slices are ``wanted``."""
     groups: list[tuple[Group, list[Endpoint]]] = []
+    everything = service.spec.publish_not_ready_addresses
     for group, endpoints in sorted(wanted.items(), key=lambda item: str(item[0])):
         if group.address_type == primary:
-            alive = _sorted(endpoint for endpoint in endpoints.values() if not endpoint.conditions.terminating)
+            alive = _sorted(e for e in endpoints.values() if everything or not e.conditions.terminating)
             groups.append((group, alive))
     every = [endpoint for _, alive in groups for endpoint in alive]
     kept = {id(endpoint) for endpoint in sorted(every, key=_last_if_not_ready)[:_CAPACITY]}
@@ -54,7 +55,7 @@ def overlay(want: Endpoints, have: Endpoints) -> Endpoints | None:
     """``want`` with the annotations that others put on ``have``; None when that says it all already."""
     annotations = {key: text for key, text in have.metadata.annotations.items() if key != OVER_CAPACITY}
     annotations |= want.metadata.annotations
-    same_labels = want.metadata.labels.items() <= have.metadata.labels.items()
+    same_labels = want.metadata.labels == have.metadata.labels
     if have.subsets == want.subsets and same_labels and annotations == have.metadata.annotations:
         return None
     return replace(want, metadata=replace(want.metadata, annotations=annotations))

@@ -34,6 +34,8 @@ class Origin:
     kind: str
     labels: Mapping[str, str]
     owner: ObjectMeta
+    annotations: Mapping[str, str] | None = None
+    """What the slices say besides when they changed; None: what others note on them stays."""
 
 
 def of_service(service: Service) -> Origin:
@@ -132,8 +134,10 @@ def _settle(origin: Origin, group: Group, slots: list[_Slot], trigger_time: str,
             changes.create.append(new_slice(origin, group, endpoints, trigger_time))
         elif not endpoints:
             changes.delete.append(slot.before.metadata.name)
-        elif slot.touched or slot.before.metadata.labels != labels:
-            changes.update.append(_updated(slot.before, labels, endpoints, trigger_time if slot.touched else ""))
+        elif (
+            slot.touched or slot.before.metadata.labels != labels or _notes(slot.before) != _notes(slot.before, origin)
+        ):
+            changes.update.append(_updated(origin, slot.before, endpoints, trigger_time if slot.touched else ""))
 
 
 def _placeholders(
@@ -151,7 +155,7 @@ def _placeholders(
             kept.add(family)
             labels = labels_of(origin)
             if item.endpoints or item.ports or item.metadata.labels != labels:
-                empty = _updated(item, labels, (), "")
+                empty = _updated(origin, item, (), "")
                 changes.update.append(msgspec.structs.replace(empty, ports=()))
         else:
             changes.delete.append(item.metadata.name)
@@ -160,13 +164,19 @@ def _placeholders(
             changes.create.append(new_slice(origin, Group(family, ()), (), ""))
 
 
+def _notes(item: EndpointSlice | None, origin: Origin | None = None) -> dict[str, str]:
+    """The annotations of a slice, save when it changed: as they are, or as its origin wants them."""
+    if origin is not None and origin.annotations is not None:
+        return dict(origin.annotations)
+    annotations = item.metadata.annotations if item is not None else {}
+    return {key: text for key, text in annotations.items() if key != TRIGGER_TIME}
+
+
 def _updated(
-    before: EndpointSlice, labels: dict[str, str], endpoints: tuple[Endpoint, ...], trigger_time: str
+    origin: Origin, before: EndpointSlice, endpoints: tuple[Endpoint, ...], trigger_time: str
 ) -> EndpointSlice:
-    annotations = dict(before.metadata.annotations)
-    if trigger_time:
-        annotations[TRIGGER_TIME] = trigger_time
-    metadata = msgspec.structs.replace(before.metadata, labels=labels, annotations=annotations)
+    annotations = _notes(before, origin) | ({TRIGGER_TIME: trigger_time} if trigger_time else {})
+    metadata = msgspec.structs.replace(before.metadata, labels=labels_of(origin), annotations=annotations)
     return msgspec.structs.replace(before, metadata=metadata, endpoints=endpoints)
 
 
@@ -186,7 +196,7 @@ def new_slice(origin: Origin, group: Group, endpoints: tuple[Endpoint, ...], tri
             generate_name=f"{meta.name}-",
             namespace=meta.namespace,
             labels=labels_of(origin),
-            annotations={TRIGGER_TIME: trigger_time} if trigger_time else {},
+            annotations=_notes(None, origin) | ({TRIGGER_TIME: trigger_time} if trigger_time else {}),
             owner_references=(owner,),
         ),
         address_type=group.address_type,

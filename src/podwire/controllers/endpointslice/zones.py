@@ -9,7 +9,7 @@ too few to give each zone its minimum. Nodes that are not ready and those of the
 Source: ``k8s.io/endpointslice/topologycache``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from msgspec.structs import replace
@@ -55,17 +55,23 @@ def millicores(text: str) -> int:
     return max(0, int(value if text.endswith("m") else value * 1000))
 
 
-def with_hints(wanted: Desired, nodes: Mapping[str, Node]) -> Desired:
-    """The endpoints with hints for zones, those of each address type shared out by themselves."""
+def with_hints(wanted: Desired, nodes: Mapping[str, Node]) -> tuple[Desired, dict[str, str]]:
+    """The endpoints with hints for zones, and by address type why there are none (empty: there are).
+
+    Those of each address type are shared out by themselves.
+    """
     by_zone = shares(nodes.values())
     hinted = {group: dict(endpoints) for group, endpoints in wanted.items()}
-    for family in {group.address_type for group in wanted}:
+    reasons: dict[str, str] = {}
+    for family in sorted({group.address_type for group in wanted}):
         groups = sorted((g for g in wanted if g.address_type == family), key=str)
         every = [((g, key), wanted[g][key]) for g in groups for key in sorted(wanted[g])]
-        given = share_out([(key, e.zone or "") for key, e in every if e.conditions.ready], by_zone)
+        ready = [(key, e.zone or "") for key, e in every if e.conditions.ready]
+        reasons[family] = unfair([zone for _, zone in ready], by_zone)
+        given = share_out(ready, by_zone) if not reasons[family] else {}
         for (group, key), endpoint in every:
             hinted[group][key] = replace(endpoint, hints=_hint(endpoint, given.get((group, key), "")))
-    return hinted
+    return hinted, reasons
 
 
 def _hint(endpoint: Endpoint, zone: str) -> EndpointHints | None:
@@ -74,13 +80,28 @@ def _hint(endpoint: Endpoint, zone: str) -> EndpointHints | None:
     return EndpointHints(for_zones=(HintTarget(name=zone),))
 
 
-def share_out(endpoints: list[tuple[Key, str]], by_zone: Mapping[str, float]) -> dict[Key, str]:
-    """The zone that each endpoint is for, given the zone it is in; empty where that cannot be fair."""
+def unfair(zones: list[str], by_zone: Mapping[str, float]) -> str:
+    """Why endpoints in these zones cannot be shared out, in Kubernetes' words; empty when they can."""
+    count = len(zones)
+    if not by_zone:
+        return "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+    numbers = f"({count} endpoints, {len(by_zone)} zones)"
+    if count < len(by_zone):
+        return f"Insufficient number of endpoints {numbers}"
+    if sum(_least(share, count) for share in by_zone.values()) > count:
+        return f"Minimum allocation of required endpoints exceeds overload threshold {numbers}"
+    return "" if all(zones) else "One or more endpoints do not have a zone specified"
+
+
+def _least(share: float, count: int) -> int:
+    return ceil(share * count / _OVERLOAD)
+
+
+def share_out(endpoints: Sequence[tuple[Key, str]], by_zone: Mapping[str, float]) -> dict[Key, str]:
+    """The zone that each endpoint is for, given the zone it is in, where that is not :func:`unfair`."""
     count = len(endpoints)
     due = {zone: share * count for zone, share in by_zone.items()}
-    least = {zone: ceil(part / _OVERLOAD) for zone, part in due.items()}
-    if not due or count < len(due) or sum(least.values()) > count or not all(zone for _, zone in endpoints):
-        return {}
+    least = {zone: _least(share, count) for zone, share in by_zone.items()}
     held: dict[str, list[Key]] = {zone: [] for zone in due}
     for key, zone in endpoints:
         held.setdefault(zone, []).append(key)

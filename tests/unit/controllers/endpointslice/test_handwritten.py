@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from podwire.controllers.endpointslice.handwritten import LEADER, MANAGER, SKIP, copied, handwritten, of_endpoints
-from podwire.controllers.endpointslice.plan import MANAGED_BY, SERVICE_NAME, plan
+from podwire.controllers.endpointslice.plan import MANAGED_BY, SERVICE_NAME, TRIGGER_TIME, plan
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import EndpointAddress, EndpointPort, Endpoints, EndpointSubset, Service, ServiceSpec
 
@@ -81,3 +81,15 @@ def test_a_label_of_meaning_is_not_taken_from_the_object(kind: str) -> None:
     item = endpoints(subset("192.0.2.1"), labels={SERVICE_NAME: "other", MANAGED_BY: kind})
     (piece,) = plan(of_endpoints(item), handwritten(item), (), (), "").create
     assert piece.metadata.labels == {SERVICE_NAME: "svc", MANAGED_BY: MANAGER}
+
+
+def test_annotations_come_along_and_go() -> None:
+    kubectl = "kubectl.kubernetes.io/last-applied-configuration"
+    item = endpoints(subset("192.0.2.1"), **{"team": "a", kubectl: "{}", TRIGGER_TIME: "2026-01-01T00:00:00Z"})
+    (piece,) = plan(of_endpoints(item), handwritten(item), (), (), "").create
+    assert piece.metadata.annotations == {"team": "a"}
+    have = msgspec.structs.replace(piece, metadata=msgspec.structs.replace(piece.metadata, name="svc-1"))
+    assert not plan(of_endpoints(item), handwritten(item), (have,), (), "")
+    bare = endpoints(subset("192.0.2.1"))
+    (update,) = plan(of_endpoints(bare), handwritten(bare), (have,), (), "").update
+    assert update.metadata.annotations == {}

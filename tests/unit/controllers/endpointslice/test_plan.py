@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwire.controllers.endpointslice import mirror
-from podwire.controllers.endpointslice.endpoints import Group, address_types, desired, identity, trigger_time
+from podwire.controllers.endpointslice.endpoints import Group, address_types, desired, identity
 from podwire.controllers.endpointslice.plan import HEADLESS, MANAGED_BY, SERVICE_NAME, of_service, plan
 from podwire.model.meta import Condition, ObjectMeta, ObjectReference
 from podwire.model.node import Node
@@ -128,9 +128,25 @@ def test_hostname_zone_and_hints():
     assert (other.hostname, other.hints) == (None, None)
 
 
-def test_trigger_time_is_the_latest():
-    assert trigger_time([pod("a"), pod("b")]) == "2026-01-01T00:00:01Z"
-    assert trigger_time([]) == ""
+def test_a_pod_on_a_node_that_is_not_there_is_left_out_unless_it_is_wanted_so():
+    lost, here = pod("a", node="gone"), pod("b", ("10.0.0.2",))
+    _, (endpoint,) = only(desired(service(), [lost, here], NODES))
+    assert endpoint.target_ref.name == "b"
+    _, both = only(desired(service(publish_not_ready_addresses=True), [lost, here], NODES))
+    assert {e.target_ref.name: e.zone for e in both} == {"a": None, "b": "z1"}
+
+
+def test_a_service_may_have_no_ports():
+    group, (endpoint,) = only(desired(service(ports=(), cluster_ip="None"), [pod("a")], NODES))
+    assert (group.ports, endpoint.addresses) == ((), ("10.0.0.1",))
+
+
+def test_a_port_of_a_sidecar_has_a_name_too():
+    sidecar = Container(name="s", restart_policy="Always", ports=(ContainerPort(container_port=15000, name="proxy"),))
+    first = Container(name="f", ports=(ContainerPort(container_port=1, name="proxy"),))
+    ports = (ServicePort(name="p", port=1, target_port="proxy"),)
+    group, _ = only(desired(service(ports=ports), [pod("a", init_containers=(first, sidecar))], NODES))
+    assert group.ports == (EndpointPort(name="p", port=15000),)
 
 
 # --- the plan
@@ -153,11 +169,10 @@ class Cluster:
         self.serial = 0
         self.writes = 0
 
-    def apply(self, numbers, group=GROUP, svc=None, **conditions):
+    def apply(self, numbers, group=GROUP, svc=None, trigger="T", **conditions):
         ends = {identity(e): e for e in (endpoint(n, **conditions) for n in numbers)}
-        changes = plan(
-            of_service(svc or service()), {group: ends} if ends else {}, tuple(self.slices.values()), ("IPv4",), "T"
-        )
+        have = tuple(self.slices.values())
+        changes = plan(of_service(svc or service()), {group: ends} if ends else {}, have, ("IPv4",), trigger)
         for item in changes.create:
             self.serial += 1
             meta = msgspec.structs.replace(item.metadata, name=f"svc-{self.serial:03}")
@@ -200,6 +215,20 @@ def test_labels_owner_and_annotation():
     cluster.apply([1])
     (item,) = cluster.slices.values()
     assert HEADLESS not in item.metadata.labels
+
+
+def test_a_write_without_a_trigger_has_no_time_and_what_others_note_stays():
+    cluster = Cluster()
+    cluster.apply([1, 2])
+    (name,) = cluster.slices
+    cluster.slices[name].metadata.annotations["mine"] = "x"
+    cluster.apply([1, 2])
+    assert cluster.writes == 0
+    cluster.apply([1], trigger="")
+    assert cluster.slices[name].metadata.annotations == {"mine": "x"}
+    cluster.apply([1, 2], trigger="later")
+    annotations = cluster.slices[name].metadata.annotations
+    assert annotations == {"mine": "x", "endpoints.kubernetes.io/last-change-trigger-time": "later"}
 
 
 def test_at_most_a_hundred_and_one_write_for_one_change():
@@ -268,6 +297,8 @@ def test_mirror():
     assert [a.ip for a in subset.addresses] == ["10.0.0.2", "10.0.0.10"]
     assert [a.ip for a in subset.not_ready_addresses] == ["10.0.0.3"]
     assert mirror.render(service(), found, "IPv6").subsets == ()
+    (kept,) = mirror.render(service(publish_not_ready_addresses=True), found, "IPv4").subsets
+    assert "10.0.0.4" in {a.ip for a in (*kept.addresses, *kept.not_ready_addresses)}
     many = desired(service(), [pod(f"p{n}", (f"10.{n // 250}.0.{n % 250}",)) for n in range(1200)], NODES)
     big = mirror.render(service(), many, "IPv4")
     assert len(big.subsets[0].addresses) == 1000
@@ -286,8 +317,12 @@ def test_what_is_not_ready_is_cut_first_and_all_subsets_count():
 def test_endpoints_are_written_when_they_differ_and_keep_what_others_noted():
     want = mirror.render(service(), desired(service(), [pod("a")], NODES), "IPv4")
     assert mirror.overlay(want, want) is None
-    noted = msgspec.structs.replace(want.metadata, annotations={"mine": "x"}, labels=want.metadata.labels | {"l": "1"})
+    noted = msgspec.structs.replace(want.metadata, annotations={"mine": "x"})
     assert mirror.overlay(want, msgspec.structs.replace(want, metadata=noted)) is None
+    stale = msgspec.structs.replace(want.metadata, labels=want.metadata.labels | {"l": "1"})
+    update = mirror.overlay(want, msgspec.structs.replace(want, metadata=stale))
+    assert update is not None
+    assert update.metadata.labels == want.metadata.labels
     cut = msgspec.structs.replace(want.metadata, annotations={"mine": "x", mirror.OVER_CAPACITY: "truncated"})
     update = mirror.overlay(want, msgspec.structs.replace(want, metadata=cut))
     assert update is not None

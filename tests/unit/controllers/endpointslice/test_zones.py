@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.controllers.endpointslice.endpoints import ZONE, Group
-from podwire.controllers.endpointslice.zones import automatic, millicores, share_out, shares, with_hints
+from podwire.controllers.endpointslice.zones import automatic, millicores, share_out, shares, unfair, with_hints
 from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.node import Node, NodeStatus
 from podwire.model.service import Endpoint, EndpointConditions, Service
@@ -20,11 +20,11 @@ def node(zone: str, cpu: str = "4", ready: str = "True", **labels: str) -> Node:
 
 
 def spread(counts: dict[str, int], **by_zone: float) -> dict[str, int]:
-    """Endpoints for each zone, given those in each."""
+    """Endpoints for each zone, given those in each; empty where that cannot be fair."""
     ends: list[tuple[tuple[object, str], str]] = [
         ((0, f"{z}{n}"), z) for z, count in counts.items() for n in range(count)
     ]
-    found = list(share_out(ends, by_zone).values())
+    found = list(share_out(ends, by_zone).values()) if not unfair([zone for _, zone in ends], by_zone) else []
     return {zone: found.count(zone) for zone in sorted(set(found))}
 
 
@@ -81,11 +81,31 @@ def test_hints_are_for_ready_endpoints_alone() -> None:
 
     group = Group("IPv4", ())
     wanted = {group: {"1": end("1", "a"), "2": end("2", "a"), "3": end("3", "a", ready=False)}}
-    found = with_hints(wanted, {"x": node("a"), "y": node("b")})[group]
+    hinted, reasons = with_hints(wanted, {"x": node("a"), "y": node("b")})
+    found = hinted[group]
+    assert reasons == {"IPv4": ""}
     assert {k: [t.name for t in e.hints.for_zones] if e.hints else None for k, e in found.items()} == {
         "1": ["a"], "2": ["b"], "3": None,
     }  # fmt: skip
-    assert all(e.hints is None for e in with_hints(wanted, {"x": node("a")})[group].values())
+    hinted, reasons = with_hints(wanted, {"x": node("a")})
+    assert all(e.hints is None for e in hinted[group].values())
+    assert reasons["IPv4"].startswith("Insufficient Node information")
+
+
+@pytest.mark.parametrize(
+    ("zones", "by_zone", "words"),
+    [
+        ("ab", {}, "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"),
+        ("a", {"a": 0.5, "b": 0.5}, "Insufficient number of endpoints (1 endpoints, 2 zones)"),
+        ("aab", {"a": 0.9, "b": 0.1}, "Minimum allocation of required endpoints exceeds overload threshold (3 endp"),
+        (["a", "b", "a", ""], {"a": 0.5, "b": 0.5}, "One or more endpoints do not have a zone specified"),
+        ("aabb", {"a": 0.5, "b": 0.5}, ""),
+    ],
+)
+def test_why_there_are_no_hints(zones: str, by_zone: dict[str, float], words: str) -> None:
+    found = unfair(list(zones), by_zone)
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("Auto", True), ("auto", True), ("Disabled", False), ("", False)])

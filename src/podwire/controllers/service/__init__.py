@@ -1,0 +1,1 @@
+"""Services of type LoadBalancer: finalizer, status and Events, for whatever gives them their addresses."""

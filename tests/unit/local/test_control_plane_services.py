@@ -1,0 +1,384 @@
+"""Services against the real API server: load balancers, slices that change their owner, hand-written Endpoints."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from podwire.controllers.environment import Environment
+from podwire.controllers.service.controller import ServiceController
+from podwire.controllers.service.plan import ANNOTATION, FINALIZER
+from podwire.errors import ConfigError, LoadBalancerError, NotFound
+from podwire.kube.resources import DEPLOYMENTS, ENDPOINTS, ENDPOINTSLICES, EVENTS, NODES, PODS, SERVICES
+from podwire.local.workloads.parts import LocalControllerConfig
+from podwire.model.service import LoadBalancerIngress
+
+WITHOUT = LocalControllerConfig(parts=("endpointslice", "endpointslicemirroring", "nodeipam"))
+ZONE = "topology.kubernetes.io/zone"
+
+
+class Addresses:
+    """A balancer that gives out numbered addresses and remembers what it was asked."""
+
+    def __init__(self, name="l2", load_balancer_class=""):
+        self.name = name
+        self.load_balancer_class = load_balancer_class
+        self.given = {}
+        self.calls = []
+        self.failure = ""
+        self.changed = None
+
+    def watch(self, changed):
+        self.changed = changed
+
+    async def ensure(self, service):
+        key = f"{service.metadata.namespace}/{service.metadata.name}"
+        self.calls.append(f"ensure {key}")
+        assert FINALIZER in service.metadata.finalizers
+        if self.failure:
+            raise LoadBalancerError(self.failure)
+        self.given.setdefault(key, f"192.0.2.{len(self.given) + 1}")
+        return (LoadBalancerIngress(ip=self.given[key]),)
+
+    async def release(self, service):
+        key = f"{service.metadata.namespace}/{service.metadata.name}"
+        self.calls.append(f"release {key}")
+        if self.failure:
+            raise LoadBalancerError(self.failure)
+        self.given.pop(key, None)
+
+
+@contextlib.asynccontextmanager
+async def serving(p, *balancers):
+    environment = Environment(p.client)
+    part = ServiceController(environment, balancers)
+    task = asyncio.ensure_future(environment.run({"service": part}))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def service(name="web", kind="LoadBalancer", **spec):
+    body = {"type": kind, "selector": {"app": name}, "ports": [{"port": 80}]} | spec
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": body}
+
+
+def ingress(item):
+    return [one["ip"] for one in item["status"].get("loadBalancer", {}).get("ingress", [])]
+
+
+async def addressed(p, name="web"):
+    async def probe():
+        return ingress(await p.client.get(SERVICES.raw, name, "default"))
+
+    return await p.until(probe)
+
+
+async def reasons(p, name="web"):
+    found = (await p.client.list(EVENTS, "default")).items
+    return {e["reason"] for e in found if e["involvedObject"]["name"] == name}
+
+
+async def told(p, *wanted, name="web"):
+    async def probe():
+        return await reasons(p, name) >= set(wanted)
+
+    await p.until(probe)
+
+
+async def gone(p, name="web"):
+    async def probe():
+        try:
+            await p.client.get(SERVICES.raw, name, "default")
+        except NotFound:
+            return True
+        return False
+
+    await p.until(probe)
+
+
+def test_an_address_is_given_and_taken_back(plane):
+    async def run():
+        async with plane(config=WITHOUT) as p:
+            balancer = Addresses()
+            async with serving(p, balancer):
+                await p.client.create(SERVICES, service(), "default")
+                assert await addressed(p) == ["192.0.2.1"]
+                item = await p.client.get(SERVICES.raw, "web", "default")
+                assert item["metadata"]["finalizers"] == [FINALIZER]
+                assert item["metadata"]["annotations"][ANNOTATION] == "l2"
+                await told(p, "EnsuringLoadBalancer", "EnsuredLoadBalancer")
+                # What the balancer gives may change by itself.
+                balancer.given["default/web"] = "192.0.2.77"
+                balancer.changed("default/web")
+
+                async def moved():
+                    return ingress(await p.client.get(SERVICES.raw, "web", "default")) == ["192.0.2.77"]
+
+                await p.until(moved)
+                await p.client.delete(SERVICES, "web", "default")
+                await gone(p)
+                assert balancer.given == {}
+                await told(p, "DeletingLoadBalancer", "DeletedLoadBalancer")
+                assert "SyncLoadBalancerFailed" not in await reasons(p)
+
+    asyncio.run(run())
+
+
+def test_a_change_of_type_takes_the_address_back(plane):
+    async def run():
+        async with plane(config=WITHOUT) as p:
+            balancer = Addresses()
+            async with serving(p, balancer):
+                await p.client.create(SERVICES, service(), "default")
+                await addressed(p)
+                await p.client.patch(SERVICES, "web", {"spec": {"type": "ClusterIP"}}, "default")
+
+                async def bare():
+                    item = await p.client.get(SERVICES.raw, "web", "default")
+                    meta = item["metadata"]
+                    return not ingress(item) and "finalizers" not in meta and "annotations" not in meta
+
+                await p.until(bare)
+                assert balancer.given == {}
+                await p.client.patch(SERVICES, "web", {"spec": {"type": "LoadBalancer"}}, "default")
+                assert await addressed(p) == ["192.0.2.1"]
+
+    asyncio.run(run())
+
+
+def test_without_a_balancer_services_wait_and_are_not_touched(plane):
+    async def run():
+        async with plane(config=WITHOUT) as p, serving(p):
+            clouds = service("cloud") | {"metadata": {"name": "cloud", "finalizers": [FINALIZER]}}
+            await p.client.create(SERVICES, clouds, "default")
+            created = await p.client.create(SERVICES.raw, service(), "default")
+            await p.client.delete(SERVICES, "cloud", "default")
+            await asyncio.sleep(0.3)
+            found = await p.client.get(SERVICES.raw, "web", "default")
+            assert found["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+            going = await p.client.get(SERVICES.raw, "cloud", "default")
+            assert going["metadata"]["finalizers"] == [FINALIZER]
+            assert await reasons(p) == set()
+            accept = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+            answer = await p.client.raw("GET", "/api/v1/namespaces/default/services/web", headers=accept)
+            assert b"<pending>" in answer.body
+
+    asyncio.run(run())
+
+
+def test_each_class_has_its_balancer(plane):
+    async def run():
+        async with plane(config=WITHOUT) as p:
+            usual, other = Addresses(), Addresses("bgp", "example.com/bgp")
+            async with serving(p, usual, other):
+                await p.client.create(SERVICES, service("a"), "default")
+                await p.client.create(SERVICES, service("b", loadBalancerClass="example.com/bgp"), "default")
+                await p.client.create(SERVICES, service("c", loadBalancerClass="example.com/else"), "default")
+                await addressed(p, "a")
+                await addressed(p, "b")
+                assert (set(usual.given), set(other.given)) == ({"default/a"}, {"default/b"})
+                left = await p.client.get(SERVICES.raw, "c", "default")
+                assert "finalizers" not in left["metadata"]
+            with pytest.raises(ConfigError, match="l2 and l3 both serve the class ''"):
+                ServiceController(Environment(p.client), (Addresses(), Addresses("l3")))
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_done_is_told_and_tried_again(plane):
+    async def run():
+        async with plane(config=WITHOUT) as p:
+            balancer = Addresses()
+            balancer.failure = "no address is left"
+            async with serving(p, balancer):
+                await p.client.create(SERVICES, service(), "default")
+                await told(p, "SyncLoadBalancerFailed")
+                event = next(
+                    e for e in (await p.client.list(EVENTS, "default")).items if e["reason"] == "SyncLoadBalancerFailed"
+                )
+                assert event["message"] == "Error syncing load balancer: no address is left"
+                assert (event["type"], event["source"]["component"]) == ("Warning", "service-controller")
+                balancer.failure = ""
+                balancer.changed("default/web")
+                await addressed(p)
+                balancer.failure = "the router does not answer"
+                await p.client.delete(SERVICES, "web", "default")
+                await asyncio.sleep(0.2)
+                kept = await p.client.get(SERVICES.raw, "web", "default")
+                assert kept["metadata"]["finalizers"] == [FINALIZER]
+                assert ingress(kept) == ["192.0.2.1"]
+                balancer.failure = ""
+                balancer.changed("default/web")
+                await gone(p)
+
+    asyncio.run(run())
+
+
+def test_a_restart_goes_on_and_a_balancer_that_is_gone_holds_nothing_back(plane):
+    async def run():
+        async with plane(config=WITHOUT) as p:
+            balancer = Addresses()
+            async with serving(p, balancer):
+                await p.client.create(SERVICES, service(), "default")
+                await p.client.create(SERVICES, service("other"), "default")
+                await addressed(p)
+                await addressed(p, "other")
+            await p.client.delete(SERVICES, "other", "default")
+            balancer.calls.clear()
+            async with serving(p, balancer):
+                await gone(p, "other")
+                assert "release default/other" in balancer.calls
+                assert await addressed(p) == [balancer.given["default/web"]]
+            async with serving(p):
+                await asyncio.sleep(0.2)
+                kept = await p.client.get(SERVICES.raw, "web", "default")
+                assert ingress(kept) == [balancer.given["default/web"]]
+                await p.client.delete(SERVICES, "web", "default")
+                await gone(p)
+
+    asyncio.run(run())
+
+
+# --- slices
+
+
+async def slices(p, name="web"):
+    found = await p.client.list(ENDPOINTSLICES, "default", label_selector=f"kubernetes.io/service-name={name}")
+    return found.items
+
+
+def deployment(name, replicas, **labels):
+    labels = {"app": name, **labels}
+    container = {"name": "c", "image": "a", "ports": [{"containerPort": 80}]}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
+async def endpoints(p, count, name="web"):
+    """The one slice, when it has so many ready endpoints."""
+
+    async def probe():
+        found = await slices(p, name)
+        ready = [e for s in found for e in s.endpoints or () if e.conditions.ready]
+        return found[0] if len(found) == 1 and len(ready) == count else None
+
+    return await p.until(probe)
+
+
+def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane):
+    async def run():
+        async with plane() as p:
+            await p.client.create(DEPLOYMENTS, deployment("web", 2, tier="a"), "default")
+            await p.client.create(DEPLOYMENTS, deployment("other", 3, tier="a"), "default")
+            await p.client.create(SERVICES, service(kind="ClusterIP"), "default")
+            first = await endpoints(p, 2)
+            await p.client.patch(SERVICES, "web", {"spec": {"selector": {"app": None, "tier": "a"}}}, "default")
+            assert (await endpoints(p, 5)).metadata.name == first.metadata.name
+            # A slice that says it is of another Service of this name.
+            stale = {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {
+                    "name": "web-stale",
+                    "labels": dict(first.metadata.labels),
+                    "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "of-before"}],
+                },
+                "addressType": "IPv4",
+                "endpoints": [{"addresses": ["192.0.2.9"]}],
+                "ports": [{"port": 80}],
+            }
+            with contextlib.suppress(NotFound):  # the garbage collector may be as fast
+                await p.client.create(ENDPOINTSLICES, stale, "default")
+            await endpoints(p, 5)
+            await p.client.patch(SERVICES, "web", {"spec": {"selector": {"app": "nobody", "tier": None}}}, "default")
+
+            async def none():
+                found = await slices(p)
+                return found if len(found) == 1 and not found[0].endpoints else None
+
+            (empty,) = await p.until(none)
+            assert "endpoints.kubernetes.io/last-change-trigger-time" not in empty.metadata.annotations
+
+    asyncio.run(run())
+
+
+def test_hints_by_size_come_and_go_as_events(plane):
+    async def run():
+        async with plane(nodes=2) as p:
+            for number in (1, 2):
+                patch = {"metadata": {"labels": {ZONE: f"z{number}"}}}
+                await p.client.patch(NODES, f"node-{number}", patch)
+            auto = service(kind="ClusterIP")
+            auto["metadata"]["annotations"] = {"service.kubernetes.io/topology-mode": "Auto"}
+            await p.client.create(SERVICES, auto, "default")
+            await p.client.create(DEPLOYMENTS, deployment("web", 4), "default")
+
+            def zones(piece):
+                return sorted(t.name for e in piece.endpoints for t in (e.hints.for_zones if e.hints else ()))
+
+            async def hinted():
+                found = await slices(p)
+                return len(found) == 1 and zones(found[0]) == ["z1", "z1", "z2", "z2"]
+
+            await p.until(hinted)
+            await told(p, "TopologyAwareHintsEnabled")
+            await p.client.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, "default")
+
+            async def bare():
+                found = await slices(p)
+                return len(found) == 1 and len(found[0].endpoints) == 1 and not zones(found[0])
+
+            await p.until(bare)
+            await told(p, "TopologyAwareHintsDisabled")
+            messages = [e["message"] for e in (await p.client.list(EVENTS, "default")).items]
+            assert "Insufficient number of endpoints (1 endpoints, 2 zones), addressType: IPv4" in messages
+
+    asyncio.run(run())
+
+
+def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane):
+    async def run():
+        async with plane(nodes=2) as p:
+            await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")
+            await p.client.create(SERVICES, service("strict", "ClusterIP", selector={"app": "web"}), "default")
+            await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
+            await endpoints(p, 2)
+            piece = await endpoints(p, 2, "strict")
+            victim = piece.endpoints[0].target_ref.name
+            status = {"status": {"phase": "Failed", "reason": "Evicted"}}
+            await p.client.patch(PODS, victim, status, "default", subresource="status")
+
+            async def without():
+                both = [await slices(p), await slices(p, "strict")]
+                names = {e.target_ref.name for found in both for s in found for e in s.endpoints or ()}
+                return victim not in names
+
+            await p.until(without)
+
+    asyncio.run(run())
+
+
+def test_annotations_of_endpoints_by_hand_come_along(plane):
+    async def run():
+        async with plane(config=WITHOUT) as p:
+            await p.client.create(SERVICES, service(kind="ClusterIP", selector=None), "default")
+            by_hand = {
+                "apiVersion": "v1",
+                "kind": "Endpoints",
+                "metadata": {"name": "web", "annotations": {"team": "a"}},
+                "subsets": [{"addresses": [{"ip": "192.0.2.5"}], "ports": [{"port": 80}]}],
+            }
+            await p.client.create(ENDPOINTS, by_hand, "default")
+            assert (await endpoints(p, 1)).metadata.annotations == {"team": "a"}
+            await p.client.patch(ENDPOINTS, "web", {"metadata": {"annotations": {"team": "b"}}}, "default")
+
+            async def followed():
+                return [s.metadata.annotations for s in await slices(p)] == [{"team": "b"}]
+
+            await p.until(followed)
+
+    asyncio.run(run())
