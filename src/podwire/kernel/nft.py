@@ -136,8 +136,9 @@ class Nft:
         return transaction
 
     def delete(self, family: str, name: str) -> None:
-        """Removes the table with everything in it; a missing one is no error."""
-        self.commit(removal(family, name))
+        """Removes the table with everything in it; where there is none, nothing is written."""
+        if (family, name) in self.tables():
+            self.commit(removal(family, name))
 
     def commit(self, transaction: Transaction) -> None:
         """Commits the operations together or not at all; an empty transaction is not sent.
