@@ -76,8 +76,9 @@ class ServiceSaid(Said, frozen=True, kw_only=True):
     port: int
     protocol: str
     """TCP, UDP or SCTP."""
-    frontend: Literal["ClusterIP", "NodePort", "LoadBalancerIP", "ExternalIP"]
-    policy: str
+    frontend: Literal["ClusterIP", "NodePort", "LoadBalancerIP", "ExternalIP", "Name"]
+    """``Name``: it has no address, DNS alone knows it."""
+    policy: str = ""
     """What decides which endpoints may serve: ``internalTrafficPolicy: Cluster``."""
     also_claimed_by: tuple[str, ...] = ()
     """Other Services (``namespace/name``) that name the same address and port and do not have it."""
@@ -125,7 +126,7 @@ class Hop(Said, frozen=True, kw_only=True):
 
     node: str
     mode: str
-    """The data plane in force."""
+    """The data plane in force; empty where no rule takes part."""
     state: Literal["held", "planned"]
     """Whether the rules were read from the node's kernel, or made from the objects."""
     outcome: Outcome

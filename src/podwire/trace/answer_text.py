@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from podwire.trace.answer import Answer, EndpointSaid, Hop, Step
+from podwire.trace.answer import Answer, EndpointSaid, Hop, ServiceSaid, Step
 
 _LABEL = 10
 _WORDS = {
@@ -29,24 +29,32 @@ def render(answer: Answer) -> Iterator[str]:
 def _hop(hop: Hop) -> Iterator[str]:
     yield _line("outcome", f"{_WORDS[hop.outcome]}: {hop.message}")
     source = "as its kernel holds them" if hop.state == "held" else "as they should be"
-    yield _line("decided", f"on node {hop.node} by its {hop.mode} rules, {source}")
+    if hop.mode:
+        yield _line("decided", f"on node {hop.node} by its {hop.mode} rules, {source}")
     if hop.service is not None:
-        service = hop.service
-        port = f", port {service.port_name}" if service.port_name else ""
-        number = f"{service.port}/{service.protocol}"
-        yield _line("service", f"{service.namespace}/{service.name}{port} {number} ({service.type}), by its "
-                    f"{service.frontend}")  # fmt: skip
-        yield _line("policy", service.policy)
-        for other in service.also_claimed_by:
-            yield _line("conflict", f"Service {other} names the same address and port, and does not have it")
+        yield from _service(hop.service)
     if hop.snat is not None:
         word = "masqueraded" if hop.snat.masqueraded else "kept"
         yield _line("source", f"{word}: {hop.snat.message}")
     if hop.affinity is not None:
         yield _line("affinity", f"ClientIP, {hop.affinity.timeout_seconds} s; {_remembered(hop.affinity.entries)}")
         yield from (_line("", entry) for entry in hop.affinity.entries)
-    for flow in hop.flows:
-        yield _line("flow", f"known, keeps its endpoint: {flow}")
+    yield from (_line("flow", f"known, keeps its endpoint: {flow}") for flow in hop.flows)
+    yield from _lists(hop)
+
+
+def _service(service: ServiceSaid) -> Iterator[str]:
+    port = f", port {service.port_name}" if service.port_name else ""
+    number = f" {service.port}/{service.protocol}" if service.port else ""
+    by = f", by its {service.frontend}" if service.frontend != "Name" else ""
+    yield _line("service", f"{service.namespace}/{service.name}{port}{number} ({service.type}){by}")
+    if service.policy:
+        yield _line("policy", service.policy)
+    for other in service.also_claimed_by:
+        yield _line("conflict", f"Service {other} names the same address and port, and does not have it")
+
+
+def _lists(hop: Hop) -> Iterator[str]:
     if hop.endpoints:
         yield ""
         yield from _endpoints(hop.endpoints)

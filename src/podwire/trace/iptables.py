@@ -346,7 +346,6 @@ class _Walk:
         value, mask = (int(part, 16) for part in text.split("/"))
         return self.packet.mark & mask == value
 
-
     def in_set(self, text: str) -> bool:
         """``--match-set``."""
         name, _, ways = text.partition(" ")

@@ -14,6 +14,7 @@ from podwire.model.service import Service
 from podwire.proxy.resolve import handled, resolve
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.why.hop import Backed, View, explain_hop
+from podwire.proxy.why.names import explain_name
 from podwire.proxy.why.objects import Objects
 from podwire.proxy.why.question import Question
 from podwire.trace.answer import Answer, Hop
@@ -65,6 +66,8 @@ async def answer(question: Question, objects: Objects, site: Site) -> Answer:
     Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
     """
     target = question.target
+    if not target.address:
+        return await _by_name(question, objects, site)
     services = await _services(question, objects)
     backed = [(service, await objects.slices(service)) for service in services]
     packet = Packet(
@@ -90,6 +93,22 @@ async def answer(question: Question, objects: Objects, site: Site) -> Answer:
         outcome=hops[-1].outcome,
         hops=tuple(hops),
         notes=tuple(notes),
+    )
+
+
+async def _by_name(question: Question, objects: Objects, site: Site) -> Answer:
+    """The answer for a Service without an address, which only DNS knows."""
+    service = question.service
+    assert service is not None, "an address is missing only where a Service was named"
+    hop = explain_name((service, await objects.slices(service)), question.target.port, question.protocol,
+                       site.facts(question.node))  # fmt: skip
+    return Answer(
+        source=question.source,
+        target=question.target,
+        protocol=question.protocol.upper(),
+        outcome=hop.outcome,
+        hops=(hop,),
+        notes=question.notes,
     )
 
 

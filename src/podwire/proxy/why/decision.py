@@ -55,9 +55,7 @@ def client_of(packet: Packet, facts: NodeFacts, machine: Machine) -> Client:
     return "pod" if in_ranges(packet.source, of_family(facts.pod_cidrs, packet.family)) else "external"
 
 
-def decide(
-    front: Matched | None, packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap
-) -> Decision:
+def decide(front: Matched | None, packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap) -> Decision:
     """What must become of a packet that is for a frontend (None: for none) on a node."""
     if front is None:
         return _no_frontend(packet, facts, machine, services)

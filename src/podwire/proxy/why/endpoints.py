@@ -38,9 +38,7 @@ def said_of(  # noqa: PLR0913 - what is known of endpoints comes from as many si
             reason, message = "OnlyInKernel", f"{message}, yet the rules in force use it"
         used = share is not None or (why.chosen and not forwarded)
         found.append(_said(one.candidate, used, (reason, message), share or (0.0, False)))
-    for double in doubles:
-        text = f"another entry of this address counts (slice {double.slice_name})"
-        found.append(_said(double, False, ("Duplicate", text), (0.0, False)))
+    found += map(_double, doubles)
     for (address, port), (share_, masqueraded) in rest.items():
         found.append(
             EndpointSaid(
@@ -54,6 +52,20 @@ def said_of(  # noqa: PLR0913 - what is known of endpoints comes from as many si
             )
         )
     return tuple(found)
+
+
+def listed(candidates: Iterable[Candidate], doubles: Iterable[Candidate]) -> tuple[EndpointSaid, ...]:
+    """The endpoints that DNS lists, and those that it does not."""
+    found = []
+    for candidate in candidates:
+        reason = (Why.READY.value, "ready") if candidate.ready else (Why.NOT_READY.value, "not ready")
+        found.append(_said(candidate, candidate.ready, reason, (0.0, False)))
+    return (*found, *(_double(candidate) for candidate in doubles))
+
+
+def _double(candidate: Candidate) -> EndpointSaid:
+    text = f"another entry of this address counts (slice {candidate.slice_name})"
+    return _said(candidate, False, ("Duplicate", text), (0.0, False))
 
 
 def _passed_over(message: str, *, kept: bool) -> tuple[str, str]:

@@ -62,6 +62,15 @@ def concerns(service: Service, address: str, port: int) -> bool:
     return port != 0 and any(p.node_port == port for p in spec.ports)
 
 
+def belongs(piece: EndpointSlice, service: Service) -> bool:
+    """Whether a slice counts for a Service; those marked as headless do for a headless one alone."""
+    meta = service.metadata
+    if service.headless:
+        own = piece.metadata.labels.get(SERVICE_NAME_LABEL) == meta.name
+        return own and piece.metadata.namespace == meta.namespace
+    return service_of(piece) == f"{meta.namespace}/{meta.name}"
+
+
 class Collection:
     """Objects in memory."""
 
@@ -87,8 +96,7 @@ class Collection:
 
     async def slices(self, service: Service) -> tuple[EndpointSlice, ...]:
         """The slices of a Service."""
-        key = f"{service.metadata.namespace}/{service.metadata.name}"
-        return tuple(piece for piece in self._slices if service_of(piece) == key)
+        return tuple(piece for piece in self._slices if belongs(piece, service))
 
     async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
         """The pods of a namespace with these labels."""
@@ -136,7 +144,7 @@ class Server:
         meta = service.metadata
         label = f"{SERVICE_NAME_LABEL}={meta.name}"
         found = await self._client.list(ENDPOINTSLICES, meta.namespace, label_selector=label)
-        return tuple(piece for piece in found.items if service_of(piece))
+        return tuple(piece for piece in found.items if belongs(piece, service))
 
     async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
         """The pods of a namespace with these labels."""

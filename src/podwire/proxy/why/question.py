@@ -173,8 +173,12 @@ class _Poser:
         return found
 
     async def _to_service(self, client: Client, service: Service, port: str, protocol: str) -> Question:
-        number, protocol, node_port = _service_port(service, port, protocol)
         place = Place(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
+        if service.spec.type == "ExternalName":
+            return self._by_name(client, place, service, (0, protocol))
+        number, protocol, node_port = _service_port(service, port, protocol)
+        if service.headless:
+            return self._by_name(client, place, service, (number, protocol))
         addresses, where = _ways_in(service), None
         if client.place.kind == "External":
             from_outside = _ways_from_outside(service)
@@ -185,6 +189,18 @@ class _Poser:
                 addresses, number = where.internal_ips, node_port
         question = await self._to_address(client, place, addresses, (str(number), protocol), where)
         return msgspec.structs.replace(question, service=service)
+
+    def _by_name(self, client: Client, place: Place, service: Service, port: tuple[int, str]) -> Question:
+        """A question about a Service that has no address of its own."""
+        return Question(
+            source=msgspec.structs.replace(client.place, address=client.addresses[0]),
+            target=msgspec.structs.replace(place, port=port[0]),
+            protocol=port[1] or "tcp",
+            node=client.node or self._entry(()),
+            on_node=client.on_node,
+            service=service,
+            notes=tuple(self.notes),
+        )
 
     async def _to_address(
         self,
@@ -250,17 +266,7 @@ def _of_node(node: Node) -> Client:
 
 
 def _ways_in(service: Service) -> tuple[str, ...]:
-    """Cluster addresses, the first family first.
-
-    Raises: ConfigError for a Service without.
-    """
-    name = f"Service {service.metadata.namespace}/{service.metadata.name}"
-    if service.spec.type == "ExternalName":
-        problem = f"{name} is an alias: DNS answers with {service.spec.external_name}, and no rule of a Service exists"
-        raise ConfigError("TO", "", problem)
-    if service.headless:
-        problem = f"{name} is headless: DNS answers with the addresses of its pods, and no rule of a Service exists"
-        raise ConfigError("TO", "", problem)
+    """Cluster addresses, the first family first."""
     given = service.spec.cluster_ips or (service.spec.cluster_ip,)
     return tuple(filter(None, (canonical_address(text) for text in given)))
 

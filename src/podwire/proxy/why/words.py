@@ -77,6 +77,8 @@ def _named(word: str, argument: str) -> Ref:
         found = Ref("pod", namespace, name, word=word) if slash else Ref("pod", "", rest, word=word)
     elif rest:
         found = Ref("pod", kind, rest, word=word)
+    elif "/" in word:
+        found = Ref("pod", word=word)
     else:
         return Ref("name", name=word, word=word)
     if not found.name or ("/" in found.name and "=" not in found.name):

@@ -1,0 +1,75 @@
+"""Why endpoints are chosen, against the three steps of Kubernetes said in another way."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.proxy.resolve import Candidate, Why, choose, explain
+from podwire.proxy.servicemap import Endpoint, NodeFacts
+
+NODES, ZONES = ("n1", "n2"), ("z1", "z2")
+HINTS = st.frozensets(st.sampled_from(ZONES), max_size=2)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[tuple[Candidate, ...], NodeFacts]:
+    count = draw(st.integers(0, 5))
+    hinted = draw(st.booleans())
+    candidates = tuple(
+        Candidate(
+            endpoint=Endpoint(f"10.0.0.{number}", 80, draw(st.booleans())),
+            ready=draw(st.booleans()),
+            serving=draw(st.booleans()),
+            terminating=draw(st.booleans()),
+            zones=frozenset([draw(st.sampled_from(ZONES))]) if hinted else draw(HINTS),
+            nodes=draw(st.frozensets(st.sampled_from(NODES), max_size=1)),
+        )
+        for number in range(count)
+    )
+    return candidates, NodeFacts(name="n1", zone=draw(st.sampled_from(("", "z1", "z3"))))
+
+
+def by_the_book(candidates: tuple[Candidate, ...], node: NodeFacts) -> tuple[list[Endpoint], list[Endpoint]]:
+    """The endpoints of policy Cluster and of policy Local."""
+    ready = [c for c in candidates if c.ready]
+    serving = [c for c in candidates if c.terminating and c.serving and not c.ready]
+    meant = [
+        *([[c for c in ready if node.name in c.nodes]] if all(c.nodes for c in ready) else []),
+        *([[c for c in ready if node.zone in c.zones]] if node.zone and all(c.zones for c in ready) else []),
+    ]
+    cluster = next((some for some in meant if some), ready) or serving
+    local = [c for c in ready if c.endpoint.local] or [c for c in serving if c.endpoint.local]
+    return [c.endpoint for c in cluster], [c.endpoint for c in local]
+
+
+@given(worlds())
+def test_what_is_explained_is_what_is_chosen(world: tuple[tuple[Candidate, ...], NodeFacts]) -> None:
+    candidates, node = world
+    explained, choice = explain(candidates, node), choose(candidates, node)
+    assert tuple(one.candidate for one in explained) == candidates
+    assert tuple(one.candidate.endpoint for one in explained if one.cluster.chosen) == choice.cluster
+    assert tuple(one.candidate.endpoint for one in explained if one.local.chosen) == choice.local
+    assert (list(choice.cluster), list(choice.local)) == by_the_book(candidates, node)
+    assert choice.any == any(c.ready or (c.serving and c.terminating) for c in candidates)
+
+
+@given(worlds())
+def test_each_reason_is_true(world: tuple[tuple[Candidate, ...], NodeFacts]) -> None:
+    candidates, node = world
+    anyone_ready = any(c.ready for c in candidates)
+    for one in explain(candidates, node):
+        c = one.candidate
+        true = {
+            Why.READY: c.ready,
+            Why.HINTED_FOR_NODE: c.ready and node.name in c.nodes,
+            Why.HINTED_FOR_ZONE: c.ready and node.zone in c.zones,
+            Why.TERMINATING_FALLBACK: not c.ready and c.terminating and c.serving,
+            Why.NOT_READY: not c.ready and not c.terminating,
+            Why.NOT_SERVING: not c.ready and c.terminating and not c.serving,
+            Why.TERMINATING: not c.ready and c.terminating and c.serving and anyone_ready,
+            Why.OTHER_NODE: c.ready and node.name not in c.nodes,
+            Why.OTHER_ZONE: c.ready and node.zone not in c.zones,
+            Why.NOT_LOCAL: not c.endpoint.local,
+        }
+        assert true[one.cluster]
+        assert true[one.local]
+        assert one.cluster is not Why.NOT_LOCAL
