@@ -1,0 +1,1 @@
+"""NetworkPolicy through nftables."""

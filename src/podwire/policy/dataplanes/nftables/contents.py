@@ -1,0 +1,287 @@
+"""What the table of one family holds, kept current at the cost of the change (pure).
+
+Every piece has a name made of what it means, so a piece that two profiles need is there once, and a piece that is there
+is right. A change is told as the difference of two partial tables: of the pieces that it touches before and after.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from podwire.policy.compile import Delta, PodProfiles
+from podwire.policy.dataplanes.nftables.layout import (
+    TABLE,
+    Layout,
+    Owner,
+    Ruled,
+    node_name,
+    ports_name,
+    profile_name,
+    rule_name,
+)
+from podwire.policy.ports import Table as Ports
+from podwire.policy.profile import Profile, ProfileKey
+from podwire.state.nft import Chain, Element, Set, Table
+from podwire.state.nft_diff import Transaction, diff
+
+Elements = dict[str, dict[bytes, Element]]
+
+
+class Contents:
+    """One family's table."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._chains: dict[str, Chain] = {chain.name: chain for chain in layout.chains()}
+        self._sets: dict[str, Set] = {each.name: each for each in layout.sets()}
+        self._elements: Elements = {each.name: dict(each.elements) for each in layout.sets()}
+        self._uses: Counter[str] = Counter()
+        self._needs: dict[str, tuple[str, ...]] = {}
+        self._hosts: dict[ProfileKey, dict[str, str]] = {}
+        self._placed: dict[str, tuple[str, PodProfiles]] = {}
+        self._touched = _Touched(self)
+
+    def table(self) -> Table:
+        """All of it."""
+        return self._assembled(self._chains.values(), self._sets)
+
+    def _assembled(self, chains: Iterable[Chain], sets: Iterable[str]) -> Table:
+        return Table(
+            family=self.layout.family,
+            name=TABLE,
+            comment="podwire: NetworkPolicy",
+            chains=tuple(chains),
+            sets=tuple(replace(self._sets[name], elements=self._elements[name]) for name in sets),
+        )
+
+    def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
+        """A pod has a device and profiles; None: it is gone."""
+        before = self._placed.pop(pod, None)
+        if before is not None:
+            self._unplace(*before)
+        if profiles is not None:
+            self._placed[pod] = (device, profiles)
+            for name, elements in self._of_device(device, profiles).items():
+                for key, element in elements.items():
+                    self._touched.set(name, key, element)
+
+    def _unplace(self, device: str, profiles: PodProfiles) -> None:
+        for name, elements in self._of_device(device, profiles).items():
+            for key in elements:
+                self._touched.set(name, key, None)
+
+    def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
+        found = self.layout.device_elements(device, profiles.addresses)
+        ingress, egress = (profile_name(key) if key else "" for key in (profiles.ingress, profiles.egress))
+        found["ingress"] = dict((self.layout.verdict("ingress", device, ingress),))
+        found["egress"] = dict((self.layout.verdict("egress", device, egress),))
+        own = _to_own_node(profiles.egress)
+        found["to-node"] = dict((self.layout.verdict("to-node", device, own),)) if own else {}
+        return found
+
+    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
+        """Takes over what became of profiles; the pods that have them are placed by :meth:`place`."""
+        for key in delta.made:
+            self._write(profiles[key])
+        for key, addresses in delta.hosts.items():
+            for address in addresses:
+                self._host(profiles[key], address)
+
+    def end(self, keys: Iterable[ProfileKey]) -> None:
+        """Takes away profiles that no pod has any more."""
+        for key in keys:
+            if key not in self._hosts:
+                continue
+            for chain in self._hosts.pop(key).values():
+                self._drop(chain)
+            name = profile_name(key)
+            for chain in {name, node_name(key)}:
+                self._remove(chain)
+            for declared in self.layout.profile_sets(name):
+                self._touched.remove_set(declared.name)
+
+    def commit(self) -> Transaction:
+        """What has to be done for all that was said since the last call."""
+        touched, self._touched = self._touched, _Touched(self)
+        return touched.transaction()
+
+    def _write(self, profile: Profile) -> None:
+        """A whole profile."""
+        key, name = profile.key, profile_name(profile.key)
+        hosts, ranges = self.layout.profile_sets(name)
+        if key not in self._hosts:
+            self._hosts[key] = {}
+            for declared in (hosts, ranges):
+                self._touched.add_set(declared)
+        default = self._take(profile.default, key)
+        self._put(self.layout.profile_chain(key, default), (default,))
+        if _to_own_node(key) == node_name(key):
+            self._put(self.layout.node_chain(key), ())
+        for address in {*profile.hosts, *self._hosts[key]}:
+            self._host(profile, address)
+        family = 6 if self.layout.family == "ip6" else 4
+        wanted = {}
+        chains = []
+        for first, last, ports in profile.ranges(family):
+            chains.append(self._take(ports, key))
+            start, element = self.layout.ranged(ranges, first, last, chains[-1])
+            wanted[start] = element
+        for start in self._elements[ranges.name].keys() | wanted.keys():
+            self._touched.set(ranges.name, start, wanted.get(start))
+        self._hold(ranges.name, tuple(chains))
+
+    def _host(self, profile: Profile, address: str) -> None:
+        if (":" in address) != (self.layout.family == "ip6"):
+            return
+        hosts, _ = self.layout.profile_sets(profile_name(profile.key))
+        table = profile.hosts.get(address)
+        before = self._hosts[profile.key].pop(address, None)
+        if table is not None:
+            chain = self._take(table, profile.key)
+            self._hosts[profile.key][address] = chain
+            self._touched.set(hosts.name, *self.layout.host(hosts, address, chain))
+        elif before is not None:
+            self._touched.set(hosts.name, self.layout.host(hosts, address, before)[0], None)
+        if before is not None:
+            self._drop(before)
+
+    def _take(self, table: Ports, key: ProfileKey) -> str:
+        """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
+        owner = Owner(key.direction, key.policies)
+        name = ports_name(table, owner)
+        if not self._uses[name]:
+            rulings = {entry.ruling for entry in table.entries} | {table.other}
+            for ruling in rulings:
+                self._rule(owner.ruled(ruling))
+            sets = self.layout.ports_sets(name, table, owner)
+            for declared in sets:
+                self._touched.add_set(declared)
+            needs = tuple(rule_name(owner.ruled(ruling)) for ruling in rulings)
+            self._touched.put(self.layout.ports_chain(name, table, owner))
+            self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
+        self._uses[name] += 1
+        return name
+
+    def _rule(self, ruled: Ruled) -> None:
+        name = rule_name(ruled)
+        if not self._uses[name]:
+            self._touched.put(self.layout.rule_chain(ruled))
+        self._uses[name] += 1
+
+    def _drop(self, name: str) -> None:
+        """Gives a chain back; with the last user it goes, and gives back what it needs."""
+        self._uses[name] -= 1
+        if self._uses[name]:
+            return
+        del self._uses[name]
+        self._touched.remove(name)
+        for need in self._needs.pop(name, ()):
+            if need.startswith("@"):
+                self._touched.remove_set(need[1:])
+            else:
+                self._drop(need)
+
+    def _put(self, chain: Chain, needs: tuple[str, ...]) -> None:
+        self._touched.put(chain)
+        self._hold(chain.name, needs)
+
+    def _hold(self, name: str, needs: tuple[str, ...]) -> None:
+        """Notes what a piece has taken, and gives back what it had."""
+        before = self._needs.pop(name, ())
+        if needs:
+            self._needs[name] = needs
+        for chain in before:
+            self._drop(chain)
+
+    def _remove(self, name: str) -> None:
+        if name in self._chains:
+            self._touched.remove(name)
+        self._hold(name, ())
+        self._hold(f"{name}-ranges", ())
+
+    def pieces(self) -> tuple[dict[str, Chain], dict[str, Set], Elements]:
+        """Where the pieces are kept; for :class:`_Touched` alone."""
+        return self._chains, self._sets, self._elements
+
+
+class _Touched:
+    """The pieces that changed since the last transaction, as they were before."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._family = contents.layout.family
+        self._contents = contents
+        self._chains: dict[str, Chain | None] = {}
+        self._sets: dict[str, Set | None] = {}
+        self._elements: dict[str, dict[bytes, Element | None]] = {}
+
+    def put(self, chain: Chain) -> None:
+        """A chain comes, or is another one now."""
+        chains, _, _ = self._contents.pieces()
+        self._chains.setdefault(chain.name, chains.get(chain.name))
+        chains[chain.name] = chain
+
+    def remove(self, name: str) -> None:
+        """A chain goes."""
+        chains, _, _ = self._contents.pieces()
+        self._chains.setdefault(name, chains[name])
+        del chains[name]
+
+    def add_set(self, declared: Set) -> None:
+        """A set comes, with its elements."""
+        _, sets, elements = self._contents.pieces()
+        self._sets.setdefault(declared.name, None)
+        sets[declared.name] = declared.without_elements()
+        elements[declared.name] = {}
+        for key, element in declared.elements.items():
+            self.set(declared.name, key, element)
+
+    def remove_set(self, name: str) -> None:
+        """A set goes."""
+        _, sets, elements = self._contents.pieces()
+        for key in tuple(elements[name]):
+            self.set(name, key, None)
+        self._sets.setdefault(name, sets[name])
+        del sets[name]
+        del elements[name]
+
+    def set(self, name: str, key: bytes, element: Element | None) -> None:
+        """An element comes, is another one now, or goes (None)."""
+        _, _, elements = self._contents.pieces()
+        own = elements[name]
+        self._elements.setdefault(name, {}).setdefault(key, own.get(key))
+        if element is None:
+            own.pop(key, None)
+        else:
+            own[key] = element
+
+    def transaction(self) -> Transaction:
+        """From what was to what is."""
+        chains, sets, elements = self._contents.pieces()
+        old_sets, new_sets = [], []
+        for name in self._sets.keys() | self._elements.keys():
+            touched = self._elements.get(name, {})
+            before = {key: element for key, element in touched.items() if element is not None}
+            now = elements.get(name, {})
+            after = {key: now[key] for key in touched if key in now}
+            was = self._sets[name] if name in self._sets else sets[name]
+            if was is not None:
+                old_sets.append(replace(was, elements=before))
+            if name in sets:
+                new_sets.append(replace(sets[name], elements=after))
+        old_chains = tuple(chain for chain in self._chains.values() if chain is not None)
+        new_chains = tuple(chains[name] for name in self._chains if name in chains)
+        before_table = self._partial(old_chains, tuple(old_sets))
+        return diff(before_table, self._partial(new_chains, tuple(new_sets)))
+
+    def _partial(self, chains: tuple[Chain, ...], sets: tuple[Set, ...]) -> Table:
+        return Table(family=self._family, name=TABLE, chains=chains, sets=sets)
+
+
+def _to_own_node(key: ProfileKey | None) -> str:
+    """The chain for what pods send to their own node; empty: no policy has a say."""
+    if key is None or key.direction == "Ingress":
+        return ""
+    if not key.own_node_egress:
+        return profile_name(key)
+    return node_name(key) if key.cluster_policies else ""

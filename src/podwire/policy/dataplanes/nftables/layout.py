@@ -1,0 +1,273 @@
+"""The table of one family: what is always there, and what profiles, tables of ports and rules become (pure).
+
+A packet between two pods costs the same however many policies there are::
+
+    egress, ingress         device -> goto <profile>; a device without policies: accept
+    in-<p>, out-<p>         peer's address -> goto <ports>;   first exact addresses, then ranges, then everybody else
+    ports-<t>               protocol and port -> goto <rule>
+    rule-<r>                count; log; accept or drop
+
+Egress and ingress are base chains of their own, one behind the other, so that what one accepts the other still sees.
+They stand in the forward hook: the destination is translated by then and the source is not yet, as Kubernetes' users
+expect. What a node sends itself does not pass there, so a pod's own node always reaches it. What pods send to their own
+node is looked up in ``to-node``; a pod whose NetworkPolicies have no say in that, and that no cluster policy selects,
+is not in it.
+
+Only the reply direction of a known connection, and what is related to one, passes unseen: the original direction is
+looked up packet by packet, so a connection that a changed policy forbids ends with its next packet.
+
+Closed when in doubt: an address of this node's pods that comes from or goes to a device which is not in the maps is
+dropped, and so is a source address that is not the pod's. Base chains accept by policy and drop by rule, since
+replacing rules under a dropping policy loses packets on the way.
+"""
+
+import hashlib
+
+import msgspec
+
+from podwire.policy.ports import PROTOCOLS, Ruling, Table
+from podwire.policy.profile import ProfileKey
+from podwire.state.nft import Chain, Element, Set
+from podwire.state.nft_rules import Rule
+from podwire.state.nft_text import parse_rule
+
+TABLE = "podwire-policy"
+PRIORITY = -5
+"""Of egress; ingress is one later. Before the filter hook of others, behind all translation of destinations."""
+
+_ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
+_BITS = {"ip": 32, "ip6": 128}
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """One family on one node."""
+
+    family: str
+    pod_ranges: tuple[str, ...] = ()
+    """The addresses that this node gives to pods, of this family."""
+    node_addresses: tuple[str, ...] = ()
+    """The addresses of this node by which policies know it, of this family."""
+    log_group: int = 0
+    """The netlink group that hears of what is dropped; 0: none does."""
+
+    @property
+    def address(self) -> str:
+        """The type of addresses."""
+        return _ADDRESS[self.family]
+
+    def rules(self, *texts: str) -> tuple[Rule, ...]:
+        """Rules from text."""
+        return tuple(parse_rule(text) for text in texts)
+
+    def sets(self) -> tuple[Set, ...]:
+        """The sets that are always there; those about the node with their elements."""
+        ranges = Set(name="pod-ranges", key=(self.address,), flags=("interval",))
+        addresses = Set(name="node-addresses", key=(self.address,))
+        return (
+            Set(name="egress", key=("ifname",), data=("verdict",)),
+            Set(name="ingress", key=("ifname",), data=("verdict",)),
+            Set(name="to-node", key=("ifname",), data=("verdict",)),
+            Set(name="devices", key=("ifname",)),
+            Set(name="sources", key=("ifname", self.address)),
+            Set(name="loops", key=("ifname", "ifname")),
+            ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
+            addresses.with_elements(addresses.element(text) for text in self.node_addresses),
+        )
+
+    def chains(self) -> tuple[Chain, ...]:
+        """The base chains."""
+        known = ("ct direction reply ct state established accept", "ct state related accept")
+        saddr, daddr = f"{self.family} saddr", f"{self.family} daddr"
+        return (
+            self._base(
+                "forward-egress",
+                "forward",
+                PRIORITY,
+                f"iifname @devices iifname . {saddr} != @sources counter drop",
+                *known,
+                "iifname @devices ct state invalid counter drop",
+                "iifname vmap @egress",
+                f"{saddr} @pod-ranges counter drop",
+            ),
+            self._base(
+                "forward-ingress",
+                "forward",
+                PRIORITY + 1,
+                *known,
+                "iifname . oifname @loops accept",
+                "oifname vmap @ingress",
+                f"{daddr} @pod-ranges counter drop",
+            ),
+            self._base(
+                "input",
+                "input",
+                PRIORITY,
+                f"iifname @devices {self._no_link_local}iifname . {saddr} != @sources counter drop",
+                *known,
+                "iifname vmap @to-node",
+            ),
+        )
+
+    @property
+    def _no_link_local(self) -> str:
+        """What has a link-local source stays on the pod's link: neighbour discovery, for one."""
+        return "ip6 saddr != fe80::/10 " if self.family == "ip6" else ""
+
+    def _base(self, name: str, hook: str, priority: int, *texts: str) -> Chain:
+        return Chain(name=name, type="filter", hook=hook, priority=priority, rules=self.rules(*texts))
+
+    def device_elements(self, device: str, addresses: tuple[str, ...]) -> dict[str, dict[bytes, Element]]:
+        """What belongs to a pod's device, whatever its policies, by the name of the set."""
+        sets = {each.name: each for each in self.sets()}
+        own = (address for address in addresses if (":" in address) == (self.family == "ip6"))
+        return {
+            "devices": dict((sets["devices"].element(device),)),
+            "loops": dict((sets["loops"].element(f"{device} . {device}"),)),
+            "sources": dict(sets["sources"].element(f"{device} . {address}") for address in own),
+        }
+
+    def verdict(self, name: str, device: str, chain: str) -> tuple[bytes, Element]:
+        """The element that leads a device to a chain; without one it is accepted."""
+        declared = Set(name=name, key=("ifname",), data=("verdict",))
+        return declared.element(device, f"goto {chain}" if chain else "accept")
+
+    def profile_sets(self, name: str) -> tuple[Set, Set]:
+        """The maps of a profile: exact addresses, ranges."""
+        data = ("verdict",)
+        return (
+            Set(name=f"{name}-hosts", key=(self.address,), data=data),
+            Set(name=f"{name}-ranges", key=(self.address,), data=data, flags=("interval",)),
+        )
+
+    def profile_chain(self, key: ProfileKey, default: str) -> Chain:
+        """The chain of a profile; ``default`` is the chain for everybody else."""
+        name = profile_name(key)
+        peer = f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
+        rules = self.rules(f"{peer} vmap @{name}-hosts", f"{peer} vmap @{name}-ranges", f"goto {default}")
+        return Chain(name=name, comment=comment(key), rules=rules)
+
+    def node_chain(self, key: ProfileKey) -> Chain:
+        """The chain for what pods of a profile send to their own node, where NetworkPolicies have no say in that."""
+        name = profile_name(key)
+        rules = self.rules(f"{self.family} daddr @node-addresses goto {name}", "accept")
+        return Chain(name=node_name(key), comment=comment(key), rules=rules)
+
+    def host(self, declared: Set, address: str, chain: str) -> tuple[bytes, Element]:
+        """The element of an exact address."""
+        return declared.element(address, f"goto {chain}")
+
+    def ranged(self, declared: Set, first: int, last: int, chain: str) -> tuple[bytes, Element]:
+        """The element of a range of addresses."""
+        size = _BITS[self.family] // 8
+        start, element = declared.element("::" if self.family == "ip6" else "0.0.0.0", f"goto {chain}")
+        start = first.to_bytes(size, "big")
+        return start, msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
+
+    def ports_sets(self, name: str, table: Table, owner: "Owner") -> tuple[Set, ...]:
+        """The maps of a table of ports, one for each protocol whose ports differ."""
+        found = []
+        for protocol in PROTOCOLS:
+            entries = [entry for entry in table.entries if entry.protocol == protocol]
+            if len(entries) > 1:
+                declared = Set(
+                    name=f"{name}-{protocol.lower()}", key=("inet_service",), data=("verdict",), flags=("interval",)
+                )
+                elements = (
+                    declared.element(
+                        f"{entry.first}-{entry.last}" if entry.first < entry.last else str(entry.first),
+                        f"goto {rule_name(owner.ruled(entry.ruling))}",
+                    )
+                    for entry in entries
+                )
+                found.append(declared.with_elements(elements))
+        return tuple(found)
+
+    def ports_chain(self, name: str, table: Table, owner: "Owner") -> Chain:
+        """The chain of a table of ports."""
+        texts = []
+        for protocol in PROTOCOLS:
+            entries = [entry for entry in table.entries if entry.protocol == protocol]
+            word = protocol.lower()
+            if len(entries) > 1:
+                texts.append(f"{word} dport vmap @{name}-{word}")
+            elif entries[0].ruling != table.other:
+                texts.append(f"meta l4proto {word} goto {rule_name(owner.ruled(entries[0].ruling))}")
+        texts.append(f"goto {rule_name(owner.ruled(table.other))}")
+        return Chain(name=name, rules=self.rules(*texts))
+
+    def rule_chain(self, ruled: "Ruled") -> Chain:
+        """The chain of one rule, or of a denial because no rule allows."""
+        if ruled.ruling.accept:
+            return Chain(name=rule_name(ruled), comment=ruled.text, rules=self.rules("counter accept"))
+        name, group = rule_name(ruled), self.log_group
+        log = f'limit rate 100/second burst 200 packets log prefix "{name}" group {group}'
+        texts = (log, "counter drop") if group else ("counter drop",)
+        return Chain(name=name, comment=ruled.text, rules=self.rules(*texts))
+
+
+class Ruled(msgspec.Struct, frozen=True, gc=False):
+    """A ruling with what a reader needs to know of it."""
+
+    direction: str
+    ruling: Ruling
+    isolated_by: tuple[str, ...] = ()
+    """For a denial because no rule allows: the policies that isolate."""
+
+    @property
+    def text(self) -> str:
+        """Which rule of which policy."""
+        direction = self.direction.lower()
+        if self.ruling.policy:
+            return f"{self.ruling.policy} {direction} {self.ruling.rule}"[:_COMMENT]
+        if self.ruling.accept:
+            return f"no policy speaks of it, {direction}"
+        return f"no {direction} rule of {', '.join(self.isolated_by)}"[:_COMMENT]
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """For whom a table of ports stands: what its denials are to say."""
+
+    direction: str
+    isolated_by: tuple[str, ...]
+
+    def ruled(self, ruling: Ruling) -> Ruled:
+        """A ruling of the table."""
+        alone = not ruling.accept and not ruling.policy
+        return Ruled(self.direction, ruling, self.isolated_by if alone else ())
+
+
+_COMMENT = 127
+"""Bytes that nft takes as a comment."""
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def profile_name(key: ProfileKey) -> str:
+    """The chain of a profile."""
+    word = "in" if key.direction == "Ingress" else "out"
+    return f"{word}-{_short(msgspec.json.encode(key).decode())}"
+
+
+def node_name(key: ProfileKey) -> str:
+    """The chain of a profile for its pods' own node."""
+    return profile_name(key).replace("out-", "node-")
+
+
+def comment(key: ProfileKey) -> str:
+    """What a profile is made of."""
+    return ", ".join((*key.cluster_policies, *key.policies))[:_COMMENT]
+
+
+def ports_name(table: Table, owner: Owner) -> str:
+    """The chain of a table of ports."""
+    denies = any(not entry.ruling.accept and not entry.ruling.policy for entry in table.entries)
+    alone = denies or (not table.other.accept and not table.other.policy)
+    isolated = owner.isolated_by if alone else ()
+    return f"ports-{_short(msgspec.json.encode((owner.direction, isolated, table)).decode())}"
+
+
+def rule_name(ruled: Ruled) -> str:
+    """The chain of a rule."""
+    return f"rule-{_short(msgspec.json.encode(ruled).decode())}"

@@ -1,0 +1,74 @@
+"""The pieces of the table, as nft prints them."""
+
+from podwire.policy.dataplanes.nftables.layout import Layout, Owner, Ruled, ports_name, profile_name, rule_name
+from podwire.policy.ports import Ruling, TableMaker, selection
+from podwire.policy.profile import ProfileKey
+from podwire.state.nft import Table
+from podwire.state.nft_text import parse_table
+
+LAYOUT = Layout(family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log_group=5)
+OWNER = Owner("Ingress", ("shop/db",))
+
+
+def test_ports_that_fare_alike_take_no_map() -> None:
+    maker = TableMaker()
+    maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
+    made = maker.table(Ruling(accept=False))
+    name = ports_name(made, OWNER)
+    (tcp,) = LAYOUT.ports_sets(name, made, OWNER)
+    allowed, denied = (rule_name(OWNER.ruled(ruling)) for ruling in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
+    assert tcp.name == f"{name}-tcp"
+    assert [tcp.element_text(key, tcp.elements[key]) for key in sorted(tcp.elements)] == [
+        f"0-79 : goto {denied}",
+        f"80 : goto {allowed}",
+        f"81-89 : goto {denied}",
+        f"90-99 : goto {allowed}",
+        f"100-65535 : goto {denied}",
+    ]
+    assert [str(rule) for rule in LAYOUT.ports_chain(name, made, OWNER).rules] == [
+        f"tcp dport vmap @{name}-tcp",
+        f"meta l4proto udp goto {allowed}",
+        f"goto {denied}",
+    ]
+
+
+def test_a_denial_says_which_policies_isolate_and_is_logged() -> None:
+    ruled = OWNER.ruled(Ruling(accept=False))
+    chain = LAYOUT.rule_chain(ruled)
+    assert chain.comment == "no ingress rule of shop/db"
+    assert [str(rule) for rule in chain.rules] == [
+        f'limit rate 100/second burst 200 packets log prefix "{chain.name}" group 5',
+        "counter packets 0 bytes 0 drop",
+    ]
+    quiet = Layout(family="ip").rule_chain(ruled)
+    assert [str(rule) for rule in quiet.rules] == ["counter packets 0 bytes 0 drop"]
+
+
+def test_a_rule_that_allows_counts() -> None:
+    chain = LAYOUT.rule_chain(Ruled("Egress", Ruling(True, "shop/web", 2)))
+    assert chain.comment == "shop/web egress 2"
+    assert [str(rule) for rule in chain.rules] == ["counter packets 0 bytes 0 accept"]
+
+
+def test_comments_of_many_policies_are_cut() -> None:
+    key = ProfileKey(direction="Ingress", policies=tuple(f"shop/{number}" for number in range(100)))
+    assert len(LAYOUT.profile_chain(key, "ports-x").comment) == 127
+    long = Owner("Ingress", key.policies).ruled(Ruling(accept=False))
+    assert len(LAYOUT.rule_chain(long).comment) == 127
+
+
+def test_names_differ_where_meanings_differ() -> None:
+    one, other = ProfileKey(direction="Ingress", policies=("a/b",)), ProfileKey(direction="Ingress", policies=("a/c",))
+    assert profile_name(one) != profile_name(other)
+    maker = TableMaker()
+    made = maker.table(Ruling(accept=False))
+    assert ports_name(made, OWNER) != ports_name(made, Owner("Ingress", ("shop/web",)))
+    open_table = TableMaker().table(Ruling(accept=True))
+    assert ports_name(open_table, OWNER) == ports_name(open_table, Owner("Ingress", ("shop/web",)))
+
+
+def test_the_constant_part_reads_back() -> None:
+    for family in ("ip", "ip6"):
+        layout = Layout(family=family)
+        table = Table(family=family, name="podwire-policy", chains=layout.chains(), sets=layout.sets())
+        assert parse_table(str(table)).canonical() == table.canonical()
