@@ -8,6 +8,7 @@ does not know the thing; anything else, above all missing privileges, is ``unkno
 ``minimum`` is the first kernel that has the feature when it is compiled in.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -16,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from podwire.errors import KernelError, KernelNotFound, Unsupported
+from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import link_codec, netns
 from podwire.kernel.attributes import nested, text, u32
 from podwire.kernel.netlink import Message, Netlink
+from podwire.kernel.nft import Nft
 from podwire.kernel.uapi import (
     CTRL_ATTR_FAMILY_NAME,
     CTRL_CMD_GETFAMILY,
@@ -32,12 +34,12 @@ from podwire.kernel.uapi import (
     NETLINK_GENERIC,
     NETLINK_NETFILTER,
     NFNL_SUBSYS_CTNETLINK,
-    NFNL_SUBSYS_NFTABLES,
-    NFT_MSG_GETGEN,
     NLM_F_CREATE,
     NLM_F_EXCL,
     RTM_NEWLINK,
 )
+from podwire.state.nft import Chain
+from podwire.state.nft_diff import AddChain, AddTable, Transaction
 
 Verdict = Literal["yes", "no", "unknown"]
 
@@ -72,13 +74,16 @@ class Feature(NamedTuple):
 
 
 def _link(kind: str, data: bytes = b"") -> Callable[[], None]:
+    """A kind of which the module has made the only one without settings (tunl0 of ipip) is known all the same."""
+
     def probe() -> None:
         descriptor = netns.create_anonymous()
         try:
             with Netlink(descriptor) as scratch:
                 info = [text(IFLA_INFO_KIND, kind), *([nested(IFLA_INFO_DATA, data)] if data else [])]
                 body = link_codec.header() + text(IFLA_IFNAME, "probe") + nested(IFLA_LINKINFO, *info)
-                scratch.request(Message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, "add", f"link {kind}"))
+                with contextlib.suppress(KernelExists):
+                    scratch.request(Message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, "add", f"link {kind}"))
         finally:
             os.close(descriptor)
 
@@ -108,12 +113,23 @@ def _file(path: str, what: str) -> Callable[[], None]:
     return probe
 
 
-def _nfnetlink(subsystem: int, message: int, *, dump: bool) -> Callable[[], None]:
+def _nftables() -> None:
+    """A kernel may know the subsystem and no family of tables, or no translation."""
+    chain = Chain(name="probe", type="nat", hook="prerouting")
+    descriptor = netns.create_anonymous()
+    try:
+        with Nft(descriptor) as scratch:
+            scratch.commit(Transaction("ip", "probe", (AddTable(), AddChain(chain))))
+    finally:
+        os.close(descriptor)
+
+
+def _dump(subsystem: int, message: int) -> Callable[[], None]:
     def probe() -> None:
         with Netlink(None, NETLINK_NETFILTER) as scratch:
             request = Message(subsystem << 8 | message, 0, bytes((2, 0, 0, 0)), "ask", "nfnetlink")
             try:
-                scratch.dump(request) if dump else scratch.get(request)
+                scratch.dump(request)
             except KernelError as failure:
                 if failure.errno == errno.EINVAL:
                     raise Unsupported("nfnetlink", detail="the kernel knows no such subsystem") from failure
@@ -173,8 +189,8 @@ FEATURES: dict[str, Feature] = {
     "tun": Feature("2.4", _file("/dev/net/tun", "tun")),
     "ipv6": Feature("2.2", _file("/proc/sys/net/ipv6", "ipv6")),
     "br_netfilter": Feature("2.6", _file("/proc/sys/net/bridge/bridge-nf-call-iptables", "br_netfilter")),
-    "nftables": Feature("3.13", _nfnetlink(NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN, dump=False)),
-    "conntrack": Feature("2.6.18", _nfnetlink(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET, dump=True)),
+    "nftables": Feature("3.13", _nftables),
+    "conntrack": Feature("2.6.18", _dump(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET)),
     "ip_vs": Feature("2.6.28", _generic("IPVS")),
     "bpf": Feature("3.18", _bpf),
     "cgroup2": Feature("4.5", _cgroup2),
