@@ -2,8 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 from tests.kernel.serviceworld import (
     CASES,
@@ -17,12 +24,47 @@ from tests.kernel.serviceworld import (
     proxy_follows_and_heals,
 )
 
+from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.dataplanes.nftables.layout import TABLE
+from podwire.proxy.servicemap import Endpoint
 from podwire.state.nft_text import parse_table
 from podwire.testing.servicecases import NODE, Case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@contextlib.contextmanager
+def traffic(world: World, source: str, address: str, results: list[str], port: int = 80) -> Iterator[None]:
+    """A client that connects all the time, and what became of that."""
+    stop = threading.Event()
+
+    def connect() -> None:
+        while not stop.is_set():
+            results.append(world.connect(source, address, port)[0])
+
+    client = threading.Thread(target=connect)
+    client.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        client.join()
+
+
+def wait_for(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+def asked_by(address: str) -> str:
+    with netns.inside(path("outside")), socket.socket() as sock:
+        sock.settimeout(2)
+        sock.bind((address, 0))
+        sock.connect(("192.168.99.1", 30080))
+        return sock.recv(100).decode().split()[0]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +112,62 @@ def test_a_restart_into_another_world(world: World, plane: NftablesDataPlane) ->
         again.load(by_name("ClusterIP").resolved())
         for table in again.desired():
             assert str(parse_table(held(table.family))) == str(table.canonical())
+
+
+def test_the_tables_of_an_older_version_are_taken_over_without_a_gap(world: World, plane: NftablesDataPlane) -> None:
+    case = by_name("session affinity")
+    old = Path(__file__).parents[1] / "golden/nft/services-0.1.nft"
+    inside("node", "nft", "-f", str(old))
+    results: list[str] = []
+    with traffic(world, "far", "10.96.0.10", results), traffic(world, "outside", "192.168.99.1", results, 30080):
+        wait_for(lambda: len(results) > 50)
+        plane.load(case.resolved())
+        count = len(results)
+        wait_for(lambda: len(results) > count + 50)
+    assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
+    assert "affinity-clients" in held("ip") and "map affinity {" not in held("ip")
+    assert not any(plane.heal())
+    assert not failures_of(world, case)
+
+
+def test_clients_beyond_the_memory_are_served(world: World, plane: NftablesDataPlane) -> None:
+    plane.load(by_name("session affinity").resolved())
+    small = held("ip").replace("size 1048576", "size 2")
+    inside("node", "nft", "delete", "table", "ip", TABLE)
+    inside("node", "nft", small)
+    inside("outside", "ip", "route", "add", "local", "172.20.0.0/16", "dev", "lo")
+    inside("node", "ip", "route", "add", "172.20.0.0/16", "via", "192.168.99.2")
+    try:
+        clients = [f"172.20.0.{number}" for number in range(1, 31)]
+        reached = {client: {asked_by(client) for _ in range(8)} for client in clients}
+    finally:
+        inside("outside", "ip", "route", "del", "local", "172.20.0.0/16", "dev", "lo")
+        inside("node", "ip", "route", "del", "172.20.0.0/16")
+    assert set.union(*reached.values()) == {"one", "two"}
+    assert all(len(reached[client]) == 1 for client in clients[:2])
+    assert any(len(reached[client]) == 2 for client in clients[2:])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_endpoint_gets_its_share(world: World, plane: NftablesDataPlane, count: int) -> None:
+    """Also where the capacity is twice the number of endpoints, as after one of them went."""
+    (web,) = by_name("ClusterIP").resolved()["default/web"]
+    web = msgspec.structs.replace(web, cluster_ip=f"10.96.1.{count}")
+    every = tuple(Endpoint("10.180.0.1", 9000 + number, True) for number in range(count + 1))
+    with contextlib.ExitStack() as stack:
+        for endpoint in every:
+            with netns.inside(path("one")):
+                stack.enter_context(socket.create_server(("10.180.0.1", endpoint.port), backlog=4096))
+        for endpoints in (every, every[:count]):
+            plane.update({"default/web": (msgspec.structs.replace(web, cluster_endpoints=endpoints),)})
+        with netns.inside(path("far")):
+            for _ in range(900):
+                socket.create_connection((web.cluster_ip, 80), 2).close()
+    flows = inside("node", "conntrack", "-L", "-p", "tcp", "--orig-dst", web.cluster_ip).splitlines()
+    found = Counter(match[1] for flow in flows if (match := re.search(r"src=10.180.0.1 .*sport=(9\d+)", flow)))
+    assert set(found) == {str(endpoint.port) for endpoint in every[:count]}
+    expected = sum(found.values()) / count
+    assert all(abs(seen - expected) < 6 * expected**0.5 for seen in found.values()), found
 
 
 def test_foreign_tables_stay(world: World, plane: NftablesDataPlane) -> None:

@@ -10,11 +10,11 @@ map's answer::
 
     bit 30     set in every number, and in no other mark of ours
     16 bits    the list, in what is left of the mark above ...
-    14 bits    the endpoint within its list; the bit that asks for masquerade is left out
+    14 bits    the endpoint within its list, from 1; the bit that asks for masquerade is left out
 
-So the candidate that a slot yields carries its list with it, and ``meta mark & mask`` is the list alone. Numbers are
-given in turn and come back only when all others were used, so that what is still remembered of an endpoint that is
-gone finds nobody. After a restart they are read from the kernel.
+So the candidate that a slot yields carries its list with it, and ``meta mark & mask`` is the list alone, which is no
+endpoint's number. Numbers are given in turn and come back only when all others were used, so that what is still
+remembered of an endpoint that is gone finds nobody. After a restart they are read from the kernel.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,8 +27,10 @@ AFFINITY_BIT = 0x40000000
 """Set in every number, and in no other mark of ours."""
 LISTS = 1 << 16
 """Lists that can be told apart."""
-ENDPOINTS = 1 << 14
+ENDPOINTS = (1 << 14) - 1
 """Endpoints of one list that can be told apart."""
+
+_ROOM = ENDPOINTS + 1
 
 
 class Marks:
@@ -36,7 +38,7 @@ class Marks:
 
     def __init__(self, masquerade_mark: int) -> None:
         self._low = masquerade_mark - 1
-        self.mask = self._spread((LISTS - 1) * ENDPOINTS) | AFFINITY_BIT
+        self.mask = self._spread((LISTS - 1) * _ROOM) | AFFINITY_BIT
         """The bits of the list."""
 
     def _spread(self, number: int) -> int:
@@ -46,12 +48,12 @@ class Marks:
 
     def mark(self, number: int, endpoint: int) -> int:
         """The mark of an endpoint of a list."""
-        return self._spread(number * ENDPOINTS + endpoint) | AFFINITY_BIT
+        return self._spread(number * _ROOM + endpoint) | AFFINITY_BIT
 
     def split(self, mark: int) -> tuple[int, int]:
         """List and endpoint of a mark."""
         free = (mark & AFFINITY_BIT << 1) >> 1 | mark & (AFFINITY_BIT - 1)
-        return divmod((free >> 1) & ~self._low | free & self._low, ENDPOINTS)
+        return divmod((free >> 1) & ~self._low | free & self._low, _ROOM)
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -59,7 +61,7 @@ class Numbered(msgspec.Struct, frozen=True):
 
     number: int
     endpoints: dict[Endpoint, int] = {}
-    following: int = 0
+    following: int = 1
     """Where the search for a free number goes on."""
 
     def follow(self, wanted: Collection[Endpoint]) -> "Numbered":
@@ -72,10 +74,10 @@ class Numbered(msgspec.Struct, frozen=True):
         for endpoint in wanted:
             if endpoint not in kept:
                 while following in taken:
-                    following = (following + 1) % ENDPOINTS
+                    following = following % ENDPOINTS + 1
                 kept[endpoint] = following
                 taken.add(following)
-                following = (following + 1) % ENDPOINTS
+                following = following % ENDPOINTS + 1
         return Numbered(self.number, kept, following)
 
 

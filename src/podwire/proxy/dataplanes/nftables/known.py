@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from podwire.proxy.dataplanes.nftables.affinity import Numbered
+from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, Numbered
 from podwire.proxy.dataplanes.nftables.compile import Frontend, PortCompiler
 from podwire.proxy.dataplanes.nftables.layout import LOCAL_SLOT, capacity_of
 from podwire.proxy.dataplanes.nftables.slots import Spread
@@ -60,7 +60,7 @@ class Known:
             for (listed, given), endpoint in zip(split, slots, strict=True)
             if listed == number and endpoint is not _NOBODY
         }
-        return Numbered(number, endpoints, max(given for _, given in split) + 1)
+        return Numbered(number, endpoints, max(given for _, given in split) % ENDPOINTS + 1)
 
     def _split(self, mark: bytes) -> tuple[int, int]:
         return self._compiler.marks.split(int.from_bytes(mark, HOST_ORDER))

@@ -8,7 +8,7 @@ from podwire.proxy.dataplanes.nftables import affinity
 from podwire.proxy.dataplanes.nftables.affinity import AFFINITY_BIT, ENDPOINTS, LISTS, Lists, Marks, Numbered
 from podwire.proxy.servicemap import Endpoint
 
-LIST, ENDPOINT = st.integers(0, LISTS - 1), st.integers(0, ENDPOINTS - 1)
+LIST, ENDPOINT = st.integers(0, LISTS - 1), st.integers(1, ENDPOINTS)
 
 
 @given(st.integers(0, 29), LIST, ENDPOINT)
@@ -24,7 +24,8 @@ def test_a_mark_says_list_and_endpoint_and_leaves_masquerade_alone(bit: int, num
 @given(st.integers(0, 29), LIST, ENDPOINT, ENDPOINT)
 def test_the_masked_mark_is_the_list_alone(bit: int, number: int, one: int, other: int) -> None:
     marks = Marks(1 << bit)
-    assert marks.mark(number, one) & marks.mask == marks.mark(number, other) & marks.mask == marks.mark(number, 0)
+    masked = marks.mark(number, one) & marks.mask
+    assert masked == marks.mark(number, other) & marks.mask == marks.mark(number, 0) != marks.mark(number, one)
 
 
 def endpoints(*numbers: int) -> tuple[Endpoint, ...]:
@@ -33,17 +34,17 @@ def endpoints(*numbers: int) -> tuple[Endpoint, ...]:
 
 def test_who_stays_keeps_its_number_and_numbers_come_back_late() -> None:
     first = Numbered(7).follow(endpoints(1, 2))
-    assert list(first.endpoints.values()) == [0, 1]
+    assert list(first.endpoints.values()) == [1, 2]
     assert first.follow(endpoints(2, 1)) is first
     second = first.follow(endpoints(2, 3))
-    assert second.endpoints == dict(zip(endpoints(2, 3), (1, 2), strict=True))
+    assert second.endpoints == dict(zip(endpoints(2, 3), (2, 3), strict=True))
     again = second.follow(endpoints(2, 1)).endpoints
-    assert again == dict(zip(endpoints(2, 1), (1, 3), strict=True))
+    assert again == dict(zip(endpoints(2, 1), (2, 4), strict=True))
 
 
 def test_numbers_of_endpoints_begin_again() -> None:
-    last = Numbered(7, dict(zip(endpoints(1, 2), (0, ENDPOINTS - 1), strict=True)), ENDPOINTS - 1)
-    assert last.follow(endpoints(1, 2, 3)).endpoints[endpoints(3)[0]] == 1
+    last = Numbered(7, dict(zip(endpoints(1, 2), (1, ENDPOINTS), strict=True)), ENDPOINTS)
+    assert last.follow(endpoints(1, 2, 3)).endpoints[endpoints(3)[0]] == 2
 
 
 def test_lists_are_told_apart() -> None:

@@ -40,7 +40,7 @@ def test_both_lists_are_found_again(affinity_s: int, external_local: bool, inter
     assert cluster.endpoints == (ENDPOINTS[4], ENDPOINTS[5], ENDPOINTS[6], ENDPOINTS[3])
     assert cluster.capacity == 8
     assert bool(cluster.numbered) == bool(affinity_s)
-    assert cluster.numbered is None or cluster.numbered.endpoints[ENDPOINTS[3]] == 3
+    assert cluster.numbered is None or cluster.numbered.endpoints[ENDPOINTS[3]] == 4
     if internal_local or external_local:
         assert sorted(local.endpoints) == sorted(fewer.local_endpoints)
         assert local.capacity == 4
