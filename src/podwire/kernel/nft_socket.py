@@ -85,10 +85,7 @@ class NftSocket:
 
         Raises: Refusal for the first message that the kernel refused; nothing has changed then.
         """
-        try:
-            self._sock.send(batch)
-        except OSError as failure:
-            raise refusal("send", f"nftables batch of {len(batch)} bytes", failure.errno or 0) from failure
+        self._send(batch, f"nftables batch of {len(batch)} bytes")
         first: Refusal | None = None
         while True:
             try:
@@ -106,6 +103,18 @@ class NftSocket:
         if first is not None:
             raise first
 
+    def _send(self, data: bytes, what: str) -> None:
+        try:
+            self._sock.send(data)
+        except OSError as failure:
+            raise refusal("send", what, failure.errno or 0) from failure
+
+    def _receive(self, what: str) -> bytes:
+        try:
+            return self._sock.recv(1 << 18)
+        except OSError as failure:
+            raise refusal("receive", what, failure.errno or 0) from failure
+
     def dump(self, kind: int, family: int, body: bytes = b"") -> list[bytes]:
         """The bodies (behind the nfnetlink header) of every answer to a dump request.
 
@@ -119,11 +128,12 @@ class NftSocket:
 
     def _dump_once(self, kind: int, family: int, body: bytes) -> list[bytes] | None:
         sequence = self.next_sequence()
-        self._sock.send(nl.message(kind, nl.NLM_F_DUMP, sequence, family, body))
+        what = f"nftables message {kind}"
+        self._send(nl.message(kind, nl.NLM_F_DUMP, sequence, family, body), what)
         found: list[bytes] = []
         interrupted = False
         while True:
-            for answer, flags, number, payload in nl.messages(self._sock.recv(1 << 18)):
+            for answer, flags, number, payload in nl.messages(self._receive(what)):
                 if number != sequence:
                     continue
                 interrupted = interrupted or bool(flags & nl.NLM_F_DUMP_INTR)
@@ -133,15 +143,15 @@ class NftSocket:
                 if failure is not None:
                     if failure.number == errno.EINTR:
                         return None
-                    raise refusal("dump", f"nftables message {kind}", failure.number, failure.words)
+                    raise refusal("dump", what, failure.number, failure.words)
                 found.append(payload[4:])
 
     def generation(self) -> int:
         """The number that grows with every committed transaction of the namespace."""
         sequence = self.next_sequence()
-        self._sock.send(nl.message(nl.NFT_MSG_GETGEN, 0, sequence, 0, b""))
+        self._send(nl.message(nl.NFT_MSG_GETGEN, 0, sequence, 0, b""), "nftables generation")
         while True:
-            for _, _, number, payload in nl.messages(self._sock.recv(1 << 16)):
+            for _, _, number, payload in nl.messages(self._receive("nftables generation")):
                 if number == sequence:
                     return nl.number(nl.attributes(payload[4:]).get(1))
 
