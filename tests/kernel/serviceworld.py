@@ -41,22 +41,22 @@ def inside(name: str, *words: str) -> str:
 
 
 class Answers(threading.Thread):
-    """Answers on every pod's ports: the pod's name and the client's address."""
+    """Answers on every pod's ports, and on the node's: who answers, the client's address, the port."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.selector = selectors.DefaultSelector()
         self.stopping = False
-        for pod in PODS:
+        for pod in (*PODS, "node"):
             with netns.inside(path(pod)):
                 for port in (8080, 8081):
                     listener = socket.create_server(
                         ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64
                     )
                     self.selector.register(listener, selectors.EVENT_READ, pod)
-                datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-                datagrams.bind(("::", 8080))
-                self.selector.register(datagrams, selectors.EVENT_READ, pod)
+                    datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+                    datagrams.bind(("::", port))
+                    self.selector.register(datagrams, selectors.EVENT_READ, pod)
 
     def run(self) -> None:
         while not self.stopping:
@@ -69,11 +69,15 @@ class Answers(threading.Thread):
     def answer(self, sock: socket.socket, pod: str) -> None:
         if sock.type == socket.SOCK_DGRAM:
             _, client = sock.recvfrom(64)
-            sock.sendto(f"{pod} {client[0].removeprefix('::ffff:')}".encode(), client)
+            sock.sendto(self.text(sock, pod, client[0]), client)
             return
         connection, client = sock.accept()
         with connection, contextlib.suppress(OSError):
-            connection.sendall(f"{pod} {client[0].removeprefix('::ffff:')}".encode())
+            connection.sendall(self.text(sock, pod, client[0]))
+
+    @staticmethod
+    def text(sock: socket.socket, pod: str, client: str) -> bytes:
+        return f"{pod} {client.removeprefix('::ffff:')} {sock.getsockname()[1]}".encode()
 
 
 class World:
@@ -129,16 +133,19 @@ class World:
         for name in ("node", "outside", *PODS):
             run("ip", "netns", "delete", f"{MARK}-{name}")
 
-    def connect(self, source: str, address: str, port: int, protocol: str = "tcp") -> tuple[str, str]:
+    def connect(self, source: str, address: str, port: int, protocol: str = "tcp", bound: str = "") -> tuple[str, str]:
         """(pod, source seen), ("refused", "") or ("dropped", "")."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
         with netns.inside(path(source)), socket.socket(family, kind) as sock:
             sock.settimeout(0.4)
+            if bound:
+                sock.bind((bound, 0))
             try:
                 sock.connect((address, port))
                 if protocol == "udp":
-                    sock.send(b"x")
+                    with contextlib.suppress(PermissionError):  # a rule of the own machine took it; then comes why
+                        sock.send(b"x")
                 words = sock.recv(200).decode().split()
             except ConnectionRefusedError:
                 return "refused", ""
@@ -149,7 +156,8 @@ class World:
 
 def outcome(world: World, packet: Packet) -> tuple[set[str], set[str]]:
     tries = TRIES if packet.reaches or packet.sticky else 1
-    results = [world.connect(packet.source, packet.address, packet.port, packet.protocol) for _ in range(tries)]
+    way = (packet.address, packet.port, packet.protocol, packet.bound)
+    results = [world.connect(packet.source, *way) for _ in range(tries)]
     return {pod for pod, _ in results}, {seen for _, seen in results}
 
 

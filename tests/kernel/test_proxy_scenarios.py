@@ -26,6 +26,8 @@ CLIENTS = 1200
 def world() -> Iterator[World]:
     with World() as made:
         inside("node", "ip", "addr", "add", "192.168.99.3/24", "dev", "outside")
+        for balanced in ("203.0.113.30", "203.0.113.31"):
+            inside("node", "ip", "addr", "add", f"{balanced}/32", "dev", "lo", "scope", "host")
         yield made
 
 

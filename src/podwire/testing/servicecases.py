@@ -12,7 +12,7 @@ import yaml
 
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
+from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ServicePort
 
 NODE = NodeFacts(
@@ -29,7 +29,7 @@ ADDRESSES: dict[str, tuple[str, str]] = {
     "node": ("192.168.99.1", "fd99::1"),
     "outside": ("192.168.99.2", "fd99::2"),
 }
-_NODE_OF = {"one": "n1", "two": "n1", "far": "n2"}
+_NODE_OF = {"one": "n1", "two": "n1", "far": "n2", "node": "n1"}
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +60,8 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
 
     def by(self, plane: str) -> "Packet":
         """What must become of it in a data plane."""
+    bound: str = ""
+    """The address that the source uses of those it has; empty: its usual one."""
         other = self.differs.get(plane)
         if other is None:
             return self
@@ -91,6 +93,8 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
     def __str__(self) -> str:
         return f"{self.source} to {self.target}/{self.protocol}"
 
+        if self.bound:
+            return self.bound
 
 class Case(msgspec.Struct, frozen=True):
     """A set of Services and packets."""
@@ -110,8 +114,8 @@ class Case(msgspec.Struct, frozen=True):
         """The resolved Services by key."""
         found: dict[str, tuple[ServicePort, ...]] = {}
         for service in self.services:
-            own = [s for s in self.slices if s.metadata.labels[SERVICE_NAME_LABEL] == service.metadata.name]
-            found[f"default/{service.metadata.name}"] = resolve(service, own, node or self.node)
+            key = f"default/{service.metadata.name}"
+            found[key] = resolve(service, [s for s in self.slices if service_of(s) == key], node or self.node)
         return found
 
 
@@ -127,7 +131,7 @@ def parse_case(document: dict[str, Any]) -> Case:
     for entry in document["services"]:
         endpoints = document["endpoints"].get(entry["name"])
         if endpoints is not None:
-            slices.extend(_slice(entry, endpoints, family) for family in (0, 1))
+            slices += _slices(entry, endpoints)
     packets = msgspec.convert(document["packets"], tuple[Packet, ...])
     node = msgspec.convert(msgspec.to_builtins(NODE) | document.get("node", {}), NodeFacts)
     return Case(document["name"], services, tuple(slices), packets, node)
@@ -170,17 +174,29 @@ def _port(port: dict[str, Any]) -> api.ServicePort:
     )
 
 
-def _slice(entry: dict[str, Any], endpoints: list[dict[str, Any]], family: int) -> api.EndpointSlice:
+def _slices(entry: dict[str, Any], endpoints: list[dict[str, Any]]) -> list[api.EndpointSlice]:
+    """One slice of each family, or those that are written as ``{of: [endpoints], ports: {name: number}, labels: {}}``."""
+    pieces = endpoints if endpoints and "of" in endpoints[0] else [{"of": endpoints}]
+    return [_slice(entry, piece, (family, index)) for index, piece in enumerate(pieces) for family in (0, 1)]
+
+
+def _slice(entry: dict[str, Any], piece: dict[str, Any], place: tuple[int, int]) -> api.EndpointSlice:
+    family, index = place
+    numbers = piece.get("ports", {})
     ports = tuple(
-        api.EndpointPort(name=p.get("name", ""), protocol=p.get("protocol", "TCP"), port=p.get("target", 8080))
+        api.EndpointPort(
+            name=p.get("name", ""),
+            protocol=p.get("protocol", "TCP"),
+            port=numbers.get(p.get("name", ""), p.get("target", 8080)),
+        )
         for p in entry["ports"]
     )
-    name = f"{entry['name']}-{family}"
-    meta = ObjectMeta(name=name, namespace="default", labels={SERVICE_NAME_LABEL: entry["name"]})
+    name = f"{entry['name']}-{family}" + (f"-{index}" if index else "")
+    labels = {SERVICE_NAME_LABEL: entry["name"]} | piece.get("labels", {})
     return api.EndpointSlice(
-        metadata=meta,
+        metadata=ObjectMeta(name=name, namespace="default", labels=labels),
         address_type="IPv6" if family else "IPv4",
-        endpoints=tuple(_endpoint(endpoint, family) for endpoint in endpoints),
+        endpoints=tuple(_endpoint(endpoint, family) for endpoint in piece["of"]),
         ports=ports,
     )
 

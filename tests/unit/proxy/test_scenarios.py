@@ -16,7 +16,8 @@ PODS = {"one", "two", "far"}
 
 
 def judge(outcome: Outcome) -> str:
-    if outcome.verdict == "reject" or (outcome.delivered and outcome.verdict == "accept"):
+    served = outcome.packet.destination_port in (8080, 8081)
+    if outcome.verdict == "reject" or (outcome.delivered and outcome.verdict == "accept" and not served):
         return "refused"
     if outcome.verdict == "drop":
         return "dropped"
