@@ -1,0 +1,269 @@
+"""Sets of addresses and ports that iptables rules match, as ipset(8) has them: values, text form, parser.
+
+The text form is that of ``ipset save``::
+
+    create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem 65536
+    add KUBE-CLUSTER-IP 10.96.0.10,tcp:80
+
+Elements are texts in the kernel's own form (:func:`element_text`), so equal elements are equal texts: addresses are
+canonical, networks have no host bits and no length when they are one address, protocols are in lower case. The kernel
+keeps elements in no order; the text form sorts them. What is not in the text form, and is passed over by the parser:
+``bucketsize``, ``initval`` (the kernel's choice) and counters.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from ipaddress import ip_address, ip_network
+from typing import Any, Literal
+
+import msgspec
+
+Family = Literal["inet", "inet6"]
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "hash:ip": ("ip",),
+    "hash:ip,port": ("ip", "port"),
+    "hash:ip,port,ip": ("ip", "port", "ip"),
+    "hash:ip,port,net": ("ip", "port", "net"),
+    "hash:net": ("net",),
+    "bitmap:port": ("number",),
+}
+"""The types that are known, with the parts of an element."""
+
+NAME_MAX = 31
+"""Bytes of a name: IPSET_MAXNAMELEN of linux/netfilter/ipset/ip_set.h, without the closing zero."""
+COMMENT_MAX = 255
+
+PROTOCOLS: dict[str, int] = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132, "udplite": 136}
+"""Those with a name here; others are numbers. ``icmp:8/0`` is type and code."""
+
+
+class Element(msgspec.Struct, frozen=True, gc=False):
+    """What an element says beside its key."""
+
+    timeout_s: int | None = None
+    """Seconds until it goes by itself, 0: never; None in a set without timeouts, or for the set's own."""
+    comment: str = ""
+    nomatch: bool = False
+    """An exception in a set of networks."""
+
+    def options(self) -> str:
+        """As it stands behind the key, with a space before it; empty for a plain one."""
+        timeout = f" timeout {self.timeout_s}" if self.timeout_s is not None else ""
+        nomatch = " nomatch" if self.nomatch else ""
+        return timeout + nomatch + (f' comment "{self.comment}"' if self.comment else "")
+
+
+PLAIN = Element()
+
+
+class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One set."""
+
+    name: str
+    kind: str
+    """A key of ``KINDS``."""
+    family: Family = "inet"
+    """Of its addresses; without meaning for ``bitmap:port``."""
+    hashsize: int = 1024
+    """Buckets at the beginning, a power of two; the kernel makes it larger when it is short of them."""
+    maxelem: int = 65536
+    """The kernel refuses more elements."""
+    timeout_s: int | None = None
+    """What an element without one gets, 0: never; None: elements have no timeouts."""
+    comment: bool = False
+    """Whether elements may have comments."""
+    ports: tuple[int, int] = (0, 65535)
+    """First and last of ``bitmap:port``."""
+    elements: Mapping[str, Element] = {}
+
+    @property
+    def declaration(self) -> tuple[object, ...]:
+        """What two sets must have in common for one to become the other by its elements alone."""
+        if self.kind == "bitmap:port":
+            return self.kind, self.ports, self.timeout_s, self.comment
+        return self.kind, self.family, self.maxelem, self.timeout_s, self.comment
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The text, a line at a time."""
+        yield self.created()
+        for key in sorted(self.elements):
+            yield self.added(key)
+
+    def created(self) -> str:
+        """The line that makes it."""
+        if self.kind == "bitmap:port":
+            shape = f"range {self.ports[0]}-{self.ports[1]}"
+        else:
+            shape = f"family {self.family} hashsize {self.hashsize} maxelem {self.maxelem}"
+        timeout = f" timeout {self.timeout_s}" if self.timeout_s is not None else ""
+        return f"create {self.name} {self.kind} {shape}{timeout}" + (" comment" if self.comment else "")
+
+    def added(self, key: str) -> str:
+        """The line that adds one of its elements."""
+        return f"add {self.name} {key}{self.elements[key].options()}"
+
+    def check(self) -> None:
+        """Raises: ValueError for what the kernel would refuse, naming it."""
+        if not 0 < len(self.name.encode()) <= NAME_MAX or self.name.split() != [self.name]:
+            raise ValueError(f"set {self.name!r}: a name is one word of up to {NAME_MAX} bytes")
+        if self.kind not in KINDS:
+            raise ValueError(f"set {self.name}: type {self.kind!r} is none of {', '.join(KINDS)}")
+        for key, element in self.elements.items():
+            self._check_element(key, element)
+
+    def _check_element(self, key: str, element: Element) -> None:
+        where = f"set {self.name}: element {key!r}"
+        try:
+            canonical = element_text(self.kind, key)
+        except ValueError as failure:
+            raise ValueError(f"{where}: {failure}") from failure
+        if canonical != key:
+            raise ValueError(f"{where}: is written {canonical}")
+        if element.comment and not self.comment:
+            raise ValueError(f"{where}: the set has no comments")
+        if set(element.comment) & set('"\n') or len(element.comment.encode()) > COMMENT_MAX:
+            raise ValueError(f"{where}: a comment is a line of up to {COMMENT_MAX} bytes without double quotes")
+        if element.timeout_s is not None and self.timeout_s is None:
+            raise ValueError(f"{where}: the set has no timeouts")
+        if element.nomatch and "net" not in KINDS[self.kind]:
+            raise ValueError(f"{where}: nomatch is for networks")
+
+
+def plain(keys: Iterable[str]) -> dict[str, Element]:
+    """Elements that are keys and nothing else."""
+    return dict.fromkeys(keys, PLAIN)
+
+
+def element_text(kind: str, text: str) -> str:
+    """The canonical form of an element.
+
+    Raises: ValueError.
+    """
+    parts = KINDS[kind]
+    words = text.split(",")
+    if len(words) != len(parts):
+        raise ValueError(f"{kind} has {len(parts)} parts")
+    return ",".join(_PARTS[part](word) for part, word in zip(parts, words, strict=True))
+
+
+def _network(word: str) -> str:
+    network = ip_network(word)
+    if not network.prefixlen:
+        raise ValueError("the kernel takes no network of length 0; two of length 1 mean the same")
+    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
+
+
+def _port(word: str) -> str:
+    protocol, separator, port = word.partition(":")
+    name = protocol.lower() if separator else "tcp"
+    known = PROTOCOLS.get(name)
+    if known is None and not (name.isdecimal() and 0 < int(name) < 256):
+        raise ValueError(f"{protocol!r} is not a protocol")
+    text = port if separator else word
+    if name.startswith("icmp"):
+        kind, _, code = text.partition("/")
+        return f"{name}:{_within(kind, 255)}/{_within(code, 255)}"
+    return f"{name}:{_within(text, 65535)}"
+
+
+def _within(word: str, most: int) -> int:
+    if not word.isdecimal() or int(word) > most:
+        raise ValueError(f"{word!r} is not a number from 0 to {most}")
+    return int(word)
+
+
+_PARTS: dict[str, Callable[[str], str]] = {
+    "ip": lambda word: str(ip_address(word)),
+    "net": _network,
+    "port": _port,
+    "number": lambda word: str(_within(word, 65535)),
+}
+
+
+_WORD = re.compile(r'"([^"]*)"|(\S+)')
+"""ipset(8) knows quotes and nothing that takes away their meaning."""
+
+
+def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
+    """The sets in a text form, such as what ``ipset save`` prints.
+
+    Raises: ValueError naming the line that is wrong.
+    """
+    sets: dict[str, IpSet] = {}
+    elements: dict[str, dict[str, Element]] = {}
+    for line in lines:
+        words = [plain or quoted for quoted, plain in _WORD.findall(line)]
+        if not words:
+            continue
+        try:
+            verb, name, what, *rest = words
+            if verb == "create":
+                sets[name] = _parse_created(name, what, rest)
+                elements[name] = {}
+            elif verb == "add":
+                elements[name][element_text(sets[name].kind, what)] = _parse_element(rest)
+            else:
+                raise ValueError(f"{verb} is neither create nor add")
+        except KeyError as failure:
+            raise ValueError(f"{line!r}: set {failure} was not created") from failure
+        except ValueError as failure:
+            raise ValueError(f"{line!r}: {failure}") from failure
+    return tuple(msgspec.structs.replace(each, elements=elements[name]) for name, each in sets.items())
+
+
+_PASSED_OVER = ("bucketsize", "initval", "packets", "bytes")
+
+
+def _options(words: list[str], flags: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Pairs of an option and its word; the flags have none."""
+    rest = iter(words)
+    for word in rest:
+        if word in flags:
+            yield word, ""
+            continue
+        value = next(rest, None)
+        if value is None:
+            raise ValueError(f"{word} is followed by nothing")
+        if word not in _PASSED_OVER:
+            yield word, value
+
+
+def _parse_created(name: str, kind: str, words: list[str]) -> IpSet:
+    if kind not in KINDS:
+        raise ValueError(f"type {kind!r} is none of {', '.join(KINDS)}")
+    fields: dict[str, Any] = {}
+    for word, value in _options(words, ("comment", "counters")):
+        if word == "family":
+            if value not in ("inet", "inet6"):
+                raise ValueError(f"family {value!r} is neither inet nor inet6")
+            fields["family"] = value
+        elif word in ("hashsize", "maxelem"):
+            fields[word] = _within(value, 0xFFFFFFFF)
+        elif word == "timeout":
+            fields["timeout_s"] = _within(value, 0xFFFFFFFF)
+        elif word == "range":
+            first, _, last = value.partition("-")
+            fields["ports"] = (_within(first, 65535), _within(last, 65535))
+        elif word == "comment":
+            fields["comment"] = True
+        elif word != "counters":
+            raise ValueError(f"unknown option {word!r}")
+    return IpSet(name=name, kind=kind, **fields)
+
+
+def _parse_element(words: list[str]) -> Element:
+    fields: dict[str, Any] = {}
+    for word, value in _options(words, ("nomatch",)):
+        if word == "timeout":
+            fields["timeout_s"] = _within(value, 0xFFFFFFFF)
+        elif word == "nomatch":
+            fields["nomatch"] = True
+        elif word == "comment":
+            fields["comment"] = value
+        else:
+            raise ValueError(f"unknown option {word!r}")
+    return Element(**fields) if fields else PLAIN
