@@ -175,7 +175,7 @@ def _port(port: dict[str, Any]) -> api.ServicePort:
 
 
 def _slices(entry: dict[str, Any], endpoints: list[dict[str, Any]]) -> list[api.EndpointSlice]:
-    """One slice of each family, or those that are written as ``{of: [endpoints], ports: {name: number}, labels: {}}``."""
+    """One slice of each family, or those written as ``{of: [endpoints], ports: {name: number}, labels: {}}``."""
     pieces = endpoints if endpoints and "of" in endpoints[0] else [{"of": endpoints}]
     return [_slice(entry, piece, (family, index)) for index, piece in enumerate(pieces) for family in (0, 1)]
 

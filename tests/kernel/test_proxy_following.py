@@ -1,0 +1,274 @@
+"""A whole proxy on sources changed by hand, through every data plane: what changes in the API changes for clients.
+
+The clients keep their sockets, or go on connecting, while endpoints come, move and go.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kernel.serviceworld import PODS, Collection, World, inside, path, until
+
+from podwire.kernel import netns
+from podwire.model import service as api
+from podwire.model.meta import ObjectMeta
+from podwire.proxy.flows import flow_cleaner
+from podwire.proxy.registry import DATAPLANES, open_dataplane
+from podwire.proxy.runner import ServiceProxy, Sources
+from podwire.runtime.clock import SystemClock
+from podwire.testing.servicecases import ADDRESSES, NODE, Case, parse_case
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        yield made
+
+
+@pytest.fixture(params=DATAPLANES)
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = open_dataplane(request.param, NODE, path("node"))
+    yield made
+    made.remove()
+    made.close()
+
+
+def case(endpoints: list[dict[str, Any]], **spec: Any) -> Case:
+    service = {"name": "web", "clusterIP": "10.96.0.10", "ports": [{"port": 80}], **spec}
+    return parse_case({"name": "web", "services": [service], "endpoints": {"web": endpoints}, "packets": []})
+
+
+class Api:
+    """The sources of a proxy."""
+
+    def __init__(self) -> None:
+        self.services, self.slices, self.nodes = Collection(), Collection(), Collection()
+
+    def apply(self, wanted: Case, *, services: bool = True) -> None:
+        """Has the sources hold the case, a slice after the other."""
+        if services:
+            for service in wanted.services:
+                self.services.put(f"default/{service.metadata.name}", service)
+        pieces = {f"default/{piece.metadata.name}": piece for piece in wanted.slices}
+        for key, piece in pieces.items():
+            if self.slices.objects.get(key) != piece:
+                self.slices.put(key, piece)
+        for key in [*self.slices.objects]:
+            if key not in pieces:
+                self.slices.put(key, None)
+
+
+@contextlib.asynccontextmanager
+async def following(plane: Any) -> AsyncIterator[Api]:
+    sources = Api()
+    cleaner = flow_cleaner(lambda: NODE.addresses, path("node"))
+    proxy = ServiceProxy(Sources(sources.services, sources.slices, sources.nodes), plane, NODE, SystemClock(), cleaner)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(proxy.run())
+        for source in (sources.services, sources.slices, sources.nodes):
+            source.synced.set()
+        await proxy.programmed.wait()
+        yield sources
+        running.cancel()
+
+
+class Talker:
+    """A UDP client that keeps its socket, and with it its port."""
+
+    def __init__(self, source: str, address: str, port: int) -> None:
+        with netns.inside(path(source)):
+            self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.settimeout(0.2)
+        self.sock.connect((address, port))
+
+    def ask(self) -> str:
+        """Who answers and on which port; empty: nobody."""
+        try:
+            with contextlib.suppress(PermissionError):
+                self.sock.send(b"x")
+            words = self.sock.recv(100).decode().split()
+        except OSError:
+            return ""
+        return f"{words[0]}:{words[2]}"
+
+
+UDP = [{"port": 53, "protocol": "UDP", "nodePort": 30053}]
+LOCAL = {"internalTrafficPolicy": "Local"}
+WAYS = [
+    ("one", "10.96.0.10", 53, {}),
+    ("far", "10.96.0.10", 53, {}),
+    ("node", "10.96.0.10", 53, {}),
+    ("node", "10.96.0.10", 53, LOCAL),
+    ("outside", "192.168.99.1", 30053, {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "address", "port", "policy"), WAYS, ids=[f"{w[0]}-{w[2]}-{bool(w[3])}" for w in WAYS]
+)
+def test_a_udp_client_with_one_socket_finds_the_endpoint_of_the_moment(
+    world: World, plane: Any, source: str, address: str, port: int, policy: dict[str, str]
+) -> None:
+    """Also one that sent before there was any, and one whose endpoint's port changes."""
+
+    def at(*endpoints: dict[str, Any], number: int = 8080) -> Case:
+        pieces = [{"of": list(endpoints), "ports": {"": number}}]
+        return case(pieces, type="NodePort", ports=UDP, **policy)
+
+    async def scenario() -> None:
+        async with following(plane) as sources:
+            talker = Talker(source, address, port)
+            with contextlib.closing(talker.sock):
+                sources.apply(at({"pod": "two", "ready": False, "serving": False}))
+                for _ in range(3):
+                    assert await asyncio.to_thread(talker.ask) == ""
+                    await asyncio.sleep(0.02)
+                for endpoints, number, wanted in (
+                    (({"pod": "two"},), 8080, "two:8080"),
+                    (({"pod": "one"},), 8080, "one:8080"),
+                    (({"pod": "one"},), 8081, "one:8081"),
+                    ((), 8081, ""),
+                    (({"pod": "two"},), 8080, "two:8080"),
+                ):
+                    sources.apply(at(*endpoints, number=number))
+                    await until(lambda wanted=wanted: talker.ask() == wanted)
+
+    asyncio.run(scenario())
+
+
+class Connecting(threading.Thread):
+    """Connects all the while, and counts who answered."""
+
+    def __init__(self, world: World, source: str, address: str, port: int) -> None:
+        super().__init__()
+        self.way = (source, address, port)
+        self.world, self.seen, self.stopping = world, Counter[str](), False
+
+    def run(self) -> None:
+        while not self.stopping:
+            self.seen[self.world.connect(*self.way)[0]] += 1
+
+    def __enter__(self) -> "Connecting":
+        self.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.stopping = True
+        self.join()
+
+
+def test_an_endpoint_that_moves_to_another_slice_is_never_missed(world: World, plane: Any) -> None:
+    """Slices are changed one after the other, the one that takes it in first."""
+
+    def at(first: bool, second: bool) -> Case:
+        return case([{"of": [{"pod": "one"}] * first}, {"of": [{"pod": "one"}] * second}])
+
+    async def scenario() -> None:
+        async with following(plane) as sources:
+            sources.apply(at(True, False))
+            await until(lambda: world.connect("far", "10.96.0.10", 80)[0] == "one")
+            with Connecting(world, "far", "10.96.0.10", 80) as client:
+                for _ in range(8):
+                    for first, second in ((True, True), (False, True), (True, True), (True, False)):
+                        sources.apply(at(first, second))
+                        await asyncio.sleep(0.03)
+            assert set(client.seen) == {"one"}
+            assert client.seen["one"] > 20
+
+    asyncio.run(scenario())
+
+
+def test_policies_ranges_and_labels_are_followed(world: World, plane: Any) -> None:
+    """A change of the Service alone changes who gets in."""
+    both: list[dict[str, Any]] = [{"pod": "far"}]
+    balanced = {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}], "ingress": ["203.0.113.8"]}
+
+    def seen() -> str:
+        places = {"vip": ("10.96.0.10", 80), "node": ("192.168.99.1", 30080), "balancer": ("203.0.113.8", 80)}
+        return " ".join(name for name, (a, p) in places.items() if world.connect("outside", a, p)[0] in PODS)
+
+    async def scenario() -> None:
+        async with following(plane) as sources:
+            for spec, wanted in (
+                ({}, "vip node balancer"),
+                ({"externalTrafficPolicy": "Local"}, "vip"),
+                ({}, "vip node balancer"),
+                ({"sourceRanges": ["192.168.99.2/32"]}, "vip node balancer"),
+                ({"sourceRanges": ["198.51.100.0/24"]}, "vip node"),
+                ({}, "vip node balancer"),
+                ({"internalTrafficPolicy": "Local"}, "node balancer"),
+                ({"ingress": []}, "vip node"),
+                ({"ingress": [{"ip": "203.0.113.8", "ipMode": "Proxy"}]}, "vip node"),
+                ({"labels": {"service.kubernetes.io/service-proxy-name": "other"}}, ""),
+                ({}, "vip node balancer"),
+            ):
+                sources.apply(case(both, **(balanced | spec)))
+                await until(lambda wanted=wanted: seen() == wanted, 8.0)
+
+    asyncio.run(scenario())
+
+
+def test_an_endpoint_that_becomes_ready_or_goes_is_followed(world: World, plane: Any) -> None:
+    """From none to one and back, also where the Service was made again with another address in between."""
+    ready = case([{"pod": "two"}])
+    (service,) = ready.services
+    elsewhere = msgspec.structs.replace(service.spec, cluster_ip="10.96.0.20", cluster_ips=("10.96.0.20",))
+    again = api.Service(metadata=ObjectMeta(name="web", namespace="default", uid="2"), spec=elsewhere)
+
+    def at(address: str) -> str:
+        return world.connect("one", address, 80)[0]
+
+    async def scenario() -> None:
+        async with following(plane) as sources:
+            sources.apply(case([{"pod": "two", "ready": False, "serving": False}]))
+            await until(lambda: at("10.96.0.10") == "refused")
+            sources.apply(ready)
+            await until(lambda: at("10.96.0.10") == "two")
+            sources.apply(case([]))
+            await until(lambda: at("10.96.0.10") == "refused")
+            sources.services.put("default/web", None)
+            sources.services.put("default/web", again)
+            sources.apply(ready, services=False)
+            await until(lambda: at("10.96.0.20") == "two")
+            assert at("10.96.0.10") == "dropped"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_endpoint_gets_its_share(world: World, plane: Any, count: int) -> None:
+    """Of 600 connections each gets what it is due, give or take six standard deviations."""
+    pods = [{"pod": pod} for pod in PODS[:count]]
+    plane.load(case(pods).resolved())
+    tries = 600
+    seen = Counter(world.connect("node", "10.96.0.10", 80)[0] for _ in range(tries))
+    assert set(seen) == set(PODS[:count])
+    due = tries / count
+    spread = 6 * (due * (1 - 1 / count)) ** 0.5
+    assert all(abs(number - due) <= spread for number in seen.values()), seen
+
+
+@pytest.mark.parametrize("name", [name for name in ("iptables",) if name in DATAPLANES])
+def test_a_firewall_that_forwards_nothing_lets_services_through(world: World, name: str) -> None:
+    """As kube-proxy does in its mode iptables, which accepts what it has translated and marked."""
+    plane: Any = open_dataplane(name, NODE, path("node"))
+    inside("node", "iptables", "-P", "FORWARD", "DROP")
+    try:
+        assert world.connect("outside", ADDRESSES["two"][0], 8080)[0] == "dropped"
+        node_port = {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]}
+        plane.load(case([{"pod": "two"}], **node_port).resolved())
+        assert world.connect("outside", "192.168.99.1", 30080)[0] == "two"
+        assert world.connect("outside", ADDRESSES["two"][0], 8080)[0] == "dropped"
+    finally:
+        inside("node", "iptables", "-P", "FORWARD", "ACCEPT")
+        plane.remove()
+        plane.close()
