@@ -1,0 +1,158 @@
+"""Services whose endpoints a test writes itself, and what the first node's agent and kernel make of them."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clusters import address_of, in_node, layout, netns_of, run, server
+from driver import Cluster, eventually, shell_pod
+from load import Load
+
+from podwire.kernel import netns
+from podwire.kernel.nft import Nft
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.kube.resources import ENDPOINTSLICES, SERVICES
+from podwire.runtime.clock import SystemClock
+
+PODS = ("one", "two", "three")
+WEB = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, selector: {tier: web}, ports: [{port: 80}]}
+"""
+
+
+def manifest() -> str:
+    """Three servers on two nodes behind the Service ``web``, and a client on the first node."""
+    servers = "".join(server(name, f"node-{1 + index % 2}", "tier: web") for index, name in enumerate(PODS))
+    client = shell_pod("client", "sleep 3600").replace("spec:", "spec:\n  nodeName: node-1", 1)
+    return f"{servers}{WEB}---{client}"
+
+
+def service(name: str) -> dict[str, Any]:
+    """A Service without a selector: its endpoints are written by the test."""
+    spec = {"ports": [{"name": "http", "port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def piece(name: str, addresses: Sequence[str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": f"{name}-a", "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 80}],
+        "endpoints": [{"addresses": [address]} for address in addresses],
+    }
+
+
+def api(cluster: Cluster, work: Callable[[Client], Awaitable[Any]]) -> Any:
+    """Does something through the API, in this process."""
+
+    async def main() -> Any:
+        client = Client(load_kubeconfig(cluster.kubeconfig), SystemClock())
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(main())
+
+
+@contextmanager
+def made(cluster: Cluster, name: str, *pods: str) -> Iterator[str]:
+    """A Service with these pods as its endpoints; its address."""
+    addresses = [address_of(cluster, pod) for pod in pods]
+
+    async def make(client: Client) -> str:
+        found = await client.create(SERVICES, service(name), "default")
+        await client.create(ENDPOINTSLICES, piece(name, addresses), "default")
+        return str(found["spec"]["clusterIP"])
+
+    try:
+        yield api(cluster, make)
+    finally:
+        cluster.run(["kubectl", "delete", f"service/{name}", f"endpointslice/{name}-a", "--ignore-not-found"])
+
+
+def set_endpoints(cluster: Cluster, name: str, *pods: str) -> None:
+    addresses = [address_of(cluster, pod) for pod in pods]
+    api(cluster, lambda client: client.update(ENDPOINTSLICES, piece(name, addresses), "default", name=f"{name}-a"))
+
+
+@contextmanager
+def churn(cluster: Cluster, name: str) -> Iterator[None]:
+    """The endpoints of a Service change every few milliseconds; every choice of two of the pods is right."""
+    addresses = [address_of(cluster, pod) for pod in PODS]
+    ending = threading.Event()
+
+    async def work(client: Client) -> None:
+        turn = 0
+        while not ending.is_set():
+            turn += 1
+            chosen = [addresses[turn % 3], addresses[(turn + 1) % 3]]
+            await client.update(ENDPOINTSLICES, piece(name, chosen), "default", name=f"{name}-a")
+            await asyncio.sleep(0.005)
+
+    thread = threading.Thread(target=api, args=(cluster, work))
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def agent(cluster: Cluster, node: str = "node-1") -> int:
+    record = json.loads((Path(layout(cluster).run) / f"processes/agent-{node}.json").read_text())
+    return int(record["pid"])
+
+
+def ready(cluster: Cluster) -> bool:
+    """Whether the agent of the first node says that all is in force."""
+    code = in_node(
+        cluster, "node-1", "sh", "-c", "curl -so /dev/null -w '%{http_code}' http://127.0.0.1:9440/readyz || true"
+    )
+    return code == "200"
+
+
+def another(cluster: Cluster, killed: int) -> None:
+    """Waits until another agent runs and is ready."""
+    eventually(lambda: agent(cluster) != killed and ready(cluster))
+
+
+def differences(cluster: Cluster) -> str:
+    """How the kernel of the first node differs from what Services want, which a fresh plan computed."""
+    return run("state", "--name", cluster.name, "node-1", "--part", "proxy", "--diff").stdout
+
+
+def in_force(cluster: Cluster) -> bool:
+    return ready(cluster) and differences(cluster) == ""
+
+
+def load(cluster: Cluster, address: str) -> Load:
+    """Connections from the client's pod."""
+    return Load(netns_of(cluster, "client"), address)
+
+
+def answered(cluster: Cluster, address: str) -> bool:
+    """Whether a new connection is answered."""
+    with netns.inside(netns_of(cluster, "client")):
+        sock = socket.socket()
+    with sock:
+        sock.settimeout(1)
+        return sock.connect_ex((address, 80)) == 0
+
+
+def generation(cluster: Cluster) -> int:
+    """Grows with everything that anybody writes to nftables on the first node."""
+    with Nft(Path(layout(cluster).netns("node-1"))) as nft:
+        return nft.generation()

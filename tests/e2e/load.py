@@ -1,0 +1,105 @@
+"""Many connections to one address at once: some that stay and talk all the while, and new ones as fast as they come."""
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+
+from podwire.kernel import netns
+
+LINE = b"podwire-probe\n"
+PACE_S = 0.002
+PATIENCE_S = 5.0
+LATE_S = 0.5
+"""A connection that took longer was sent its first packet twice: the kernel waits a second."""
+
+
+class Load:
+    """Runs inside a ``with``; ``problems`` then says what was refused, lost or broken."""
+
+    def __init__(self, namespace: Path | None, address: str, port: int = 80, *, standing: int = 10) -> None:
+        self._namespace = namespace
+        self._target = (address, port)
+        self._ending = threading.Event()
+        self._standing = standing
+        self._threads = [threading.Thread(target=self._renew) for _ in range(2)]
+        self._threads.append(threading.Thread(target=self._stay))
+        self._begun = time.monotonic()
+        self.problems: list[str] = []
+        self.made = 0
+        self.late = 0
+        self.said = 0
+        self.seen: dict[str, float] = {}
+        """When each pod answered a new connection for the last time."""
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        self.go_on(5)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def go_on(self, connections: int = 50) -> None:
+        """Waits until so many more connections were made and every standing one was used twice, or 20 s."""
+        made, said = self.made + connections, self.said + 2 * self._standing
+        deadline = time.monotonic() + 20
+        while (self.made < made or self.said < said) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def answering(self, since: float) -> set[str]:
+        """The pods that answered new connections made after a moment."""
+        return {pod for pod, when in tuple(self.seen.items()) if when > since}
+
+    def _connect(self) -> socket.socket:
+        with netns.inside(self._namespace):
+            sock = socket.socket()
+        sock.settimeout(PATIENCE_S)
+        try:
+            sock.connect(self._target)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def _problem(self, what: str, failure: Exception) -> None:
+        self.problems.append(f"{what} at {time.monotonic() - self._begun:.2f} s: {failure!r}")
+
+    def _stay(self) -> None:
+        try:
+            socks = [self._connect() for _ in range(self._standing)]
+        except OSError as failure:
+            self._problem("first connections", failure)
+            return
+        files = [sock.makefile("rb") for sock in socks]
+        while not self._ending.is_set() and files:
+            for sock, replies in zip(tuple(socks), tuple(files), strict=True):
+                if self._ending.wait(PACE_S):
+                    break
+                try:
+                    sock.sendall(LINE)
+                    if not replies.readline():
+                        raise ConnectionResetError("closed by the server")
+                    self.said += 1
+                except OSError as failure:
+                    self._problem("established connection", failure)
+                    socks.remove(sock)
+                    files.remove(replies)
+        for each in (*files, *socks):
+            each.close()
+
+    def _renew(self) -> None:
+        while not self._ending.wait(PACE_S):
+            begun = time.monotonic()
+            try:
+                with self._connect() as sock, sock.makefile("rb") as replies:
+                    sock.sendall(LINE)
+                    self.seen[json.loads(replies.readline())["pod"]] = begun
+                self.made += 1
+                self.late += time.monotonic() - begun > LATE_S
+            except (OSError, ValueError) as failure:
+                self._problem("new connection", failure)

@@ -1,0 +1,92 @@
+"""The agent of a node is killed while Services serve: nobody notices, and what changed meanwhile is in force after.
+
+Connections are counted: new ones all the time, and some that stay. The client's node is ``node-1``.
+"""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from byhand import (
+    PODS,
+    agent,
+    another,
+    answered,
+    churn,
+    generation,
+    in_force,
+    load,
+    made,
+    manifest,
+    set_endpoints,
+)
+from clusters import netns_of, own_name, running
+from driver import Cluster, eventually
+from load import Load
+
+from podwire.kernel import netns
+
+NAME = own_name("svcfault")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running(NAME, "--nodes", "2", stdin=manifest()) as made_now:
+        yield made_now
+
+
+def test_an_agent_killed_again_and_again_while_endpoints_change(cluster: Cluster) -> None:
+    with made(cluster, "busy", *PODS) as address, load(cluster, address) as flow:
+        with churn(cluster, "busy"):
+            for _ in range(3):
+                killed = agent(cluster)
+                os.kill(killed, signal.SIGKILL)
+                another(cluster, killed)
+                flow.go_on()
+        set_endpoints(cluster, "busy", "two")
+        since = time.monotonic()
+        eventually(lambda: in_force(cluster))
+        eventually(lambda: flow.answering(time.monotonic() - 0.3) == {"two"})
+    assert flow.problems == []
+    assert flow.late == 0
+    assert flow.made > 300 and flow.said > 300 and flow.answering(since) >= {"two"}
+
+
+def test_what_went_while_the_agent_was_down_goes_and_what_talks_goes_on(cluster: Cluster) -> None:
+    with made(cluster, "gone", "one") as gone, made(cluster, "moved", "one") as moved:
+        eventually(lambda: answered(cluster, gone) and answered(cluster, moved))
+        with Load(netns_of(cluster, "client"), moved) as flow:
+            with netns.inside(netns_of(cluster, "client")):
+                talk = socket.create_connection((gone, 80), 3)
+            with talk, talk.makefile("rb") as replies:
+                killed = agent(cluster)
+                os.kill(killed, signal.SIGSTOP)
+                cluster.kubectl("delete", "service/gone", "endpointslice/gone-a")
+                set_endpoints(cluster, "moved", "three")
+                with made(cluster, "new", "two") as new:
+                    os.kill(killed, signal.SIGKILL)
+                    another(cluster, killed)
+                    eventually(lambda: in_force(cluster))
+                    assert answered(cluster, new)
+                    assert not answered(cluster, gone)
+                talk.sendall(b"podwire-probe\n")
+                assert json.loads(replies.readline())["pod"] == "one"
+            eventually(lambda: flow.answering(time.monotonic() - 0.3) == {"three"})
+    assert flow.problems == []
+
+
+def test_a_restart_with_nothing_to_do_writes_nothing(cluster: Cluster) -> None:
+    eventually(lambda: in_force(cluster))
+    before = generation(cluster)
+    with load(cluster, cluster.get("service", "web")["spec"]["clusterIP"]) as flow:
+        for _ in range(2):
+            killed = agent(cluster)
+            os.kill(killed, signal.SIGKILL)
+            another(cluster, killed)
+            flow.go_on()
+    assert (flow.problems, flow.late) == ([], 0)
+    assert generation(cluster) == before

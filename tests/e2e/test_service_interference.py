@@ -1,0 +1,186 @@
+"""What comes from outside while Services serve: no API, a kernel that refuses, others who take rules away, a storm.
+
+Connections are counted: new ones all the time, and some that stay. The client's node is ``node-1``.
+"""
+
+import asyncio
+import ctypes
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from byhand import (
+    PODS,
+    agent,
+    answered,
+    api,
+    in_force,
+    load,
+    made,
+    manifest,
+    piece,
+    set_endpoints,
+)
+from clusters import address_of, in_node, own_name, running
+from driver import Cluster, eventually
+
+from podwire.kube.client import Client
+from podwire.kube.resources import ENDPOINTSLICES
+
+NAME = own_name("svcouter")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PIDFD_GETFD = 438
+_NETLINK_NETFILTER = 12
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running(NAME, "--nodes", "2", stdin=manifest()) as made_now:
+        yield made_now
+
+
+@contextmanager
+def away(cluster: Cluster) -> Iterator[None]:
+    """Nothing comes from the API to the first node, and nothing gets there."""
+    rules = " ".join(
+        f"chain {hook} {{ type filter hook {hook} priority 0; tcp {port} 6443 drop; }};"
+        for hook, port in (("input", "sport"), ("output", "dport"))
+    )
+    in_node(cluster, "node-1", "nft", f"table ip away {{ {rules} }}")
+    try:
+        yield
+    finally:
+        in_node(cluster, "node-1", "nft", "delete", "table", "ip", "away")
+
+
+def test_a_node_without_the_api_goes_on_and_catches_up(cluster: Cluster) -> None:
+    with made(cluster, "far", "one", "two") as address, made(cluster, "leaving", "one") as leaving:
+        eventually(lambda: answered(cluster, leaving))
+        with load(cluster, address) as flow:
+            with away(cluster):
+                set_endpoints(cluster, "far", "three")
+                cluster.kubectl("delete", "service/leaving", "endpointslice/leaving-a")
+                flow.go_on(200)
+                assert flow.answering(time.monotonic() - 0.5) <= {"one", "two"}
+                assert answered(cluster, leaving)
+                killed = agent(cluster)
+                os.kill(killed, signal.SIGKILL)
+                eventually(lambda: agent(cluster) != killed)
+                time.sleep(3)
+                flow.go_on(200)
+                assert flow.answering(time.monotonic() - 0.5) == {"one", "two"}
+                assert answered(cluster, leaving)
+            eventually(lambda: in_force(cluster), within=60)
+            eventually(lambda: flow.answering(time.monotonic() - 0.3) == {"three"})
+            assert not answered(cluster, leaving)
+    assert (flow.problems, flow.late) == ([], 0)
+
+
+def netfilter_sockets(pid: int) -> list[socket.socket]:
+    """Another process's nfnetlink sockets, as descriptors of this one."""
+    found = []
+    handle = os.pidfd_open(pid)
+    try:
+        for name in Path(f"/proc/{pid}/fd").iterdir():
+            number = _LIBC.syscall(_PIDFD_GETFD, handle, int(name.name), 0)
+            if number < 0:
+                continue
+            try:
+                sock = socket.socket(fileno=number)
+            except OSError:
+                os.close(number)
+                continue
+            if (sock.family, sock.proto) == (socket.AF_NETLINK, _NETLINK_NETFILTER):
+                found.append(sock)
+            else:
+                sock.close()
+    finally:
+        os.close(handle)
+    return found
+
+
+@contextmanager
+def refusing(cluster: Cluster) -> Iterator[None]:
+    """The kernel refuses what the agent of the first node sends it about rules: nobody is at the other end."""
+    sockets = netfilter_sockets(agent(cluster))
+    assert sockets
+    for sock in sockets:
+        sock.connect((0x7FFFFFF0, 0))
+    try:
+        yield
+    finally:
+        for sock in sockets:
+            sock.connect((0, 0))
+            sock.close()
+
+
+def events(cluster: Cluster, reason: str) -> list[Any]:
+    selector = f"involvedObject.kind=Node,involvedObject.name=node-1,reason={reason}"
+    items: list[Any] = cluster.get("events", "-A", "--field-selector", selector)["items"]
+    return items
+
+
+def test_rules_that_the_kernel_refuses_leave_the_last_ones_in_force(cluster: Cluster) -> None:
+    with made(cluster, "last", "one") as address, load(cluster, address) as flow:
+        with refusing(cluster):
+            set_endpoints(cluster, "last", "two")
+            (event,) = eventually(lambda: events(cluster, "ServicesNotProgrammed"))
+            assert event["type"] == "Warning"
+            assert "Services stay as they were" in event["message"]
+            failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
+            assert metric(cluster, failures) > 0
+            flow.go_on(100)
+            assert flow.answering(time.monotonic() - 0.5) == {"one"}
+        eventually(lambda: flow.answering(time.monotonic() - 0.3) == {"two"})
+        eventually(lambda: in_force(cluster))
+    assert (flow.problems, flow.late) == ([], 0)
+
+
+def metric(cluster: Cluster, name: str) -> float:
+    """A metric of the first node's agent, over all its labels the largest."""
+    text = in_node(cluster, "node-1", "curl", "-s", "http://127.0.0.1:9440/metrics")
+    return max(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? ([0-9.e+-]+)$", text, re.MULTILINE))
+
+
+def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
+    with made(cluster, "flushed", "one", "two") as address, load(cluster, address) as flow:
+        for _ in range(10):
+            in_node(cluster, "node-1", "nft", "flush", "ruleset")
+            flow.go_on()
+        eventually(lambda: in_force(cluster))
+        failed = len(flow.problems)
+        flow.go_on(200)
+        assert len(flow.problems) == failed
+    # What comes between the flush and the agent finds no rules: a few of the connections of that moment are refused.
+    assert [problem for problem in flow.problems if "established" in problem] == []
+    assert failed < flow.made / 10
+
+
+def test_a_storm_of_changes_is_gathered_and_ends_right(cluster: Cluster) -> None:
+    addresses = [address_of(cluster, pod) for pod in PODS]
+    begun, changes = metric(cluster, "kubeproxy_sync_proxy_rules_duration_seconds_count"), 3000
+
+    async def storm(client: Client) -> None:
+        turns = iter(range(changes))
+
+        async def write() -> None:
+            for turn in turns:
+                await client.update(ENDPOINTSLICES, piece("storm", [addresses[turn % 3]]), "default", name="storm-a")
+
+        await asyncio.gather(*(write() for _ in range(16)))
+
+    with made(cluster, "storm", *PODS) as address, load(cluster, address) as flow:
+        api(cluster, storm)
+        set_endpoints(cluster, "storm", "three")
+        eventually(lambda: in_force(cluster))
+        eventually(lambda: flow.answering(time.monotonic() - 0.3) == {"three"})
+    assert (flow.problems, flow.late) == ([], 0)
+    commits = metric(cluster, "kubeproxy_sync_proxy_rules_duration_seconds_count") - begun
+    assert commits < changes / 2
