@@ -107,24 +107,28 @@ def choose(place: Path | str | None = None) -> Programs:
     for programs in (nft, legacy):
         if programs is None:
             continue
-        problem = _try(programs, place)
+        problem = _try(programs)
         if not problem:
             return programs
         reasons.append(problem)
     raise Unsupported("iptables", detail="; ".join(reasons))
 
 
-def _try(programs: Programs, place: Path | str | None) -> str:
-    """Why a kind does not work here; empty when it does. Nothing is changed: the text is tested only."""
-    if programs.kind == "nft":
-        try:
-            Nft(place).close()
-        except KernelError as failure:
-            return f"nft: {failure.detail or failure}"
-    with netns.inside(place):
-        tried = call(
-            (programs.restore["ip"], "--noflush", "--test"), env=_environment(), stdin=_PROBE, timeout_s=_TIMEOUT_S
-        )
+def _try(programs: Programs) -> str:
+    """Why a kind does not work here; empty when it does. It is tried in a namespace of its own, and for both tables."""
+    descriptor = netns.create_anonymous()
+    try:
+        if programs.kind == "nft":
+            try:
+                Nft(descriptor).close()
+            except KernelError as failure:
+                return f"nft: {failure.detail or failure}"
+        with netns.inside(descriptor):
+            tried = call(
+                (programs.restore["ip"], "--noflush"), env=_environment(), stdin=_PROBE, timeout_s=_TIMEOUT_S
+            )
+    finally:
+        os.close(descriptor)
     return "" if tried.code == 0 else f"{programs.kind}: {_words(tried)}"
 
 

@@ -34,6 +34,10 @@ class Claims(Generic[F]):
                 self._waiting.setdefault(frontend, set()).add(service)
         return frozenset(owned)
 
+    def owner(self, frontend: F) -> str:
+        """The Service that has a frontend; empty: none."""
+        return self._owners.get(frontend, "")
+
     def released(self) -> list[str]:
         """Services that waited for a frontend which is free now; they wait no longer and should claim again."""
         if not self._waiting:

@@ -176,6 +176,7 @@ class _Port:
         own = of_family(self.layout.facts.addresses, port.family)
         for text in port.source_ranges:
             network = ip_network(text)
-            self._add(names.SOURCE_CIDR, f"{element},{network}")
+            alone = network.prefixlen == network.max_prefixlen
+            self._add(names.SOURCE_CIDR, f"{element},{network.network_address if alone else network}")
             if any(ip_network(each).subnet_of(network) for each in own):  # type: ignore[arg-type]
                 self._add(names.SOURCE_IP, f"{element},{address}")

@@ -10,6 +10,8 @@ from podwire.proxy.xtables.ownership import IPVS_MARK, Ownership
 DEVICE = "kube-ipvs0"
 """The device that has every address of a Service, so that packets to it are delivered to this node."""
 
+_NAME_MAX = 31  # linux/netfilter/ipset/ip_set.h IPSET_MAXNAMELEN, with its closing zero
+
 PROTOCOLS = ("tcp", "udp", "sctp")
 
 
@@ -55,8 +57,8 @@ SETS: tuple[SetKind, ...] = (
 
 
 def set_name(kind: SetKind, family: str) -> str:
-    """A set's name in the kernel."""
-    return f"KUBE-{'6-' if family == 'ip6' else ''}{kind.name}"
+    """A set's name in the kernel, cut where that has no room, as kube-proxy cuts it."""
+    return f"KUBE-{'6-' if family == 'ip6' else ''}{kind.name}"[:_NAME_MAX]
 
 
 OWNERSHIP = Ownership(
