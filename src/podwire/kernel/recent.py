@@ -8,6 +8,7 @@ Source: net/netfilter/xt_recent.c (recent_seq_show), include/linux/jiffies.h (IN
 """
 
 import re
+from ipaddress import ip_address
 from pathlib import Path
 
 from podwire.kernel.netns import inside
@@ -47,7 +48,7 @@ def parse(text: str, clock: tuple[int, int] | None) -> dict[str, float]:
     """The addresses of one list; ``clock`` is (ticks now, ticks a second), None when that is not known."""
     found: dict[str, float] = {}
     for address, seen in _LINE.findall(text):
-        found[address] = max(0, clock[0] - int(seen)) / clock[1] if clock is not None else 0.0
+        found[str(ip_address(address))] = max(0, clock[0] - int(seen)) / clock[1] if clock is not None else 0.0
     return found
 
 

@@ -9,7 +9,6 @@ packets, as in the kernel; time does not pass. A statement that is not known her
 The cost is one walk of the rules for each choice.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
@@ -46,9 +45,10 @@ from podwire.state.nft_rules import (
     operand_types,
 )
 from podwire.state.nft_types import PROTOCOLS, data_type, pack, unpack, width
+from podwire.trace.nft_chance import Draw, alike
+from podwire.trace.nft_seen import Ways, text_of
 from podwire.trace.packet import Machine, Outcome, Packet, Step
 
-_DNAT_BIT = 32
 _ADDRESS_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 
 
@@ -88,7 +88,7 @@ class Tracer:
         before = {place: dict(entries) for place, entries in self.memory.items()}
         ends: dict[tuple[object, ...], Outcome] = {}
         choices: list[int] = []
-        draws: list[_Draw] = []
+        draws: list[Draw] = []
         while True:
             self.memory = {place: dict(entries) for place, entries in before.items()}
             walk = _Walk(self, packet, choices, draws)
@@ -109,33 +109,10 @@ class Tracer:
             choices[-1] = draws[-1].after(choices[-1]) or 0
 
 
-class _Draw:
-    """A number that chance chooses: what is worth trying, and how likely each is."""
-
-    def __init__(self, modulus: int, found: list[int] | None = None) -> None:
-        """``found`` are the numbers that lead to something; None: all of them do."""
-        self.modulus = modulus
-        self.misses = 0 if found is None else modulus - len(found)
-        self.options = list(range(modulus)) if found is None else found
-        self.miss = -1
-        if found is not None and self.misses:
-            self.miss = next(number for number in range(modulus) if number not in set(found))
-            self.options = sorted((*found, self.miss))
-
-    def after(self, number: int) -> int | None:
-        """What to try after a number; None: all were tried."""
-        place = bisect_right(self.options, number)
-        return self.options[place] if place < len(self.options) else None
-
-    def probability(self, number: int) -> float:
-        """How likely it is, with those it stands for."""
-        return (self.misses if number == self.miss else 1) / self.modulus
-
-
 class _Walk:
     """One packet on its way."""
 
-    def __init__(self, tracer: Tracer, packet: Packet, choices: list[int], draws: Iterable[_Draw] = ()) -> None:
+    def __init__(self, tracer: Tracer, packet: Packet, choices: list[int], draws: Iterable[Draw] = ()) -> None:
         """``draws`` are those behind the first choices, as far as they are known."""
         self.tracer = tracer
         self.packet = packet
@@ -143,7 +120,7 @@ class _Walk:
         self.choices = list(choices)
         self.chosen: list[int] = []
         self.known = list(draws)
-        self.draws: list[_Draw] = []
+        self.draws: list[Draw] = []
         self.steps: list[Step] = []
         self.translated = False
         self.masqueraded = False
@@ -154,6 +131,12 @@ class _Walk:
         self.own: set[tuple[str, bytes]] = set()
         """What the packet itself put into dynamic sets."""
         self.remembered: dict[str, None] = {}
+        self.fields: dict[str, bytes] = {}
+        """Fields of the packet as it is, where they were asked for."""
+        self.rules: tuple[Rule, ...] = ()
+        """The rule at hand and those behind it."""
+        self.tried = 1
+        """How many of them are done with, as they draw alike."""
 
     def run(self) -> Outcome:
         """The whole way."""
@@ -211,8 +194,11 @@ class _Walk:
 
     def run_chain(self, chain: Chain) -> str | None:
         """``accept`` when a rule said so, None when the chain came to its end."""
-        for rule in chain.rules:
-            verdict = self.run_rule(chain, rule)
+        place = 0
+        while place < len(chain.rules):
+            self.rules, self.tried = chain.rules[place:], 1
+            verdict = self.run_rule(chain, chain.rules[place])
+            place += self.tried
             if verdict is None:
                 continue
             if verdict.kind == "accept":
@@ -291,6 +277,7 @@ class _Walk:
             self.packet, destination=address, destination_port=self.packet.destination_port if port is None else port
         )
         self.translated = True
+        self.fields.clear()
 
     def match(self, match: Match) -> None:
         """Raises when the packet does not match."""
@@ -365,6 +352,7 @@ class _Walk:
         if statement.field.name == "meta mark":
             mark = int(data_type("mark").render(data[:4]), 0)
             self.packet = msgspec.structs.replace(self.packet, mark=mark)
+            self.fields.pop("meta mark", None)
 
     def update(self, statement: Update) -> None:
         """Puts an entry into a dynamic set, or takes it out."""
@@ -383,7 +371,7 @@ class _Walk:
         if isinstance(operand, Field):
             return self.field(operand.name)
         if isinstance(operand, Numgen):
-            return self.slot(operand, self.choose(lambda: _Draw(operand.modulus)))
+            return self.slot(operand, self.choose(lambda: Draw(operand.modulus)))
         if isinstance(operand, Masked):
             return self.masked(operand)
         if isinstance(operand, Mapped):
@@ -413,13 +401,17 @@ class _Walk:
         head, tail = self.joined(parts[:place]), self.joined(parts[place + 1 :])
         declared = self.tracer.sets[self.place(mapped.map)]
 
-        def draw() -> _Draw:
+        def draw() -> Draw:
             keys = ((n, head + self.slot(numgen, n) + tail) for n in range(numgen.modulus))
-            return _Draw(numgen.modulus, [n for n, key in keys if self.look(declared, key)[1] is not None])
+            found = [n for n, key in keys if self.look(declared, key)[1] is not None]
+            return Draw(numgen.modulus, found, alike(self.rules) if found else 1)
 
-        return head + self.slot(numgen, self.choose(draw)) + tail
+        number = self.choose(draw)
+        if number == self.draws[-1].miss:
+            self.tried = self.draws[-1].tries
+        return head + self.slot(numgen, number) + tail
 
-    def choose(self, draw: Callable[[], _Draw]) -> int:
+    def choose(self, draw: Callable[[], Draw]) -> int:
         """The next number that chance chooses."""
         index = len(self.chosen)
         drawn = self.known[index] if index < len(self.known) else draw()
@@ -439,47 +431,20 @@ class _Walk:
 
     def field(self, name: str) -> bytes:
         """The bytes of a field; no match for one that the packet does not have."""
+        known = self.fields.get(name)
+        if known is None:
+            known = self.fields[name] = self.read(name)
+        return known
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a field that was not asked for yet."""
         kind = field_type(name)
         if kind.family and kind.family != self.packet.family:
             raise _NoMatch
         if kind.protocol and kind.protocol != PROTOCOLS.get(self.packet.protocol):
             raise _NoMatch
-        return pack((kind.kind,), (self.text(name),))
-
-    def text(self, name: str) -> str:
-        """A field as text."""
-        packet, original, owns = self.packet, self.original, self.tracer.machine.owns
-        fields = {
-            "saddr": packet.source,
-            "daddr": packet.destination,
-            "sport": str(packet.source_port),
-            "dport": str(packet.destination_port),
-            "protocol": packet.protocol,
-            "nexthdr": packet.protocol,
-            "l4proto": packet.protocol,
-            "mark": str(packet.mark),
-            "iifname": packet.input,
-            "oifname": packet.output,
-            "nfproto": "ipv4" if packet.family == "ip" else "ipv6",
-        }
-        special = {
-            "ct state": packet.state,
-            "ct direction": "original",
-            "ct status": str(_DNAT_BIT if self.translated else 0),
-            "ct mark": "0",
-            "ct original ip saddr": original.source,
-            "ct original ip daddr": original.destination,
-            "ct original ip6 saddr": original.source,
-            "ct original ip6 daddr": original.destination,
-            "ct original proto-src": str(original.source_port),
-            "ct original proto-dst": str(original.destination_port),
-            "fib saddr type": "local" if owns(packet.source) else "unicast",
-            "fib daddr type": "local" if owns(packet.destination) else "unicast",
-        }
-        found = special.get(name) or fields.get(name.split()[-1] if not name.startswith("ct") else "")
-        if found is None:
-            raise ProtocolError("local", f"the tracer does not know the field {name}")
-        return found
+        ways = Ways(original=self.original, translated=self.translated, machine=self.tracer.machine)
+        return pack((kind.kind,), (text_of(name, self.packet, ways),))
 
 
 def _element_text(declared: Set, key: bytes, element: Element) -> str:

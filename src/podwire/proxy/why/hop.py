@@ -79,7 +79,7 @@ class _Explainer:
         self.front = self._in_force()
         self.decision = decide(self.front, packet, view.facts, view.machine, self.services)
         if not self.ends:
-            self.ends = _expected(self.decision, packet)
+            self.ends = _expected(self.decision, packet, view.machine)
 
     def _in_force(self) -> Matched | None:
         """Of Services that share an address and port, the one whose endpoints the rules use."""
@@ -171,18 +171,26 @@ class _Explainer:
         leaving = self.packet
         if outcome in ("refused", "dropped"):
             return None, leaving
-        flags = {masqueraded for word, address, _, masqueraded in self.ends if not self._meets_itself(address)}
+        flags = {flag for _, address, _, flag in self.ends if address != leaving.source and not self._here(address)}
         if outcome == "forwarded":
             if not flags:
-                return _told(True, Reason(reason="Hairpin", message="the endpoint is the client itself")), leaving
+                return self._special(), leaving
             masqueraded, why = True in flags, self.decision.snat
             if why is not None and masqueraded == self.decision.masquerade:
                 return _told(masqueraded, why), leaving
             return _told(masqueraded, Reason(reason="Rules", message="so say the rules")), leaving
         return self._routed(leaving)
 
-    def _meets_itself(self, address: str) -> bool:
-        return address == self.packet.source
+    def _here(self, address: str) -> bool:
+        """Whether a packet from elsewhere that goes to this endpoint stays on the node."""
+        return _stays(address, self.packet, self.view.machine)
+
+    def _special(self) -> SnatSaid:
+        """Where the client can only get to itself or to the node."""
+        if any(self._here(address) for _, address, _, _ in self.ends):
+            message = "the endpoint is in this node's own network, so the packet does not leave it"
+            return _told(False, Reason(reason="EndpointOnNode", message=message))
+        return _told(True, Reason(reason="Hairpin", message="the endpoint is the client itself"))
 
     def _routed(self, packet: Packet) -> tuple[SnatSaid | None, Packet]:
         own = self.view.machine.owns(packet.destination)
@@ -249,15 +257,20 @@ def _chances(outcomes: Iterable[Outcome]) -> dict[End, float]:
     return found
 
 
-def _expected(decision: Decision, packet: Packet) -> dict[End, float]:
+def _stays(address: str, packet: Packet, machine: Machine) -> bool:
+    return bool(packet.input) and machine.owns(address)
+
+
+def _expected(decision: Decision, packet: Packet, machine: Machine) -> dict[End, float]:
     """Where connections end by Kubernetes' rules alone."""
     if not decision.endpoints:
         return {(decision.outcome, "", 0, False): 1.0}
     share = 1 / len(decision.endpoints)
-    return {
-        ("forwarded", e.address, e.port, decision.masquerade or e.address == packet.source): share
-        for e in decision.endpoints
-    }
+    found: dict[End, float] = {}
+    for e in decision.endpoints:
+        masquerade = decision.masquerade and not _stays(e.address, packet, machine)
+        found["forwarded", e.address, e.port, masquerade or e.address == packet.source] = share
+    return found
 
 
 def _by_word(ends: Mapping[End, float]) -> dict[Word, float]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from podwire.proxy.resolve import SERVICE_NAME_LABEL
 from podwire.proxy.tracing import MODULES, Tracing, open_tracing
 from podwire.proxy.why.hop import Backed, View, explain_hop
+from podwire.proxy.why.objects import belongs
 from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
 from podwire.trace.answer import Hop
 from podwire.trace.packet import Machine
@@ -20,10 +20,7 @@ MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
 
 
 def backed(case: Case) -> list[Backed]:
-    return [
-        (s, tuple(p for p in case.slices if p.metadata.labels[SERVICE_NAME_LABEL] == s.metadata.name))
-        for s in case.services
-    ]
+    return [(service, tuple(piece for piece in case.slices if belongs(piece, service))) for service in case.services]
 
 
 def tracing(mode: str) -> Tracing:
@@ -89,9 +86,10 @@ def test_reasons_agree_with_the_rules(case: Case, mode: str) -> None:
     here = view(case, mode)
     for told, packet in zip(case.packets, case.by(mode).packets, strict=True):
         hop, _ = explain_hop(traced(packet), backed(case), here)
-        differs = mode in told.differs
-        assert (hop.reason == "Mode") == differs, f"{packet}: {hop.message}"
-        if hop.snat is not None:
+        other = told.differs.get(mode)
+        ends_otherwise = other is not None and (other.refused or other.dropped)
+        assert (hop.reason == "Mode") == ends_otherwise, f"{packet}: {hop.message}"
+        if hop.snat is not None and not (other is not None and other.seen):
             assert hop.snat.reason != "Rules", f"{packet}: {hop.snat.message}"
 
 

@@ -1,0 +1,78 @@
+"""What a rule of nftables sees of a packet: the text of each field (pure)."""
+
+import msgspec
+
+from podwire.errors import ProtocolError
+from podwire.trace.packet import Machine, Packet
+
+_DNAT_BIT = 32  # linux/netfilter/nf_conntrack_common.h: IPS_DST_NAT
+
+_OF_PACKET = {
+    "saddr": "source",
+    "daddr": "destination",
+    "sport": "source_port",
+    "dport": "destination_port",
+    "protocol": "protocol",
+    "nexthdr": "protocol",
+    "l4proto": "protocol",
+    "mark": "mark",
+    "iifname": "input",
+    "oifname": "output",
+}
+"""Attribute of the packet by the last word of the field."""
+
+
+class Ways(msgspec.Struct, frozen=True):
+    """What is known of a packet's way beside the packet as it is."""
+
+    original: Packet
+    """As it came."""
+    translated: bool
+    machine: Machine
+
+
+def text_of(name: str, packet: Packet, ways: Ways) -> str:
+    """A field as nft writes its value.
+
+    Raises: ProtocolError for a field that is not known here.
+    """
+    first, _, rest = name.partition(" ")
+    if first in ("ct", "fib"):
+        return _tracked(rest, ways) if first == "ct" else _routed(rest, packet, ways)
+    last = name.rpartition(" ")[2]
+    if last == "nfproto":
+        return "ipv4" if packet.family == "ip" else "ipv6"
+    if last not in _OF_PACKET:
+        raise ProtocolError("local", f"the tracer does not know the field {name}")
+    return str(getattr(packet, _OF_PACKET[last]))
+
+
+def _tracked(name: str, ways: Ways) -> str:
+    original = ways.original
+    match name:
+        case "state":
+            return original.state
+        case "direction":
+            return "original"
+        case "status":
+            return str(_DNAT_BIT if ways.translated else 0)
+        case "mark":
+            return "0"
+        case "original ip saddr" | "original ip6 saddr":
+            return original.source
+        case "original ip daddr" | "original ip6 daddr":
+            return original.destination
+        case "original proto-src":
+            return str(original.source_port)
+        case "original proto-dst":
+            return str(original.destination_port)
+    raise ProtocolError("local", f"the tracer does not know the field ct {name}")
+
+
+def _routed(name: str, packet: Packet, ways: Ways) -> str:
+    match name:
+        case "saddr type":
+            return "local" if ways.machine.owns(packet.source) else "unicast"
+        case "daddr type":
+            return "local" if ways.machine.owns(packet.destination) else "unicast"
+    raise ProtocolError("local", f"the tracer does not know the field fib {name}")
