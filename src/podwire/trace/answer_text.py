@@ -19,7 +19,7 @@ def render(answer: Answer) -> Iterator[str]:
     for number, hop in enumerate(answer.hops):
         yield ""
         if number:
-            yield f"then on node {hop.node}:"
+            yield f"then on {hop.node}"
         yield from _hop(hop)
     if answer.notes:
         yield ""
@@ -28,9 +28,9 @@ def render(answer: Answer) -> Iterator[str]:
 
 def _hop(hop: Hop) -> Iterator[str]:
     yield _line("outcome", f"{_WORDS[hop.outcome]}: {hop.message}")
-    source = "as its kernel holds them" if hop.state == "held" else "as they should be"
+    rules = f"the {hop.mode} rules in its kernel" if hop.state == "held" else f"the {hop.mode} rules it should have"
     if hop.mode:
-        yield _line("decided", f"on node {hop.node} by its {hop.mode} rules, {source}")
+        yield _line("decided", f"on {hop.node}, by {rules}")
     if hop.service is not None:
         yield from _service(hop.service)
     if hop.snat is not None:

@@ -1,0 +1,135 @@
+"""A cluster as manifests describe it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from podwire.errors import ConfigError
+from podwire.local.described import Described, describe, describe_manifests
+from podwire.local.manifests import parse_manifests
+from podwire.model.service import Service
+from podwire.proxy.why.question import Asked, pose
+
+WEB = """
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: NodePort, selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: i, ports: [{name: http, containerPort: 8080}]}]}
+"""
+NODES = """
+---
+apiVersion: v1
+kind: Node
+metadata: {name: a, labels: {topology.kubernetes.io/zone: z1}}
+status: {addresses: [{type: InternalIP, address: 192.168.7.1}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: b}
+"""
+BY_HAND = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec: {clusterIP: 10.96.0.77, ports: [{port: 5432}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db-1, labels: {kubernetes.io/service-name: db}}
+addressType: IPv4
+ports: [{port: 5432}]
+endpoints: [{addresses: [10.0.0.5], nodeName: b, conditions: {ready: false}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec: {nodeName: b, containers: [{name: c, image: i}]}
+status: {podIP: 10.244.9.9, podIPs: [{ip: 10.244.9.9}], phase: Running}
+"""
+
+
+def described(text: str) -> Described:
+    return describe_manifests(parse_manifests(text, "x.yaml"))
+
+
+def service(found: Described, namespace: str, name: str) -> Service:
+    one = asyncio.run(found.objects.service(namespace, name))
+    assert one is not None
+    return one
+
+
+def test_what_controllers_make_is_made() -> None:
+    found = described(WEB + NODES)
+    web = service(found, "shop", "web")
+    assert web.spec.cluster_ip.startswith("10.96.")
+    assert 30000 <= web.spec.ports[0].node_port <= 32767
+    (piece,) = asyncio.run(found.objects.slices(web))
+    assert [(p.name, p.port) for p in piece.ports or ()] == [("http", 8080)]
+    ends = piece.endpoints or ()
+    assert [end.node_name for end in ends] == ["a", "b", "a"]
+    assert len({end.addresses for end in ends}) == 3
+    assert all(end.conditions.ready for end in ends)
+    nodes = asyncio.run(found.objects.nodes())
+    assert [node.internal_ips[0] for node in nodes] == ["192.168.7.1", "10.89.0.12"]
+    assert ends[0].zone == "z1"
+
+
+def test_what_the_files_say_stays() -> None:
+    found = described(WEB + BY_HAND)
+    db = service(found, "default", "db")
+    assert db.spec.cluster_ip == "10.96.0.77"
+    (piece,) = asyncio.run(found.objects.slices(db))
+    assert [end.addresses for end in piece.endpoints or ()] == [("10.0.0.5",)]
+    asked = asyncio.run(pose(Asked(source="client", target="svc/db"), found.objects))
+    assert (asked.source.address, asked.node.metadata.name) == ("10.244.9.9", "b")
+    assert found.notes[0] == "the files have no Node; taken are b"
+
+
+def test_a_daemonset_is_on_every_node() -> None:
+    text = WEB.replace("kind: Deployment", "kind: DaemonSet").replace("  replicas: 3\n", "")
+    pods = asyncio.run(described(text + NODES).objects.pods("shop"))
+    assert [pod.spec.node_name for pod in pods] == ["a", "b"]
+
+
+def test_what_was_made_up_is_said() -> None:
+    assert described(NODES).notes == ()
+    assert any("3 pods" in note for note in described(WEB + NODES).notes)
+    assert described(WEB).config("a").cluster_cidrs == ("10.244.0.0/16", "fd10:244::/32")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (WEB.replace("port: 80,", "port: eighty,"), r"x.yaml:2: .*port"),
+        (WEB.replace("selector: {app: web}, ports", "selectors: {app: web}, ports"), r"x.yaml:2: spec.selectors"),
+        (WEB.replace("port: 80,", "port: 80000,"), r"x.yaml:2: spec.ports\[0\].port"),
+        (WEB.replace("type: NodePort", "type: Nodeport"), r"x.yaml:2: spec.type"),
+        (WEB.replace("type: NodePort", "clusterIP: 10.1.2.3"), r"x.yaml:2: spec.clusterIPs"),
+        (BY_HAND.replace("10.0.0.5", "here"), r"x.yaml:8: endpoints\[0\].addresses\[0\]"),
+        ("a: [", r"x.yaml:2: not YAML"),
+        ("- a", r"x.yaml:1: expected an object"),
+    ],
+)
+def test_wrong_files_are_told_with_line_and_field(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        described(text)
+
+
+def test_folders(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(WEB)
+    (tmp_path / "b.yaml").write_text(NODES)
+    assert service(describe((str(tmp_path),)), "shop", "web").spec.ports[0].port == 80
+    with pytest.raises(ConfigError, match="no such file"):
+        describe((str(tmp_path / "c.yaml"),))
