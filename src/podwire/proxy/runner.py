@@ -3,13 +3,13 @@
 Guarantees: 1. nothing is written before Services, EndpointSlices and the Node (for 30 s at most) are known, so a start
 never takes away what is in force; 2. a change after a calm is committed 2 ms after it came, with all that came by then;
 after a commit the next one waits four times as long as it took (a second at most), so that under a stream of changes
-commits take a fifth of the time and each carries the more changes the dearer it is; 3. only Services named by a changed
-object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused commit is tried
-again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop; 5. tables that
-somebody else changed are put right as a change is; 6. after a change of UDP endpoints (on request of TCP too), flows to
-endpoints that do not serve any more are forgotten, also when none is left; 7. the health checks, metrics and flows of a
-refused commit follow when it succeeds; 8. a failure that nobody foresaw loses nothing either: whoever runs this again
-has all of it loaded.
+commits take a fifth of the time, and each carries the more changes the dearer it is; 3. only Services named by a
+changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused commit
+is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop; 5. tables
+that somebody else changed are put right at once; who goes on changing them gets half of the time; 6. after a change of
+UDP endpoints (on request of TCP too), flows to endpoints that do not serve any more are forgotten, also when none is
+left; 7. the health checks, metrics and flows of a refused commit follow when it succeeds; 8. a failure that nobody
+foresaw loses nothing either: whoever runs this again has all of it loaded.
 """
 
 import asyncio
@@ -160,7 +160,8 @@ class ServiceProxy:
                     await self._clock.sleep(backoff.next_delay_s())
                     continue
                 await self._wake.wait()
-                await self._clock.sleep(max(_GATHER_S, self._rested - self._clock.monotonic()))
+                gather_s = 0.0 if self._disturbed else _GATHER_S
+                await self._clock.sleep(max(gather_s, self._rested - self._clock.monotonic()))
         finally:
             loop.remove_reader(self._plane.fileno())
 
@@ -243,7 +244,8 @@ class ServiceProxy:
         if not self._dirty:
             self.programmed.set()
         took_s = self._clock.monotonic() - began
-        self._rested = began + took_s + (0.0 if full else min(_REST * took_s, _REST_MOST_S))
+        rest_s = 0.0 if full else took_s if disturbed else _REST * took_s
+        self._rested = began + took_s + min(rest_s, _REST_MOST_S)
 
     def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
         """The Services of these keys that resolve to something else than before."""

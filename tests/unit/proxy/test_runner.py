@@ -325,8 +325,11 @@ def test_a_refusal_is_tried_again_with_everything(failures: int) -> None:
 def test_disturbed_rules_are_healed() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
-            os.write(bench.plane.write, b"x")
-            assert (await bench.calls(2))[1:] == [("heal", ())]
+            bench.plane.work = lambda: setattr(bench.clock, "time", bench.clock.time + 0.5)
+            for count in (2, 3):
+                os.write(bench.plane.write, b"x")
+                assert (await bench.calls(count))[1:] == [("heal", ())] * (count - 1)
+            assert bench.clock.slept == [0.0, 0.5]
 
     run(scenario)
 
