@@ -4,6 +4,7 @@ Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; 
 back by :meth:`Policy.release`. What this program does not know makes Accept speak of nobody, Deny and Pass deny all.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -13,6 +14,7 @@ from podwire.model.policy import (
     ClusterEgressRule,
     ClusterIngressRule,
     ClusterNetworkPolicy,
+    ClusterNetworkPolicySpec,
     ClusterPeer,
     ClusterProtocol,
     EgressRule,
@@ -20,6 +22,7 @@ from podwire.model.policy import (
     IPBlock,
     NamespacedPods,
     NetworkPolicy,
+    NetworkPolicySpec,
     PolicyPeer,
     PolicyPort,
     ProtocolPorts,
@@ -40,6 +43,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     """Admin, Namespace or Baseline."""
     priority: int = 0
+    digest: str
+    """Tells what the policy says from anything else that it could say."""
     subject: int
     """The number of the selector of the pods that it is about."""
     rules: dict[str, tuple[Rule, ...]]
@@ -80,7 +85,15 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
         if direction in spec.types
     }
     subject = take(PodSelector(namespace=namespace, pods=spec.pod_selector))
-    return Policy(key=key, tier="Namespace", subject=subject, rules=rules, names=_names(rules), taken=tuple(take.taken))
+    return Policy(
+        key=key,
+        tier="Namespace",
+        digest=_digest(spec),
+        subject=subject,
+        rules=rules,
+        names=_names(rules),
+        taken=tuple(take.taken),
+    )
 
 
 def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -> Policy:
@@ -100,11 +113,16 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         key=policy.metadata.name,
         tier=spec.tier,
         priority=spec.priority,
+        digest=_digest(spec),
         subject=subject,
         rules=rules,
         names=_names(rules),
         taken=tuple(take.taken),
     )
+
+
+def _digest(spec: NetworkPolicySpec | ClusterNetworkPolicySpec) -> str:
+    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).hexdigest()
 
 
 def _names(rules: dict[str, tuple[Rule, ...]]) -> dict[str, frozenset[str]]:

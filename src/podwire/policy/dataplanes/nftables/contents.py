@@ -107,29 +107,23 @@ class Contents:
         return touched.transaction()
 
     def _write(self, profile: Profile) -> None:
-        """A whole profile."""
+        """A whole profile, which is new."""
         key, name = profile.key, profile_name(profile.key)
         hosts, ranges = self.layout.profile_sets(name)
-        if key not in self._hosts:
-            self._hosts[key] = {}
-            for declared in (hosts, ranges):
-                self._touched.add_set(declared)
+        self._hosts[key] = {}
+        for declared in (hosts, ranges):
+            self._touched.add_set(declared)
         default = self._take(profile.default, key)
         self._put(self.layout.profile_chain(key, default), (default,))
         if _to_own_node(key) == node_name(key):
             self._put(self.layout.node_chain(key), ())
-        for address in {*profile.hosts, *self._hosts[key]}:
+        for address in profile.hosts:
             self._host(profile, address)
-        family = 6 if self.layout.family == "ip6" else 4
-        wanted = {}
         chains = []
-        for first, last, ports in profile.ranges(family):
+        for first, last, ports in profile.ranges(6 if self.layout.family == "ip6" else 4):
             chains.append(self._take(ports, key))
-            start, element = self.layout.ranged(ranges, first, last, chains[-1])
-            wanted[start] = element
-        for start in self._elements[ranges.name].keys() | wanted.keys():
-            self._touched.set(ranges.name, start, wanted.get(start))
-        self._hold(ranges.name, tuple(chains))
+            self._touched.set(ranges.name, *self.layout.ranged(ranges, first, last, chains[-1]))
+        self._needs[ranges.name] = tuple(chains)
 
     def _host(self, profile: Profile, address: str) -> None:
         if (":" in address) != (self.layout.family == "ip6"):
@@ -184,21 +178,14 @@ class Contents:
 
     def _put(self, chain: Chain, needs: tuple[str, ...]) -> None:
         self._touched.put(chain)
-        self._hold(chain.name, needs)
-
-    def _hold(self, name: str, needs: tuple[str, ...]) -> None:
-        """Notes what a piece has taken, and gives back what it had."""
-        before = self._needs.pop(name, ())
-        if needs:
-            self._needs[name] = needs
-        for chain in before:
-            self._drop(chain)
+        self._needs[chain.name] = needs
 
     def _remove(self, name: str) -> None:
+        """Takes a chain of a profile away, if it is there, and gives back what it has taken."""
         if name in self._chains:
             self._touched.remove(name)
-        self._hold(name, ())
-        self._hold(f"{name}-ranges", ())
+        for chain in (*self._needs.pop(name, ()), *self._needs.pop(f"{name}-ranges", ())):
+            self._drop(chain)
 
     def pieces(self) -> tuple[dict[str, Chain], dict[str, Set], Elements]:
         """Where the pieces are kept; for :class:`_Touched` alone."""

@@ -16,6 +16,9 @@ is not in it.
 Only the reply direction of a known connection, and what is related to one, passes unseen: the original direction is
 looked up packet by packet, so a connection that a changed policy forbids ends with its next packet.
 
+A profile never changes its rules: another wording of a policy is another profile, and what leads a device to the one
+or to the other is one element. Its exact addresses do change, each by itself.
+
 Closed when in doubt: an address of this node's pods that comes from or goes to a device which is not in the maps is
 dropped, and so is a source address that is not the pod's. Base chains accept by policy and drop by rule, since
 replacing rules under a dropping policy loses packets on the way.

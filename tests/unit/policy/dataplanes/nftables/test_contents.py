@@ -15,6 +15,7 @@ from podwire.state.nft_diff import (
     AddElements,
     AddRule,
     AddSet,
+    AddTable,
     DeleteChain,
     DeleteElements,
     DeleteSet,
@@ -41,6 +42,8 @@ class Kernel:
 
     def commit(self, transaction: Transaction) -> None:
         for operation in transaction.operations:
+            if isinstance(operation, AddTable):
+                continue
             if isinstance(operation, AddSet | DeleteSet | AddElements | DeleteElements):
                 self.change_set(operation)
             else:

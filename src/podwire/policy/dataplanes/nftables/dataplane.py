@@ -1,0 +1,178 @@
+"""The ``nftables`` data plane of policies: keeps both families' tables equal to what the compiler says.
+
+1. ``load`` reads the kernel and commits what differs: there is no moment without rules, and a restart with nothing
+changed writes nothing. 2. ``update`` commits what a change touches, without reading. 3. A refused transaction is
+answered by a full load; when that fails too, the last good rules stay in force, the error is raised, and the next call
+loads again. 4. ``heal`` writes what somebody else changed. 5. ``close`` leaves everything in force, ``remove`` takes it
+away.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel.nft import Nft
+from podwire.kernel.nft_socket import NftMonitor
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.dataplanes.nftables.contents import Contents
+from podwire.policy.dataplanes.nftables.layout import TABLE, Layout
+from podwire.policy.dataplanes.nftables.steps import steps
+from podwire.state.nft import Table
+from podwire.state.nft_diff import Transaction, diff, removal
+
+FAMILIES = ("ip", "ip6")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a data plane needs to know of its node."""
+
+    pod_ranges: tuple[str, ...] = ()
+    """The ranges that this node gives addresses to pods from, both families."""
+    addresses: tuple[str, ...] = ()
+    """The node's addresses, both families."""
+    log_group: int = 0
+    """The netlink group that hears of what is dropped; 0: none does."""
+
+
+class NftablesPolicy:
+    """Policies through nftables in one network namespace (None: that of this process)."""
+
+    name = "nftables"
+
+    def __init__(self, facts: Facts, netns: Path | str | None = None) -> None:
+        self._nft = Nft(netns)
+        self._monitor = NftMonitor(netns, (self._nft.port,))
+        self._facts = facts
+        self._contents: dict[str, Contents] = {}
+        self._missing: set[str] = set()
+        self._lost = True
+
+    def close(self) -> None:
+        """Lets go of the kernel; what is in force stays."""
+        self._nft.close()
+        self._monitor.close()
+
+    def fileno(self) -> int:
+        """Readable when :meth:`disturbed` should be asked."""
+        return self._monitor.fileno()
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed a table of ours since the last call."""
+        changed = self._monitor.changed()
+        return ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
+
+    def load(
+        self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None
+    ) -> tuple[Transaction, ...]:
+        """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
+
+        Raises: KernelError; the tables are as they were.
+        """
+        self._facts = facts or self._facts
+        self._lost = True
+        everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
+        committed = []
+        for family in FAMILIES:
+            if family in self._missing:
+                continue
+            contents = Contents(self._layout(family))
+            _follow(contents, compiler, everything, devices)
+            contents.commit()
+            have = self._nft.read(family, TABLE)
+            transaction = diff(have, contents.table())
+            try:
+                self._commit(transaction)
+            except Unsupported:
+                if have is not None or family == FAMILIES[0]:
+                    raise
+                self._missing.add(family)
+                continue
+            self._contents[family] = contents
+            committed.append(transaction)
+        self._lost = False
+        return tuple(committed)
+
+    def _layout(self, family: str) -> Layout:
+        def own(texts: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(text for text in texts if (":" in text) == (family == "ip6"))
+
+        facts = self._facts
+        return Layout(
+            family=family,
+            pod_ranges=own(facts.pod_ranges),
+            node_addresses=own(facts.addresses),
+            log_group=facts.log_group,
+        )
+
+    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Transaction, ...]:
+        """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+
+        Raises: KernelError when a full load was tried as well and failed.
+        """
+        if self._lost:
+            return self.load(compiler, devices)
+        committed = []
+        try:
+            for contents in self._contents.values():
+                _follow(contents, compiler, delta, devices)
+                committed.append(contents.commit())
+                self._commit(committed[-1])
+        except KernelError:
+            return self.load(compiler, devices)
+        return tuple(committed)
+
+    def heal(self) -> tuple[Transaction, ...]:
+        """Reads the kernel and writes what differs; what had to be written.
+
+        Raises: KernelError.
+        """
+        committed = []
+        for family, contents in self._contents.items():
+            transaction = diff(self._nft.read(family, TABLE), contents.table())
+            self._commit(transaction)
+            committed.append(transaction)
+        return tuple(committed)
+
+    def _commit(self, transaction: Transaction) -> None:
+        for step in steps(transaction):
+            self._nft.commit(step)
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Families that this kernel cannot program."""
+        return frozenset(self._missing)
+
+    def desired(self) -> tuple[Table, ...]:
+        """The tables that the kernel should hold."""
+        return tuple(contents.table().canonical() for contents in tuple(self._contents.values()))
+
+    def remove(self) -> None:
+        """Takes the tables away.
+
+        Raises: KernelError.
+        """
+        for family in FAMILIES:
+            self._nft.commit(removal(family, TABLE))
+        self._lost = True
+
+
+def _follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
+    contents.follow(compiler.profiles, delta)
+    for pod, profiles in delta.pods.items():
+        device = devices.get(pod, "")
+        contents.place(pod, device, profiles if device else None)
+    contents.end(delta.ended)
+
+
+def clear(netns: Path | str | None = None) -> bool:
+    """Takes away what an earlier run left; whether there was anything.
+
+    Raises: KernelError.
+    """
+    with Nft(netns) as nft:
+        left = [family for family, name in nft.tables() if name == TABLE and family in FAMILIES]
+        for family in left:
+            nft.commit(removal(family, TABLE))
+    return bool(left)

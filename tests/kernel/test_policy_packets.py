@@ -1,0 +1,69 @@
+"""Every case of the packet table of policies with real packets, TCP, UDP, SCTP and ICMP, in both families."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.kernel.policyworld import FACTS, World, failures_of, load, path
+
+from podwire.model.meta import key_of
+from podwire.policy.compile import Compiler
+from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.testing.policycases import Case, read_cases
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+CASES = read_cases(Path(__file__).parents[1] / "cases/policies")
+Planes = dict[str, NftablesPolicy]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        for pod in CASES[0].world.pods:
+            if not pod.spec.host_network:
+                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        yield made
+
+
+@pytest.fixture
+def planes(world: World) -> Iterator[Planes]:
+    made = {node: NftablesPolicy(FACTS[node], path(node)) for node in FACTS}
+    yield made
+    for plane in made.values():
+        plane.remove()
+        plane.close()
+
+
+def compilers(case: Case) -> dict[str, Compiler]:
+    """What each node makes of a case."""
+    made = {node: Compiler(node, own_node_egress=case.own_node_egress) for node in FACTS}
+    for compiler in made.values():
+        for each in case.world.namespaces:
+            compiler.set_namespace(each.metadata.name, each.metadata.labels)
+        for node in case.world.nodes:
+            compiler.set_node(node.metadata.name, node)
+        for pod in case.world.pods:
+            compiler.set_pod(key_of(pod.metadata), pod)
+        for policy in case.world.policies:
+            compiler.set_policy(key_of(policy.metadata), policy)
+        for cluster_policy in case.world.cluster_policies:
+            compiler.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
+        compiler.flush()
+    return made
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_packet_table(world: World, planes: Planes, case: Case) -> None:
+    for node, compiler in compilers(case).items():
+        load(planes[node], compiler, world)
+    assert not failures_of(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_restart_writes_nothing(world: World, planes: Planes, case: Case) -> None:
+    for node, compiler in compilers(case).items():
+        load(planes[node], compiler, world)
+        assert not any(load(planes[node], compiler, world))
+        assert not any(planes[node].heal())

@@ -1,0 +1,69 @@
+"""What is new comes before what leads there, and goes after it."""
+
+import pytest
+from tests.unit.policy.dataplanes.nftables.test_contents import LAYOUTS, Kernel, follow, fresh
+from tests.unit.policy.test_compile import CASES, Chaos, filled
+
+from podwire.policy.dataplanes.nftables.contents import Contents
+from podwire.policy.dataplanes.nftables.steps import steps
+from podwire.state.nft import Table
+from podwire.state.nft_diff import AddElements, DeleteElements, diff
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_chain_and_the_element_that_leads_to_it_are_never_in_one_transaction(seed: int) -> None:
+    chaos = Chaos(7000 + seed)
+    contents = fresh(LAYOUTS["ip"], chaos.compilers["n1"])
+    contents.commit()
+    kernel = Kernel(contents.table())
+    parts = 0
+    for _ in range(30):
+        chaos.change()
+        follow(contents, chaos.compilers["n1"], chaos.compilers["n1"].flush())
+        for step in steps(contents.commit()):
+            parts += 1
+            known = set(kernel.chains)
+            met = {name for name in kernel.sets if name in kernel.used()}
+            kernel.commit(step)
+            for operation in step.operations:
+                if isinstance(operation, AddElements) and operation.set.name in met:
+                    led = {each.verdict.chain for each in operation.elements.values() if each.verdict is not None}
+                    assert led - {""} <= known
+        assert kernel.holds(contents.table())
+    assert parts > 10
+
+
+def test_a_table_that_is_not_there_gets_its_hooks_last() -> None:
+    case = next(case for case in CASES if case.name == "ports, protocols and ranges")
+    table = fresh(LAYOUTS["ip"], filled(case.world, "n1")).table()
+    first, second = steps(diff(None, table))
+    hooks = [chain.name for chain in table.chains if chain.hook]
+    assert all(name in str(second) and f"add chain {name}" not in str(first) for name in hooks)
+    kernel = Kernel(Table(family="ip", name=table.name))
+    for step in (first, second):
+        kernel.commit(step)
+    assert kernel.holds(table)
+
+
+def test_a_table_with_another_frame_is_replaced_in_one() -> None:
+    table = Contents(LAYOUTS["ip"]).table()
+    other = Table(family="ip", name=table.name, comment="older", sets=table.sets, chains=table.chains)
+    assert len(list(steps(diff(other, table)))) == 1
+
+
+def test_a_single_element_is_one_transaction() -> None:
+    table = Contents(LAYOUTS["ip"]).table()
+    declared = next(each for each in table.sets if each.name == "devices")
+    fuller = Table(
+        family="ip",
+        name=table.name,
+        comment=table.comment,
+        chains=table.chains,
+        sets=tuple(
+            each if each is not declared else declared.with_elements((declared.element("web"),)) for each in table.sets
+        ),
+    )
+    (step,) = steps(diff(table, fuller))
+    assert isinstance(step.operations[0], AddElements)
+    (back,) = steps(diff(fuller, table))
+    assert isinstance(back.operations[0], DeleteElements)
