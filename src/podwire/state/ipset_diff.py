@@ -17,7 +17,7 @@ class Create(NamedTuple):
 
 
 class Destroy(NamedTuple):
-    """Takes a set away; fails while a rule refers to it."""
+    """Takes a set away, none is no error; fails while a rule refers to it."""
 
     name: str
 
@@ -81,11 +81,12 @@ def _same(have: Element | None, want: Element) -> bool:
 def replacement(want: IpSet) -> tuple[Operation, ...]:
     """What puts a set in the place of the one of its name; packets see the old elements or the new ones, no mixture.
 
-    The kernel exchanges sets of the same type and family alone.
+    The kernel exchanges sets of the same type and family alone. What an interrupted one left is taken away first.
     """
     spare = msgspec.structs.replace(want, name=spare_name(want.name))
     filled = (Add(spare, key) for key in spare.elements)
-    return (Create(spare), *filled, Swap(want.name, spare.name), Destroy(spare.name))
+    gone = Destroy(spare.name)
+    return (gone, Create(spare), *filled, Swap(want.name, spare.name), gone)
 
 
 def spare_name(name: str) -> str:

@@ -40,8 +40,9 @@ def test_a_set_declared_otherwise_is_replaced_at_once(changed: dict[str, object]
     want = msgspec.structs.replace(SET, **changed)
     operations = text(*diff(SET, want))
     assert operations == text(*replacement(want))
-    assert operations[0].startswith("create KUBE-IPS~1 ")
-    assert operations[1:] == [
+    assert operations[1].startswith("create KUBE-IPS~1 ")
+    assert [operations[0], *operations[2:]] == [
+        "destroy KUBE-IPS~1",
         "add KUBE-IPS~1 10.0.0.1",
         "add KUBE-IPS~1 10.0.0.2",
         "swap KUBE-IPS KUBE-IPS~1",
