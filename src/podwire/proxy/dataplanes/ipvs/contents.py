@@ -11,10 +11,11 @@ import msgspec
 from podwire.proxy.claims import Claims
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
-from podwire.proxy.dataplanes.ipvs.names import OWNERSHIP, SETS, set_name
+from podwire.proxy.dataplanes.ipvs.names import OWNERSHIP, SETS, declare, set_name
 from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ServicePort
 from podwire.proxy.xtables.ownership import ChainKey
+from podwire.state.ipset import IpSet
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.ipvs import Key, VirtualServer
 
@@ -26,9 +27,10 @@ class Delta(msgspec.Struct, frozen=True):
     """Virtual servers that are not what they were."""
     bound: dict[str, None] = {}
     unbound: dict[str, None] = {}
-    added: dict[str, dict[str, None]] = {}
-    """Elements by set."""
-    removed: dict[str, dict[str, None]] = {}
+    added: tuple[IpSet, ...] = ()
+    """Sets with the elements that come."""
+    removed: tuple[IpSet, ...] = ()
+    """Sets with the elements that go."""
     rules: bool = False
     """Whether a chain differs."""
 
@@ -59,9 +61,10 @@ class Contents:
         """What the device holds."""
         return tuple(self._addresses)
 
-    def elements(self) -> dict[str, frozenset[str]]:
-        """The elements of every set by its name."""
-        return {name: frozenset(found) for name, found in self._elements.items()}
+    def sets(self) -> tuple[IpSet, ...]:
+        """Every set with its elements."""
+        family = self.layout.family
+        return tuple(declare(kind, family, self._elements[set_name(kind, family)]) for kind in SETS)
 
     def rulesets(self) -> tuple[Ruleset, ...]:
         """The rules, a table each."""
@@ -89,7 +92,7 @@ class Contents:
                 if ports:
                     self._services[service] = _Service(ports, compile_service(self.layout, ports, owned))
             todo = {service: self._ports_of(service) for service in self.claims.released()}
-        delta = _Change()
+        delta = _Change(self.layout.family)
         for service, old in before.items():
             known = self._services.get(service)
             self._swap(old, known.compiled if known is not None else _NOTHING, delta)
@@ -130,7 +133,8 @@ class Contents:
 class _Change:
     """A delta while it is made: by what it is about, how often it was wanted before."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: str) -> None:
+        self.family = family
         self.servers: dict[Key, None] = {}
         self.addresses: dict[str, tuple[bool, bool]] = {}
         self.elements: dict[str, dict[str, tuple[bool, bool]]] = {}
@@ -142,21 +146,18 @@ class _Change:
             servers=self.servers,
             bound=_of(self.addresses, (False, True)),
             unbound=_of(self.addresses, (True, False)),
-            added=_by_set(self.elements, (False, True)),
-            removed=_by_set(self.elements, (True, False)),
+            added=self._sets((False, True)),
+            removed=self._sets((True, False)),
             rules=any(before != now for before, now in self.rules.values()),
         )
+
+    def _sets(self, what: tuple[bool, bool]) -> tuple[IpSet, ...]:
+        found = ((kind, _of(self.elements.get(set_name(kind, self.family), {}), what)) for kind in SETS)
+        return tuple(declare(kind, self.family, elements) for kind, elements in found if elements)
 
 
 def _of(outcome: Mapping[str, tuple[bool, bool]], what: tuple[bool, bool]) -> dict[str, None]:
     return {text: None for text, change in outcome.items() if change == what}
-
-
-def _by_set(
-    outcomes: Mapping[str, Mapping[str, tuple[bool, bool]]], what: tuple[bool, bool]
-) -> dict[str, dict[str, None]]:
-    found = {name: _of(outcome, what) for name, outcome in outcomes.items()}
-    return {name: elements for name, elements in found.items() if elements}
 
 
 def _count(

@@ -3,14 +3,17 @@
 Sets of IPv6 begin with ``KUBE-6-``. What kube-proxy has no name for is named here alike; the docs page says which.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from podwire.proxy.xtables.ownership import IPVS_MARK, Ownership
+from podwire.state.ipset import NAME_MAX, IpSet, plain
 
 DEVICE = "kube-ipvs0"
 """The device that has every address of a Service, so that packets to it are delivered to this node."""
 
-_NAME_MAX = 31  # linux/netfilter/ipset/ip_set.h IPSET_MAXNAMELEN, with its closing zero
+_MAXELEM = 1 << 20
+"""Sixteen times what kube-proxy's sets hold: an element for each endpoint, of 10,000 Services with 100."""
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 
@@ -58,7 +61,18 @@ SETS: tuple[SetKind, ...] = (
 
 def set_name(kind: SetKind, family: str) -> str:
     """A set's name in the kernel, cut where that has no room, as kube-proxy cuts it."""
-    return f"KUBE-{'6-' if family == 'ip6' else ''}{kind.name}"[:_NAME_MAX]
+    return f"KUBE-{'6-' if family == 'ip6' else ''}{kind.name}"[:NAME_MAX]
+
+
+def declare(kind: SetKind, family: str, elements: Iterable[str] = ()) -> IpSet:
+    """A set with its elements."""
+    return IpSet(
+        name=set_name(kind, family),
+        kind=kind.kind,
+        family="inet6" if family == "ip6" else "inet",
+        maxelem=_MAXELEM,
+        elements=plain(elements),
+    )
 
 
 OWNERSHIP = Ownership(

@@ -2,7 +2,6 @@
 
 from podwire.proxy.dataplanes.ipvs.contents import Contents
 from podwire.proxy.dataplanes.ipvs.layout import Layout
-from podwire.proxy.dataplanes.ipvs.names import SETS, set_name
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.tracing import of_one_family
@@ -27,9 +26,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
         made.append(contents)
     bound = (address for contents in made for address in contents.addresses)
     tracer = Tracer(rulesets, Machine(addresses=machine.addresses | frozenset(bound)))
+    tracer.sets = {each.name: Elements(each.kind, each.elements) for contents in made for each in contents.sets()}
     for contents in made:
-        elements = contents.elements()
-        names = ((kind, set_name(kind, contents.layout.family)) for kind in SETS)
-        tracer.sets = {**tracer.sets, **{name: Elements(kind.kind, elements[name]) for kind, name in names}}
         tracer.servers |= {(k.protocol, k.address, k.port): server for k, server in contents.servers.items()}
     return tracer

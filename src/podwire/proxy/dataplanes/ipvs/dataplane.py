@@ -1,0 +1,311 @@
+"""The ``ipvs`` data plane: keeps virtual servers, their device, sets and rules equal to the resolved Services.
+
+1. ``load`` reads the kernel and writes only what differs: a restart with nothing changed writes nothing. 2. ``update``
+writes what belongs to the changed Services, without reading: a few netlink messages; rules change only with frontends
+of ``externalTrafficPolicy: Local``. What comes is written before what leads to it, and what goes after: elements of
+sets, then virtual servers, then addresses, then rules, elements that go at last. 3. A refused change is answered by a
+full load; when that fails too, the error is raised and the next call loads again. 4. A real server of TCP that goes
+keeps its connections: it loses its weight, and is looked after every 5 s until the last has ended. 5. ``heal`` reads
+and writes what somebody else changed. Rules of iptables' nft kind and addresses tell of changes at once; IPVS, sets
+and legacy rules in silence, so the kernel is read every 30 s, or less often, so that it takes no more than a hundredth
+of the time. 6. ``close`` leaves everything in force; ``remove`` takes away what is ours and nothing of others.
+"""
+
+import select
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from podwire.errors import KernelError
+from podwire.kernel import network
+from podwire.kernel.iptables import Programs, Ticker
+from podwire.kernel.monitor import Monitor
+from podwire.kernel.netlink import Netlink
+from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
+from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP
+from podwire.proxy.dataplanes.ipvs.programming import Place, Programming, device_state
+from podwire.proxy.frontends import Frontend
+from podwire.proxy.nodeports import within
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.xtables import kernel as xtables
+from podwire.state import ipvs_changes
+from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import Key, VirtualServer
+from podwire.state.network import NetworkState
+
+_TICK_S = 5.0
+_READ_EVERY_S = 30.0  # as kube-proxy's syncPeriod
+_SHARE = 100
+"""Reading the kernel takes no more than one part in this many of the time."""
+
+Held = Ruleset | VirtualServer | NetworkState
+
+
+class IpvsDataPlane:
+    """Services through IPVS in one network namespace (None: that of this process)."""
+
+    name = "ipvs"
+    instant = False
+
+    def __init__(self, facts: NodeFacts, place: Place = None, programs: Programs | None = None) -> None:
+        self._kernel = Programming(place, programs)
+        self._facts = facts
+        self._services: dict[str, tuple[ServicePort, ...]] = {}
+        self._contents: dict[str, Contents] = {}
+        self._rules: dict[str, tuple[Ruleset, ...]] = {}
+        """As last written, by family."""
+        self._held: dict[Key, VirtualServer] = {}
+        """What the kernel holds of ours, with real servers that are leaving."""
+        self._leaving: set[Key] = set()
+        """Virtual servers with such real servers."""
+        self._foreign: frozenset[Key] = frozenset()
+        self._own: frozenset[str] = frozenset()
+        self._lost = True
+        self._read_after = 0.0
+        self._lock = threading.RLock()
+        """Held while the kernel is written: other threads ask, and connections are looked after, meanwhile."""
+        self._monitor = Monitor(place, ("address", "link"))
+        self._ticker = Ticker(_TICK_S)
+        self._poll = select.epoll()
+        for source in (self._kernel.watch, self._monitor, self._ticker):
+            self._poll.register(source.fileno(), select.EPOLLIN)
+
+    @property
+    def programs(self) -> Programs:
+        """The kind of iptables that is used."""
+        return self._kernel.programs
+
+    def close(self) -> None:
+        """Lets go of the kernel; traffic goes on."""
+        for each in (self._poll, self._ticker, self._monitor, self._kernel):
+            each.close()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when :meth:`disturbed` should be asked."""
+        return self._poll.fileno()
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed what is ours, or the node has other addresses.
+
+        Real servers that have lost their last connection go meanwhile.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            changed = self._kernel.watch.changed()
+            if self._monitor.read():
+                changed = changed or self._addresses_changed()
+            if self._ticker.ticked():
+                self._look_after(self._leaving)
+                changed = changed or time.monotonic() > self._read_after
+            return changed and not self._lost
+        except KernelError:
+            return not self._lost
+        finally:
+            self._lock.release()
+
+    def _addresses_changed(self) -> bool:
+        bound = {address for contents in self._contents.values() for address in contents.addresses}
+        return self._kernel.own_addresses() != self._own or self._kernel.bound_addresses() != bound
+
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
+        """Makes the kernel hold exactly these Services; returns what was written, a text for each change.
+
+        Raises: KernelError; what was not refused may be changed.
+        """
+        with self._lock:
+            began = time.monotonic()
+            self._facts = facts or self._facts
+            self._services = {key: ports for key, ports in services.items() if ports}
+            self._lost = True
+            self._plan()
+            written = self._write()
+            self._lost = False
+            self._monitor.read()
+            took = time.monotonic() - began
+            self._read_after = time.monotonic() + max(_READ_EVERY_S, _SHARE * took)
+            return tuple(written)
+
+    def _plan(self) -> None:
+        facts = self._facts
+        self._own = self._kernel.own_addresses()
+        ranges = facts.node_port_ranges
+        node_ports = within(sorted(self._own), ranges) if ranges else facts.addresses
+        self._contents = {}
+        for family in self._kernel.families:
+            contents = Contents(Layout(family, facts, node_ports), self._own)
+            contents.change(_family_map(self._services, family))
+            self._contents[family] = contents
+
+    def _write(self) -> list[str]:
+        kernel, settings = self._kernel, self._facts.ipvs
+        kernel.set_timeouts(settings)
+        held, self._foreign = kernel.servers(settings.exclude_cidrs)
+        finish = kernel.shape_sets(each for c in self._contents.values() for each in c.sets())
+        wanted = self._wanted()
+        steps = ipvs_changes.plan(held, wanted)
+        kernel.ipvs.apply(steps)
+        self._held = ipvs_changes.after(held, steps)
+        self._leaving = set(ipvs_changes.draining(self._held, wanted))
+        addresses = [address for contents in self._contents.values() for address in contents.addresses]
+        report = kernel.shape_device(addresses, settings)
+        rules = {family: contents.rulesets() for family, contents in self._contents.items()}
+        texts = kernel.shape_rules(rules)
+        self._rules = rules
+        written = [*map(str, steps), *map(str, report.applied), *texts, *map(str, finish())]
+        self._look_after(self._leaving)
+        return written
+
+    def _wanted(self, keys: Iterable[Key] | None = None) -> dict[Key, VirtualServer]:
+        """The virtual servers of these keys (None: all) that should be there, without those whose place is taken."""
+        every = (contents.servers for contents in self._contents.values())
+        if keys is None:
+            return {k: server for servers in every for k, server in servers.items() if k not in self._foreign}
+        by_family = list(every)
+        return {k: servers[k] for k in keys for servers in by_family if k in servers and k not in self._foreign}
+
+    def update(self, changed: ServiceMap) -> tuple[str, ...]:
+        """Takes over changed Services (an empty tuple: gone); returns what was written, a text for each change.
+
+        Raises: KernelError when a full load was tried as well and failed.
+        """
+        with self._lock:
+            for key, ports in changed.items():
+                if ports:
+                    self._services[key] = ports
+                else:
+                    self._services.pop(key, None)
+            if self._lost:
+                return self.load(self._services)
+            try:
+                deltas = {f: c.change(_family_map(changed, f)) for f, c in self._contents.items()}
+                return tuple(text for family, delta in deltas.items() for text in self._update(family, delta))
+            except KernelError:
+                return self.load(self._services)
+
+    def _update(self, family: str, delta: Delta) -> list[str]:
+        kernel = self._kernel
+        written = [str(each) for each in kernel.add(delta.added)]
+        written += self._balance(delta.servers)
+        if delta.bound:
+            kernel.bind(delta.bound)
+            written += [f"ip address add {address} dev {DEVICE}" for address in delta.bound]
+        if delta.rules:
+            rules = self._contents[family].rulesets()
+            written.append(kernel.change_rules(family, self._rules[family], rules))
+            self._rules[family] = rules
+        if delta.unbound:
+            kernel.unbind(delta.unbound)
+            written += [f"ip address delete {address} dev {DEVICE}" for address in delta.unbound]
+        written += map(str, kernel.delete(delta.removed))
+        self._monitor.read()
+        return written
+
+    def _balance(self, keys: Iterable[Key]) -> list[str]:
+        """Virtual servers of these keys become what they should be."""
+        held = {key: self._held[key] for key in keys if key in self._held}
+        wanted = self._wanted(keys)
+        mine = [key for key in keys if key not in self._foreign]
+        steps = ipvs_changes.plan(held, wanted, mine)
+        self._kernel.ipvs.apply(steps)
+        self._settle(held, steps)
+        leaving = ipvs_changes.draining({key: self._held[key] for key in mine if key in self._held}, wanted)
+        self._leaving -= set(mine)
+        self._leaving |= set(leaving)
+        self._look_after(leaving)
+        return list(map(str, steps))
+
+    def _settle(self, held: dict[Key, VirtualServer], steps: Sequence[ipvs_changes.Step]) -> None:
+        """Remembers what the kernel holds after the steps."""
+        now = ipvs_changes.after(held, steps)
+        for key in held.keys() - now.keys():
+            del self._held[key]
+        self._held.update(now)
+
+    def _look_after(self, keys: Iterable[Key]) -> None:
+        """Takes real servers away that have lost their last connection."""
+        for key in tuple(keys):
+            server, wanted = self._held[key], self._wanted((key,))
+            retired = {each.place for each in ipvs_changes.draining({key: server}, wanted).get(key, ())}
+            counted = [found for found in self._kernel.ipvs.destinations(key) if found[0].place in retired]
+            steps = ipvs_changes.idle(server, counted, wanted=key in wanted)
+            self._kernel.ipvs.apply(steps)
+            self._settle({key: server}, steps)
+            if key not in self._held or not ipvs_changes.draining({key: self._held[key]}, wanted):
+                self._leaving.discard(key)
+
+    def heal(self) -> tuple[str, ...]:
+        """Reads the kernel and writes what differs; returns what had to be written.
+
+        Raises: KernelError.
+        """
+        return self.load(self._services)
+
+    def conflicts(self) -> tuple[str, ...]:
+        """Services of which a frontend is held by another Service, or by a virtual server of somebody else's."""
+        with self._lock:
+            found = {key for contents in self._contents.values() for key in contents.claims.waiting()}
+            for contents in self._contents.values():
+                for key in self._foreign & contents.servers.keys():
+                    found |= {owner for owner in map(contents.claims.owner, _frontends(key)) if owner}
+        return tuple(sorted(found))
+
+    def desired(self) -> tuple[Held, ...]:
+        """What the kernel should hold; later changes do not show in it."""
+        with self._lock:
+            addresses = [address for contents in self._contents.values() for address in contents.addresses]
+            rules = [ruleset for contents in self._contents.values() for ruleset in contents.rulesets()]
+            if not self._contents:
+                return ()
+            return (*rules, *self._wanted().values(), device_state(addresses, self._facts.ipvs))
+
+    def remove(self) -> None:
+        """Takes away all that is ours. Connections through a virtual server end with it.
+
+        Raises: KernelError.
+        """
+        with self._lock:
+            self._lost = True
+            self._contents, self._rules, self._leaving = {}, {}, set()
+            self._kernel.drop_rules()
+            held, _ = self._kernel.servers(self._facts.ipvs.exclude_cidrs)
+            self._kernel.ipvs.apply([ipvs_changes.Step("delete", server) for server in held.values()])
+            self._held = {}
+            self._kernel.drop_sets()
+            self._kernel.drop_device()
+
+
+def _frontends(key: Key) -> tuple[Frontend, Frontend]:
+    """What a virtual server may be the way in of: an address, or a node port."""
+    return Frontend(key.address, key.protocol, key.port), Frontend("", key.protocol, key.port)
+
+
+def clear(place: Place = None) -> bool:
+    """Takes away what an earlier data plane of this mode left, or kube-proxy in its; whether there was anything.
+
+    The device is the last to go, so where it is not, nothing is.
+
+    Raises: KernelError.
+    """
+    with Netlink(place) as netlink:
+        if all(link.name != DEVICE for link in network.read_links(netlink)):
+            return False
+    plane = IpvsDataPlane(NodeFacts(name=""), place)
+    try:
+        plane.remove()
+    finally:
+        plane.close()
+    return True
+
+
+def held(place: Place = None) -> tuple[Ruleset, ...]:
+    """The rules that the kernel holds of ours, a table each.
+
+    Raises: KernelError.
+    """
+    return xtables.held(place, OWNERSHIP)
+
+
+def _family_map(services: ServiceMap, family: str) -> dict[str, tuple[ServicePort, ...]]:
+    return {key: tuple(p for p in ports if p.family == family) for key, ports in services.items()}

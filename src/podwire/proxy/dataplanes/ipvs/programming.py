@@ -1,0 +1,274 @@
+"""The kernel of one namespace as the ``ipvs`` data plane reads and writes it: virtual servers, device, sets, rules.
+
+Ours are virtual servers with our flag. kube-proxy's have no mark: they are those at an address of its device, and at
+node ports of its sets. Everything else is foreign, and so is what lies in ``excludeCIDRs`` without our flag.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from podwire.errors import KernelNotFound
+from podwire.kernel import network
+from podwire.kernel.ipset import IpSets
+from podwire.kernel.iptables import Iptables, Programs, choose
+from podwire.kernel.ipvs import Ipvs, Timeouts
+from podwire.kernel.netlink import Message, Netlink
+from podwire.kernel.network import Report
+from podwire.kernel.route_codec import encode_address
+from podwire.kernel.uapi import NLM_F_CREATE, NLM_F_REPLACE, RTM_DELADDR, RTM_NEWADDR
+from podwire.proxy.dataplanes.ipvs import names
+from podwire.proxy.dataplanes.ipvs.compile import OWN
+from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP, SETS, set_name
+from podwire.proxy.servicemap import IpvsSettings
+from podwire.proxy.xtables import kernel as xtables
+from podwire.proxy.xtables.restore import count_tables, repair
+from podwire.state.ipset import IpSet
+from podwire.state.ipset_diff import Add, Delete, Operation, Swap, diff
+from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import Key, VirtualServer
+from podwire.state.network import Address, Link, NetworkState, Owner, Sysctl
+
+OWNER = Owner(route_protocol=115, alias_prefix="podwire/proxy", links=(DEVICE,))
+FAMILIES = xtables.FAMILIES
+Place = Path | str | None
+
+_IP6 = Path("/proc/sys/net/ipv6")
+
+
+def sysctls(settings: IpvsSettings) -> tuple[Sysctl, ...]:
+    """The parameters of the namespace that this mode needs, as kube-proxy sets them.
+
+    Replies find their way through connection tracking; a connection to a real server that is gone is forgotten, and so
+    is what a client was bound to.
+    """
+    values = {
+        "net/ipv4/vs/conntrack": "1",
+        "net/ipv4/vs/expire_nodest_conn": "1",
+        "net/ipv4/vs/expire_quiescent_template": "1",
+    }
+    if settings.strict_arp:
+        values |= {"net/ipv4/conf/all/arp_ignore": "1", "net/ipv4/conf/all/arp_announce": "2"}
+    return tuple(Sysctl(path, value) for path, value in values.items())
+
+
+def device_state(addresses: Iterable[str], settings: IpvsSettings) -> NetworkState:
+    """The device with its addresses; it stays down, since its addresses are delivered all the same."""
+    return NetworkState(
+        links=(Link(DEVICE, kind="dummy", up=False, alias=OWNER.alias_prefix),),
+        addresses=tuple(Address(DEVICE, address) for address in addresses),
+        sysctls=sysctls(settings),
+    )
+
+
+class Programming:
+    """The sockets and programs of one namespace (None: that of this process).
+
+    Raises: Unsupported when the kernel has no IPVS or the machine no iptables.
+    """
+
+    def __init__(self, place: Place, programs: Programs | None = None) -> None:
+        self.ipvs = Ipvs(place)
+        self.programs = programs or xtables.held_by(place, OWNERSHIP) or choose(place)
+        self.watch = xtables.watch(self.programs, OWNERSHIP, place)
+        self.families = FAMILIES if _IP6.exists() else FAMILIES[:1]
+        self.sets = IpSets(place)
+        self._netlink = Netlink(place)
+        self._tools = {family: Iptables(family, self.programs, place) for family in self.families}
+        self._index = 0
+
+    def close(self) -> None:
+        """Lets go of the kernel."""
+        for tool in self._tools.values():
+            tool.close()
+        for each in (self.ipvs, self.watch, self.sets, self._netlink):
+            each.close()
+
+    # The device
+
+    def own_addresses(self) -> frozenset[str]:
+        """The addresses of the node's other devices.
+
+        Raises: KernelError.
+        """
+        found = network.read_paths(self._netlink).addresses
+        return frozenset(each.cidr.partition("/")[0] for each in found if each.link != DEVICE)
+
+    def bound_addresses(self) -> frozenset[str]:
+        """The addresses of our device, or of kube-proxy's.
+
+        Raises: KernelError.
+        """
+        found = network.read_paths(self._netlink).addresses
+        return frozenset(each.cidr.partition("/")[0] for each in found if each.link == DEVICE)
+
+    def shape_device(self, addresses: Iterable[str], settings: IpvsSettings) -> Report:
+        """Makes the device hold exactly these addresses.
+
+        Raises: KernelError.
+        """
+        report = network.apply(self._netlink, device_state(addresses, settings), OWNER).check()
+        self._index = network.read_link(self._netlink, DEVICE).index
+        return report
+
+    def bind(self, addresses: Collection[str]) -> None:
+        """Puts addresses on the device.
+
+        Raises: KernelError.
+        """
+        self._addresses(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, addresses, "add")
+
+    def unbind(self, addresses: Collection[str]) -> None:
+        """Takes addresses off the device.
+
+        Raises: KernelError.
+        """
+        self._addresses(RTM_DELADDR, 0, addresses, "delete")
+
+    def _addresses(self, kind: int, flags: int, addresses: Collection[str], verb: str) -> None:
+        values = [Address(DEVICE, address, proto=OWNER.route_protocol) for address in addresses]
+        messages = [Message(kind, flags, encode_address(x, {DEVICE: self._index}), verb, x) for x in values]
+        for failure in self._netlink.batch(messages).values():
+            if verb != "delete" or not isinstance(failure, KernelNotFound):
+                raise failure
+
+    def drop_device(self) -> None:
+        """Takes the device away, and its addresses with it.
+
+        Raises: KernelError.
+        """
+        network.remove(self._netlink, OWNER).check()
+
+    # Virtual servers
+
+    def servers(self, exclude: Iterable[str]) -> tuple[dict[Key, VirtualServer], frozenset[Key]]:
+        """Our virtual servers, kube-proxy's among them, and the keys of foreign ones.
+
+        Raises: KernelError.
+        """
+        ranges = [ip_network(text) for text in exclude]
+        bound, node_ports = self.bound_addresses(), self._node_ports()
+
+        def ours(server: VirtualServer) -> bool:
+            key = server.key
+            if server.flags & OWN:
+                return True
+            address = ip_address(key.address)
+            if any(address in network for network in ranges):
+                return False
+            return key.address in bound or (key.protocol, key.port) in node_ports
+
+        found = {server.key: server for server in self.ipvs.servers()}
+        own = [key for key, server in found.items() if ours(server)]
+        read = {server.key: server for server in self.ipvs.read(own)} if own else {}
+        return read, frozenset(found.keys() - set(own))
+
+    def _node_ports(self) -> frozenset[tuple[str, int]]:
+        """Node ports of kube-proxy's sets, or of ours."""
+        by_name = {set_name(names.NODE_PORT[p], family): p for p in ("tcp", "udp") for family in FAMILIES}
+        held = ((protocol, self.sets.read(name)) for name, protocol in by_name.items())
+        return frozenset((protocol, int(port)) for protocol, found in held if found for port in found.elements)
+
+    def set_timeouts(self, settings: IpvsSettings) -> None:
+        """Sets the timeouts that are asked for and differ.
+
+        Raises: KernelError.
+        """
+        wanted = Timeouts(settings.tcp_timeout, settings.tcp_fin_timeout, settings.udp_timeout)
+        if any(wanted):
+            have = self.ipvs.timeouts()
+            if any(want and want != has for want, has in zip(wanted, have, strict=True)):
+                self.ipvs.set_timeouts(wanted)
+
+    # Sets
+
+    def shape_sets(self, wanted: Iterable[IpSet]) -> Callable[[], list[Operation]]:
+        """Makes the sets and adds what is missing; the function that is returned takes away what should not be there.
+
+        It returns what was done, its own part included.
+
+        Raises: KernelError.
+        """
+        done: list[Operation] = []
+        later: list[Operation] = []
+        for want in wanted:
+            operations = diff(self.sets.read(want.name), want)
+            whole = any(isinstance(each, Swap) for each in operations)
+            done += [each for each in operations if whole or not isinstance(each, Delete)]
+            later += [each for each in operations if not whole and isinstance(each, Delete)]
+        self.sets.commit(done)
+
+        def finish() -> list[Operation]:
+            self.sets.commit(later)
+            return done + later
+
+        return finish
+
+    def add(self, elements: Iterable[IpSet]) -> list[Operation]:
+        """Adds elements to sets; what was done.
+
+        Raises: KernelError.
+        """
+        operations: list[Operation] = [Add(each, key) for each in elements for key in each.elements]
+        self.sets.commit(operations)
+        return operations
+
+    def delete(self, elements: Iterable[IpSet]) -> list[Operation]:
+        """Takes elements out of sets; what was done.
+
+        Raises: KernelError.
+        """
+        operations: list[Operation] = [Delete(each, key) for each in elements for key in each.elements]
+        self.sets.commit(operations)
+        return operations
+
+    def drop_sets(self) -> None:
+        """Takes our sets away.
+
+        Raises: KernelError.
+        """
+        self.sets.destroy(set_name(kind, family) for family in FAMILIES for kind in SETS)
+
+    # Rules
+
+    def shape_rules(self, wanted: Mapping[str, Sequence[Ruleset]]) -> list[str]:
+        """Makes the kernel hold these rules by family, reading it first; the texts that were written.
+
+        Raises: KernelError.
+        """
+        written: list[str] = []
+
+        def write() -> int:
+            for family, rulesets in wanted.items():
+                tool = self._tools[family]
+                text = repair(xtables.read(tool), rulesets, OWNERSHIP)
+                tool.restore(text)
+                written.append(text)
+            return sum(map(count_tables, written))
+
+        self.watch.unheard(write)
+        return [text for text in written if text]
+
+    def change_rules(self, family: str, before: Iterable[Ruleset], now: Iterable[Ruleset]) -> str:
+        """Writes what differs without reading; what was written.
+
+        Raises: KernelError.
+        """
+        saved = {each.table: {**dict(each.chains), **_jumps(each)} for each in before}
+        text = repair(saved, now, OWNERSHIP)
+        self._tools[family].restore(text, self.watch.started)
+        return text
+
+    def drop_rules(self) -> None:
+        """Takes our rules away, as far as no other mode has them now.
+
+        Raises: KernelError.
+        """
+        self.watch.unheard(lambda: sum(xtables.remove(tool, OWNERSHIP) for tool in self._tools.values()))
+
+
+def _jumps(ruleset: Ruleset) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for chain, rule in ruleset.jumps:
+        found[chain] = (*found.get(chain, ()), rule)
+    return found
