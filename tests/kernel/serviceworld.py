@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cas
 MARK = f"pwt-proxy-{os.getpid()}"
 CASES = read_cases(Path(__file__).parents[1] / "cases/services/policies.yaml")
 PODS = ("one", "two", "far")
+ENDS = ("outside", *PODS)
 TRIES = 24
 
 
@@ -38,6 +39,45 @@ def path(name: str) -> Path:
 
 def inside(name: str, *words: str) -> str:
     return run("ip", "netns", "exec", f"{MARK}-{name}", *words)
+
+
+def ip(name: str | None, *lines: str) -> None:
+    """Runs ip(8) once for all the lines, in a namespace of ours or outside of them."""
+    words = ("ip", *(("-n", f"{MARK}-{name}") if name else ()), "-batch", "-")
+    done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{lines}: {done.stderr}"
+
+
+def near_end(name: str, index: int) -> Iterator[str]:
+    """What connects the node with a pod or with the outside, on the node."""
+    yield f"link add {name} type veth peer name eth0 netns {MARK}-{name}"
+    yield f"link set {name} address 02:00:00:00:01:0{index} up"
+    if name == "outside":
+        yield f"addr add 192.168.99.1/24 dev {name}"
+        yield f"addr add fd99::1/64 dev {name} nodad"
+        return
+    for address in ADDRESSES[name]:
+        yield f"route add {address} dev {name}"
+        yield f"neigh add {address} lladdr 02:00:00:00:02:0{index} dev {name}"
+
+
+def far_end(name: str, index: int) -> Iterator[str]:
+    """The other end."""
+    four, six = ADDRESSES[name]
+    yield f"link set eth0 address 02:00:00:00:02:0{index} up"
+    if name == "outside":
+        yield f"addr add {four}/24 dev eth0"
+        yield f"addr add {six}/64 dev eth0 nodad"
+        yield "route add default via 192.168.99.1"
+        yield "route add default via fd99::1"
+        return
+    yield f"addr add {four}/32 dev eth0"
+    yield f"addr add {six}/128 dev eth0 nodad"
+    for gateway in ("169.254.1.1", "fe80::99"):
+        yield f"route add {gateway} dev eth0"
+        yield f"neigh add {gateway} lladdr 02:00:00:00:01:0{index} dev eth0"
+    yield "route add default via 169.254.1.1 dev eth0"
+    yield "route add default via fe80::99 dev eth0"
 
 
 class Answers(threading.Thread):
@@ -84,48 +124,25 @@ class World:
     """The namespaces that the cases speak of."""
 
     def __enter__(self) -> "World":
-        for name in ("node", "outside", *PODS):
-            run("ip", "netns", "add", f"{MARK}-{name}")
-            inside(name, "ip", "link", "set", "lo", "up")
-        for index, name in enumerate(("outside", *PODS)):
-            self.attach(name, index)
-        for setting in (
+        ip(None, *(f"netns add {MARK}-{name}" for name in ("node", "outside", *PODS)))
+        ip("node", "link set lo up", *(line for at, name in enumerate(ENDS) for line in near_end(name, at)))
+        for at, name in enumerate(ENDS):
+            ip(name, "link set lo up", *far_end(name, at))
+        inside(
+            "node",
+            "sysctl",
+            "-qw",
             "net.ipv4.ip_forward=1",
             "net.ipv6.conf.all.forwarding=1",
             "net.ipv4.icmp_ratelimit=0",
             "net.ipv6.icmp.ratelimit=0",
             "net.ipv4.conf.all.rp_filter=0",
             "net.ipv4.conf.all.send_redirects=0",
-        ):
-            inside("node", "sysctl", "-qw", setting)
-        inside("node", "ip", "route", "add", "default", "via", "192.168.99.2")
-        inside("node", "ip", "route", "add", "default", "via", "fd99::2")
+        )
+        ip("node", "route add default via 192.168.99.2", "route add default via fd99::2")
         self.answers = Answers()
         self.answers.start()
         return self
-
-    def attach(self, name: str, index: int) -> None:
-        inside("node", "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", f"{MARK}-{name}")
-        inside("node", "ip", "link", "set", name, "address", f"02:00:00:00:01:0{index}", "up")
-        inside(name, "ip", "link", "set", "eth0", "address", f"02:00:00:00:02:0{index}", "up")
-        four, six = ADDRESSES[name]
-        if name == "outside":
-            inside("node", "ip", "addr", "add", "192.168.99.1/24", "dev", name)
-            inside("node", "ip", "addr", "add", "fd99::1/64", "dev", name, "nodad")
-            inside(name, "ip", "addr", "add", f"{four}/24", "dev", "eth0")
-            inside(name, "ip", "addr", "add", f"{six}/64", "dev", "eth0", "nodad")
-            inside(name, "ip", "route", "add", "default", "via", "192.168.99.1")
-            inside(name, "ip", "route", "add", "default", "via", "fd99::1")
-            return
-        for address, gateway in ((f"{four}/32", "169.254.1.1"), (f"{six}/128", "fe80::99")):
-            inside(name, "ip", "addr", "add", address, "dev", "eth0", *(["nodad"] if ":" in address else []))
-            inside(name, "ip", "route", "add", gateway, "dev", "eth0")
-            inside(name, "ip", "route", "add", "default", "via", gateway, "dev", "eth0")
-            inside(name, "ip", "neigh", "add", gateway, "lladdr", f"02:00:00:00:01:0{index}", "dev", "eth0")
-            inside("node", "ip", "route", "add", address, "dev", name)
-            inside(
-                "node", "ip", "neigh", "add", address.split("/")[0], "lladdr", f"02:00:00:00:02:0{index}", "dev", name
-            )
 
     def __exit__(self, *failure: object) -> None:
         self.answers.stopping = True
