@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from clusters import address_of, in_node, layout, netns_of, own_name, run, running, server
-from driver import Cluster, eventually, shell_pod
+from driver import Cluster, eventually, podwire, shell_pod
 
 from podwire.kernel import netns
 from podwire.proxy.tracing import MODULES
@@ -342,6 +342,16 @@ def test_without_an_api_nothing_is_explained(world: Cluster, tmp_path: Path) -> 
     other.write_text(text.replace(f"127.0.0.1:{port}", "127.0.0.1:1"))
     done = run("why", "client", "svc/web", "--kubeconfig", str(other), "--planned")
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_on_a_node_itself(world: Cluster, mode: str) -> None:
+    config = Path(layout(world).node_run("node-1")) / "agent.yaml"
+    command = [*podwire(), "why", "--config", str(config), "-o", "json"]
+    hop = json.loads(in_node(world, "node-1", *command, "client", "svc/web"))["hops"][0]
+    assert (hop["node"], hop["state"], hop["mode"], hop["outcome"]) == ("node-1", "held", mode, "forwarded")
+    other = run("exec", "--name", NAME, "node-1", *command, "node/node-2", "svc/web")
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "node node-2 decides, and this is node-1" in other.stderr
 
 
 def test_a_cluster_that_is_not_local_is_explained_by_plan(world: Cluster, mode: str, tmp_path: Path) -> None:

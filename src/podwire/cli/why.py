@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -10,6 +11,7 @@ import click
 import msgspec
 
 from podwire.agent import config as agent_config
+from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
 from podwire.cli.cluster import name_option
 from podwire.cli.sites import Known, Nodes, remote
@@ -69,6 +71,7 @@ class _Request(NamedTuple):
     files: tuple[str, ...]
     planned: bool
     mode: str
+    hostname: str
 
 
 @click.command(help=_HELP)
@@ -77,7 +80,8 @@ class _Request(NamedTuple):
 @click.argument("port", metavar="[PORT[/PROTO]]", default="")
 @name_option
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
-@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
+@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's file, or kube-proxy's.")
+@click.option("--hostname-override", "hostname", metavar="NAME", default="", help="This Node's name, as the agent's.")
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects from a file or folder.")
 @click.option("--node", metavar="NAME", default="", help="The node that gets a packet from outside.")
 @click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
@@ -94,6 +98,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     name: str,
     kubeconfig: str | None,
     config_file: str | None,
+    hostname: str,
     files: tuple[str, ...],
     node: str,
     planned: bool,
@@ -107,7 +112,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     asked = Asked(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     layout = None if files or config_file else _local(name, kubeconfig, named=named)
-    request = _Request(name, kubeconfig, config_file, files, planned, mode or "")
+    request = _Request(name, kubeconfig, config_file, files, planned, mode or "", hostname)
     found = _explain(asked, request, layout)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
@@ -138,13 +143,29 @@ def _explain(asked: Asked, request: _Request, layout: Layout | None) -> Answer:
             places.check_root()
         return asyncio.run(_with_client(str(credentials.kubeconfig_path(layout, "admin")),
                                         lambda client: _by_local(asked, request, layout, client)))  # fmt: skip
-    return asyncio.run(_with_client(_kubeconfig(request), lambda client: _by_api(asked, request, client)))
+    config = _own_config(request)
+    kubeconfig = request.kubeconfig or (config.kubeconfig if config is not None else "")
+    return asyncio.run(_with_client(kubeconfig or None, lambda client: _by_api(asked, request, client, config)))
 
 
-def _kubeconfig(request: _Request) -> str | None:
-    if request.kubeconfig is not None or request.config_file is None:
-        return request.kubeconfig
-    return agent_config.load(Path(request.config_file)).kubeconfig or None
+def _own_config(request: _Request) -> AgentConfig | None:
+    """The configuration of this node's agent, where one was given.
+
+    Raises: ConfigError.
+    """
+    if request.config_file is None:
+        return None
+    file = Path(request.config_file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ConfigError("--config", str(file), str(failure)) from failure
+    if f"kind: {kubeproxy.KIND}" in text:
+        config = kubeproxy.parse(text, str(file), socket.gethostname()).config
+    else:
+        config = agent_config.parse(text, str(file))
+    name = request.hostname.strip().lower()
+    return msgspec.structs.replace(config, node_name=name) if name else config
 
 
 async def _with_client(kubeconfig: str | None, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
@@ -170,10 +191,11 @@ async def _by_local(asked: Asked, request: _Request, layout: Layout, client: Cli
     return await _ask(asked, client, known, request)
 
 
-async def _by_api(asked: Asked, request: _Request, client: Client) -> Answer:
+async def _by_api(asked: Asked, request: _Request, client: Client, config: AgentConfig | None) -> Answer:
     """In a cluster that is not a local one: on a node of it, or from anywhere by plan."""
-    if request.config_file is not None:
-        return await _ask(asked, client, _own(agent_config.load(Path(request.config_file))), request)
+    if config is not None:
+        ranges = config.service_cidrs or await _service_cidrs(client)
+        return await _ask(asked, client, _own(msgspec.structs.replace(config, service_cidrs=ranges)), request)
     if not request.planned:
         raise ConfigError(
             "podwire why",
