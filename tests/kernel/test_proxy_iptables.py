@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,21 +16,25 @@ from tests.kernel.serviceworld import (
     affinity_to_an_endpoint_that_goes,
     by_name,
     changes_under_traffic,
-    failures_of,
     inside,
     path,
     proxy_follows_and_heals,
 )
 
-from podwire.kernel import netns
+from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import Kind, Programs, choose, find
+from podwire.proxy.dataplane import LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
 from podwire.proxy.registry import Registry
+from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
 from podwire.state.iptables import Ruleset
-from podwire.testing.servicecases import ADDRESSES, NODE, Case
+from podwire.testing.servicecases import ADDRESSES, NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +55,6 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesData
     yield made
     made.remove()
     made.close()
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_packet_table(world: World, plane: IptablesDataPlane, case: Case) -> None:
-    plane.load(case.resolved())
-    assert not failures_of(world, case.by(plane.name))
 
 
 def in_kernel(plane: IptablesDataPlane) -> list[str]:
@@ -304,3 +303,63 @@ def test_many_services_change_at_once(world: World, plane: IptablesDataPlane) ->
     assert world.connect("far", "10.96.1.40", 80)[0] in ("one", "two")
     assert world.connect("far", "10.96.1.1", 80)[0] == "dropped"
     assert ADDRESSES["one"][0] in str(wanted(plane))
+
+
+def everywhere() -> NodeFacts:
+    return msgspec.structs.replace(NODE, node_port_ranges=("0.0.0.0/0", "::/0"))
+
+
+@pytest.mark.parametrize("policy", ["NodePort with policy Cluster", "externalTrafficPolicy Local"])
+def test_node_ports_answer_on_loopback_where_asked_for(world: World, plane: IptablesDataPlane, policy: str) -> None:
+    case = by_name(policy)
+    plane.load(case.resolved(), everywhere())
+    assert not any(plane.load(case.resolved()))
+    before = plane.counts()[LOCALHOST_ACCEPTED]
+    results = {world.connect("node", "127.0.0.1", 30080) for _ in range(24)}
+    assert {pod for pod, _ in results} == {"two", "far"}
+    assert plane.counts()[LOCALHOST_ACCEPTED] == before + 24
+    assert world.connect("node", "::1", 30080)[0] == "refused"
+    assert world.connect("outside", "192.168.99.1", 30080)[0] in ("two", "far")
+    assert plane.counts()[LOCALHOST_ACCEPTED] == before + 24
+    plane.load(case.resolved(), NODE)
+    assert world.connect("node", "127.0.0.1", 30080)[0] == "refused"
+    assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
+
+
+def test_loopback_is_guarded_while_it_is_routed(world: World, plane: IptablesDataPlane) -> None:
+    """Nobody on the network reaches what listens on loopback alone (CVE-2020-8558)."""
+    with netns.inside(path("node")), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(0.3)
+
+        def reached() -> bool:
+            send_to_loopback(listener.getsockname()[1])
+            try:
+                return listener.recv(10) == b"intruder"
+            except TimeoutError:
+                return False
+
+        assert not reached()
+        plane.load(by_name("ClusterIP").resolved(), everywhere())
+        assert sysctl.read(ROUTE_LOCALNET, path("node")) == "1"
+        assert not reached()
+        inside("node", plane.programs.restore["ip"].removesuffix("-restore"), "-F", "KUBE-LOOPBACK")
+        assert reached(), "it is the rule that guards"
+        plane.remove()
+        assert not reached()
+        assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
+
+
+def send_to_loopback(port: int) -> None:
+    """A datagram from outside to 127.0.0.1 of the node."""
+    source, target = socket.inet_aton("192.168.99.2"), socket.inet_aton("127.0.0.1")
+    payload = b"intruder"
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(payload), 1, 0, 64, 17, 0)
+    total = sum(struct.unpack("!10H", head + source + target))
+    total = (total & 0xFFFF) + (total >> 16)
+    head = head[:10] + struct.pack("!H", ~total & 0xFFFF)
+    datagram = struct.pack("!HHHH", 40000, port, 8 + len(payload), 0) + payload
+    frame = bytes.fromhex("020000000100020000000200") + b"\x08\x00" + head + source + target + datagram
+    with netns.inside(path("outside")), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+        raw.bind(("eth0", 0))
+        raw.send(frame)

@@ -81,12 +81,6 @@ def plane(world: World) -> Iterator[NftablesDataPlane]:
     made.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_packet_table(world: World, plane: NftablesDataPlane, case: Case) -> None:
-    plane.load(case.resolved())
-    assert not failures_of(world, case.by(plane.name))
-
-
 def held(family: str) -> str:
     return inside("node", "nft", "list", "table", family, TABLE)
 

@@ -1,4 +1,4 @@
-"""The further scenarios with real packets through every data plane; many clients with affinity, and its end."""
+"""Every case with real packets through every data plane of the registry; many clients with affinity, and its end."""
 
 import os
 import socket
@@ -9,16 +9,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kernel.planes import opened
 from tests.kernel.serviceworld import World, failures_of, inside, path
 
 from podwire.kernel import netns
-from podwire.proxy.registry import DATAPLANES, open_dataplane
-from podwire.testing.servicecases import NODE, Case, Packet, read_cases
+from podwire.proxy.registry import DATAPLANES
+from podwire.testing.servicecases import Case, Packet, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 CASES = read_cases(Path(__file__).parents[1] / "cases/services/scenarios.yaml")
 POLICIES = read_cases(Path(__file__).parents[1] / "cases/services/policies.yaml")
+EVERY = (*POLICIES, *CASES)
 CLIENTS = 1200
 
 
@@ -33,7 +35,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(params=DATAPLANES)
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = open_dataplane(request.param, NODE, path("node"))
+    made = opened(request.param)
     yield made
     made.remove()
     made.close()
@@ -44,14 +46,14 @@ def real(packet: Packet) -> Packet:
     return msgspec.structs.replace(packet, untouched=False, dropped=packet.dropped or packet.untouched)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_scenario(world: World, plane: Any, case: Case) -> None:
     plane.load(case.resolved(), case.node)
     packets = tuple(real(packet) for packet in case.by(plane.name).packets)
     assert not failures_of(world, msgspec.structs.replace(case, packets=packets))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_a_restart_writes_nothing(plane: Any, case: Case) -> None:
     plane.load(case.resolved(), case.node)
     assert not any(plane.load(case.resolved(), case.node))

@@ -40,7 +40,7 @@ _HOOKS = {
 _ALONE = frozenset(("--rcheck", "--set", "--reap", "--rsource", "--random-fully"))
 """Options without a value."""
 _SAYS_NOTHING = frozenset(("-m", "--comment", "--mode", "--seconds", "--reap", "--mask", "--rsource", "--random-fully",
-                           "--reject-with"))  # fmt: skip
+                           "--reject-with", "--nfacct-name"))  # fmt: skip
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ def parse_rule(text: str) -> tuple[Option, ...]:
         if not word.startswith("-"):
             raise ProtocolError("local", f"{word!r} is no option of a rule: {text}")
         value = "" if word in _ALONE else next(words, "").strip('"')
-        if word == "--match-set":
+        if word in ("--match-set", "--tcp-flags"):
             value = f"{value} {next(words, '')}"
         found.append(Option(word, value, negated))
         negated = False
@@ -374,6 +374,7 @@ _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "--src-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.source),
     "--dst-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.destination),
     "--ctstate": lambda walk, text: walk.packet.state.upper() in text.split(","),
+    "--tcp-flags": lambda walk, text: text.split()[-1] == "NONE" and walk.packet.protocol == "tcp",
     "--mark": _Walk.marked,
     "--probability": _Walk.chance,
     "--match-set": _Walk.in_set,

@@ -1,22 +1,19 @@
 """Every case of the packet table, followed through the tables that each data plane would program."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from podwire.proxy import registry
-from podwire.proxy.dataplanes.iptables import contents as iptables_contents
-from podwire.proxy.dataplanes.iptables import layout as iptables_layout
-from podwire.proxy.dataplanes.nftables import contents as nftables_contents
-from podwire.proxy.dataplanes.nftables import layout as nftables_layout
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.tracing import open_tracing
 from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
-from podwire.trace import iptables, nft
 from podwire.trace.packet import Machine, Outcome
 from podwire.trace.packet import Packet as Traced
 
-FAMILIES = ("ip", "ip6")
 CASES = read_cases(Path(__file__).parents[2] / "cases/services/policies.yaml")
 POD_OF = {address: pod for pod, pair in ADDRESSES.items() for address in pair}
 
@@ -25,34 +22,15 @@ MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
 """With the second address of the further scenarios."""
 
 
-def by_family(case: Case) -> list[tuple[str, dict[str, tuple[ServicePort, ...]]]]:
-    resolved = case.resolved()
-    return [(f, {key: tuple(p for p in ports if p.family == f) for key, ports in resolved.items()}) for f in FAMILIES]
+def tracer_of(name: str, case: Case) -> Any:
+    """What a data plane would program for a case, to send packets through."""
+    tracing = open_tracing(name)
+    assert tracing is not None, f"{name} has no module in podwire.proxy.tracing"
+    return tracing.planned(case.resolved(), case.node, MACHINE)
 
 
-def nftables(case: Case) -> nft.Tracer:
-    tables = []
-    for family, services in by_family(case):
-        contents = nftables_contents.Contents(nftables_layout.Layout(family, case.node))
-        contents.change(services)
-        tables.append(contents.table())
-    return nft.Tracer(tables, MACHINE)
-
-
-def iptables_plane(case: Case) -> iptables.Tracer:
-    rulesets = []
-    for family, services in by_family(case):
-        contents = iptables_contents.Contents(iptables_layout.Layout(family, case.node))
-        contents.change(services)
-        rulesets += contents.rulesets()
-    return iptables.Tracer(rulesets, MACHINE)
-
-
-DATAPLANES = {"nftables": nftables, "iptables": iptables_plane}
-
-
-def test_every_data_plane_is_here() -> None:
-    assert DATAPLANES.keys() == registry.DATAPLANES.keys()
+DATAPLANES: dict[str, Callable[[Case], Any]] = {name: partial(tracer_of, name) for name in registry.DATAPLANES}
+"""By being in the registry, a data plane runs every case."""
 
 
 def traced(packet: Packet) -> Traced:

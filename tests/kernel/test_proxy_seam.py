@@ -1,0 +1,42 @@
+"""A data plane that is new to the registry runs every case of the packet table, and nobody else has to know it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podwire.testing.servicecases import read_cases
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+ROOT = Path(__file__).parents[2]
+REAL, TRACED = "tests/kernel/test_proxy_scenarios.py", ("test_packet_table.py", "test_scenarios.py")
+
+
+def run(*words: str) -> str:
+    """What pytest says with the data plane of :mod:`tests.kernel.borrowed` in the registry."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.kernel.borrowed", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_case_is_run_by_its_tracer_and_with_real_packets() -> None:
+    collected = run("--collect-only", REAL, *(f"tests/unit/proxy/{name}" for name in TRACED))
+    of_it = [line for line in collected.splitlines() if "borrowed" in line]
+    for name in ("policies", "scenarios"):
+        for case in read_cases(ROOT / f"tests/cases/services/{name}.yaml"):
+            assert len([line for line in of_it if case.name in line]) >= 3, case.name
+
+
+def test_it_passes_what_its_data_plane_passes() -> None:
+    said = run("-k", "borrowed and (hairpin or slices or balancer)", REAL, *(f"tests/unit/proxy/{n}" for n in TRACED))
+    assert "100%" in said
+
+
+def test_what_changes_is_followed_through_it() -> None:
+    run("-k", "borrowed and (ready or share or every_way)", "tests/kernel/test_proxy_following.py",
+        "tests/kernel/test_proxy_changes.py")  # fmt: skip
