@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kernel.planes import opened
 from tests.kernel.serviceworld import PODS, World, path
 
 from podwire.kernel import netns
@@ -27,7 +28,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(params=DATAPLANES)
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = open_dataplane(request.param, NODE, path("node"))
+    made = opened(request.param)
     yield made
     made.remove()
     made.close()

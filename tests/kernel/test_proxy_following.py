@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kernel.planes import opened
 from tests.kernel.serviceworld import PODS, Collection, World, inside, path, until
 
 from podwire.kernel import netns
@@ -36,7 +37,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(params=DATAPLANES)
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = open_dataplane(request.param, NODE, path("node"))
+    made = opened(request.param)
     yield made
     made.remove()
     made.close()

@@ -13,9 +13,10 @@ from podwire.proxy.servicemap import NodeFacts
 DATAPLANES = {
     "nftables": "podwire.proxy.dataplanes.nftables.dataplane:NftablesDataPlane",
     "iptables": "podwire.proxy.dataplanes.iptables.dataplane:IptablesDataPlane",
+    "ipvs": "podwire.proxy.dataplanes.ipvs.dataplane:IpvsDataPlane",
 }
 
-FEATURES = {"nftables": "nftables"}
+FEATURES = {"nftables": "nftables", "ipvs": "ip_vs"}
 """The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
 
 

@@ -16,6 +16,7 @@ from podwire.trace.packet import Machine, Outcome, Packet
 MODULES: Mapping[str, str] = {
     "nftables": "podwire.proxy.dataplanes.nftables.tracing",
     "iptables": "podwire.proxy.dataplanes.iptables.tracing",
+    "ipvs": "podwire.proxy.dataplanes.ipvs.tracing",
 }
 
 

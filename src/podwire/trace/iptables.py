@@ -235,8 +235,10 @@ class _Walk:
         )
         self.translated = self.routed = True
         self.delivered = self.tracer.machine.owns(destination.address)
-        self.tables = []
-        self.hooks = ["balanced output", "postrouting"]
+        if not self.delivered:
+            self.tables, self.hooks = [], ["balanced output", "postrouting"]
+        elif self.hook == "output":
+            self.hooks = ["postrouting", "input"]
 
     def route(self) -> None:
         """Where the packet goes behind the first hook."""

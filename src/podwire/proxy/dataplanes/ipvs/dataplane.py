@@ -5,7 +5,8 @@ writes what belongs to the changed Services, without reading: a few netlink mess
 of ``externalTrafficPolicy: Local``. What comes is written before what leads to it, and what goes after: elements of
 sets, then virtual servers, then addresses, then rules, elements that go at last. 3. A refused change is answered by a
 full load; when that fails too, the error is raised and the next call loads again. 4. A real server of TCP that goes
-keeps its connections: it loses its weight, and is looked after every 5 s until the last has ended. 5. ``heal`` reads
+keeps its connections: it loses its weight, and is looked after every 5 s until the last has ended; so do the virtual
+server and its address, when the Service is gone. 5. ``heal`` reads
 and writes what somebody else changed. Rules of iptables' nft kind and addresses tell of changes at once; IPVS, sets
 and legacy rules in silence, so the kernel is read every 30 s, or less often, so that it takes no more than a hundredth
 of the time. 6. ``close`` leaves everything in force; ``remove`` takes away what is ours and nothing of others.
@@ -30,6 +31,7 @@ from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state import ipvs_changes
+from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Key, VirtualServer
 from podwire.state.network import NetworkState
@@ -39,7 +41,7 @@ _READ_EVERY_S = 30.0  # as kube-proxy's syncPeriod
 _SHARE = 100
 """Reading the kernel takes no more than one part in this many of the time."""
 
-Held = Ruleset | VirtualServer | NetworkState
+Held = Ruleset | IpSet | VirtualServer | NetworkState
 
 
 class IpvsDataPlane:
@@ -106,8 +108,8 @@ class IpvsDataPlane:
             self._lock.release()
 
     def _addresses_changed(self) -> bool:
-        bound = {address for contents in self._contents.values() for address in contents.addresses}
-        return self._kernel.own_addresses() != self._own or self._kernel.bound_addresses() != bound
+        own, bound = self._kernel.addresses()
+        return own != self._own or bound != self._addresses()
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
         """Makes the kernel hold exactly these Services; returns what was written, a text for each change.
@@ -129,7 +131,7 @@ class IpvsDataPlane:
 
     def _plan(self) -> None:
         facts = self._facts
-        self._own = self._kernel.own_addresses()
+        self._own, _ = self._kernel.addresses()
         ranges = facts.node_port_ranges
         node_ports = within(sorted(self._own), ranges) if ranges else facts.addresses
         self._contents = {}
@@ -148,14 +150,18 @@ class IpvsDataPlane:
         kernel.ipvs.apply(steps)
         self._held = ipvs_changes.after(held, steps)
         self._leaving = set(ipvs_changes.draining(self._held, wanted))
-        addresses = [address for contents in self._contents.values() for address in contents.addresses]
-        report = kernel.shape_device(addresses, settings)
+        report = kernel.shape_device(self._addresses(), settings)
         rules = {family: contents.rulesets() for family, contents in self._contents.items()}
         texts = kernel.shape_rules(rules)
         self._rules = rules
         written = [*map(str, steps), *map(str, report.applied), *texts, *map(str, finish())]
         self._look_after(self._leaving)
         return written
+
+    def _addresses(self) -> frozenset[str]:
+        """What the device should hold: also addresses at which connections go on."""
+        wanted = frozenset(address for contents in self._contents.values() for address in contents.addresses)
+        return wanted | (frozenset(key.address for key in self._leaving) - self._own)
 
     def _wanted(self, keys: Iterable[Key] | None = None) -> dict[Key, VirtualServer]:
         """The virtual servers of these keys (None: all) that should be there, without those whose place is taken."""
@@ -195,12 +201,16 @@ class IpvsDataPlane:
             rules = self._contents[family].rulesets()
             written.append(kernel.change_rules(family, self._rules[family], rules))
             self._rules[family] = rules
-        if delta.unbound:
-            kernel.unbind(delta.unbound)
-            written += [f"ip address delete {address} dev {DEVICE}" for address in delta.unbound]
+        written += self._unbind(delta.unbound)
         written += map(str, kernel.delete(delta.removed))
         self._monitor.read()
         return written
+
+    def _unbind(self, addresses: Iterable[str]) -> list[str]:
+        """Takes addresses off the device at which nothing goes on."""
+        gone = set(addresses) - self._addresses()
+        self._kernel.unbind(gone)
+        return [f"ip address delete {address} dev {DEVICE}" for address in sorted(gone)]
 
     def _balance(self, keys: Iterable[Key]) -> list[str]:
         """Virtual servers of these keys become what they should be."""
@@ -234,6 +244,8 @@ class IpvsDataPlane:
             self._settle({key: server}, steps)
             if key not in self._held or not ipvs_changes.draining({key: self._held[key]}, wanted):
                 self._leaving.discard(key)
+                if key not in self._held and key.address not in self._own:
+                    self._unbind((key.address,))
 
     def heal(self) -> tuple[str, ...]:
         """Reads the kernel and writes what differs; returns what had to be written.
@@ -254,11 +266,14 @@ class IpvsDataPlane:
     def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold; later changes do not show in it."""
         with self._lock:
-            addresses = [address for contents in self._contents.values() for address in contents.addresses]
-            rules = [ruleset for contents in self._contents.values() for ruleset in contents.rulesets()]
             if not self._contents:
                 return ()
-            return (*rules, *self._wanted().values(), device_state(addresses, self._facts.ipvs))
+            contents = self._contents.values()
+            rules = (ruleset for each in contents for ruleset in each.rulesets())
+            sets = (one for each in contents for one in each.sets())
+            servers = self._wanted() | {key: self._held[key] for key in self._leaving}
+            device = device_state(self._addresses(), self._facts.ipvs)
+            return (*rules, *sets, *(servers[key] for key in sorted(servers)), device)
 
     def remove(self) -> None:
         """Takes away all that is ours. Connections through a virtual server end with it.

@@ -144,17 +144,17 @@ class Layout:
                 "-p tcp -j REJECT --reject-with tcp-reset",
                 *(f"-p {protocol} -j REJECT --reject-with {unreachable}" for protocol in ("udp", "sctp")),
             ),
-            ("filter", "KUBE-IPVS-OUT-FILTER"): tuple(
-                f"-d {cidr} {comment('addresses of no service')} "
-                f"-m set ! --match-set {set_name(names.IPVS_IPS, self.family)} dst -j DROP"
-                for cidr in self._services
-            ),
         }
 
     def _mangle(self) -> dict[ChainKey, Rules]:
         match = self.match
         return {
             ("mangle", "KUBE-PROXY-FIREWALL"): (
+                *(
+                    f"-d {cidr} {comment('addresses of no service')} "
+                    f"-m set ! --match-set {set_name(names.IPVS_IPS, self.family)} dst -j DROP"
+                    for cidr in self._services
+                ),
                 f"{comment('no local endpoints')} {match(names.DROPPED)} -j DROP",
                 f"{comment('no local endpoints')} {match(names.DROPPED_OUTSIDE)} -j KUBE-IPVS-DROP-OUTSIDE",
                 f"{comment('source ranges')} {match(names.LOAD_BALANCER_FW)} -j KUBE-SOURCE-RANGES-FIREWALL",
@@ -186,8 +186,6 @@ class Layout:
                 ("INPUT", f"{_NEW} {access} -j KUBE-IPVS-FILTER"),
                 ("INPUT", f"{comment('kubernetes health check rules')} -j KUBE-NODE-PORT"),
                 ("FORWARD", f"{comment('kubernetes forwarding rules')} -j KUBE-FORWARD"),
-                ("FORWARD", f"{_NEW} {access} -j KUBE-IPVS-OUT-FILTER"),
-                ("OUTPUT", f"{_NEW} {access} -j KUBE-IPVS-OUT-FILTER"),
             ),
             "mangle": (
                 ("PREROUTING", f"{_NEW} {guard} -j KUBE-PROXY-FIREWALL"),

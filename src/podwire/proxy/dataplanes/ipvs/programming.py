@@ -86,21 +86,18 @@ class Programming:
 
     # The device
 
-    def own_addresses(self) -> frozenset[str]:
-        """The addresses of the node's other devices.
+    def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The addresses of the node's other devices, but those of one link alone, and those of ours (or kube-proxy's).
 
         Raises: KernelError.
         """
-        found = network.read_paths(self._netlink).addresses
-        return frozenset(each.cidr.partition("/")[0] for each in found if each.link != DEVICE)
-
-    def bound_addresses(self) -> frozenset[str]:
-        """The addresses of our device, or of kube-proxy's.
-
-        Raises: KernelError.
-        """
-        found = network.read_paths(self._netlink).addresses
-        return frozenset(each.cidr.partition("/")[0] for each in found if each.link == DEVICE)
+        own: set[str] = set()
+        bound: set[str] = set()
+        for each in network.read_paths(self._netlink).addresses:
+            address = each.cidr.partition("/")[0]
+            if not address.startswith("fe80:"):
+                (bound if each.link == DEVICE else own).add(address)
+        return frozenset(own), frozenset(bound)
 
     def shape_device(self, addresses: Iterable[str], settings: IpvsSettings) -> Report:
         """Makes the device hold exactly these addresses.
@@ -147,7 +144,8 @@ class Programming:
         Raises: KernelError.
         """
         ranges = [ip_network(text) for text in exclude]
-        bound, node_ports = self.bound_addresses(), self._node_ports()
+        _, bound = self.addresses()
+        node_ports = self._node_ports()
 
         def ours(server: VirtualServer) -> bool:
             key = server.key

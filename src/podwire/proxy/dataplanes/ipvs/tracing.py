@@ -1,7 +1,14 @@
 """What the ``ipvs`` data plane puts into a kernel, for :mod:`podwire.proxy.tracing`: as planned, and as it is held."""
 
+from pathlib import Path
+
+from podwire.kernel.ipset import IpSets
+from podwire.kernel.ipvs import Ipvs
+from podwire.proxy.dataplanes.ipvs.compile import OWN
 from podwire.proxy.dataplanes.ipvs.contents import Contents
+from podwire.proxy.dataplanes.ipvs.dataplane import held as held_rules
 from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.names import SETS, set_name
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.tracing import of_one_family
@@ -29,4 +36,19 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     tracer.sets = {each.name: Elements(each.kind, each.elements) for contents in made for each in contents.sets()}
     for contents in made:
         tracer.servers |= {(k.protocol, k.address, k.port): server for k, server in contents.servers.items()}
+    return tracer
+
+
+def held(netns: Path | str | None, machine: Machine) -> Tracer:
+    """What is programmed.
+
+    Raises: KernelError.
+    """
+    tracer = Tracer(held_rules(netns), machine)
+    with IpSets(netns) as sets:
+        found = (sets.read(set_name(kind, family)) for family in FAMILIES for kind in SETS)
+        tracer.sets = {each.name: Elements(each.kind, each.elements) for each in found if each is not None}
+    with Ipvs(netns) as ipvs:
+        servers = ipvs.read(server.key for server in ipvs.servers() if server.flags & OWN)
+    tracer.servers = {(each.key.protocol, each.key.address, each.key.port): each for each in servers}
     return tracer

@@ -1,0 +1,24 @@
+"""The data planes of this kernel. What it lacks is skipped by name: the tier ``uml`` has a kernel with the rest."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.kernel.serviceworld import path
+
+from podwire.kernel.features import Answer, Features
+from podwire.proxy.registry import FEATURES, open_dataplane
+from podwire.testing.servicecases import NODE
+
+
+@cache
+def answer(feature: str) -> Answer:
+    return Features().probe(feature)
+
+
+def opened(name: str) -> Any:
+    """A data plane on the node of the test's world."""
+    feature = FEATURES.get(name, "")
+    if feature and answer(feature).verdict == "no":
+        pytest.skip(f"this kernel lacks {feature}")
+    return open_dataplane(name, NODE, path("node"))
