@@ -315,6 +315,22 @@ def test_rules_that_are_not_what_they_should_be(world: Cluster, mode: str) -> No
     eventually(lambda: why("client", "svc/alone")["outcome"] == "forwarded")
 
 
+def test_a_udp_flow_that_keeps_its_endpoint(world: Cluster, mode: str) -> None:
+    words = ("client", "svc/kube-system/kube-dns:dns")
+    address = why(*words)["to"]["address"]
+    with netns.inside(place_of(world, "client")):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
+        sock.settimeout(3)
+        sock.connect((address, 53))
+        port = sock.getsockname()[1]
+        sock.send(b"\x12\x34\x01\0\0\1\0\0\0\0\0\0\3web\7default\3svc\7cluster\5local\0\0\1\0\1")
+        assert sock.recv(512)[:2] == b"\x12\x34"
+    hop = why(*words)["hops"][0]
+    (flow,) = [text for text in hop["flows"] if text.startswith(f"from port {port} to ")]
+    assert flow.split()[4] in {endpoint["address"] for endpoint in hop["endpoints"]}
+
+
 @pytest.mark.parametrize(
     ("words", "status", "problem"),
     [

@@ -85,6 +85,10 @@ def _no_frontend(packet: Packet, facts: NodeFacts, machine: Machine, services: S
     if any(ip_address(address) in ip_network(cidr) for cidr in of_family(facts.service_cidrs, packet.family)):
         return _end("dropped", "NoSuchService", f"{address} is in the Service range, and no Service has it")
     if machine.owns(address):
+        for service, ports in services.items():
+            if packet.protocol == "tcp" and any(p.health_check_node_port == packet.destination_port for p in ports):
+                message = f"it is the healthCheckNodePort of Service {service}, which the node's agent answers"
+                return _end("untouched", "HealthCheckNodePort", message)
         return _end("untouched", "NoNodePort", f"no Service has node {what} at {address}; it is for the node itself")
     return _end("untouched", "NoService", f"no Service has {address} {what}")
 

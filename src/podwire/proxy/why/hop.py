@@ -113,7 +113,7 @@ class _Explainer:
         ), leaving
 
     def _reason(self, outcome: Word, words: Mapping[Word, float], drift: Sequence[Drift]) -> Reason:
-        if set(words) == {self.decision.outcome}:
+        if set(words) == {self.decision.outcome} and not drift:
             return self.decision.reason
         rest = ", ".join(f"{word} in {share:.0%}" for word, share in words.items() if word != outcome)
         often = f"{outcome} in {words[outcome]:.0%} of connections, {rest}; " if rest else ""
@@ -235,7 +235,7 @@ class _Explainer:
     def _drift(self) -> tuple[Drift, ...]:
         want, have = ({end_of(outcome) for outcome in some} for some in (self.planned, self.outcomes))
         kept = any(outcome.remembered for outcome in self.outcomes)
-        if want == have or (kept and have <= want):
+        if want == have or (kept and have <= want) or self._others_turn(want, have):
             return ()
         missing = _lines(o for o in self.planned if end_of(o) not in have)
         surplus = _lines(o for o in self.outcomes if end_of(o) not in want)
@@ -243,6 +243,14 @@ class _Explainer:
         plus = (Drift(where=where, sign="+", text=text) for where, text in missing if (where, text) not in held)
         minus = (Drift(where=where, sign="-", text=text) for where, text in surplus if (where, text) not in planned)
         return (*plus, *minus)
+
+    def _others_turn(self, want: set[End], have: set[End]) -> bool:
+        """Whether the rules serve another of the Services that name the same address: the first to come has it."""
+        if len(self.fronts) < 2 or {end[0] for end in want | have} != {"forwarded"}:
+            return False
+        some = (*(f.port.cluster_endpoints for f in self.fronts), *(f.port.local_endpoints for f in self.fronts))
+        known = {(e.address, e.port) for endpoints in some for e in endpoints}
+        return all((address, port) in known for _, address, port, _ in have)
 
 
 def _told(masqueraded: bool, why: Reason) -> SnatSaid:

@@ -53,13 +53,13 @@ class Objects(Protocol):
 
 
 def concerns(service: Service, address: str, port: int) -> bool:
-    """Whether a Service names the address, or has the port as a node port."""
+    """Whether a Service names the address, or has the port as a node port or for its health checks."""
     spec = service.spec
     given = (spec.cluster_ip, *spec.cluster_ips, *spec.external_ips)
     ingress = (entry.ip for entry in service.status.load_balancer.ingress)
     if any(canonical_address(text) == address for text in (*given, *ingress) if text and text != "None"):
         return True
-    return port != 0 and any(p.node_port == port for p in spec.ports)
+    return port != 0 and (port == spec.health_check_node_port or any(p.node_port == port for p in spec.ports))
 
 
 def belongs(piece: EndpointSlice, service: Service) -> bool:

@@ -105,6 +105,13 @@ def test_what_no_service_takes(destination: str, number: int, outcome: str, reas
     assert (found.outcome, found.reason.reason) == (outcome, reason)
 
 
+def test_the_port_of_health_checks() -> None:
+    services = {"shop/web": (port(health_check_node_port=32000),)}
+    found = decide(None, packet(OUT, "192.168.0.1", 32000), FACTS, MACHINE, services)
+    assert (found.outcome, found.reason.reason) == ("untouched", "HealthCheckNodePort")
+    assert "shop/web" in found.reason.message
+
+
 def test_ways_in() -> None:
     one = port(external_ips=("203.0.113.7",), load_balancer_ips=("203.0.113.8",))
     two = port(service="shop/zzz", cluster_ip="10.96.0.11", external_ips=("203.0.113.7",), node_port=0)
