@@ -4,6 +4,8 @@ import json
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,21 +39,64 @@ class Asking(threading.Thread):
     def run(self) -> None:
         started = time.monotonic()
         while not self._ending.wait(0.01):
+            target = self._choose()
             try:
                 with netns.inside(self._namespace):
                     sock = socket.socket()
                 with sock:
                     sock.settimeout(3)
-                    sock.connect(self._target)
+                    sock.connect(target)
                     sock.sendall(b"podwire-probe\n")
                     self.pods.add(json.loads(sock.makefile().readline())["pod"])
                 self.asked += 1
             except (OSError, ValueError) as failure:
-                self.problems.append(f"at {time.monotonic() - started:.2f} s: {failure!r}")
+                self.problems.append(f"at {time.monotonic() - started:.2f} s, {target}: {failure!r}")
+
+    def _choose(self) -> tuple[str, int]:
+        return self._target
 
     def end(self) -> None:
         self._ending.set()
         self.join()
+
+
+class Balanced(Asking):
+    """As a load balancer in front of the nodes: asks those alone whose health check answered 200 the last time."""
+
+    def __init__(self, nodes: list[str], port: int, health_port: int) -> None:
+        super().__init__(None, "", port)
+        self._port = port
+        self._checks = [(node, f"http://{node}:{health_port}/") for node in nodes]
+        self._checker = threading.Thread(target=self._check)
+        self._healthy: list[str] = []
+        self.chosen: set[frozenset[str]] = set()
+
+    def run(self) -> None:
+        self._checker.start()
+        while not self._healthy and not self._ending.wait(0.05):
+            pass
+        super().run()
+        self._checker.join()
+
+    def _check(self) -> None:
+        while not self._ending.wait(0.1):
+            self._healthy = [node for node, url in self._checks if _status(url) == 200]
+            self.chosen.add(frozenset(self._healthy))
+
+    def _choose(self) -> tuple[str, int]:
+        healthy = self._healthy
+        return healthy[self.asked % len(healthy)], self._port
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as failure:
+        failure.close()
+        return failure.code
+    except OSError:
+        return 0
 
 
 @contextmanager
@@ -84,3 +129,29 @@ def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:
         eventually(lambda: len(cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]) == 1)
     assert (inside.problems, outside.problems) == ([], [])
     assert len(inside.pods) == 9 and inside.asked > 200 and outside.asked > 200
+
+
+def test_a_rollout_behind_a_load_balancer_loses_no_request(cluster: Cluster, namespace: str) -> None:
+    """``externalTrafficPolicy: Local``, and all pods go from one node to the other and back.
+
+    A pod serves for two seconds after it was told to go, as those must whose last connection comes that late: until
+    the balancer has asked again, the node sends them what comes.
+    """
+    text = deployment("web", replicas=2).replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 9")
+    text = text.replace("readinessProbe:", "lifecycle: {preStop: {sleep: {seconds: 2}}}\n          readinessProbe:")
+    service = SERVICE.replace("type: NodePort", "type: LoadBalancer, externalTrafficPolicy: Local")
+    cluster.apply(text + service, "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    spec = cluster.get("service", "web", "-n", namespace)["spec"]
+    nodes = [node["status"]["addresses"][0]["address"] for node in cluster.get("nodes")["items"]]
+    outside = Balanced(nodes, spec["ports"][0]["nodePort"], spec["healthCheckNodePort"])
+    with asking(outside):
+        eventually(lambda: outside.asked > 20)
+        for name in ("node-1", "node-2", "node-1"):
+            patch = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": name}}}}}
+            cluster.kubectl("patch", "deployment", "web", "-n", namespace, "-p", json.dumps(patch))
+            cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=60s", timeout=70)
+            time.sleep(1)
+    assert outside.problems == []
+    assert {frozenset(nodes[:1]), frozenset(nodes[1:])} <= outside.chosen
+    assert len(outside.pods) >= 6 and outside.asked > 200
