@@ -13,7 +13,6 @@ from clusters import address_of, in_node, layout, netns_of, own_name, run, runni
 from driver import Cluster, eventually, podwire, shell_pod
 
 from podwire.kernel import netns
-from podwire.proxy.tracing import MODULES
 
 NAME = own_name("why")
 CONFIG = """
@@ -173,7 +172,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module", params=tuple(MODULES))
+@pytest.fixture(scope="module", params=("nftables", "iptables"))
 def mode(world: Cluster, request: pytest.FixtureRequest) -> str:
     """The mode in force, when it is."""
     wanted = str(request.param)
