@@ -48,7 +48,6 @@ _WITHOUT_MEANING = frozenset(
         *(f"clientConnection.{name}" for name in ("acceptContentTypes", "contentType", "burst", "qps")),
         *(f"{mode}.{period}" for mode in ("iptables", "ipvs", "nftables") for period in _PERIODS),
         *(f"{mode}.{name}" for mode in ("iptables", "nftables") for name in ("masqueradeAll", "masqueradeBit")),
-        "iptables.localhostNodePorts",
         *(f"ipvs.{name}" for name in ("scheduler", "excludeCIDRs", "strictARP")),
         *(f"ipvs.{name}" for name in ("tcpTimeout", "tcpFinTimeout", "udpTimeout")),
     )

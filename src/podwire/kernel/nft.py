@@ -6,6 +6,7 @@ transaction without reading anything (one changed element costs about 0.1 ms at 
 is started. A refusal names the operation and, for elements, the very element.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from podwire.kernel.nft_socket import NftSocket, Refusal
 from podwire.kernel.refusal import refusal
 from podwire.state.nft import FAMILIES, Element, Set, Table
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff, removal
+from podwire.state.nft_rules import Rule
 
 _READS = 32
 _SETTLED = 32_768
@@ -124,6 +126,15 @@ class Nft:
             if count is None and elements.keys() == before.keys():
                 break
         return msgspec.structs.replace(declared, elements=elements)
+
+    def rules(self, family: str, table: str, chain: str, sets: Mapping[str, Set]) -> tuple[Rule, ...]:
+        """The rules of one chain, with what they counted; ``sets`` are the declarations that the table has.
+
+        Raises: KernelError.
+        """
+        request = nl.text(1, table) + nl.text(2, chain)
+        found = (read_rule(body) for body in self._socket.dump(nl.NFT_MSG_GETRULE, FAMILIES[family], request))
+        return tuple(delinearize(e, family, sets, c) for t, owner, _, e, c in found if (t, owner) == (table, chain))
 
     def apply(self, want: Table) -> Transaction:
         """Makes the kernel hold exactly this table; returns what had to change, empty when nothing had.

@@ -10,8 +10,8 @@ traffic; 2. what is replaced is replaced at once, never taken away first; 3. an 
 force, ``remove`` and ``clear`` take away what is marked as ours and nothing else.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.state.iptables import Ruleset
@@ -69,6 +69,24 @@ class InForce(Protocol):
 
     def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold."""
+        ...
+
+
+INVALID_DROPPED = "ct_state_invalid_dropped_pkts"
+"""Packets of no connection that were dropped; kube-proxy's name, as nfacct(8) shows it."""
+LOCALHOST_ACCEPTED = "localhost_nps_accepted_pkts"
+"""First packets to node ports on loopback."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A data plane whose rules count packets."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Packets since the rules are there, by the names above.
+
+        Raises: KernelError.
+        """
         ...
 
 

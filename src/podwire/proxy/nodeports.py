@@ -1,15 +1,17 @@
 """Where node ports answer: ``nodePortAddresses`` as kube-proxy reads it (pure).
 
 ``primary`` alone (the default) means the node's internal addresses. Otherwise every address of the node in one of the
-ranges; a family that no range names is not restricted. Loopback never answers: the kernel routes nothing from there.
+ranges; a family that no range names is not restricted. Loopback answers in mode ``iptables`` alone, for IPv4: the
+kernel routes nothing from there unless it is told to.
 """
 
 from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
 
-from podwire.proxy.servicemap import of_family
+from podwire.proxy.servicemap import NodeFacts, of_family
 
 PRIMARY = "primary"
+_LOOPBACK = ip_network("127.0.0.0/8")
 _EVERYTHING = {"ip": "0.0.0.0/0", "ip6": "::/0"}
 
 
@@ -25,6 +27,12 @@ def parse_ranges(texts: Iterable[str]) -> tuple[str, ...]:
         raise ValueError(f"{PRIMARY} stands alone, or there are ranges")
     ranges = tuple(dict.fromkeys(str(ip_network(text)) for text in given))
     return (*ranges, *(all_of_it for family, all_of_it in _EVERYTHING.items() if not of_family(ranges, family)))
+
+
+def localhost_node_ports(facts: NodeFacts) -> bool:
+    """Whether node ports answer on IPv4 loopback, in the one mode that can."""
+    ranges = (ip_network(text) for text in of_family(facts.node_port_ranges, "ip"))
+    return facts.iptables.localhost_node_ports and any(_LOOPBACK.overlaps(network) for network in ranges)
 
 
 def within(addresses: Iterable[str], ranges: Iterable[str]) -> tuple[str, ...]:

@@ -92,6 +92,17 @@ class IpvsSettings(
     udp_timeout: int = 0
 
 
+class IptablesSettings(
+    msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What the data plane ``iptables`` alone is told.
+
+    ``localhost_node_ports``: node ports answer on 127.0.0.0/8 too, where the ranges of node port addresses have it.
+    """
+
+    localhost_node_ports: bool = True
+
+
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What resolving and programming need to know of this node and its cluster."""
 
@@ -114,6 +125,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     masquerade_bit: int = 14
     masquerade_all: bool = False
     ipvs: IpvsSettings = IpvsSettings()
+    iptables: IptablesSettings = IptablesSettings()
 
     @property
     def masquerade_mark(self) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.proxy.nodeports import PRIMARY, parse_ranges
 from podwire.proxy.registry import DATAPLANES
-from podwire.proxy.servicemap import NodeFacts
+from podwire.proxy.servicemap import IptablesSettings, NodeFacts
 from podwire.proxy.sysctls import ConntrackSettings
 
 DetectLocal = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
@@ -49,6 +49,7 @@ class ProxySettings(_Section, frozen=True):
     ClusterCIDR (the agent's ``clusterCIDRs``), NodeCIDR (the node's own), or by the device it comes in by,
     BridgeInterface or InterfaceNamePrefix, named in ``detect_local``.
     ``reset_connections`` ends TCP connections to endpoints that are gone; ``conntrack`` is set when the proxy starts.
+    ``iptables`` is what that mode alone is told.
     """
 
     mode: str = "nftables"
@@ -62,6 +63,7 @@ class ProxySettings(_Section, frozen=True):
     detect_local: DetectLocalInterfaces = DetectLocalInterfaces()
     reset_connections: bool = False
     conntrack: ConntrackSettings = ConntrackSettings()
+    iptables: IptablesSettings = IptablesSettings()
 
     @property
     def healthz(self) -> tuple[str, int] | None:
@@ -102,6 +104,7 @@ class ProxySettings(_Section, frozen=True):
             service_cidrs=service_cidrs,
             masquerade_bit=self.masquerade_bit,
             masquerade_all=self.masquerade_all,
+            iptables=self.iptables,
         )
 
 

@@ -10,10 +10,10 @@ What an earlier run left of other modes is taken away after the first load.
 
 import select
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from podwire.errors import KernelError, Unsupported
-from podwire.proxy.dataplane import DataPlane, Held, Modes
+from podwire.proxy.dataplane import Counting, DataPlane, Held, Modes
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 
 
@@ -151,6 +151,14 @@ class Switch:
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""
         return self._plane.conflicts()
+
+    def counts(self) -> Mapping[str, int]:
+        """What the rules of the data plane in force count; empty where they do not.
+
+        Raises: KernelError.
+        """
+        plane = self._plane
+        return plane.counts() if isinstance(plane, Counting) else {}
 
     def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold."""

@@ -77,13 +77,13 @@ def parse(lines: Iterable[str]) -> Ruleset:
 
 
 def parse_save(text: str) -> dict[str, dict[str, list[str]]]:
-    """Rules by chain by table, from all that iptables-save printed."""
+    """Rules by chain by table, from all that iptables-save printed (1.8.9 has two spaces before a counter's name)."""
     tables: dict[str, dict[str, list[str]]] = {}
     chains: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("-A "):
             _, chain, rule = line.split(" ", 2)
-            chains[chain].append(rule)
+            chains[chain].append(rule.replace("--nfacct-name  ", "--nfacct-name "))
         elif line.startswith(":"):
             chains[line[1:].split(" ", 1)[0]] = []
         elif line.startswith("*"):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from podwire.proxy.nodeports import parse_ranges, within
+from podwire.proxy.nodeports import localhost_node_ports, parse_ranges, within
+from podwire.proxy.servicemap import IptablesSettings, NodeFacts
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,14 @@ def test_addresses_within() -> None:
     own = ["127.0.0.1", "192.168.0.3", "10.0.0.3", "192.168.0.3", "::1", "fe80::1", "fd00::3"]
     assert within(own, parse_ranges(["192.168.0.0/24"])) == ("192.168.0.3", "fd00::3")
     assert within(own, parse_ranges([])) == ("192.168.0.3", "10.0.0.3", "fd00::3")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "answers"),
+    [((), False), (("10.0.0.0/8", "::/0"), False), (("0.0.0.0/0",), True), (("127.0.0.9/32",), True)],
+)
+def test_loopback_has_to_be_asked_for(ranges: tuple[str, ...], answers: bool) -> None:
+    facts = NodeFacts(name="n1", node_port_ranges=ranges)
+    assert localhost_node_ports(facts) == answers
+    off = NodeFacts(name="n1", node_port_ranges=ranges, iptables=IptablesSettings(localhost_node_ports=False))
+    assert not localhost_node_ports(off)

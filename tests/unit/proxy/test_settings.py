@@ -124,3 +124,9 @@ def test_where_health_is_answered() -> None:
 def test_every_data_plane_is_there_under_its_name(name: str) -> None:
     module, _, attribute = DATAPLANES[name].partition(":")
     assert getattr(importlib.import_module(module), attribute).name == name
+
+
+def test_node_ports_on_loopback_are_a_setting_of_one_mode() -> None:
+    assert parse_settings({}).facts("n1", (), ()).iptables.localhost_node_ports
+    for document in ({"iptables": {"localhostNodePorts": False}}, {"iptables.localhostNodePorts": False}):
+        assert not parse_settings(document).facts("n1", (), ()).iptables.localhost_node_ports

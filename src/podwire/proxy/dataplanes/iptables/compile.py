@@ -12,6 +12,7 @@ from ipaddress import ip_network
 
 import msgspec
 
+from podwire.proxy.dataplane import LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.layout import (
     CLUSTER_IPS,
     EXTERNAL_REFUSED,
@@ -123,7 +124,13 @@ class _Port:
         port = self.port
         dport = f"-m {port.protocol} --dport {port.node_port}"
         if port.has_endpoints:
-            self._share(NODE_PORTS, f"{self.match} {comment(port.name)} {dport} -j {self.names.external}")
+            elsewhere = ""
+            if self.layout.loopback:
+                elsewhere = "! -d 127.0.0.0/8 "
+                local = f"-d 127.0.0.0/8 {self.match} {comment(port.name)} {dport}"
+                count = self.layout.count(LOCALHOST_ACCEPTED)
+                self._share(NODE_PORTS, f"{local}{count} -j {self.names.external}")
+            self._share(NODE_PORTS, f"{elsewhere}{self.match} {comment(port.name)} {dport} -j {self.names.external}")
         if not self._external_endpoints:
             text, target = self._unreachable(local=port.external_local)
             where = f"{self.match} {text} -m addrtype --dst-type LOCAL"

@@ -6,7 +6,8 @@ of iptables-restore for each family that changed, without reading. 3. A refused 
 that fails too, the error is raised and the next call loads again. 4. ``heal`` reads and writes what somebody else
 changed. Rules of the nft kind tell of changes at once; for legacy ``disturbed`` says yes every 30 s. 5. ``close``
 leaves everything in force; ``remove`` takes away our chains, of both kinds, and nothing of others.
-6. Without IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
+6. Where node ports answer on loopback, ``route_localnet`` is set behind the rules that guard it, and off again before
+those go. 7. Without IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
 """
 
 import threading
@@ -14,18 +15,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from podwire.errors import KernelError
-from podwire.kernel import netns
+from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import Iptables, Programs, choose
+from podwire.kernel.nfacct import Counters
+from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.contents import Contents
-from podwire.proxy.dataplanes.iptables.layout import Layout
+from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, Layout
 from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK
 from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, repair_in_parts
+from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.proxy.xtables import kernel as xtables
 from podwire.proxy.xtables.restore import Saved, count_tables, repair
 from podwire.state.iptables import Ruleset
 
 FAMILIES = ("ip", "ip6")
+COUNTERS = (INVALID_DROPPED, LOCALHOST_ACCEPTED)
+_ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 
 
@@ -51,6 +57,9 @@ class IptablesDataPlane:
         self._rules = {family: _Rules(family, self.programs, place) for family in FAMILIES}
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._missing: set[str] = set()
+        self._counters = Counters(place)
+        self._counted = False
+        self._open = False
         self._lost = True
         self._lock = threading.Lock()
         """Held while contents change: :meth:`desired` and :meth:`conflicts` are asked from another thread."""
@@ -60,6 +69,7 @@ class IptablesDataPlane:
         for rules in self._rules.values():
             rules.tool.close()
         self._watch.close()
+        self._counters.close()
 
     def fileno(self) -> int:
         """A descriptor that is readable when :meth:`disturbed` should be asked."""
@@ -74,8 +84,16 @@ class IptablesDataPlane:
 
         Raises: KernelError.
         """
+        if self._open:
+            _shut_loopback(self._place, xtables.read(self._rules["ip"].tool))
         self._watch.unheard(lambda: sum(xtables.remove(rules.tool, OWNERSHIP) for rules in self._rules.values()))
+        self._counters.remove(COUNTERS)
         self._lost = True
+
+    def counts(self) -> dict[str, int]:
+        """What the rules counted, where the kernel can."""
+        found = self._counters.packets() if self._counted else {}
+        return {name: count for name, count in found.items() if name in COUNTERS}
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
         """Makes the kernel hold exactly these Services; returns what had to be written, a text for each family.
@@ -85,6 +103,7 @@ class IptablesDataPlane:
         self._facts = facts or self._facts
         self._services = {key: ports for key, ports in services.items() if ports}
         self._lost = True
+        self._make_counters()
         written: list[str] = []
 
         def write() -> int:
@@ -92,18 +111,31 @@ class IptablesDataPlane:
             return sum(map(count_tables, written))
 
         self._watch.unheard(write)
+        self._open = localhost_node_ports(self._facts)
+        if self._open:
+            sysctl.write(_ROUTE_LOCALNET, "1", self._place)
         self._lost = False
         return tuple(written)
+
+    def _make_counters(self) -> None:
+        try:
+            self._counters.make(COUNTERS)
+            self._counted = True
+        except KernelError:
+            self._counted = False
 
     def _load_families(self) -> list[str]:
         written: list[str] = []
         for family, rules in self._rules.items():
             if family in self._missing:
                 continue
-            contents = Contents(Layout(family, self._facts, liberal=self._liberal()))
+            contents = Contents(Layout(family, self._facts, liberal=self._liberal(), counted=self._counted))
             contents.change(_family_map(self._services, family))
             try:
-                texts = tuple(self._repair(xtables.read(rules.tool), contents.rulesets()))
+                saved = xtables.read(rules.tool)
+                if not contents.layout.loopback:
+                    _shut_loopback(self._place, saved)
+                texts = tuple(self._repair(saved, contents.rulesets()))
                 for text in texts:
                     rules.tool.restore(text)
             except KernelError:
@@ -188,7 +220,13 @@ def clear(place: Path | str | None = None) -> bool:
 
     Raises: KernelError.
     """
-    return xtables.clear(place, OWNERSHIP, KUBE_PROXY_MARK)
+    for _, saved in xtables.left(place, OWNERSHIP.mark):
+        _shut_loopback(place, saved["ip"])
+    found = xtables.clear(place, OWNERSHIP, KUBE_PROXY_MARK)
+    if found:
+        with Counters(place) as counters:
+            counters.remove(COUNTERS)
+    return found
 
 
 def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
@@ -197,6 +235,12 @@ def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
     Raises: KernelError.
     """
     return xtables.held(place, OWNERSHIP)
+
+
+def _shut_loopback(place: Path | str | None, saved: Saved) -> None:
+    """Nothing is routed from loopback any more, if these rules say that we had it so."""
+    if LOOPBACK in saved.get("filter", {}):
+        sysctl.write(_ROUTE_LOCALNET, "0", place)
 
 
 def _family_map(services: ServiceMap, family: str) -> Mapping[str, tuple[ServicePort, ...]]:

@@ -1,16 +1,23 @@
 """The constant part: chains that every node has, and the jumps to them (pure).
 
 Chains, comments and order are kube-proxy's, with four differences. Node ports answer on the node's addresses alone,
-or in the ranges that are asked for, never on loopback (which would need ``route_localnet``). What is refused is
+or in the ranges that are asked for. Where those have loopback, the kernel is told to route what comes from there
+(``route_localnet``), and chain ``KUBE-LOOPBACK`` drops what others on the network send there then. What is refused is
 refused by reset where it is TCP (the kernel holds back ICMP errors, not resets). Where the Service ranges are known,
 a packet to one of them that no Service took is not routed on: an address that a Service has refuses (chain
 ``KUBE-CLUSTER-IPS``), one that none has drops; only such packets walk that chain. And the node itself is refused by
 external addresses without endpoints, too.
+
+What connection tracking calls invalid is dropped where it would be forwarded, as kube-proxy has it, and where a pod's
+segment out of its window comes to the node itself (``KUBE-INVALID``): the node would answer the connection that it
+masquerades by a reset. Where the kernel has named counters, these rules count.
 """
 
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
+from podwire.proxy.dataplane import INVALID_DROPPED
 from podwire.proxy.dataplanes.iptables.names import MARK
+from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, of_family
 from podwire.proxy.xtables.ownership import ChainKey, comment, host
 from podwire.state.iptables import Rules
@@ -23,12 +30,15 @@ FIREWALL = ("filter", "KUBE-PROXY-FIREWALL")
 HEALTH_PORTS = ("filter", "KUBE-NODEPORTS")
 CLUSTER_IPS = ("filter", "KUBE-CLUSTER-IPS")
 
+LOOPBACK = "KUBE-LOOPBACK"
+
 SHARED = (SERVICES, NODE_PORTS, REFUSED, EXTERNAL_REFUSED, FIREWALL, HEALTH_PORTS, CLUSTER_IPS)
 """Chains to which every Service adds rules of its own. Those rules exclude each other, so their order is free."""
 
 Network = IPv4Network | IPv6Network
 
 _LOOPBACK: dict[str, Network] = {"ip": ip_network("127.0.0.0/8"), "ip6": ip_network("::1/128")}
+_INVALID = "-m conntrack --ctstate INVALID"
 _NEW = "-m conntrack --ctstate NEW"
 _LAST = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 
@@ -36,10 +46,12 @@ _LAST = "kubernetes service nodeports; NOTE: this must be the last rule in this 
 class Layout:
     """The constant part for one family on one node; ``liberal``: connection tracking accepts what is out of window."""
 
-    def __init__(self, family: str, facts: NodeFacts, *, liberal: bool = False) -> None:
+    def __init__(self, family: str, facts: NodeFacts, *, liberal: bool = False, counted: bool = False) -> None:
+        """``counted``: the kernel has the named counters."""
         self.family = family
         self.facts = facts
         self.liberal = liberal
+        self._counted = counted
         self.pods = tuple(str(ip_network(cidr)) for cidr in of_family(facts.pod_cidrs, family))
         device = facts.pod_interface.replace("*", "+")
         self.pod_interface = f"-i {device} " if device else ""
@@ -58,7 +70,7 @@ class Layout:
         if key == SERVICES:
             if self.facts.node_port_ranges:
                 local = "-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"
-                return tuple(f"{where} {comment(_LAST)} {local}" for where in self._node_port_ranges())
+                return tuple(f"{where} {comment(_LAST)} {local}".strip() for where in self._node_port_ranges())
             addresses = of_family(self.facts.addresses, self.family)
             return tuple(f"-d {host(a)} {comment(_LAST)} -j KUBE-NODEPORTS" for a in addresses)
         if key == REFUSED:
@@ -68,10 +80,21 @@ class Layout:
             return (f"{comment('addresses of no service')} -j DROP",)
         return ()
 
+    def count(self, name: str) -> str:
+        """The match that counts into a named counter."""
+        return f" -m nfacct --nfacct-name {name}" if self._counted else ""
+
+    @property
+    def loopback(self) -> bool:
+        """Whether node ports answer on loopback."""
+        return self.family == "ip" and localhost_node_ports(self.facts)
+
     def _node_port_ranges(self) -> list[str]:
-        """Matches for the ranges without loopback."""
+        """Matches for the ranges, without loopback unless node ports answer there."""
         loopback = _LOOPBACK[self.family]
         networks = [ip_network(text) for text in of_family(self.facts.node_port_ranges, self.family)]
+        if self.loopback:
+            return [f"-d {network}" if network.prefixlen else "" for network in collapse_addresses(networks)]  # type: ignore[type-var]
         if any(network.prefixlen == 0 for network in networks):
             return [f"! -d {loopback}"]
         rest: list[Network] = []
@@ -95,13 +118,22 @@ class Layout:
             ("filter", "KUBE-FORWARD"): self._forward(),
             ("filter", "KUBE-REFUSE"): (f"-p tcp {self.refuse('tcp')}", self.refuse("")),
         }
+        if not self.liberal and (self.pods or self.pod_interface):
+            sources = [self.pod_interface] if self.pod_interface else [f"-s {cidr} " for cidr in self.pods]
+            tail = f"-p tcp {_INVALID} -m tcp --tcp-flags SYN,RST NONE{self.count(INVALID_DROPPED)} -j DROP"
+            chains["filter", "KUBE-INVALID"] = tuple(f"{source}{tail}" for source in sources)
+        if self.loopback:
+            others = "! -s 127.0.0.0/8 -d 127.0.0.0/8"
+            answers = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT"
+            text = comment("block incoming localnet connections")
+            chains["filter", LOOPBACK] = (f"{others} {text} {answers} -j DROP",)
         if len(self.pods) > 1:
             inside = tuple(f"-s {cidr} -j RETURN" for cidr in self.pods)
             chains["nat", "KUBE-MARK-OUTSIDE"] = (*inside, "-j KUBE-MARK-MASQ")
         return chains
 
     def _forward(self) -> Rules:
-        invalid = () if self.liberal else ("-m conntrack --ctstate INVALID -j DROP",)
+        invalid = () if self.liberal else (f"{_INVALID}{self.count(INVALID_DROPPED)} -j DROP",)
         return (
             *invalid,
             f"{comment('kubernetes forwarding rules')} -m mark --mark {self.mark} -j ACCEPT",
@@ -114,8 +146,15 @@ class Layout:
         visible = comment("kubernetes externally-visible service portals")
         guard = comment("kubernetes load balancer firewall")
         health = comment("kubernetes health check service ports")
+        made = self.chains()
+        first = []
+        if ("filter", LOOPBACK) in made:
+            first = [("INPUT", "-j KUBE-LOOPBACK"), ("OUTPUT", "-j KUBE-LOOPBACK")]
+        if ("filter", "KUBE-INVALID") in made:
+            first.append(("INPUT", f"{_INVALID} -j KUBE-INVALID"))
         return {
             "filter": (
+                *first,
                 ("INPUT", f"{_NEW} {guard} -j KUBE-PROXY-FIREWALL"),
                 ("INPUT", f"{health} -j KUBE-NODEPORTS"),
                 ("INPUT", f"{_NEW} {visible} -j KUBE-EXTERNAL-SERVICES"),

@@ -14,12 +14,14 @@ from pathlib import Path
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
+from podwire.proxy.dataplane import INVALID_DROPPED
 from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
+from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, Layout
 from podwire.proxy.dataplanes.nftables.steps import steps
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction, diff, removal
+from podwire.state.nft_rules import Counter
 
 FAMILIES = ("ip", "ip6")
 
@@ -142,6 +144,15 @@ class NftablesDataPlane:
             self._commit(transaction)
             committed.append(transaction)
         return tuple(committed)
+
+    def counts(self) -> dict[str, int]:
+        """What the rules counted.
+
+        Raises: KernelError.
+        """
+        held = (self._nft.rules(f, TABLE, INVALID, contents.declared) for f, contents in self._contents.items())
+        counters = (part for rules in held for rule in rules for part in rule.statements if isinstance(part, Counter))
+        return {INVALID_DROPPED: sum(counter.packets for counter in counters)}
 
     @property
     def missing(self) -> frozenset[str]:

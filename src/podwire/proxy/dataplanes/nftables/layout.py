@@ -29,6 +29,11 @@ Session affinity remembers an endpoint's number in a dynamic map that packets fi
 behind the nat hook. An endpoint that is gone has no entry under its number: the client is forgotten and gets another
 one, inside the same packet. Where the memory is full, a client is served without being remembered.
 
+A segment of a pod that connection tracking calls invalid (out of its window) is not translated back. The client, who
+knows the Service's address alone, would answer it with a reset and so end the connection at the pod. Such segments are
+dropped (chain ``invalid``): TCP from pods, without SYN and RST, which nothing answers so or which open what was not
+seen from its beginning. The receiver could not have used them.
+
 Without an endpoint a frontend is refused at once: TCP by reset (not held back by the kernel's limit on ICMP
 errors), anything else by ICMP. Priorities are those of kube-proxy's documented interface.
 """
@@ -49,6 +54,8 @@ from podwire.state.nft_text import parse_rule
 TABLE = "podwire-proxy"
 LOCAL_SLOT = 65536
 """First slot of the local endpoints of a frontend."""
+INVALID = "invalid"
+"""The chain that drops what is out of its window; its last rule counts."""
 DRAWS = 6
 """How often a slot is drawn among all; then, once in 64 connections at most, among the lower half."""
 AFFINITY_SIZE = 1 << 20
@@ -95,9 +102,11 @@ class Layout:
         self.facts = facts
         self.address = _ADDRESS[family]
         self.pods = of_family(facts.pod_cidrs, family)
-        self._no_pod = f'iifname != "{facts.pod_interface}"' if facts.pod_interface else ""
-        if not self._no_pod and self.pods:
-            self._no_pod = f"{family} saddr != @pod-cidrs"
+        self._pod, self._no_pod = "", ""
+        if facts.pod_interface:
+            self._pod, self._no_pod = (f'iifname {op}"{facts.pod_interface}"' for op in ("", "!= "))
+        elif self.pods:
+            self._pod, self._no_pod = (f"{family} saddr {op}@pod-cidrs" for op in ("", "!= "))
         self._to_node = f"{family} daddr @node-addresses"
         if facts.node_port_ranges:
             self._to_node = f"fib daddr type local {family} daddr @node-port-ranges"
@@ -162,6 +171,7 @@ class Layout:
 
     def chains(self, shapes: frozenset[Shape]) -> tuple[Chain, ...]:
         """The chains that are always there, those of the shapes, and with affinity those that take its mark off."""
+        lost = f"ct state invalid jump {INVALID}" if self._pod else ""
         found = [
             self._base("guard-prerouting", "filter", "prerouting", -110, "ct state new jump guard"),
             self._base("guard-output", "filter", "output", -110, "ct state new jump guard"),
@@ -176,13 +186,14 @@ class Layout:
                 "masquerade fully-random",
                 f"ct status dnat {self.family} saddr . {self.family} daddr @hairpin masquerade fully-random",
             ),
-            self._base("filter-input", "filter", "input", 0, "ct state new jump refused"),
-            self._base("filter-forward", "filter", "forward", 0, "ct state new jump refused"),
+            self._base("filter-input", "filter", "input", 0, "ct state new jump refused", lost),
+            self._base("filter-forward", "filter", "forward", 0, "ct state new jump refused", lost),
             self._base("filter-output", "filter", "output", 0, "ct state new jump refused"),
             Chain(name="guard", rules=self._guard()),
             Chain(name="dispatch", rules=self._dispatch()),
             Chain(name="refused", rules=self._refused()),
             Chain(name="refuse", rules=self.rules("reject with tcp reset", "reject")),
+            *([Chain(name=INVALID, rules=self._invalid())] if lost else ()),
         ]
         shared = [chain for shape in sorted(shapes) for chain in self._shared(shape)]
         found += {chain.name: chain for chain in shared}.values()
@@ -197,6 +208,9 @@ class Layout:
 
     def _base(self, name: str, kind: str, hook: str, priority: int, *texts: str) -> Chain:
         return Chain(name=name, type=kind, hook=hook, priority=priority, rules=self.rules(*texts))
+
+    def _invalid(self) -> tuple[Rule, ...]:
+        return self.rules("tcp flags syn,rst return", f"meta l4proto tcp {self._pod} counter drop")
 
     def _guard(self) -> tuple[Rule, ...]:
         return self.rules(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from podwire.proxy.dataplanes.iptables.layout import CLUSTER_IPS, REFUSED, SERVICES, SHARED, Layout
-from podwire.proxy.servicemap import NodeFacts
+from podwire.proxy.dataplanes.iptables.layout import CLUSTER_IPS, LOOPBACK, REFUSED, SERVICES, SHARED, Layout
+from podwire.proxy.servicemap import IptablesSettings, NodeFacts
 
 FACTS = NodeFacts(
     name="n1",
@@ -47,9 +47,36 @@ def test_node_ports_answer_on_the_addresses_of_the_node() -> None:
     ],
 )
 def test_node_ports_in_ranges_leave_loopback_out(ranges: tuple[str, ...], family: str, matches: list[str]) -> None:
-    facts = NodeFacts(name="n1", node_port_ranges=ranges)
+    facts = NodeFacts(name="n1", node_port_ranges=ranges, iptables=IptablesSettings(localhost_node_ports=False))
     wanted = tuple(f"{match} {LAST} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS" for match in matches)
     assert Layout(family, facts).tail(SERVICES) == wanted
+
+
+@pytest.mark.parametrize(
+    ("ranges", "matches"),
+    [
+        (("0.0.0.0/0",), [""]),
+        (("127.0.0.0/8", "10.0.0.0/8"), ["-d 10.0.0.0/8 ", "-d 127.0.0.0/8 "]),
+        (("127.0.0.1/32",), ["-d 127.0.0.1/32 "]),
+    ],
+)
+def test_node_ports_answer_on_loopback_where_the_ranges_have_it(ranges: tuple[str, ...], matches: list[str]) -> None:
+    layout = Layout("ip", NodeFacts(name="n1", node_port_ranges=(*ranges, "::/0")))
+    wanted = tuple(f"{match}{LAST} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS" for match in matches)
+    assert layout.tail(SERVICES) == wanted
+    (guard,) = layout.chains()["filter", LOOPBACK]
+    assert guard.startswith("! -s 127.0.0.0/8 -d 127.0.0.0/8 ") and guard.endswith("DNAT -j DROP")
+    assert {("INPUT", f"-j {LOOPBACK}"), ("OUTPUT", f"-j {LOOPBACK}")} <= set(layout.jumps()["filter"])
+    assert ("filter", LOOPBACK) not in Layout("ip6", layout.facts).chains()
+
+
+def test_a_pod_s_segment_out_of_its_window_does_not_come_to_the_node() -> None:
+    (rule,) = Layout("ip", FACTS).chains()["filter", "KUBE-INVALID"]
+    assert rule == ("-s 10.180.0.0/16 -p tcp -m conntrack --ctstate INVALID -m tcp --tcp-flags SYN,RST NONE -j DROP")
+    (rule,) = Layout("ip", NodeFacts(name="n1", pod_interface="veth*"), counted=True).chains()["filter", "KUBE-INVALID"]
+    assert rule.startswith("-i veth+ -p tcp ") and "--nfacct-name ct_state_invalid_dropped_pkts" in rule
+    for layout in (Layout("ip", FACTS, liberal=True), Layout("ip", NodeFacts(name="n1"))):
+        assert ("filter", "KUBE-INVALID") not in layout.chains()
 
 
 def test_what_no_service_takes_is_looked_at_only_in_known_ranges() -> None:

@@ -41,7 +41,7 @@ def test_an_empty_kernel_translates_before_it_refuses() -> None:
     assert count_tables(text) == 2
     lines = text.splitlines()
     head = [line for line in lines if line.startswith("-I INPUT ")]
-    assert head[-1].endswith("-j KUBE-PROXY-FIREWALL"), "inserted last, so it stands first"
+    assert head[-1].endswith("-j KUBE-INVALID"), "inserted last, so it stands first"
 
 
 def test_a_chain_that_differs_is_written_alone() -> None:

@@ -1,0 +1,114 @@
+"""A segment of the server out of its window, through the node's translation, does not end the connection."""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kernel.planes import opened
+from tests.kernel.serviceworld import World, by_name, inside, path
+
+from podwire.kernel import netns
+from podwire.proxy.dataplane import INVALID_DROPPED
+from podwire.proxy.registry import DATAPLANES
+from podwire.proxy.servicemap import Endpoint
+from podwire.testing.servicecases import ADDRESSES
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+SERVER = "one"
+BEYOND = 0x40000000
+TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ = 19, 20, 21
+"""linux/tcp.h"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        inside("node", "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_be_liberal=0")
+        yield made
+
+
+@pytest.fixture(params=DATAPLANES)
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = opened(request.param)
+    yield made
+    made.remove()
+    made.close()
+
+
+def checksum(data: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def numbers(peer: socket.socket) -> tuple[int, int]:
+    """The sequence numbers that a socket sends next, and expects next (which a reset has to carry to be believed)."""
+    peer.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    found = []
+    for queue in (2, 1):
+        peer.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_QUEUE, queue)
+        found.append(peer.getsockopt(socket.IPPROTO_TCP, TCP_QUEUE_SEQ) & 0xFFFFFFFF)
+    peer.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, -1)
+    return found[0], found[1]
+
+
+def out_of_window(port: int, client: tuple[str, int], sent: int, received: int) -> None:
+    """Sends one segment of the server's far beyond what it ``sent``; a reset in answer carries ``received``."""
+    source, target = socket.inet_aton(ADDRESSES[SERVER][0]), socket.inet_aton(client[0])
+    payload = b"lost"
+    head = struct.pack("!HHIIBBHHH", port, client[1], sent + BEYOND & 0xFFFFFFFF, received, 5 << 4, 0x18, 1024, 0, 0)
+    pseudo = source + target + struct.pack("!BBH", 0, 6, len(head) + len(payload))
+    head = head[:16] + struct.pack("!H", checksum(pseudo + head + payload)) + head[18:]
+    with netns.inside(path(SERVER)), socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
+        raw.sendto(head + payload, (client[0], 0))
+
+
+@pytest.mark.parametrize(
+    ("source", "address", "port"),
+    [("far", "10.96.0.10", 80), ("node", "10.96.0.10", 80), ("outside", "192.168.99.1", 30080)],
+)
+def test_a_lost_segment_of_the_server_does_not_reset(
+    world: World, plane: Any, source: str, address: str, port: int
+) -> None:
+    resolved = by_name("session affinity").resolved()
+    (web,) = resolved["default/web"]
+    with netns.inside(path(SERVER)), socket.create_server((ADDRESSES[SERVER][0], 0)) as listener:
+        served = Endpoint(*listener.getsockname(), True)
+        plane.load({"default/web": (msgspec.structs.replace(web, cluster_endpoints=(served,), affinity_s=0),)})
+        with netns.inside(path(source)):
+            client = socket.create_connection((address, port), 2)
+        peer, seen = listener.accept()
+        with client, peer:
+            at = numbers(peer)
+            for _ in range(3):
+                out_of_window(served.port, seen, *at)
+                time.sleep(0.05)
+            for sender, receiver in ((peer, client), (client, peer)):
+                receiver.settimeout(2)
+                sender.sendall(b"still")
+                assert receiver.recv(5) == b"still"
+
+
+def test_what_is_dropped_is_counted(world: World, plane: Any) -> None:
+    (web,) = by_name("ClusterIP").resolved()["default/web"]
+    with netns.inside(path(SERVER)), socket.create_server((ADDRESSES[SERVER][0], 0)) as listener:
+        served = Endpoint(*listener.getsockname(), True)
+        plane.load({"default/web": (msgspec.structs.replace(web, cluster_endpoints=(served,)),)})
+        before = plane.counts().get(INVALID_DROPPED)
+        if before is None:
+            pytest.skip(f"{plane.name} has no rule that drops, so none that counts")
+        for source in ("far", "node"):
+            with netns.inside(path(source)):
+                client = socket.create_connection(("10.96.0.10", 80), 2)
+            peer, seen = listener.accept()
+            with client, peer:
+                out_of_window(served.port, seen, *numbers(peer))
+                time.sleep(0.05)
+    assert plane.counts()[INVALID_DROPPED] == before + 2
+    assert not any(plane.heal())
