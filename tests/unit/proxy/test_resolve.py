@@ -189,6 +189,22 @@ def test_a_slice_names_its_service() -> None:
     assert service_of(piece(address_type="FQDN")) == ""
 
 
+def test_a_health_check_counts_the_ready_endpoints_of_this_node_each_once() -> None:
+    balanced = service(
+        type="LoadBalancer",
+        external_traffic_policy="Local",
+        health_check_node_port=32000,
+        ports=(api.ServicePort(name="a", port=80), api.ServicePort(name="b", port=81)),
+    )
+    both = (api.EndpointPort(name="a", port=8080), api.EndpointPort(name="b", port=8081))
+    here, leaving, there = endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n1", **LEAVING), endpoint("10.0.0.3")
+    for port in resolve(balanced, [piece(here, leaving, there, ports=both)], NODE):
+        assert port.local_ready == ("10.0.0.1",)
+    for port in resolve(balanced, [piece(leaving, there, ports=both)], NODE):
+        assert port.local_ready == ()
+        assert [e.address for e in port.local_endpoints] == ["10.0.0.2"], "which still serves"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
