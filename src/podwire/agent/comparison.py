@@ -9,12 +9,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from podwire.kernel import netns, network
+from podwire.kernel.ipset import IpSets
+from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.state.drift import (
     Difference,
+    compare_ipset,
     compare_network,
     compare_ruleset,
+    compare_servers,
     compare_table,
     missing_share,
     surplus_table,
@@ -46,6 +50,16 @@ def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
         yield from compare_network(have, share)
     if share.rulesets:
         yield from _compare_rulesets(share, place)
+    if share.sets:
+        with IpSets(place) as sets:
+            for one in share.sets:
+                yield from compare_ipset(share.title, sets.read(one.name), one)
+    if share.servers:
+        from podwire.proxy.dataplanes.ipvs.compile import OWN
+
+        with Ipvs(place) as ipvs:
+            own = [server.key for server in ipvs.servers() if server.flags & OWN]
+            yield from compare_servers(share.title, ipvs.read(own), share.servers)
     if not share.tables and not share.absent:
         return
     with Nft(place) as nft:
@@ -59,8 +73,11 @@ def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
 
 def _compare_rulesets(share: Share, place: Path | None) -> Iterator[Difference]:
     from podwire.proxy.dataplanes.iptables.dataplane import held
+    from podwire.proxy.dataplanes.ipvs.dataplane import held as held_of_ipvs
+    from podwire.proxy.xtables.ownership import IPVS_MARK
 
-    there = {(each.family, each.table): each for each in held(place)}
+    balanced = any(IPVS_MARK in each.chains for each in share.rulesets)
+    there = {(each.family, each.table): each for each in (held_of_ipvs if balanced else held)(place)}
     for want in share.rulesets:
         have = there.get((want.family, want.table), Ruleset(family=want.family, table=want.table))
         yield from compare_ruleset(share.title, have, want)

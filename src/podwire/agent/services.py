@@ -20,6 +20,7 @@ from podwire.observe.health import METRICS_TYPE, Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
+from podwire.proxy.dataplane import OWNER
 from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, Page, listener
@@ -33,7 +34,11 @@ from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.proxy.switch import Switch
 from podwire.proxy.trim import trim_service, trim_slice
 from podwire.runtime import memory
+from podwire.state import network
+from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
+from podwire.state.network import NetworkState
 from podwire.state.nft import Table
 from podwire.state.share import Share
 
@@ -198,10 +203,16 @@ class ServicePart:
     def share(self) -> Share:
         """What the kernel should hold for Services, as last programmed."""
         desired = self._plane.desired()
+        states = [each for each in desired if isinstance(each, NetworkState)]
         return Share(
             part="proxy",
+            protocol=OWNER.route_protocol if states else 0,
+            alias=OWNER.alias_prefix if states else "",
+            state=network.merge(states),
             tables=tuple(each for each in desired if isinstance(each, Table)),
             rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
+            sets=tuple(each for each in desired if isinstance(each, IpSet)),
+            servers=tuple(each for each in desired if isinstance(each, VirtualServer)),
             note="" if desired else self._problem(),
         )
 

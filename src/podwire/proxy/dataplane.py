@@ -14,11 +14,17 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
+from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import Table
 
-Held = Table | Ruleset
+Held = Table | Ruleset | IpSet | VirtualServer | NetworkState
 """A piece of kernel state that a data plane answers for; it has a text form."""
+
+OWNER = Owner(route_protocol=115, alias_prefix="podwire/proxy")
+"""The mark of what data planes have among the objects of ip(8)."""
 
 
 class InForce(Protocol):

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 from podwire.state import changes
 from podwire.state.changes import Change
+from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import Chain, Set, Table
@@ -109,6 +111,34 @@ def compare_ruleset(title: str, have: Ruleset, want: Ruleset) -> Iterator[Differ
     for chain in sorted(have.chains.keys() | want.chains.keys()):
         old, new = (_chain_of(table, chain) for table in (have, want))
         yield from _replaced(f"{place}, chain {chain}", old, new)
+
+
+def compare_ipset(title: str, have: IpSet | None, want: IpSet) -> Iterator[Difference]:
+    """The differences of one set; how long an element has left does not count."""
+    place = f"{title}: set {want.name}"
+    if have is None or have.declaration != want.declaration:
+        yield from _replaced(place, [have.created()] if have else [], [want.created()])
+    there = have.elements if have is not None and have.declaration == want.declaration else {}
+    for key in sorted(there.keys() | want.elements.keys()):
+        if key not in want.elements and have is not None:
+            yield Difference(place, "-", have.added(key))
+        elif key not in there:
+            yield Difference(place, "+", want.added(key))
+
+
+def compare_servers(title: str, have: Iterable[VirtualServer], want: Iterable[VirtualServer]) -> Iterator[Difference]:
+    """The differences of virtual servers. A real server of weight 0 that is not wanted is one that is leaving."""
+    there, wanted = ({server.key: server for server in servers} for servers in (have, want))
+    for key in sorted(there.keys() | wanted.keys()):
+        old, new = there.get(key), wanted.get(key)
+        places = {each.place for each in new.destinations} if new is not None else set()
+        if old is not None:
+            staying = tuple(each for each in old.destinations if each.weight or each.place in places)
+            if new is None and old.destinations and not staying:
+                continue
+            old = replace(old, destinations=staying)
+        before, after = (list(server.lines()) if server is not None else [] for server in (old, new))
+        yield from _replaced(f"{title}: ipvs", before, after)
 
 
 def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:

@@ -1,7 +1,8 @@
 """What each part of podwire wants of a kernel, as one document that prints and parses back.
 
 A :class:`Share` is what one part (``cni``, ``routing``, ``proxy``, ``fabric``) states for one network namespace:
-objects of ip(8), nftables tables, and the mark by which its objects are known. A document is shares one after the
+objects of ip(8), nftables tables, tables of iptables, sets of ipset(8) and virtual servers of IPVS, and the mark by
+which its objects are known. A document is shares one after the
 other; its last line is ``end``, so that a text that breaks off is never taken for a whole one::
 
     part routing protocol 113 alias podwire/routing
@@ -22,9 +23,11 @@ from typing import Any
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.state import grammar, iptables, network
+from podwire.state import grammar, ipset, iptables, ipvs, network
 from podwire.state.grammar import Grammar, Option
+from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import FAMILIES, Table
 from podwire.state.nft_text import parse_table
@@ -51,6 +54,8 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tables: tuple[Table, ...] = ()
     rulesets: tuple[Ruleset, ...] = ()
     """Tables of iptables: podwire's chains in them, and the jumps there."""
+    sets: tuple[IpSet, ...] = ()
+    servers: tuple[VirtualServer, ...] = ()
     absent: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
@@ -74,6 +79,10 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             yield from table.lines()
         for ruleset in self.rulesets:
             yield from ruleset.lines()
+        for one in self.sets:
+            yield from one.lines()
+        for server in self.servers:
+            yield from server.lines()
         for family, name in self.absent:
             yield f"no table {family} {name}"
 
@@ -86,6 +95,9 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         for ruleset in self.rulesets:
             where = f"{self.title}: {ruleset.title}"
             yield from ((where, line) for line in ruleset.lines() if line[0] in ":-")
+        for one in self.sets:
+            yield from ((f"{self.title}: set {one.name}", line) for line in one.lines())
+        yield from ((f"{self.title}: ipvs", line) for server in self.servers for line in server.lines())
 
 
 _PART = Grammar(
@@ -143,32 +155,66 @@ def _finished(head: Share | None, body: list[str], source: str) -> list[Share]:
             raise ConfigError(source, "line 1", "a document begins with a line `part ...`")
         return []
     where = f"{source}, part {head.title}"
-    objects: list[str] = []
-    tables: list[Table] = []
-    rulesets: list[Ruleset] = []
-    absent: list[tuple[str, str]] = []
-    inside: list[str] = []
+    pile = _Pile(where)
     for line in body:
-        if inside:
-            inside.append(line)
-            if line == "}":
-                tables.append(_parse_table(inside, where))
-                inside = []
-            elif line == "COMMIT":
-                rulesets.append(_parse_ruleset(inside, where))
-                inside = []
-        elif line.startswith(("table ", "*")):
-            inside = [line]
-        elif line.startswith("no table "):
-            absent.append(_parse_absent(line, where))
-        else:
-            objects.append(line)
-    if inside:
-        raise ConfigError(where, inside[0], "no line `}` or `COMMIT` ends the table")
-    state = network.parse("\n".join(objects), where)
+        pile.put(line)
+    if pile.inside:
+        raise ConfigError(where, pile.inside[0], "no line `}` or `COMMIT` ends the table")
+    state = network.parse("\n".join(pile.objects), where)
+    try:
+        sets, servers = ipset.parse(pile.sets), ipvs.parse(pile.servers)
+    except ValueError as failure:
+        raise ConfigError(where, "", str(failure)) from failure
     return [
-        msgspec.structs.replace(head, state=state, tables=tuple(tables), rulesets=tuple(rulesets), absent=tuple(absent))
+        msgspec.structs.replace(
+            head,
+            state=state,
+            tables=tuple(pile.tables),
+            rulesets=tuple(pile.rulesets),
+            sets=sets,
+            servers=servers,
+            absent=tuple(pile.absent),
+        )
     ]
+
+
+class _Pile:
+    """The lines of a share, sorted by what they are about."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.objects: list[str] = []
+        self.sets: list[str] = []
+        self.servers: list[str] = []
+        self.tables: list[Table] = []
+        self.rulesets: list[Ruleset] = []
+        self.absent: list[tuple[str, str]] = []
+        self.inside: list[str] = []
+        """Lines of a table that has not ended yet."""
+
+    def put(self, line: str) -> None:
+        """Takes the next line."""
+        if self.inside:
+            self._put_inside(line)
+        elif line.startswith(("table ", "*")):
+            self.inside = [line]
+        elif line.startswith("no table "):
+            self.absent.append(_parse_absent(line, self.where))
+        elif line.startswith(("create ", "add ")):
+            self.sets.append(line)
+        elif line.startswith(("-A ", "-a ")):
+            self.servers.append(line)
+        else:
+            self.objects.append(line)
+
+    def _put_inside(self, line: str) -> None:
+        self.inside.append(line)
+        if line == "}":
+            self.tables.append(_parse_table(self.inside, self.where))
+            self.inside = []
+        elif line == "COMMIT":
+            self.rulesets.append(_parse_ruleset(self.inside, self.where))
+            self.inside = []
 
 
 def _parse_table(lines: list[str], where: str) -> Table:

@@ -2,10 +2,12 @@
 
 import pytest
 
-from podwire.state import network
+from podwire.state import ipset, ipvs, network
 from podwire.state.drift import (
     Difference,
+    compare_ipset,
     compare_network,
+    compare_servers,
     compare_table,
     missing_share,
     render,
@@ -156,3 +158,52 @@ def test_a_namespace_that_is_gone_lacks_everything() -> None:
 
 def test_a_share_of_tables_alone_has_no_objects_to_compare() -> None:
     assert list(compare_network(network.parse(WANTED), Share(part="proxy"))) == []
+
+
+SETS = """\
+create fronts hash:ip,port family inet hashsize 1024 maxelem 65536
+add fronts 10.96.0.10,tcp:80
+add fronts 10.96.0.11,tcp:80
+"""
+
+
+def test_sets_element_by_element() -> None:
+    (want,) = ipset.parse(SETS.splitlines())
+    (have,) = ipset.parse(SETS.replace("10.96.0.11", "10.96.0.12").splitlines())
+    assert list(render(compare_ipset("proxy", want, want))) == []
+    assert list(render(compare_ipset("proxy", have, want))) == [
+        "@@ proxy: set fronts @@",
+        "+add fronts 10.96.0.11,tcp:80",
+        "-add fronts 10.96.0.12,tcp:80",
+    ]
+    assert [one.text for one in compare_ipset("proxy", None, want)] == SETS.splitlines()
+    (other,) = ipset.parse(SETS.replace("65536", "100").splitlines())
+    assert [one.sign for one in compare_ipset("proxy", other, want)] == ["-", "+", "+", "+"]
+
+
+SERVERS = """\
+-A -t 10.96.0.10:80 -s rr -b flag-3
+-a -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 1
+"""
+
+
+def balanced(have: str, want: str = SERVERS) -> list[str]:
+    return list(render(compare_servers("proxy", ipvs.parse(have.splitlines()), ipvs.parse(want.splitlines()))))
+
+
+def test_virtual_servers() -> None:
+    leaving = "-a -t 10.96.0.10:80 -r 10.180.0.9:8080 -m -w 0\n"
+    assert balanced(SERVERS) == []
+    assert balanced(SERVERS + leaving) == [], "its connections have not ended yet"
+    assert balanced(SERVERS.splitlines()[0] + "\n" + leaving, "") == []
+    assert balanced(SERVERS, "") == ["@@ proxy: ipvs @@", *(f"-{line}" for line in SERVERS.splitlines())]
+    assert balanced("") == ["@@ proxy: ipvs @@", *(f"+{line}" for line in SERVERS.splitlines())]
+    assert balanced(SERVERS.replace("-w 1", "-w 0")) == [
+        "@@ proxy: ipvs @@",
+        "--a -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 0",
+        "+-a -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 1",
+    ]
+    assert balanced(SERVERS.replace("-s rr", "-s lc"))[1:] == [
+        "--A -t 10.96.0.10:80 -s lc -b flag-3",
+        "+-A -t 10.96.0.10:80 -s rr -b flag-3",
+    ]

@@ -33,6 +33,13 @@ no table inet podwire-routing
 part cni protocol 112 pod shop/web netns /run/netns/web
 address 10.244.1.2/32 dev eth0 proto 112
 
+part proxy protocol 115 alias podwire/proxy
+link kube-ipvs0 alias podwire/proxy down type dummy
+create KUBE-IPVS-IPS hash:ip family inet hashsize 1024 maxelem 65536
+add KUBE-IPVS-IPS 10.96.0.10
+-A -t 10.96.0.10:80 -s rr -b flag-3
+-a -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 1
+
 part proxy note "Services are not programmed yet"
 
 end
@@ -42,11 +49,15 @@ end
 def test_a_document_prints_as_it_reads() -> None:
     shares = parse(TEXT.splitlines(keepends=True))
     assert "".join(f"{line}\n" for line in render(shares)) == TEXT
-    routing, pod, proxy = shares
-    assert [one.title for one in shares] == ["routing", "cni shop/web", "proxy"]
+    routing, pod, balanced, proxy = shares
+    assert [one.title for one in shares] == ["routing", "cni shop/web", "proxy", "proxy"]
     assert routing.owner is not None and routing.owner.alias_prefix == "podwire/routing"
     assert proxy.owner is None and proxy.note == "Services are not programmed yet"
     assert routing.absent == (("inet", "podwire-routing"),)
+    assert [one.name for one in balanced.sets] == ["KUBE-IPVS-IPS"]
+    assert [str(server.key) for server in balanced.servers] == ["-t 10.96.0.10:80"]
+    assert ("proxy: set KUBE-IPVS-IPS", "add KUBE-IPVS-IPS 10.96.0.10") in balanced.located()
+    assert ("proxy: ipvs", "-A -t 10.96.0.10:80 -s rr -b flag-3") in balanced.located()
     assert str(pod).splitlines() == TEXT.split("\n\n")[2].splitlines()
 
 
@@ -69,6 +80,8 @@ def test_lines_say_where_they_belong() -> None:
         ("part proxy\ntable ip x {\nend\n", "no line `}`"),
         ("part proxy\ntable ipx x {\n}\nend\n", "table FAMILY NAME"),
         ("part proxy\nno table x\nend\n", "no table FAMILY NAME"),
+        ("part proxy\nadd a 10.0.0.1\nend\n", "set 'a' was not created"),
+        ("part proxy\n-a -t 10.0.0.1:80 -r 10.0.0.2:80 -m -w 1\nend\n", "not a line of ipvsadm"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, words: str) -> None:

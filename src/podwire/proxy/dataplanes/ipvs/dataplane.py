@@ -22,6 +22,7 @@ from podwire.kernel import network
 from podwire.kernel.iptables import Programs, Ticker
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
+from podwire.proxy.dataplane import Held
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
 from podwire.proxy.dataplanes.ipvs.layout import Layout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP
@@ -31,17 +32,13 @@ from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state import ipvs_changes
-from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Key, VirtualServer
-from podwire.state.network import NetworkState
 
 _TICK_S = 5.0
 _READ_EVERY_S = 30.0  # as kube-proxy's syncPeriod
 _SHARE = 100
 """Reading the kernel takes no more than one part in this many of the time."""
-
-Held = Ruleset | IpSet | VirtualServer | NetworkState
 
 
 class IpvsDataPlane:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+import msgspec
+
 from podwire.errors import KernelNotFound
 from podwire.kernel import network
 from podwire.kernel.ipset import IpSets
@@ -17,6 +19,7 @@ from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.network import Report
 from podwire.kernel.route_codec import encode_address
 from podwire.kernel.uapi import NLM_F_CREATE, NLM_F_REPLACE, RTM_DELADDR, RTM_NEWADDR
+from podwire.proxy import dataplane
 from podwire.proxy.dataplanes.ipvs import names
 from podwire.proxy.dataplanes.ipvs.compile import OWN
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP, SETS, set_name
@@ -27,9 +30,9 @@ from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Delete, Operation, Swap, diff
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Key, VirtualServer
-from podwire.state.network import Address, Link, NetworkState, Owner, Sysctl
+from podwire.state.network import Address, Link, NetworkState, Sysctl
 
-OWNER = Owner(route_protocol=115, alias_prefix="podwire/proxy", links=(DEVICE,))
+OWNER = msgspec.structs.replace(dataplane.OWNER, links=(DEVICE,))
 FAMILIES = xtables.FAMILIES
 Place = Path | str | None
 
