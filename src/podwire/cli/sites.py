@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from podwire.agent.config import AgentConfig, overlay
+from podwire.cni import ports
 from podwire.errors import ClusterError, KernelError, ProtocolError
 from podwire.kernel import netns, network
 from podwire.kernel.conntrack import Conntrack
@@ -125,7 +126,7 @@ class Nodes:
             machine=machine,
             planned=planned,
             held=held,
-            routing=_routing(known.netns, machine) if state is not None else None,
+            beyond=_beyond(known.netns, machine) if state is not None else None,
         )
 
     def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
@@ -153,13 +154,13 @@ class Nodes:
         return ()
 
 
-def _routing(place: Path | None, machine: Machine) -> Tracer | None:
+def _beyond(place: Path | None, machine: Machine) -> Tracer | None:
     try:
         with Nft(place) as nft:
-            table = nft.read("inet", MASQUERADE)
+            tables = [nft.read("inet", name) for name in (MASQUERADE, ports.TABLE)]
     except KernelError:
         return None
-    return NftTracer((table,), machine) if table is not None else None
+    return NftTracer([table for table in tables if table is not None], machine)
 
 
 def remote(nodes: tuple[Node, ...], service_cidrs: tuple[str, ...]) -> Callable[[str], Known]:

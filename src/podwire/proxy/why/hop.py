@@ -30,6 +30,7 @@ Backed = tuple[Service, tuple[EndpointSlice, ...]]
 End = tuple[Word, str, int, bool]
 """Where a connection ends: word, address and port behind the rules, whether masqueraded."""
 
+_OUT = "what a pod sends to where no pods are gets the node's address"
 _FAMILIES = {"ip": "IPv4", "ip6": "IPv6"}
 
 
@@ -41,8 +42,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     planned: Tracer | None = None
     held: Tracer | None = None
-    routing: Tracer | None = None
-    """The tables of routing, which masquerade what leaves the cluster."""
+    beyond: Tracer | None = None
+    """The tables behind those of Services: routing masquerades what pods send out of the cluster; and hostPort."""
 
 
 def explain_hop(packet: Packet, backed: Iterable[Backed], view: View) -> tuple[Hop, Packet]:
@@ -74,7 +75,9 @@ class _Explainer:
         self.planned = self.outcomes
         if view.held is not None and view.planned is not None:
             self.planned = list(view.planned.outcomes(packet))
-        self.ends = _chances(self.outcomes)
+        self.hidden: set[str] = set()
+        """Endpoints towards which routing masquerades, though the Service does not."""
+        self.ends = self._chances()
         self.fronts = fronts
         self.front = self._in_force()
         self.decision = decide(self.front, packet, view.facts, view.machine, self.services)
@@ -114,7 +117,7 @@ class _Explainer:
 
     def _reason(self, outcome: Word, words: Mapping[Word, float], drift: Sequence[Drift]) -> Reason:
         if set(words) == {self.decision.outcome} and not drift:
-            return self.decision.reason
+            return self._host_port() or self.decision.reason
         rest = ", ".join(f"{word} in {share:.0%}" for word, share in words.items() if word != outcome)
         often = f"{outcome} in {words[outcome]:.0%} of connections, {rest}; " if rest else ""
         should = f"by the objects it is {self.decision.outcome}: {self.decision.reason.message}"
@@ -176,6 +179,8 @@ class _Explainer:
             if not flags:
                 return self._special(), leaving
             masqueraded, why = True in flags, self.decision.snat
+            if self.hidden and not self.decision.masquerade:
+                return _told(True, Reason(reason="Routing", message=_OUT)), leaving
             if why is not None and masqueraded == self.decision.masquerade:
                 return _told(masqueraded, why), leaving
             return _told(masqueraded, Reason(reason="Rules", message="so say the rules")), leaving
@@ -194,14 +199,39 @@ class _Explainer:
 
     def _routed(self, packet: Packet) -> tuple[SnatSaid | None, Packet]:
         own = self.view.machine.owns(packet.destination)
-        if self.view.routing is None or own or not packet.input:
+        if self.view.beyond is None or own or not packet.input:
             return None, packet
-        if not next(self.view.routing.outcomes(packet)).masqueraded:
+        if not self._hides(packet):
             return _told(False, Reason(reason="Routing", message="routing keeps the client's address")), packet
         same = [a for a in self.view.facts.addresses if (":" in a) == (":" in packet.source)]
         left = msgspec.structs.replace(packet, source=same[0]) if same else packet
-        message = "what a pod sends out of the cluster gets the node's address"
-        return _told(True, Reason(reason="Routing", message=message)), left
+        return _told(True, Reason(reason="Routing", message=_OUT)), left
+
+    def _hides(self, packet: Packet) -> bool:
+        """Whether routing masquerades a packet."""
+        return self.view.beyond is not None and next(self.view.beyond.outcomes(packet)).masqueraded
+
+    def _host_port(self) -> Reason | None:
+        """Where a pod has the port of the node for itself."""
+        if self.view.beyond is None or self.decision.outcome != "untouched":
+            return None
+        found = next(self.view.beyond.outcomes(self.packet))
+        if not found.translated:
+            return None
+        target = f"{found.packet.destination} port {found.packet.destination_port}"
+        return Reason(reason="HostPort", message=f"{self.decision.reason.message}, and by its hostPort for {target}")
+
+    def _chances(self) -> dict[End, float]:
+        """How likely each end is, by the rules."""
+        found: dict[End, float] = {}
+        for outcome in self.outcomes:
+            word, address, port, masqueraded = end_of(outcome)
+            if word == "forwarded" and self.packet.input and not masqueraded and not self._here(address):
+                masqueraded = self._hides(outcome.packet)
+                self.hidden |= {address} if masqueraded else set()
+            end = word, address, port, masqueraded
+            found[end] = found.get(end, 0.0) + outcome.probability
+        return found
 
     def _affinity(self) -> AffinitySaid | None:
         if self.front is None or not self.front.port.affinity_s:
@@ -255,14 +285,6 @@ class _Explainer:
 
 def _told(masqueraded: bool, why: Reason) -> SnatSaid:
     return SnatSaid(masqueraded=masqueraded, reason=why.reason, message=why.message)
-
-
-def _chances(outcomes: Iterable[Outcome]) -> dict[End, float]:
-    found: dict[End, float] = {}
-    for outcome in outcomes:
-        end = end_of(outcome)
-        found[end] = found.get(end, 0.0) + outcome.probability
-    return found
 
 
 def _stays(address: str, packet: Packet, machine: Machine) -> bool:

@@ -86,12 +86,14 @@ OBJECTS = Collection(
         WEB,
         DNS,
         BALANCED,
+        service("shop/out", {"port": 443}, clusterIP="10.96.0.13"),
         service("shop/headless", {"port": 80}, clusterIP="None"),
         service("shop/alias", type="ExternalName", externalName="example.com"),
     ),
     slices=(
         piece("shop/web", "node-2", "10.244.2.5"),
         piece("shop/web", "node-2", "fd44::5"),
+        piece("shop/out", "", "192.168.0.77"),
         piece("shop/headless", "node-1", "10.244.1.5"),
         piece("shop/headless", "node-2", "10.244.2.5", ready=False),
         piece("shop/headless", "node-2", "10.244.2.5", ready=False, terminating=True),
@@ -206,7 +208,15 @@ def test_what_a_service_names() -> None:
     assert not concerns(BALANCED, "203.0.113.9", 443)
 
 
-MASQUERADE = """table ip routing {
+BEYOND = """table ip beyond {
+	map hostports {
+		type inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { tcp . 8443 : 10.244.1.5 . 443 }
+	}
+	chain prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		fib daddr type local dnat ip to meta l4proto . th dport map @hostports
+	}
 	chain postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
 		ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade
@@ -231,8 +241,8 @@ class Planned:
         assert tracing is not None
         machine = Machine(addresses=frozenset(facts.addresses))
         tracer = tracing.planned(services, facts, machine)
-        routing = Tracer([parse_table(MASQUERADE)], machine) if self.hides else None
-        return View(mode="nftables", facts=facts, machine=machine, planned=tracer, routing=routing)
+        beyond = Tracer([parse_table(BEYOND)], machine) if self.hides else None
+        return View(mode="nftables", facts=facts, machine=machine, planned=tracer, beyond=beyond)
 
     def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
         return (f"of {packet.source}",)
@@ -267,6 +277,24 @@ def test_another_nodes_port_is_decided_there(hides: bool, source: str) -> None:
     if hides:
         assert here.snat is not None
         assert here.snat.masqueraded
+
+
+def test_endpoints_where_no_pods_are_see_the_node() -> None:
+    (kept,) = answered("client", "svc/shop/out").hops
+    (hop,) = answered("client", "svc/shop/out", hides=True).hops
+    assert kept.snat is not None
+    assert (kept.snat.masqueraded, kept.snat.reason) == (False, "PodToClusterIP")
+    assert hop.snat is not None
+    assert (hop.snat.masqueraded, hop.snat.reason) == (True, "Routing")
+    assert [e.masqueraded for e in hop.endpoints] == [True]
+
+
+def test_a_host_port_is_told() -> None:
+    (hop,) = answered("external", "node/node-1", "8443", hides=True).hops
+    assert (hop.outcome, hop.reason) == ("untouched", "HostPort")
+    assert "10.244.1.5 port 443" in hop.message
+    (hop,) = answered("external", "node/node-1", "8444", hides=True).hops
+    assert hop.reason == "NoNodePort"
 
 
 def test_a_service_that_is_left_to_another_proxy() -> None:
