@@ -1,8 +1,9 @@
 """What a node does otherwise than it was asked to, and why: told on its Node object.
 
 A part notes one text at a time, an empty one when all is as asked: settings that were refused, a backend or data
-plane that the kernel lacks. The texts of all parts are the annotation ``podwire.io/fallback``, which ``podwire
-status`` shows, and every new one is an Event of the Node and a line of the log.
+plane that the kernel lacks, no room for new connections. The texts of all parts are the annotation
+``podwire.io/fallback``, which ``podwire status`` shows, and every new one is an Event of the Node and a line of the
+log.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ ANNOTATION = "podwire.io/fallback"
 SETTINGS_REFUSED = "SettingsRefused"
 FEATURE_MISSING = "FeatureMissing"
 PEER_UNREACHED = "PeerUnreached"
+CONNECTION_TABLE_FULL = "ConnectionTableFull"
 
 
 class Notes:

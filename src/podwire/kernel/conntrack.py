@@ -21,6 +21,7 @@ from typing import NamedTuple
 from podwire.errors import KernelNotFound, Unsupported
 from podwire.kernel.attributes import attribute, nested, number, parse, u8, u32
 from podwire.kernel.netlink import Message, Netlink
+from podwire.kernel.netns import inside
 from podwire.kernel.uapi import (
     AF_INET,
     AF_INET6,
@@ -50,6 +51,7 @@ from podwire.kernel.uapi import (
 )
 from podwire.state.address import ip_text, pack_ip, unpack_ip
 
+_SYSCTL = "/proc/sys/net/netfilter/nf_conntrack"
 _NFGENMSG = struct.Struct("!BBH")
 _PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
 
@@ -144,6 +146,32 @@ def _decode_tuple(data: bytes) -> tuple[int, Ends]:
         int.from_bytes(transport.get(CTA_PROTO_DST_PORT, b""), "big"),
     )
     return number(transport, CTA_PROTO_NUM), ends
+
+
+class Occupancy(NamedTuple):
+    """How full the table is: entries of the namespace, the machine's limit for each, packets dropped for want of room.
+
+    Dropped are first packets of new connections since boot; those that are tracked already go on.
+    """
+
+    entries: int
+    limit: int
+    dropped: int
+
+
+def occupancy(netns: Path | str | int | None = None) -> Occupancy | None:
+    """How full the table of a namespace is; None where nothing is tracked."""
+    with inside(netns):
+        try:
+            entries, limit = (int(Path(f"{_SYSCTL}_{name}").read_text()) for name in ("count", "max"))
+        except OSError:
+            return None
+        try:
+            head, *rows = Path("/proc/thread-self/net/stat/nf_conntrack").read_text().splitlines()
+        except OSError:
+            head, rows = "drop", []
+        column = head.split().index("drop")
+        return Occupancy(entries, limit, sum(int(row.split()[column], 16) for row in rows))
 
 
 class Conntrack:

@@ -1,0 +1,82 @@
+"""The table of connections fills, overflows and empties."""
+
+import asyncio
+
+from podwire.kernel.conntrack import Occupancy
+from podwire.proxy.occupancy import OccupancyWatch
+from podwire.testing.clock import FakeClock
+
+CROWDED = "more than 90 % of 1,000 entries for tracked connections are taken; "
+FULL = "all 1,000 entries for tracked connections were taken, new connections are dropped; "
+REMEDY = "raise proxy.conntrack.maxPerCore or proxy.conntrack.min"
+
+
+class Table:
+    """What the kernel would say."""
+
+    def __init__(self) -> None:
+        self.entries = self.dropped = 0
+        self.there = True
+        self.clock = FakeClock()
+        self.told: list[str] = []
+        self.watch = OccupancyWatch(self.clock, self.told.append, self.look)
+
+    def look(self) -> Occupancy | None:
+        return Occupancy(self.entries, 1000, self.dropped) if self.there else None
+
+    def now(self, entries: int, dropped: int = 0) -> str:
+        """What is in force after a look."""
+        self.entries, self.dropped = entries, dropped
+        self.watch.check()
+        return self.told[-1] if self.told else ""
+
+
+def test_a_crowded_table_is_told_once_and_taken_back_late() -> None:
+    table = Table()
+    assert [table.now(entries) for entries in (899, 900, 950, 800, 751, 749, 899)] == [
+        "", CROWDED + REMEDY, CROWDED + REMEDY, CROWDED + REMEDY, CROWDED + REMEDY, "", "",
+    ]  # fmt: skip
+    assert table.told == [CROWDED + REMEDY, ""]
+
+
+def test_dropped_packets_are_told_until_a_minute_of_calm() -> None:
+    table = Table()
+    assert table.now(1000, dropped=7) == CROWDED + REMEDY
+    assert table.now(1000, dropped=8) == FULL + REMEDY
+    table.clock.spend(59)
+    assert table.now(10, dropped=8) == FULL + REMEDY
+    table.clock.spend(2)
+    assert table.now(10, dropped=8) == ""
+    assert len(table.told) == 3
+
+
+def test_packets_dropped_before_the_start_are_not_told() -> None:
+    table = Table()
+    assert table.now(10, dropped=500) == ""
+    assert table.told == []
+
+
+def test_it_looks_every_five_seconds_and_a_kernel_without_a_table_is_none() -> None:
+    async def main() -> None:
+        table = Table()
+        table.there = False
+        task = asyncio.ensure_future(table.watch.run())
+        await table.clock.advance(18)
+        assert table.told == [] and list(table.watch.samples()) == []
+        table.there, table.entries = True, 990
+        await table.clock.advance(4)
+        assert len(table.told) == 1
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def test_metrics() -> None:
+    table = Table()
+    table.now(12, dropped=3)
+    found = {(sample.name, sample.kind): sample.value for sample in table.watch.samples()}
+    assert found == {
+        ("podwire_conntrack_entries", "gauge"): 12,
+        ("podwire_conntrack_limit", "gauge"): 1000,
+        ("podwire_conntrack_dropped_total", "counter"): 3,
+    }
