@@ -12,7 +12,7 @@ from typing import Any
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, ClusterSettings, overlay
 from podwire.agent.holdings import Holdings
-from podwire.agent.notes import FEATURE_MISSING, PEER_UNREACHED, SETTINGS_REFUSED, Notes
+from podwire.agent.notes import CONNECTION_TABLE_FULL, FEATURE_MISSING, PEER_UNREACHED, SETTINGS_REFUSED, Notes
 from podwire.cni import program
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
@@ -188,6 +188,7 @@ class Agent:
 
     def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart
+        from podwire.proxy.occupancy import OccupancyWatch
         from podwire.proxy.settings import parse_settings
 
         try:
@@ -210,6 +211,9 @@ class Agent:
 
         self._on_settings.append(lambda settings: services.configure(settings.proxy))
         tasks |= services.tasks(self.health, self.announcer, note, ready)
+        table = OccupancyWatch(self.clock, lambda text: self.notes.note("conntrack", CONNECTION_TABLE_FULL, text))
+        self.health.metrics["conntrack"] = table.samples
+        tasks["conntrack"] = table.run
         self.holdings.parts["proxy"] = lambda: [services.share()]
 
     def _lacks(self, mode: str, failure: KernelError) -> str:
