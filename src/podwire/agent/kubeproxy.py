@@ -6,7 +6,8 @@ and nothing else. What has the same name is taken as it is. Otherwise:
 - ``mode`` empty, which to kube-proxy means iptables, means podwire's own default; the rest is read as for iptables;
 - ``masqueradeBit`` and ``masqueradeAll`` are those of the section of the mode;
 - ``nodePortAddresses`` empty means every address, with mode nftables the primary ones, as it does to kube-proxy;
-- the feature gate ``AllowServiceExternalIPs`` is ``allowExternalIPs``.
+- the feature gate ``AllowServiceExternalIPs`` is ``allowExternalIPs``;
+- podwire's own settings, such as ``resetConnections``, may stand in the file too.
 
 What has no meaning here (periods of synchronisation: a change is programmed when it comes, and what others change is
 put right at once) is named, so that it can be said in the log; what nobody knows is an error.
@@ -48,8 +49,6 @@ _WITHOUT_MEANING = frozenset(
         *(f"clientConnection.{name}" for name in ("acceptContentTypes", "contentType", "burst", "qps")),
         *(f"{mode}.{period}" for mode in ("iptables", "ipvs", "nftables") for period in _PERIODS),
         *(f"{mode}.{name}" for mode in ("iptables", "nftables") for name in ("masqueradeAll", "masqueradeBit")),
-        *(f"ipvs.{name}" for name in ("scheduler", "excludeCIDRs", "strictARP")),
-        *(f"ipvs.{name}" for name in ("tcpTimeout", "tcpFinTimeout", "udpTimeout")),
     )
 )
 _FOREIGN = ("featureGates", "logging", "winkernel")

@@ -102,6 +102,19 @@ def test_an_address_may_be_without_a_port(text: str, wanted: tuple[str, int]) ->
     assert settings(f"healthzBindAddress: {text}").healthz == wanted
 
 
+def test_settings_of_podwire_s_own_may_stand_in_it() -> None:
+    assert settings("resetConnections: true").reset_connections
+
+
+def test_what_the_modes_alone_are_told() -> None:
+    found = settings(
+        "mode: ipvs\nipvs: {scheduler: lc, strictARP: true, excludeCIDRs: [10.0.0.0/8], tcpTimeout: 15m0s}\n"
+        "iptables: {localhostNodePorts: false, masqueradeBit: 4}\n"
+    )
+    assert (found.mode, found.masquerade_bit, found.iptables.localhost_node_ports) == ("ipvs", 4, False)
+    assert (found.ipvs.scheduler, found.ipvs.strict_arp, found.ipvs.tcp_timeout) == ("lc", True, 900)
+
+
 def test_the_metrics_have_another_port() -> None:
     assert settings("metricsBindAddress: 0.0.0.0").metrics == ("0.0.0.0", 10249)
 
