@@ -41,7 +41,7 @@ class Ipvs:
     Raises: Unsupported when the kernel has no IPVS.
     """
 
-    def __init__(self, place: Path | str | None = None) -> None:
+    def __init__(self, place: Path | str | int | None = None) -> None:
         self._netlink = Netlink(place, NETLINK_GENERIC)
         body = struct.pack("=BBxx", CTRL_CMD_GETFAMILY, 1) + text(CTRL_ATTR_FAMILY_NAME, codec.IPVS_GENL_NAME)
         try:

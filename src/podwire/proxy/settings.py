@@ -7,7 +7,7 @@ ConfigMap of a cluster's settings.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any, Literal
 
 import msgspec
@@ -15,14 +15,18 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.proxy.nodeports import PRIMARY, parse_ranges
 from podwire.proxy.registry import DATAPLANES
-from podwire.proxy.servicemap import IptablesSettings, NodeFacts
+from podwire.proxy.servicemap import IptablesSettings, IpvsSettings, NodeFacts
 from podwire.proxy.sysctls import ConntrackSettings
 
 DetectLocal = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 
 _INTERFACE = re.compile(r"[^\s/:*\"]{1,15}")
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-_DURATIONS = {"conntrack": ("tcpEstablishedTimeout", "tcpCloseWaitTimeout", "udpTimeout", "udpStreamTimeout")}
+_SCHEDULER = re.compile(r"[a-z]{1,15}")
+_DURATIONS = {
+    "conntrack": ("tcpEstablishedTimeout", "tcpCloseWaitTimeout", "udpTimeout", "udpStreamTimeout"),
+    "ipvs": ("tcpTimeout", "tcpFinTimeout", "udpTimeout"),
+}
 """Fields that are times, by section."""
 
 
@@ -40,8 +44,9 @@ class DetectLocalInterfaces(_Section, frozen=True):
 class ProxySettings(_Section, frozen=True):
     """How Services are programmed on this node.
 
-    ``mode`` is a data plane of the registry. ``masquerade_bit`` (0 to 29) is the bit of the packet mark that asks for
-    masquerade; ``masquerade_all`` hides the source of everything that goes to a cluster address.
+    ``mode`` is a data plane of the registry, and ``fallback`` the one that an agent starts with where that cannot be
+    had. ``masquerade_bit`` (0 to 29) is the bit of the packet mark that asks for masquerade; ``masquerade_all`` hides
+    the source of everything that goes to a cluster address.
     ``healthz_bind_address`` is where ``/healthz`` and ``/livez`` of the proxy are answered, ``metrics_bind_address``
     where ``/metrics`` and ``/proxyMode`` are; empty: nowhere.
     ``node_port_addresses`` are the ranges in which node ports answer, or ``primary``; ``allow_external_ips`` false
@@ -49,10 +54,11 @@ class ProxySettings(_Section, frozen=True):
     ClusterCIDR (the agent's ``clusterCIDRs``), NodeCIDR (the node's own), or by the device it comes in by,
     BridgeInterface or InterfaceNamePrefix, named in ``detect_local``.
     ``reset_connections`` ends TCP connections to endpoints that are gone; ``conntrack`` is set when the proxy starts.
-    ``iptables`` is what that mode alone is told.
+    ``iptables`` and ``ipvs`` are what those modes alone are told.
     """
 
     mode: str = "nftables"
+    fallback: str = "nftables"
     masquerade_bit: int = 14
     masquerade_all: bool = False
     healthz_bind_address: str = "0.0.0.0:10256"
@@ -64,6 +70,7 @@ class ProxySettings(_Section, frozen=True):
     reset_connections: bool = False
     conntrack: ConntrackSettings = ConntrackSettings()
     iptables: IptablesSettings = IptablesSettings()
+    ipvs: IpvsSettings = IpvsSettings()
 
     @property
     def healthz(self) -> tuple[str, int] | None:
@@ -105,6 +112,7 @@ class ProxySettings(_Section, frozen=True):
             masquerade_bit=self.masquerade_bit,
             masquerade_all=self.masquerade_all,
             iptables=self.iptables,
+            ipvs=self.ipvs,
         )
 
 
@@ -180,9 +188,10 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
 
     Raises: ConfigError with the field that is wrong.
     """
-    if settings.mode not in DATAPLANES:
-        problem = f"{settings.mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
-        raise ConfigError(source, _under(path, "mode"), problem)
+    for each, mode in (("mode", settings.mode), ("fallback", settings.fallback)):
+        if mode not in DATAPLANES and (each, mode) != ("fallback", ProxySettings().fallback):
+            problem = f"{mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
+            raise ConfigError(source, _under(path, each), problem)
     if not 0 <= settings.masquerade_bit <= 29:
         raise ConfigError(source, _under(path, "masqueradeBit"), f"{settings.masquerade_bit} is not between 0 and 29")
     interfaces = {
@@ -193,19 +202,27 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
     if field and not _INTERFACE.fullmatch(name):
         problem = f"{name!r} is not a device name, which detectLocalMode {settings.detect_local_mode} needs"
         raise ConfigError(source, _under(path, f"detectLocal.{field}"), problem)
-    for each, value in _values(settings.conntrack, _under(path, "conntrack")).items():
-        if value < 0:
-            raise ConfigError(source, each, f"{value} is less than 0")
+    for section, values in (("conntrack", settings.conntrack), ("ipvs", settings.ipvs)):
+        for each, value in _values(values, _under(path, section)).items():
+            if isinstance(value, int) and value < 0:
+                raise ConfigError(source, each, f"{value} is less than 0")
     checks: dict[str, Callable[[], object]] = {
         "healthzBindAddress": lambda: settings.healthz,
         "metricsBindAddress": lambda: settings.metrics,
         "nodePortAddresses": lambda: settings.node_port_ranges,
+        "ipvs.scheduler": lambda: _check_scheduler(settings.ipvs.scheduler),
+        "ipvs.excludeCIDRs": lambda: [ip_network(text) for text in settings.ipvs.exclude_cidrs],
     }
     for each, check in checks.items():
         try:
             check()
         except ValueError as problem:
             raise ConfigError(source, _under(path, each), str(problem)) from problem
+
+
+def _check_scheduler(name: str) -> None:
+    if not _SCHEDULER.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a scheduler, such as rr or wlc")
 
 
 def _under(path: str, field: str) -> str:

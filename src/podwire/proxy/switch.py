@@ -10,18 +10,20 @@ What an earlier run left of other modes is taken away after the first load.
 
 import select
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from podwire.errors import KernelError, Unsupported
-from podwire.proxy.dataplane import Counting, DataPlane, Held, Modes
+from podwire.proxy.dataplane import Counting, Counts, DataPlane, Held, Modes
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 
 
 class Switch:
     """The data plane in force, and the one that is wanted."""
 
-    def __init__(self, modes: Modes, wanted: str, facts: NodeFacts, told: Callable[[], None] = lambda: None) -> None:
-        """Opens the wanted one, or else another.
+    def __init__(
+        self, modes: Modes, wanted: str, facts: NodeFacts, told: Callable[[], None] = lambda: None, fallback: str = ""
+    ) -> None:
+        """Opens the wanted one, or else ``fallback``, or else another.
 
         Raises: KernelError of the wanted one when none can be had.
         """
@@ -33,13 +35,13 @@ class Switch:
         self._failure: tuple[str, KernelError] | None = None
         self.wanted = wanted
         """The mode to be in; takes effect with the next load."""
-        self._plane = self._first()
+        self._plane = self._first(fallback)
         self._poll = select.epoll()
         self._poll.register(self._plane.fileno(), select.EPOLLIN)
 
-    def _first(self) -> DataPlane:
-        order = (self.wanted, *(name for name in self._modes.names() if name != self.wanted))
-        for name in order:
+    def _first(self, fallback: str) -> DataPlane:
+        names = self._modes.names()
+        for name in dict.fromkeys((self.wanted, *((fallback,) if fallback in names else ()), *names)):
             try:
                 return self._modes.open(name, self._facts)
             except KernelError as failure:
@@ -81,11 +83,12 @@ class Switch:
 
         Raises: KernelError.
         """
+        told_otherwise = facts is not None and facts.ipvs != self._facts.ipvs
         self._facts = facts or self._facts
         if self.wanted == self._plane.name:
             self._failure = None
             self._plane.load(services, self._facts)
-        elif self._hopeless() or not self._change(services):
+        elif (self._hopeless() and not told_otherwise) or not self._change(services):
             self._plane.load(services, self._facts)
         if not self._cleared:
             self._cleared = True
@@ -152,13 +155,13 @@ class Switch:
         """Services of which a frontend is held by another Service."""
         return self._plane.conflicts()
 
-    def counts(self) -> Mapping[str, int]:
-        """What the rules of the data plane in force count; empty where they do not.
+    def counts(self) -> Counts:
+        """What the data plane in force counts.
 
         Raises: KernelError.
         """
         plane = self._plane
-        return plane.counts() if isinstance(plane, Counting) else {}
+        return plane.counts() if isinstance(plane, Counting) else Counts()
 
     def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold."""

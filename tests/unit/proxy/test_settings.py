@@ -130,3 +130,38 @@ def test_node_ports_on_loopback_are_a_setting_of_one_mode() -> None:
     assert parse_settings({}).facts("n1", (), ()).iptables.localhost_node_ports
     for document in ({"iptables": {"localhostNodePorts": False}}, {"iptables.localhostNodePorts": False}):
         assert not parse_settings(document).facts("n1", (), ()).iptables.localhost_node_ports
+
+
+def test_what_ipvs_alone_is_told() -> None:
+    document = {
+        "mode": "ipvs",
+        "fallback": "iptables",
+        "ipvs": {"scheduler": "wlc", "strictARP": True, "excludeCIDRs": ["198.51.100.0/24"], "tcpTimeout": "15m0s"},
+        "ipvs.udpTimeout": 30,
+    }
+    settings = parse_settings(document)
+    told = settings.facts("n1", (), ()).ipvs
+    assert (settings.fallback, told.scheduler, told.strict_arp) == ("iptables", "wlc", True)
+    assert (told.exclude_cidrs, told.tcp_timeout, told.tcp_fin_timeout) == (("198.51.100.0/24",), 900, 0)
+    assert told.udp_timeout == 30
+    assert as_keys(settings)["proxy.ipvs.scheduler"] == '"wlc"'
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"fallback": "none"}, "proxy.fallback: 'none' is not a data plane"),
+        ({"ipvs": {"scheduler": "Round Robin"}}, "proxy.ipvs.scheduler: 'Round Robin' is not the name of a scheduler"),
+        ({"ipvs": {"excludeCIDRs": ["198.51.100.0"]}}, ""),
+        ({"ipvs": {"excludeCIDRs": ["everything"]}}, "proxy.ipvs.excludeCIDRs: 'everything' does not appear to be"),
+        ({"ipvs": {"tcpTimeout": -1}}, "proxy.ipvs.tcpTimeout: -1 is less than 0"),
+        ({"ipvs": {"udpTimeout": "soon"}}, "proxy.ipvs.udpTimeout: 'soon' is not a time"),
+        ({"ipvs": {"strictArp": True}}, "proxy.ipvs"),
+    ],
+)
+def test_what_is_wrong_with_ipvs_is_named(document: dict[str, object], words: str) -> None:
+    if not words:
+        assert parse_settings(document).ipvs.exclude_cidrs == ("198.51.100.0",)
+        return
+    with pytest.raises(ConfigError, match=words):
+        parse_settings(document)

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from podwire.errors import KernelError, Unsupported
-from podwire.proxy.servicemap import NodeFacts
+from podwire.proxy.servicemap import IpvsSettings, NodeFacts
 from podwire.proxy.switch import Switch
 
 FACTS = NodeFacts(name="n1")
@@ -134,6 +135,26 @@ def test_at_the_start_another_one_stands_in(modes: Written) -> None:
     switch.load({})
     assert (switch.name, switch.problem) == ("nftables", ("iptables", MISSING))
     switch.close()
+
+
+def test_which_one_stands_in_may_be_chosen(modes: Written) -> None:
+    modes.failures["open userspace"] = MISSING
+    for fallback, mode in (("iptables", "iptables"), ("nftables", "nftables"), ("none", "nftables")):
+        switch = Switch(modes, "userspace", FACTS, fallback=fallback)
+        assert (switch.name, switch.problem) == (mode, ("userspace", MISSING))
+        switch.close()
+
+
+def test_what_the_kernel_lacks_is_asked_for_again_when_it_is_told_otherwise(modes: Written, switch: Switch) -> None:
+    switch.load({})
+    modes.failures["open iptables"] = MISSING
+    switch.wanted = "iptables"
+    switch.load({})
+    modes.failures.clear()
+    switch.load({}, FACTS)
+    assert switch.name == "nftables"
+    switch.load({}, replace(FACTS, ipvs=IpvsSettings(scheduler="wlc")))
+    assert (switch.name, switch.problem) == ("iptables", None)
 
 
 def test_without_any_the_wanted_one_is_missing(modes: Written) -> None:

@@ -26,7 +26,7 @@ from podwire.proxy.dataplane import Held
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
 from podwire.proxy.dataplanes.ipvs.layout import Layout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP
-from podwire.proxy.dataplanes.ipvs.programming import Place, Programming, device_state
+from podwire.proxy.dataplanes.ipvs.programming import Place, Programming, check_scheduler, device_state
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
@@ -48,6 +48,8 @@ class IpvsDataPlane:
     instant = False
 
     def __init__(self, facts: NodeFacts, place: Place = None, programs: Programs | None = None) -> None:
+        self._scheduler = facts.ipvs.scheduler
+        check_scheduler(self._scheduler)
         self._kernel = Programming(place, programs)
         self._facts = facts
         self._services: dict[str, tuple[ServicePort, ...]] = {}
@@ -128,6 +130,9 @@ class IpvsDataPlane:
 
     def _plan(self) -> None:
         facts = self._facts
+        if facts.ipvs.scheduler != self._scheduler:
+            check_scheduler(facts.ipvs.scheduler)
+            self._scheduler = facts.ipvs.scheduler
         self._own, _ = self._kernel.addresses()
         ranges = facts.node_port_ranges
         node_ports = within(sorted(self._own), ranges) if ranges else facts.addresses

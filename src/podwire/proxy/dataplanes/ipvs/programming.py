@@ -4,14 +4,15 @@ Ours are virtual servers with our flag. kube-proxy's have no mark: they are thos
 node ports of its sets. Everything else is foreign, and so is what lies in ``excludeCIDRs`` without our flag.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import msgspec
 
-from podwire.errors import KernelNotFound
-from podwire.kernel import network
+from podwire.errors import KernelNotFound, Unsupported
+from podwire.kernel import netns, network
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Iptables, Programs, choose
 from podwire.kernel.ipvs import Ipvs, Timeouts
@@ -21,7 +22,7 @@ from podwire.kernel.route_codec import encode_address
 from podwire.kernel.uapi import NLM_F_CREATE, NLM_F_REPLACE, RTM_DELADDR, RTM_NEWADDR
 from podwire.proxy import dataplane
 from podwire.proxy.dataplanes.ipvs import names
-from podwire.proxy.dataplanes.ipvs.compile import OWN
+from podwire.proxy.dataplanes.ipvs.compile import OWN, flags_of
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP, SETS, set_name
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.xtables import kernel as xtables
@@ -30,6 +31,7 @@ from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Delete, Operation, Swap, diff
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Key, VirtualServer
+from podwire.state.ipvs_changes import Step
 from podwire.state.network import Address, Link, NetworkState, Sysctl
 
 OWNER = msgspec.structs.replace(dataplane.OWNER, links=(DEVICE,))
@@ -62,6 +64,22 @@ def device_state(addresses: Iterable[str], settings: IpvsSettings) -> NetworkSta
         addresses=tuple(Address(DEVICE, address) for address in addresses),
         sysctls=sysctls(settings),
     )
+
+
+def check_scheduler(name: str) -> None:
+    """Tries a scheduler on a virtual server in a namespace of its own; the kernel loads its module then.
+
+    Raises: Unsupported when the kernel has no such scheduler; KernelError.
+    """
+    server = VirtualServer(Key("tcp", "198.51.100.0", 20000), name, flags_of(name))
+    descriptor = netns.create_anonymous()
+    try:
+        with Ipvs(descriptor) as scratch:
+            scratch.apply((Step("add", server),))
+    except KernelNotFound as failure:
+        raise Unsupported(f"ip_vs_{name}", detail=f"the kernel has no scheduler {name}") from failure
+    finally:
+        os.close(descriptor)
 
 
 class Programming:
