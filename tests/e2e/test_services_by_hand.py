@@ -151,6 +151,9 @@ def test_kube_proxy_s_dashboards_and_tools_find_what_they_look_for(cluster: Clus
 
     assert asked("/proxyMode") == "nftables"
     assert asked("/healthz") == "ok"
+    assert json.loads(asked("/configz"))["kubeproxy.config.k8s.io"]["nodePortAddresses"] == ["primary"]
+    events = cluster.get("events", "-A", "--field-selector", "involvedObject.kind=Node,reason=Starting")["items"]
+    assert "Services are programmed, mode nftables" in {event["message"] for event in events}
     page = asked("/metrics")
     assert 'kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family="IPv4",le="+Inf"}' in page
     assert "# TYPE kubeproxy_network_programming_duration_seconds histogram" in page

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from ipaddress import ip_network
 from pathlib import Path
+
+import msgspec
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
@@ -12,7 +14,7 @@ from podwire.errors import KernelError
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.kube.client import Client
-from podwire.kube.events import EventRecorder, reference
+from podwire.kube.events import EventRecorder, Severity, reference
 from podwire.kube.informer import Informer
 from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES, Json
 from podwire.model.node import Node
@@ -43,6 +45,7 @@ from podwire.state.nft import Table
 from podwire.state.share import Share
 
 ANNOTATION = "podwire.io/proxy"
+_CONFIGZ = "kubeproxy.config.k8s.io"
 _LABELS = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 
 
@@ -105,7 +108,9 @@ class ServicePart:
         cidrs = config.service_cidrs or service_cidrs(self._cidrs.objects.values() if self._cidrs else ())
         return self._settings.facts(config.node_name, config.cluster_cidrs, cidrs)
 
-    def _stale_flows(self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], int] | None:
+    def _stale_flows(
+        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]
+    ) -> Callable[[], Mapping[str, int]] | None:
         protocols = UDP_AND_TCP if self._settings.reset_connections else UDP
         return flow_cleaner(self._node_port_addresses, None, protocols)(before, after)
 
@@ -158,8 +163,9 @@ class ServicePart:
             self._log.info("connection tracking stays as it is", problem=problem)
 
     async def _take_over(self) -> None:
-        """Once our rules are in force, kube-proxy's tables go."""
+        """Once our rules are in force the Node says so, and kube-proxy's tables go."""
         await self._proxy.programmed.wait()
+        self._say("Normal", "Starting", f"Services are programmed, mode {self.mode}")
         try:
             if await asyncio.to_thread(leftovers.clear_kube_proxy):
                 self._log.info("removed the tables of kube-proxy")
@@ -185,14 +191,20 @@ class ServicePart:
                 return response("200 OK", b"ok")
             case "/proxyMode":
                 return response("200 OK", self.mode.encode())
+            case "/configz":
+                body = msgspec.json.encode({_CONFIGZ: self._settings})
+                return response("200 OK", body, "application/json")
             case _:
-                return response("404 Not Found", b"/metrics /healthz /proxyMode\n")
+                return response("404 Not Found", b"/metrics /healthz /proxyMode /configz\n")
 
     def _failed(self, problem: str) -> None:
+        self._say("Warning", "ServicesNotProgrammed", problem)
+
+    def _say(self, severity: Severity, reason: str, text: str) -> None:
+        """An Event of the Node, if that is known."""
         node = self._nodes.objects.get(self._proxy.facts.name)
         if node is not None:
-            subject = reference("v1", "Node", node.metadata)
-            self._events.event(subject, "Warning", "ServicesNotProgrammed", problem)
+            self._events.event(reference("v1", "Node", node.metadata), severity, reason, text)
 
     def _unchecked(self, service: str, problem: str) -> None:
         known = self._services.objects.get(service)
