@@ -314,13 +314,13 @@ def test_node_ports_answer_on_loopback_where_asked_for(world: World, plane: Ipta
     case = by_name(policy)
     plane.load(case.resolved(), everywhere())
     assert not any(plane.load(case.resolved()))
-    before = plane.counts()[LOCALHOST_ACCEPTED]
+    before = plane.counts().packets[LOCALHOST_ACCEPTED]
     results = {world.connect("node", "127.0.0.1", 30080) for _ in range(24)}
     assert {pod for pod, _ in results} == {"two", "far"}
-    assert plane.counts()[LOCALHOST_ACCEPTED] == before + 24
+    assert plane.counts().packets[LOCALHOST_ACCEPTED] == before + 24
     assert world.connect("node", "::1", 30080)[0] == "refused"
     assert world.connect("outside", "192.168.99.1", 30080)[0] in ("two", "far")
-    assert plane.counts()[LOCALHOST_ACCEPTED] == before + 24
+    assert plane.counts().packets[LOCALHOST_ACCEPTED] == before + 24
     plane.load(case.resolved(), NODE)
     assert world.connect("node", "127.0.0.1", 30080)[0] == "refused"
     assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"

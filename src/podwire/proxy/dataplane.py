@@ -13,6 +13,8 @@ force, ``remove`` and ``clear`` take away what is marked as ours and nothing els
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
@@ -84,12 +86,25 @@ LOCALHOST_ACCEPTED = "localhost_nps_accepted_pkts"
 """First packets to node ports on loopback."""
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """What a data plane counts."""
+
+    packets: Mapping[str, int] = {}
+    """By the names above, since the rules are there; a name is missing where nothing counts it."""
+    rules: Mapping[tuple[str, str], tuple[int, int]] = {}
+    """By family (``ip``, ``ip6``) and table of iptables: rules that are ours, and those that the last change wrote."""
+    refused_updates: int = 0
+    """Updates that the kernel refused and that were answered by a load of everything."""
+    refused_removals: int = 0
+    """Removals that follow an update by themselves, and that the kernel refused."""
+
+
 @runtime_checkable
 class Counting(Protocol):
-    """A data plane whose rules count packets."""
+    """A data plane that counts."""
 
-    def counts(self) -> Mapping[str, int]:
-        """Packets since the rules are there, by the names above.
+    def counts(self) -> Counts:
+        """What it has counted since it was opened.
 
         Raises: KernelError.
         """

@@ -18,9 +18,13 @@ from pathlib import Path
 import msgspec
 
 from podwire.kernel.conntrack import Conntrack, Flow
+from podwire.kernel.uapi import AF_INET, AF_INET6
 from podwire.proxy.servicemap import ServicePort
 
 UDP: Collection[str] = ("udp",)
+Forgotten = Mapping[str, int]
+"""How many flows, by ``IPv4`` and ``IPv6``."""
+_FAMILIES = {AF_INET: "IPv4", AF_INET6: "IPv6"}
 UDP_AND_TCP: Collection[str] = ("udp", "tcp")
 
 
@@ -85,20 +89,30 @@ def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, str, int], frozens
 
 def flow_cleaner(
     node_addresses: Callable[[], Iterable[str]], netns: Path | str | None = None, protocols: Collection[str] = UDP
-) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], int] | None]:
+) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], Forgotten] | None]:
     """A function from a change to what forgets its stale flows (and says how many), None where there can be none.
 
     Listing costs 1.5 us for each flow of the namespace, and a walk through the kernel's one hash table for all
     namespaces (some 5 ms) for each protocol and family, so a change that leaves no flow stale does not list.
     """
 
-    def forget(stale: StaleFlows) -> int:
+    def forget(stale: StaleFlows) -> Forgotten:
         if stale.node_ports:
             stale = StaleFlows(stale.frontends, frozenset(node_addresses()))
-        with Conntrack(netns) as conntrack:
-            return sum(conntrack.forget(stale, protocol=protocol) for protocol in sorted(stale.protocols))
+        found = dict.fromkeys(_FAMILIES.values(), 0)
 
-    def clean(before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], int] | None:
+        def matches(flow: Flow) -> bool:
+            if not stale(flow):
+                return False
+            found[_FAMILIES[flow.family]] += 1
+            return True
+
+        with Conntrack(netns) as conntrack:
+            for protocol in sorted(stale.protocols):
+                conntrack.forget(matches, protocol=protocol)
+        return found
+
+    def clean(before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], Forgotten] | None:
         stale = stale_flows(before, after, protocols)
         return partial(forget, stale) if stale.frontends else None
 

@@ -7,21 +7,27 @@ kernel knows; changes from before the start are not counted.
 """
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from podwire.model.service import EndpointSlice
 from podwire.observe.distribution import Distribution, Histogram, doubling
 from podwire.observe.health import Metric, Sample
+from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.servicemap import ServicePort
 from podwire.proxy.trim import TRIGGER_TIME
 from podwire.runtime.clock import Clock, parse_rfc3339
 
 FAMILIES = ("IPv4", "IPv6")
 
+_NO_COUNTS = Counts()
 _SYNC_BOUNDS = doubling(0.001, 15)
 _PROGRAMMING_BOUNDS = tuple(chain((0.25, 0.5), range(1, 60), range(60, 120, 5), range(120, 330, 30)))
-_FAILURES = {"nftables": "nftables_sync_failures_total", "iptables": "iptables_restore_failures_total"}
+_KINDS = {"ip": "IPv4", "ip6": "IPv6"}
+_PACKETS = {
+    INVALID_DROPPED: ("ct_state_invalid_dropped_packets", "Packets of no connection that were dropped."),
+    LOCALHOST_ACCEPTED: ("localhost_nodeports_accepted_packets", "Connections to node ports on loopback."),
+}
 
 
 class ProxyMetrics:
@@ -33,8 +39,8 @@ class ProxyMetrics:
         self._started = clock.now()
         self._durations = {kind: Distribution(_SYNC_BOUNDS) for kind in ("", "full_", "partial_")}
         self._programming = {family: Distribution(_PROGRAMMING_BOUNDS) for family in FAMILIES}
-        self._conntrack = Distribution(_SYNC_BOUNDS)
-        self._forgotten = 0
+        self._conntrack = {family: Distribution(_SYNC_BOUNDS) for family in FAMILIES}
+        self._forgotten = dict.fromkeys(FAMILIES, 0)
         self._queued: datetime.datetime | None = None
         self._committed: datetime.datetime | None = None
         self._changes = {(kind, family): 0 for kind in ("service", "endpoint") for family in FAMILIES}
@@ -85,25 +91,28 @@ class ProxyMetrics:
             self._pending[key] += count
         self._triggers = pending.triggers + self._triggers
 
-    def flows_forgotten(self, count: int, duration_s: float) -> None:
-        """Stale flows were looked for and taken away."""
-        self._forgotten += count
-        self._conntrack.observe(duration_s)
+    def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
+        """Stale flows of both families were looked for and taken away."""
+        for family in FAMILIES:
+            self._forgotten[family] += counts.get(family, 0)
+            self._conntrack[family].observe(duration_s)
 
-    def samples(self, ports: Iterable[ServicePort], answered: dict[tuple[str, int], int]) -> Iterator[Metric]:
+    def samples(
+        self, ports: Iterable[ServicePort], answered: dict[tuple[str, int], int], counts: Counts = _NO_COUNTS
+    ) -> Iterator[Metric]:
         """All metrics; ``ports`` are those programmed, ``answered`` as in :class:`podwire.proxy.health.Pulse`."""
         yield from self._of_commits()
         yield from self._of_changes()
+        yield from self._of_refusals(counts)
+        yield from _of_counts(counts)
         yield from _no_local_endpoints(ports)
-        yield self._conntrack.histogram(
-            "kubeproxy_conntrack_reconciler_sync_duration_seconds", "Time of one look for stale flows."
-        )
-        yield Sample(
-            "kubeproxy_conntrack_reconciler_deleted_entries_total",
-            "Stale flows that were taken away.",
-            self._forgotten,
-            kind="counter",
-        )
+        for family in FAMILIES:
+            labels = {"ip_family": family}
+            name = "kubeproxy_conntrack_reconciler"
+            text = "Time of one look for stale flows."
+            yield self._conntrack[family].histogram(f"{name}_sync_duration_seconds", text, labels)
+            text = "Stale flows that were taken away."
+            yield Sample(f"{name}_deleted_entries_total", text, self._forgotten[family], labels, "counter")
         for page in ("healthz", "livez"):
             for (name, code), count in sorted({(page, 200): 0, (page, 503): 0, **answered}.items()):
                 if name == page:
@@ -124,10 +133,22 @@ class ProxyMetrics:
             ):
                 value = instant.timestamp() if instant is not None else 0.0
                 yield Sample(f"{prefix}proxy_rules_{name}", text, value, labels)
-            if self.mode in _FAILURES:
-                text = "Commits that the kernel refused."
-                name = f"{prefix}proxy_rules_{_FAILURES[self.mode]}"
-                yield Sample(name, text, self._failures, labels, "counter")
+
+    def _of_refusals(self, counts: Counts) -> Iterator[Sample]:
+        """kube-proxy's two ways to say it: of iptables, updates and loads apart; of nftables, with removals apart."""
+        found: dict[str, tuple[str, int]] = {}
+        if self.mode == "nftables":
+            everything = self._failures + counts.refused_updates
+            found["nftables_sync_failures_total"] = ("Commits that the kernel refused.", everything)
+            text = "Removals behind a commit that the kernel refused."
+            found["nftables_cleanup_failures_total"] = (text, counts.refused_removals)
+        elif self.mode in ("iptables", "ipvs"):
+            found["iptables_restore_failures_total"] = ("Commits that the kernel refused.", self._failures)
+            text = "Updates that the kernel refused; everything was written anew then."
+            found["iptables_partial_restore_failures_total"] = (text, counts.refused_updates)
+        for name, (text, count) in found.items():
+            for family in FAMILIES:
+                yield Sample(f"kubeproxy_sync_proxy_rules_{name}", text, count, {"ip_family": family}, "counter")
 
     def _programmed(self, family: str) -> Histogram:
         return self._programming[family].histogram(
@@ -150,6 +171,17 @@ class Pending:
     def __init__(self, changes: dict[tuple[str, str], int], triggers: list[tuple[str, datetime.datetime]]) -> None:
         self.changes = changes
         self.triggers = triggers
+
+
+def _of_counts(counts: Counts) -> Iterator[Sample]:
+    for (family, table), numbers in counts.rules.items():
+        labels = {"ip_family": _KINDS[family], "table": table}
+        texts = {"total": "Rules of iptables.", "last": "Rules of iptables that the last change wrote."}
+        for (name, text), number in zip(texts.items(), numbers, strict=True):
+            yield Sample(f"kubeproxy_sync_proxy_rules_iptables_{name}", text, number, labels)
+    for key, count in counts.packets.items():
+        name, text = _PACKETS[key]
+        yield Sample(f"kubeproxy_iptables_{name}_total", text, count, kind="counter")
 
 
 def _no_local_endpoints(ports: Iterable[ServicePort]) -> Iterator[Sample]:

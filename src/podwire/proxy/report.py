@@ -1,6 +1,6 @@
 """One place that is told what the proxy does, for its health, its metrics and its health check ports."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from podwire.errors import KernelError
@@ -73,6 +73,6 @@ class Report:
             self._metrics.refused(self._carried)
         self._carried = None
 
-    def flows_forgotten(self, count: int, duration_s: float) -> None:
+    def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
         """Stale flows were looked for and taken away."""
-        self._metrics.flows_forgotten(count, duration_s)
+        self._metrics.flows_forgotten(counts, duration_s)

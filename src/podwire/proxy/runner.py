@@ -49,8 +49,9 @@ class Source(Protocol[T]):
         ...
 
 
-FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], int] | None]
-"""From ports before and after a change to what forgets flows that lead nowhere and says how many; None: none can."""
+FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], Mapping[str, int]] | None]
+"""From ports before and after a change to what forgets flows that lead nowhere, and says how many by ``IPv4`` and
+``IPv6``; None: none can."""
 
 
 class Reporter(Protocol):
@@ -76,7 +77,7 @@ class Reporter(Protocol):
         """It did not."""
         ...
 
-    def flows_forgotten(self, count: int, duration_s: float) -> None:
+    def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
         """Stale flows were looked for and taken away."""
         ...
 
@@ -276,8 +277,8 @@ class ServiceProxy:
             return
         started = self._clock.monotonic()
         try:
-            count = await asyncio.to_thread(forget)
+            counts = await asyncio.to_thread(forget)
             if self._reporter is not None:
-                self._reporter.flows_forgotten(count, self._clock.monotonic() - started)
+                self._reporter.flows_forgotten(counts, self._clock.monotonic() - started)
         except KernelError as failure:
             self._log.warning("stale flows remain", problem=str(failure))

@@ -109,9 +109,10 @@ def test_ports_without_local_endpoints_and_the_rest() -> None:
     assert page[f'{name}{{ip_family="IPv4",traffic_policy="external"}}'] == 1
     assert page[f'{name}{{ip_family="IPv6",traffic_policy="external"}}'] == 1
     assert page['sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"}'] == 0
-    page.metrics.flows_forgotten(7, 0.01)
+    page.metrics.flows_forgotten({"IPv4": 7, "IPv6": 2}, 0.01)
     page.answered = {("healthz", 200): 3, ("livez", 503): 1}
-    assert page["conntrack_reconciler_deleted_entries_total"] == 7
-    assert page["conntrack_reconciler_sync_duration_seconds_count"] == 1
+    assert page['conntrack_reconciler_deleted_entries_total{ip_family="IPv4"}'] == 7
+    assert page['conntrack_reconciler_deleted_entries_total{ip_family="IPv6"}'] == 2
+    assert page['conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"}'] == 1
     assert page['proxy_healthz_total{code="200"}'] == 3
     assert page['proxy_livez_total{code="503"}'] == 1

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -142,8 +142,8 @@ class Told:
     def refused(self, failure: KernelError) -> None:
         self.events.append(f"refused {failure.errno}")
 
-    def flows_forgotten(self, count: int, duration_s: float) -> None:
-        self.events.append(f"forgot {count}")
+    def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
+        self.events.append(f"forgot {sum(counts.values())}")
 
 
 class Bench:
@@ -159,11 +159,13 @@ class Bench:
             self.told,
         )  # fmt: skip
 
-    def clean(self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], int] | None:
+    def clean(
+        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]
+    ) -> Callable[[], Mapping[str, int]] | None:
         if not before and not after:
             return None
         self.flows.append((len(before), len(after)))
-        return lambda: len(before)
+        return lambda: {"IPv4": len(before)}
 
     @contextlib.asynccontextmanager
     async def running(self, *, synced: bool = True) -> AsyncIterator[None]:

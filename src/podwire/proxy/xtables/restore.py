@@ -35,6 +35,18 @@ def count_tables(text: str) -> int:
     return text.count("COMMIT\n")
 
 
+def count_rules(text: str) -> dict[str, int]:
+    """How many rules a text writes, by table."""
+    found: dict[str, int] = {}
+    table = ""
+    for line in text.splitlines():
+        if line.startswith("*"):
+            table = line[1:]
+        elif line.startswith(("-A ", "-I ")):
+            found[table] = found.get(table, 0) + 1
+    return found
+
+
 def repair(saved: Saved, wanted: Iterable[Ruleset], owner: Ownership) -> str:
     """The text that makes the kernel hold what is wanted and nothing else of the mode; empty when it does."""
     by_table = {each.table: each for each in wanted}

@@ -53,6 +53,13 @@ class Contents:
             for table in TABLES
         )
 
+    def count(self, table: str) -> int:
+        """How many rules of a table are ours."""
+        made = [rules for (of, _), rules in self.layout.chains().items() if of == table]
+        shared = sum(len(f) + len(self.layout.tail(key)) for key, f in self._shared.items() if key[0] == table)
+        own = sum(map(len, self._chains.values())) if table == "nat" else 0
+        return sum(map(len, made)) + shared + own + len(self.layout.jumps()[table])
+
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
         """Takes over new ports of Services (of this family) and returns what to write."""
         before: dict[str, Compiled] = {}

@@ -18,7 +18,7 @@ from podwire.errors import KernelError
 from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import Iptables, Programs, choose
 from podwire.kernel.nfacct import Counters
-from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
+from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, Layout
 from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK
@@ -26,7 +26,7 @@ from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, repair_in_parts
 from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.proxy.xtables import kernel as xtables
-from podwire.proxy.xtables.restore import Saved, count_tables, repair
+from podwire.proxy.xtables.restore import Saved, count_rules, count_tables, repair
 from podwire.state.iptables import Ruleset
 
 FAMILIES = ("ip", "ip6")
@@ -41,6 +41,8 @@ class _Rules:
     def __init__(self, family: str, programs: Programs, place: Path | str | None) -> None:
         self.tool = Iptables(family, programs, place)
         self.contents: Contents | None = None
+        self.last: dict[str, int] = {}
+        """Rules that the last change wrote, by table."""
 
 
 class IptablesDataPlane:
@@ -60,6 +62,7 @@ class IptablesDataPlane:
         self._counters = Counters(place)
         self._counted = False
         self._open = False
+        self._refused = 0
         self._lost = True
         self._lock = threading.Lock()
         """Held while contents change: :meth:`desired` and :meth:`conflicts` are asked from another thread."""
@@ -90,10 +93,21 @@ class IptablesDataPlane:
         self._counters.remove(COUNTERS)
         self._lost = True
 
-    def counts(self) -> dict[str, int]:
-        """What the rules counted, where the kernel can."""
-        found = self._counters.packets() if self._counted else {}
-        return {name: count for name, count in found.items() if name in COUNTERS}
+    def counts(self) -> Counts:
+        """Rules, what they counted where the kernel can, and refusals.
+
+        Raises: KernelError.
+        """
+        packets = self._counters.packets() if self._counted else {}
+        with self._lock:
+            rules = {
+                (family, table): (held.contents.count(table), held.last.get(table, 0))
+                for family, held in self._rules.items()
+                for table in OWNERSHIP.tables
+                if held.contents is not None
+            }
+        found = {name: count for name, count in packets.items() if name in COUNTERS}
+        return Counts(found, rules, refused_updates=self._refused)
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
         """Makes the kernel hold exactly these Services; returns what had to be written, a text for each family.
@@ -138,6 +152,7 @@ class IptablesDataPlane:
                 texts = tuple(self._repair(saved, contents.rulesets()))
                 for text in texts:
                     rules.tool.restore(text)
+                rules.last = count_rules("".join(texts))
             except KernelError:
                 if rules.contents is not None or family == FAMILIES[0] or self._has_ip6():
                     raise
@@ -176,6 +191,7 @@ class IptablesDataPlane:
         try:
             return tuple(self._update(rules, family, changed) for family, rules in self._rules.items())
         except KernelError:
+            self._refused += 1
             return self.load(self._services)
 
     def _update(self, rules: _Rules, family: str, changed: ServiceMap) -> str:
@@ -184,6 +200,7 @@ class IptablesDataPlane:
         with self._lock:
             text = rules.contents.change(_family_map(changed, family)).text()
         rules.tool.restore(text, self._watch.started)
+        rules.last = count_rules(text)
         return text
 
     def heal(self) -> tuple[str, ...]:

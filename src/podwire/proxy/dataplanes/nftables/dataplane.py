@@ -14,7 +14,7 @@ from pathlib import Path
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
-from podwire.proxy.dataplane import INVALID_DROPPED
+from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, Layout
 from podwire.proxy.dataplanes.nftables.steps import steps
@@ -41,6 +41,7 @@ class NftablesDataPlane:
         self._missing: set[str] = set()
         self._lost = True
         self._unheard = False
+        self._refused = self._unremoved = 0
 
     def close(self) -> None:
         """Lets go of the kernel; traffic goes on."""
@@ -120,6 +121,7 @@ class NftablesDataPlane:
         try:
             return tuple(self._update_family(family, changed) for family in self._contents)
         except KernelError:
+            self._refused += 1
             return self.load(self._services)
 
     def _update_family(self, family: str, changed: ServiceMap) -> Transaction:
@@ -128,8 +130,12 @@ class NftablesDataPlane:
         return transaction
 
     def _commit(self, transaction: Transaction) -> None:
-        for step in steps(transaction):
-            self._nft.commit(step)
+        for number, step in enumerate(steps(transaction)):
+            try:
+                self._nft.commit(step)
+            except KernelError:
+                self._unremoved += number > 0
+                raise
 
     def heal(self) -> tuple[Transaction, ...]:
         """Reads the kernel and writes what differs; returns what had to be committed.
@@ -145,14 +151,15 @@ class NftablesDataPlane:
             committed.append(transaction)
         return tuple(committed)
 
-    def counts(self) -> dict[str, int]:
-        """What the rules counted.
+    def counts(self) -> Counts:
+        """What the rules counted, and refusals.
 
         Raises: KernelError.
         """
         held = (self._nft.rules(f, TABLE, INVALID, contents.declared) for f, contents in self._contents.items())
         counters = (part for rules in held for rule in rules for part in rule.statements if isinstance(part, Counter))
-        return {INVALID_DROPPED: sum(counter.packets for counter in counters)}
+        packets = {INVALID_DROPPED: sum(counter.packets for counter in counters)}
+        return Counts(packets, refused_updates=self._refused, refused_removals=self._unremoved)
 
     @property
     def missing(self) -> frozenset[str]:
