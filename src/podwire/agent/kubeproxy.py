@@ -42,7 +42,6 @@ _WITHOUT_MEANING = frozenset(
         "bindAddressHardFail",
         "configSyncPeriod",
         "enableProfiling",
-        "oomScoreAdj",
         "portRange",
         "showHiddenMetricsForVersion",
         "windowsRunAsService",

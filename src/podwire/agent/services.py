@@ -13,6 +13,7 @@ from podwire.agent.config import AgentConfig
 from podwire.errors import KernelError
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
+from podwire.kernel.process import adjust_oom_score
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, Severity, reference
 from podwire.kube.informer import Informer
@@ -23,6 +24,7 @@ from podwire.observe.log import Log
 from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
 from podwire.proxy.dataplane import OWNER
+from podwire.proxy.dataplane import Counts
 from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, Page, listener
@@ -96,7 +98,7 @@ class ServicePart:
         before, self._settings = self._settings, settings
         if settings == before:
             return
-        if settings.conntrack != before.conntrack:
+        if (settings.conntrack, settings.oom_score_adj) != (before.conntrack, before.oom_score_adj):
             self._tune()
         self._healthz.move(settings.healthz)
         self._metricsz.move(settings.metrics)
@@ -161,6 +163,10 @@ class ServicePart:
     def _tune(self) -> None:
         for problem in sysctls.apply(sysctls.plan(self._settings.conntrack, os.cpu_count() or 1)):
             self._log.info("connection tracking stays as it is", problem=problem)
+        try:
+            adjust_oom_score(self._settings.oom_score_adj)
+        except KernelError as problem:
+            self._log.info("this process ends like others when memory is short", problem=problem)
 
     async def _take_over(self) -> None:
         """Once our rules are in force the Node says so, and kube-proxy's tables go."""
@@ -231,13 +237,20 @@ class ServicePart:
     def _problem(self) -> str:
         return "" if self._proxy.programmed.is_set() else "Services are not programmed yet"
 
+    def _counts(self) -> Counts:
+        try:
+            return self._plane.counts()
+        except KernelError as problem:
+            self._log.warning("what rules counted cannot be read", problem=problem)
+            return Counts()
+
     def _samples(self) -> list[Metric]:
         ports = self._proxy.services
         frontends = sum(len(some) for some in ports.values())
         conflicts = len(self._plane.conflicts())
         every = (port for some in ports.values() for port in some)
         return [
-            *self._metrics.samples(every, self._pulse.answered),
+            *self._metrics.samples(every, self._pulse.answered, self._counts()),
             Sample("podwire_proxy_services", "Services that are programmed.", len(ports)),
             Sample("podwire_proxy_ports", "Ports of Services that are programmed.", frontends),
             Sample("podwire_proxy_conflicts", "Services whose frontend another one holds.", conflicts),

@@ -55,6 +55,7 @@ class ProxySettings(_Section, frozen=True):
     BridgeInterface or InterfaceNamePrefix, named in ``detect_local``.
     ``reset_connections`` ends TCP connections to endpoints that are gone; ``conntrack`` is set when the proxy starts.
     ``iptables`` and ``ipvs`` are what those modes alone are told.
+    ``oom_score_adj`` (-1000 to 1000) says how late the agent is ended when memory is short.
     """
 
     mode: str = "nftables"
@@ -70,6 +71,7 @@ class ProxySettings(_Section, frozen=True):
     reset_connections: bool = False
     conntrack: ConntrackSettings = ConntrackSettings()
     iptables: IptablesSettings = IptablesSettings()
+    oom_score_adj: int = -999
     ipvs: IpvsSettings = IpvsSettings()
 
     @property
@@ -210,6 +212,7 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
         "healthzBindAddress": lambda: settings.healthz,
         "metricsBindAddress": lambda: settings.metrics,
         "nodePortAddresses": lambda: settings.node_port_ranges,
+        "oomScoreAdj": lambda: _check_oom_score(settings.oom_score_adj),
         "ipvs.scheduler": lambda: _check_scheduler(settings.ipvs.scheduler),
         "ipvs.excludeCIDRs": lambda: [ip_network(text) for text in settings.ipvs.exclude_cidrs],
     }
@@ -218,6 +221,11 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
             check()
         except ValueError as problem:
             raise ConfigError(source, _under(path, each), str(problem)) from problem
+
+
+def _check_oom_score(value: int) -> None:
+    if not -1000 <= value <= 1000:
+        raise ValueError(f"{value} is not between -1000 and 1000")
 
 
 def _check_scheduler(name: str) -> None:

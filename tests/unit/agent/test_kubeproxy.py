@@ -126,7 +126,8 @@ def test_names_and_gates() -> None:
     assert parse_settings(found.config.proxy).allow_external_ips is False
     assert found.without_meaning == ("featureGates.Else",)
     periods = parse(HEAD + "iptables: {syncPeriod: 5s}\noomScoreAdj: -998\n", "kp.yaml", "node-1")
-    assert periods.without_meaning == ("iptables.syncPeriod", "oomScoreAdj")
+    assert periods.without_meaning == ("iptables.syncPeriod",)
+    assert parse_settings(periods.config.proxy).oom_score_adj == -998
 
 
 @pytest.mark.parametrize(

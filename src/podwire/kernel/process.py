@@ -1,0 +1,19 @@
+"""What the kernel is told of this process."""
+
+from pathlib import Path
+
+from podwire.kernel.refusal import refusal
+
+_OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
+
+
+def adjust_oom_score(value: int) -> None:
+    """How early this process and those that it starts are ended when memory is short: 1000 first, -1000 never.
+
+    Raises: KernelError, as where a process without rights asks for less than it has.
+    """
+    try:
+        if int(_OOM_SCORE_ADJ.read_text()) != value:
+            _OOM_SCORE_ADJ.write_text(str(value))
+    except OSError as failure:
+        raise refusal("write", f"{_OOM_SCORE_ADJ} = {value}", failure.errno or 0) from failure
