@@ -1,0 +1,52 @@
+"""The guest has what this tier is for; what is missing here no tier could test."""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from podwire.kernel.features import Features
+
+pytestmark = pytest.mark.skipif(
+    os.uname().nodename != "uml", reason="for the kernel of user-mode Linux: make uml, or scripts/uml pytest tests/uml"
+)
+
+
+@pytest.mark.parametrize("name", ["ip_vs", "ipip", "geneve", "ipvlan", "macvlan", "dummy", "vxlan", "tun", "conntrack"])
+def test_the_kernel_has(name: str) -> None:
+    assert Features().probe(name), Features().probe(name)
+
+
+def test_sctp_connects() -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP) as listener,
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP) as client,
+    ):
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        client.connect(listener.getsockname())
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.sendall(b"hello")
+            assert client.recv(100) == b"hello"
+
+
+def test_modules_load_when_they_are_asked_for() -> None:
+    subprocess.run(("ip", "link", "add", "slow0", "type", "dummy"), check=True)
+    subprocess.run(("tc", "qdisc", "add", "dev", "slow0", "root", "netem", "delay", "10ms"), check=True)
+    subprocess.run(("ip", "link", "delete", "slow0"), check=True)
+    subprocess.run(("modprobe", "openvswitch"), check=True)
+    assert "openvswitch" in Path("/proc/modules").read_text()
+
+
+def test_what_is_written_stays_in_the_guest() -> None:
+    mounts = {words[1]: words[2] for words in map(str.split, Path("/proc/mounts").read_text().splitlines())}
+    assert mounts["/"] == "overlay"
+    assert mounts["/tmp"] == mounts["/run"] == "tmpfs"
+    assert "hostfs" not in {kind for place, kind in mounts.items() if place != "/run/exchange"}
+
+
+def test_the_network_of_the_machine_is_out_of_reach() -> None:
+    assert {name for _, name in socket.if_nameindex() if not name.startswith("tunl")} == {"lo"}
