@@ -80,6 +80,14 @@ def test_each_node_decides_for_itself(folder: str) -> None:
         }
 
 
+def test_the_example_of_the_page() -> None:
+    root_folder = Path(__file__).parents[3]
+    line = next(line for line in (root_folder / "docs/why.md").read_text().splitlines() if "podwire why -f" in line)
+    words = line.split()[3:]
+    said = asked(str(root_folder / words[0]), *words[1:])
+    assert (said["outcome"], len(said["hops"][0]["endpoints"])) == ("forwarded", 3)
+
+
 def test_text(folder: str) -> None:
     found = CliRunner().invoke(root, ["why", "-f", folder, "client", "10.96.0.99:80"], catch_exceptions=False)
     lines = found.output.splitlines()

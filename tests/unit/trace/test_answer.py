@@ -1,5 +1,7 @@
 """The text and the JSON of an answer."""
 
+from pathlib import Path
+
 import msgspec
 
 from podwire.trace import answer_text
@@ -147,6 +149,14 @@ def test_json_says_what_there_is_and_leaves_out_the_rest() -> None:
         "message",
     }
     assert msgspec.json.decode(msgspec.json.encode(ANSWER), type=Answer) == ANSWER
+
+
+def test_the_page_names_every_field() -> None:
+    page = (Path(__file__).parents[3] / "docs/why.md").read_text()
+    table = page[page.index("## JSON") : page.index("## What it costs")]
+    for kind in (Answer, Hop, Place, ServiceSaid, EndpointSaid, SnatSaid, AffinitySaid, Step, Drift):
+        for field in kind.__struct_encode_fields__:
+            assert f"`{field}" in table or f".{field}`" in table or f".{field}[]`" in table, field
 
 
 def test_an_address_alone() -> None:

@@ -1,5 +1,7 @@
 """Why endpoints are chosen, against the three steps of Kubernetes said in another way."""
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,3 +75,9 @@ def test_each_reason_is_true(world: tuple[tuple[Candidate, ...], NodeFacts]) -> 
         assert true[one.cluster]
         assert true[one.local]
         assert one.cluster is not Why.NOT_LOCAL
+
+
+def test_the_page_names_every_reason() -> None:
+    page = (Path(__file__).parents[4] / "docs/why.md").read_text()
+    for why in Why:
+        assert f"`{why.value}`" in page

@@ -1,5 +1,8 @@
 """What Kubernetes says of connections, and in which words."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
@@ -146,3 +149,12 @@ def test_who_is_who() -> None:
     assert client_of(packet(OUT), FACTS, MACHINE) == "external"
     assert client_of(packet(OUT), by_device, MACHINE) == "pod"
     assert client_of(packet(POD), other, MACHINE) == "external"
+
+
+def test_the_page_names_every_reason() -> None:
+    root = Path(__file__).parents[4]
+    page = (root / "docs/why.md").read_text()
+    source = "".join((root / f"src/podwire/proxy/why/{name}.py").read_text() for name in ("decision", "hop", "names"))
+    words = set(re.findall(r'(?:reason=|reason, message = |_end\("[a-z]+", |snat = \w+, )"([A-Z]\w+)"', source))
+    assert len(words) > 20
+    assert {word for word in words if f"`{word}`" not in page} == set()
