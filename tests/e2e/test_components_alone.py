@@ -300,7 +300,7 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
     ("name", "document", "said"),
     [
         ("agent", {"nodeName": "a", "parts": ["proxy", "magic"]}, "parts[1]: 'magic' is not a part"),
-        ("agent", {"nodeName": "a", "parts": ["proxy"], "proxy": {"mode": "magic"}}, "unknown data plane 'magic'"),
+        ("agent", {"nodeName": "a", "parts": ["proxy"], "proxy": {"mode": "magic"}}, "proxy.mode: 'magic' is not a data plane"),
         ("controller", {"kubeconfig": "", "controller": {"parts": ["magic"]}}, "no part 'magic'; there are nodeipam"),
         ("controller", {"kubeconfig": "", "controler": {}}, "unknown field `controler`"),
         ("dns", {"prot": 53}, "unknown field `prot`"),

@@ -27,10 +27,20 @@ _NFGENMSG = struct.pack("=BBH", 0, 0, 0)
 
 
 class Counters:
-    """The named counters of one network namespace (None: that of this process)."""
+    """The named counters of one network namespace (None: that of this process).
+
+    A kernel without nfnetlink is noticed when they are first asked for.
+    """
 
     def __init__(self, netns: Path | str | int | None = None) -> None:
-        self._netlink = Netlink(netns, NETLINK_NETFILTER)
+        self._netns = netns
+        self._opened: Netlink | None = None
+
+    @property
+    def _netlink(self) -> Netlink:
+        if self._opened is None:
+            self._opened = Netlink(self._netns, NETLINK_NETFILTER)
+        return self._opened
 
     def __enter__(self) -> "Counters":
         return self
@@ -40,7 +50,9 @@ class Counters:
 
     def close(self) -> None:
         """Closes the socket; the counters stay."""
-        self._netlink.close()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def make(self, names: Iterable[str]) -> None:
         """Makes those that are not there.
