@@ -18,7 +18,7 @@ from typing import Any
 
 from podwire.kernel import netns
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplanes.nftables.dataplane import Facts
+from podwire.policy.dataplane import Facts
 from podwire.testing.policycases import Case, Check
 
 MARK = f"pwt-policy-{os.getpid()}"

@@ -135,7 +135,7 @@ def test_check_finds_what_is_missing(make: Callable[..., NodeAgent]) -> None:
     address = node.add("a")[0]
     assert node.call("CHECK", "a") == (0, {})
     inside(node.pods / "a", "ip", "link", "set", "eth0", "address", "02:00:00:00:00:77")
-    inside(node.place, "ip", "route", "del", f"{address}/32")
+    inside(node.pods / "a", "ip", "address", "del", f"{address}/32", "dev", "eth0")
     status, error = node.call("CHECK", "a")
     assert (status, error["code"]) == (1, 100)
     assert f"{address}/32" in error["details"]

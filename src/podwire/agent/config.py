@@ -20,7 +20,7 @@ from podwire.routing.registry import BACKENDS
 
 Network = IPv4Network | IPv6Network
 
-PARTS = ("cni", "routing", "proxy")
+PARTS = ("cni", "routing", "policy", "proxy")
 
 
 class Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +72,12 @@ class HealthSection(Section, frozen=True):
     port: int = 0
 
 
+class PolicySection(Section, frozen=True):
+    """``own_node_egress``: whether pods reach their own node whatever NetworkPolicies say; the API leaves it open."""
+
+    own_node_egress: bool = True
+
+
 class AgentConfig(Section, frozen=True):
     """One node's agent.
 
@@ -90,6 +96,7 @@ class AgentConfig(Section, frozen=True):
     settings: str = "kube-system/podwire-config"
     cni: CniSection = CniSection()
     routing: Options = Options()
+    policy: PolicySection = PolicySection()
     proxy: dict[str, Any] = {}
     health: HealthSection = HealthSection()
     log_level: str = "info"

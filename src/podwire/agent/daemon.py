@@ -48,7 +48,7 @@ class Agent:
         self.clock: Clock = client.clock
         self.health = Health()
         self.log = Log("agent")
-        alone = "" if "routing" in config.parts else f"metadata.name={config.node_name}"
+        alone = "" if {"routing", "policy"} & set(config.parts) else f"metadata.name={config.node_name}"
         self.nodes = Informer(client, NODES, field_selector=alone)
         self.announcer = Announcer(client, config.node_name, self._all)
         self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
@@ -72,6 +72,8 @@ class Agent:
             self._make_routing(tasks, cni)
         elif cni is not None:
             self._follow_node(cni)
+        if "policy" in self.config.parts:
+            self._make_policies(tasks, cni)
         if "proxy" in self.config.parts:
             self._make_services(tasks)
         tasks |= {"nodes": self.nodes.run, "notes": self.notes.run, "events": self.events.run}
@@ -185,6 +187,15 @@ class Agent:
                 cni.set_node(_pod_node(DEFAULT_MTU, (), node))
 
         self.nodes.subscribe(changed)
+
+    def _make_policies(self, tasks: Tasks, cni: CniService | None) -> None:
+        from podwire.agent.policies import PolicyPart
+
+        policies = PolicyPart(self.config, self.client, self.nodes, self.events)
+        if cni is not None:
+            policies.guard(cni.pods, tuple(cni.leases.held.values()))
+        tasks |= policies.tasks(self.health)
+        self.holdings.parts["policy"] = lambda: [policies.share()]
 
     def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart

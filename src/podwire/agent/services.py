@@ -23,8 +23,7 @@ from podwire.observe.health import METRICS_TYPE, Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
-from podwire.proxy.dataplane import OWNER
-from podwire.proxy.dataplane import Counts
+from podwire.proxy.dataplane import OWNER, Counts
 from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, Page, listener
@@ -65,7 +64,7 @@ class ServicePart:
         self._services = Informer(client, SERVICES, label_selector=_LABELS.partition(",")[0])
         self._slices = Informer(client, ENDPOINTSLICES, label_selector=_LABELS)
         self._services.trim, self._slices.trim = trim_service, trim_slice
-        self._plane = Switch(Registry(), settings.mode, facts, self._told)
+        self._plane = Switch(Registry(), settings.mode, facts, self._told, settings.fallback)
         clock = self._clock = client.clock
         self._nodes, self._events, self._settings = nodes, events, settings
         self._log = Log("proxy")

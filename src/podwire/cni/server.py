@@ -2,7 +2,8 @@
 
 A request is read to its end, handed to one function together with the namespace's descriptor, and answered.
 Requests are worked on one after the other: each takes about a millisecond, most of it under the kernel's own
-rtnetlink lock, so threads would only wait for each other. What fails is answered as an error of the
+rtnetlink lock, so threads would only wait for each other. One that has to wait for somebody else (``before``) lets the
+others go ahead. What fails is answered as an error of the
 specification; what fails unforeseen as code 999, with its traceback in the log.
 
 Guarantees: 1. a request that ends before its frame is complete changes nothing; 2. a descriptor that was passed is
@@ -16,15 +17,20 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from podwire.cni import protocol, spec
 from podwire.errors import CniError, PodwireError
 from podwire.observe.log import Log
+from podwire.runtime.tasks import TaskSet
 
 Handler = Callable[[protocol.Request, str], bytes]
 """Answers a request, given the path under which its namespace can be opened (empty when it cannot)."""
+Before = Callable[[protocol.Request], Awaitable[None] | None]
+"""What a request has to wait for before it is answered; None: nothing. Raises: CniError, which is the answer then."""
+Answer = bytes | Coroutine[Any, Any, bytes]
 
 _BACKLOG = 256
 _PIECE = 1 << 16
@@ -35,10 +41,12 @@ _SEND_S = 1.0
 class Server:
     """Listens on a unix socket and answers CNI requests."""
 
-    def __init__(self, path: Path, handler: Handler, log: Log) -> None:
+    def __init__(self, path: Path, handler: Handler, log: Log, before: Before = lambda _: None) -> None:
         self._path = path
         self._handler = handler
         self._log = log
+        self._before = before
+        self._waiting = TaskSet(lambda task, failure: log.error("cni request failed", failure=failure, task=task))
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -51,6 +59,7 @@ class Server:
         finally:
             loop.remove_reader(listener)
             listener.close()
+            await self._waiting.close()
             for connection in tuple(open_ones):
                 loop.remove_reader(connection)
                 connection.close()
@@ -62,15 +71,29 @@ class Server:
             return
         connection.setblocking(False)
         open_ones.add(connection)
-        Conversation(connection, self._answer, open_ones.discard).start()
+        Conversation(connection, self._answer, open_ones.discard, self._waiting).start()
 
-    def _answer(self, message: bytes, descriptor: int) -> bytes:
-        version = spec.VERSIONS[-2]
+    def _answer(self, message: bytes, descriptor: int) -> Answer:
         try:
-            environment, stdin = protocol.split(message)
-            request = protocol.parse(environment, stdin)
-            version = request.conf.cni_version
-            netns = f"/proc/self/fd/{descriptor}" if descriptor >= 0 else _visible(request.netns)
+            request = protocol.parse(*protocol.split(message))
+            waiting = self._before(request)
+        except CniError as failure:
+            return b"\1" + spec.render_error(failure, _version_of(message))
+        netns = f"/proc/self/fd/{descriptor}" if descriptor >= 0 else _visible(request.netns)
+        if waiting is None:
+            return self._handled(request, netns)
+        return self._handled_after(waiting, request, netns)
+
+    async def _handled_after(self, waiting: Awaitable[None], request: protocol.Request, netns: str) -> bytes:
+        try:
+            await waiting
+        except CniError as failure:
+            return b"\1" + spec.render_error(failure, request.conf.cni_version)
+        return self._handled(request, netns)
+
+    def _handled(self, request: protocol.Request, netns: str) -> bytes:
+        version = request.conf.cni_version
+        try:
             return b"\0" + self._handler(request, netns)
         except CniError as failure:
             return b"\1" + spec.render_error(failure, version)
@@ -80,17 +103,19 @@ class Server:
 
 
 class Conversation:
-    """One request and its answer, without a task: a callback per readable or writable event."""
+    """One request and its answer, without a task where nothing is waited for: a callback per readable event."""
 
     def __init__(
         self,
         connection: socket.socket,
-        answer: Callable[[bytes, int], bytes],
+        answer: Callable[[bytes, int], Answer],
         ended: Callable[[socket.socket], None],
+        waiting: TaskSet,
     ) -> None:
         self._connection = connection
         self._answer = answer
         self._ended = ended
+        self._waiting = waiting
         self._message = bytearray()
         self._descriptor = -1
         self._loop = asyncio.get_running_loop()
@@ -130,9 +155,26 @@ class Conversation:
 
     def _reply(self) -> None:
         """Whatever happens, the connection ends: without an answer the program says "try again later"."""
+        answer: Answer = b""
         try:
             if self._message:
                 answer = self._answer(bytes(self._message), self._descriptor)
+        finally:
+            if isinstance(answer, bytes):
+                self._send(answer)
+        if not isinstance(answer, bytes):
+            self._waiting.start("cni request", self._send_later(answer))
+
+    async def _send_later(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        message = b""
+        try:
+            message = await answer
+        finally:
+            self._send(message)
+
+    def _send(self, answer: bytes) -> None:
+        try:
+            if answer:
                 self._connection.settimeout(_SEND_S)
                 self._connection.sendall(answer)
         except OSError:
@@ -147,6 +189,15 @@ class Conversation:
             os.close(self._descriptor)
             self._descriptor = -1
         self._ended(self._connection)
+
+
+def _version_of(message: bytes) -> str:
+    """The version in which an error about a message is told; it may be any message."""
+    try:
+        _, stdin = protocol.split(message)
+        return spec.parse_config(stdin).cni_version
+    except CniError:
+        return spec.VERSIONS[-2]
 
 
 def _visible(netns: str) -> str:

@@ -62,7 +62,7 @@ class CniService:
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
-        self._server = Server(settings.socket, self._handle, self._log)
+        self._server = Server(settings.socket, self._handle, self._log, self.pods.before)
 
     def set_node(self, node: Node) -> None:
         """Sets what is known of the node; pods that run follow a new MTU.

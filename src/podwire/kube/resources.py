@@ -12,6 +12,7 @@ from urllib.parse import quote
 from podwire.model.meta import Object
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import Endpoints, EndpointSlice, Service
 from podwire.model.workload import (
     ControllerRevision,
@@ -93,7 +94,15 @@ CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, CronJob)
 PODDISRUPTIONBUDGETS = Resource(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, PodDisruptionBudget
 )
-NETWORKPOLICIES = _raw("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, NetworkPolicy)
+CLUSTERNETWORKPOLICIES = Resource(
+    "policy.networking.k8s.io",
+    "v1alpha2",
+    "clusternetworkpolicies",
+    "ClusterNetworkPolicy",
+    False,
+    ClusterNetworkPolicy,
+)
 SERVICECIDRS = _raw("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 INGRESSES = _raw("networking.k8s.io", "v1", "ingresses", "Ingress")
 INGRESSCLASSES = _raw("networking.k8s.io", "v1", "ingressclasses", "IngressClass", namespaced=False)

@@ -21,7 +21,7 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import Match, SelectorIndex
-from podwire.policy.world import ports_of, rank, subject_to_policy
+from podwire.policy.world import addresses_of, ports_of, rank, subject_to_policy
 
 _SPARE_LABELS = 64
 """How many sets of labels of pods that are gone are kept for each namespace, at least; jobs have new ones each time."""
@@ -99,15 +99,15 @@ class Compiler:
     def set_node(self, name: str, node: Node | None) -> None:
         """A node came or changed; None: it went."""
         before = self._nodes.pop(name, None)
-        for each in before.status.addresses if before is not None else ():
-            self._dirty_addresses.add(each.address)
-            if self._node_at.get(each.address) == name:
-                del self._node_at[each.address]
+        for address in addresses_of(before) if before is not None else ():
+            self._dirty_addresses.add(address)
+            if self._node_at.get(address) == name:
+                del self._node_at[address]
         if node is not None:
             self._nodes[name] = node
-        for each in node.status.addresses if node is not None else ():
-            self._dirty_addresses.add(each.address)
-            self._node_at[each.address] = name
+        for address in addresses_of(node) if node is not None else ():
+            self._dirty_addresses.add(address)
+            self._node_at[address] = name
 
     def set_pod(self, key: str, pod: Pod | None) -> None:
         """A pod came or changed; None: it went."""

@@ -54,9 +54,14 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         if found is not None:
             return Party(address=address, node=found.spec.node_name, pod=found)
         for node in self.nodes:
-            if any(each.address == address for each in node.status.addresses):
+            if address in addresses_of(node):
                 return Party(address=address, node=node.metadata.name)
         return Party(address=address)
+
+
+def addresses_of(node: Node) -> tuple[str, ...]:
+    """The addresses of a node, without its names."""
+    return tuple(each.address for each in node.status.addresses if each.type in ("InternalIP", "ExternalIP"))
 
 
 def subject_to_policy(pod: Pod) -> bool:

@@ -112,7 +112,8 @@ def _named(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node(entry: dict[str, Any]) -> Node:
-    listed = tuple(NodeAddress(type="InternalIP", address=address) for address in entry["addresses"])
+    internal = (NodeAddress(type="InternalIP", address=address) for address in entry["addresses"])
+    listed = (*internal, NodeAddress(type="Hostname", address=entry["name"]))
     return Node(
         metadata=ObjectMeta(name=entry["name"], labels=entry["labels"]),
         status=NodeStatus(addresses=listed),

@@ -10,12 +10,11 @@ away.
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import TABLE, Layout
 from podwire.policy.dataplanes.nftables.steps import steps
@@ -23,17 +22,6 @@ from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction, diff, removal
 
 FAMILIES = ("ip", "ip6")
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data plane needs to know of its node."""
-
-    pod_ranges: tuple[str, ...] = ()
-    """The ranges that this node gives addresses to pods from, both families."""
-    addresses: tuple[str, ...] = ()
-    """The node's addresses, both families."""
-    log_group: int = 0
-    """The netlink group that hears of what is dropped; 0: none does."""
 
 
 class NftablesPolicy:

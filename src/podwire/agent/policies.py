@@ -1,0 +1,199 @@
+"""NetworkPolicy as a part of the agent: its collections, its data plane, its say in CNI, its health and metrics."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from podwire.agent.config import AgentConfig
+from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.node import PodNetwork
+from podwire.cni.protocol import Request
+from podwire.cni.spec import TRY_LATER
+from podwire.errors import CniError, KernelError, NotFound
+from podwire.kube.client import Client
+from podwire.kube.events import EventRecorder, reference
+from podwire.kube.informer import Informer
+from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, PODS
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node
+from podwire.model.pod import Container, Pod, PodSpec, PodStatus
+from podwire.model.policy import ClusterNetworkPolicy
+from podwire.observe.health import Health, Metric, Sample
+from podwire.observe.log import Log
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.dataplane import Facts
+from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.policy.runner import Attached, Enforcement, Sources
+from podwire.runtime.clock import Clock
+from podwire.state.share import Share
+
+KNOWN_S = 5.0
+"""How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
+_KIND_S = 30.0
+"""How often an API without cluster policies is asked whether it has them now."""
+
+
+class PolicyPart:
+    """Enforces policies on one node."""
+
+    def __init__(self, config: AgentConfig, client: Client, nodes: Informer[Node], events: EventRecorder) -> None:
+        self._client = client
+        self._clock: Clock = client.clock
+        self._nodes, self._events, self._node = nodes, events, config.node_name
+        self._pods = Informer(client, PODS)
+        self._pods.trim = lean
+        self._namespaces = Informer(client, NAMESPACES)
+        self._policies = Informer(client, NETWORKPOLICIES)
+        self._cluster_policies: Informer[ClusterNetworkPolicy] = Informer(client, CLUSTERNETWORKPOLICIES)
+        self._log = Log("policy")
+        self._commits = 0
+        self._refusals = 0
+        self._seconds = 0.0
+        self._plane = NftablesPolicy(Facts())
+        self._enforcement = Enforcement(
+            Sources(
+                pods=self._pods,
+                namespaces=self._namespaces,
+                nodes=nodes,
+                policies=self._policies,
+                cluster_policies=self._cluster_policies,
+            ),
+            self._plane,
+            Compiler(config.node_name, own_node_egress=config.policy.own_node_egress),
+            self._clock,
+            self,
+        )
+
+    def tasks(self, health: Health) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What is to run, by name; checks and metrics are added to ``health``."""
+        health.ready["policy"] = self._problem
+        health.metrics["policy"] = self._samples
+        return {
+            "pods": self._pods.run,
+            "namespaces": self._namespaces.run,
+            "networkpolicies": self._policies.run,
+            "clusternetworkpolicies": self._follow_cluster_policies,
+            "policy": self._enforcement.run,
+        }
+
+    def guard(self, pods: PodNetwork, attached: tuple[Attachment, ...]) -> None:
+        """Has a say in what CNI does from now on; ``attached`` are the pods that are there."""
+        pods.guard = self
+        self._enforcement.restore(tuple(_attached(one) for one in attached))
+
+    def before(self, request: Request) -> Awaitable[None] | None:
+        """A pod is wired when its object is known and policies are in force."""
+        if request.command != "ADD" or not request.pod:
+            return None
+        return self._known(request)
+
+    async def _known(self, request: Request) -> None:
+        try:
+            async with asyncio.timeout(KNOWN_S):
+                await self._enforcement.known(request.pod_name, request.uid)
+        except TimeoutError:
+            what = "the pod is not known yet" if self._enforcement.loaded.is_set() else "policies are not in force yet"
+            raise CniError(TRY_LATER, f"{request.pod_name}: {what}", "is the API away?") from None
+
+    def attach(self, one: Attachment) -> None:
+        """Puts a pod's policies into the kernel.
+
+        Raises: KernelError.
+        """
+        self._enforcement.attach(_attached(one))
+
+    def detach(self, one: Attachment) -> None:
+        """Forgets a pod's device."""
+        self._enforcement.detach(one.host_link)
+
+    async def _follow_cluster_policies(self) -> None:
+        """Waits for the kind, where the API has none; there are no cluster policies then."""
+        while True:
+            try:
+                await self._client.list(CLUSTERNETWORKPOLICIES, limit=1)
+            except NotFound:
+                self._cluster_policies.synced.set()
+                await self._clock.sleep(_KIND_S)
+            else:
+                break
+        await self._cluster_policies.run()
+
+    def committed(self, delta: Delta, duration_s: float, *, full: bool) -> None:
+        """A change is in force."""
+        self._commits += 1
+        self._seconds += duration_s
+        if full:
+            profiles = len(self._enforcement.compiler.profiles)
+            self._log.info("policies in force", pods=len(self._enforcement.compiler.pods), profiles=profiles)
+
+    def refused(self, failure: KernelError) -> None:
+        """A change is not in force; the last good rules are."""
+        self._refusals += 1
+        node = self._nodes.objects.get(self._node)
+        if node is not None:
+            subject = reference("v1", "Node", node.metadata)
+            self._events.event(subject, "Warning", "PoliciesNotProgrammed", str(failure))
+
+    def share(self) -> Share:
+        """What the kernel should hold for policies, as last programmed."""
+        desired = self._plane.desired()
+        return Share(part="policy", tables=desired, note="" if desired else self._problem())
+
+    def _problem(self) -> str:
+        return "" if self._enforcement.programmed.is_set() else "policies are not in force yet"
+
+    def _samples(self) -> list[Metric]:
+        compiler = self._enforcement.compiler
+        found = (
+            ("podwire_policy_pods", "Pods of this node that policies may speak of.", len(compiler.pods), "gauge"),
+            (
+                "podwire_policy_profiles",
+                "Sets of policies that pods of this node have.",
+                len(compiler.profiles),
+                "gauge",
+            ),
+            ("podwire_policy_policies", "NetworkPolicies of the cluster.", len(self._policies.objects), "gauge"),
+            (
+                "podwire_policy_cluster_policies",
+                "ClusterNetworkPolicies of the cluster.",
+                len(self._cluster_policies.objects),
+                "gauge",
+            ),
+            ("podwire_policy_commits_total", "Changes that are in force.", self._commits, "counter"),
+            ("podwire_policy_refusals_total", "Changes that the kernel refused.", self._refusals, "counter"),
+            ("podwire_policy_commit_seconds_total", "Time that changes took.", self._seconds, "counter"),
+        )
+        return [Sample(name, text, value, kind=kind) for name, text, value, kind in found]
+
+
+def _attached(one: Attachment) -> Attached:
+    return Attached(pod=f"{one.namespace}/{one.pod}", device=one.host_link, addresses=one.addresses, uid=one.uid)
+
+
+def lean(pod: Pod) -> Pod:
+    """What policies read of a pod: there may be ten thousand."""
+    meta = pod.metadata
+    return Pod(
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            labels=meta.labels,
+            creation_timestamp=meta.creation_timestamp,
+            deletion_timestamp=meta.deletion_timestamp,
+            resource_version=meta.resource_version,
+        ),
+        spec=PodSpec(
+            node_name=pod.spec.node_name,
+            host_network=pod.spec.host_network,
+            containers=_ports_alone(pod.spec.containers),
+            init_containers=_ports_alone(pod.spec.init_containers),
+        ),
+        status=PodStatus(phase=pod.status.phase, pod_ip=pod.status.pod_ip, pod_ips=pod.status.pod_ips),
+    )
+
+
+def _ports_alone(containers: tuple[Container, ...]) -> tuple[Container, ...]:
+    found = (replace(Container(name=""), ports=each.ports, restart_policy=each.restart_policy) for each in containers)
+    return tuple(each for each in found if any(port.name for port in each.ports))

@@ -1,0 +1,291 @@
+"""Keeps a policy data plane equal to the API, and pods shut off until their policies are in force.
+
+Guarantees: 1. nothing is written before pods, namespaces, nodes and policies of both kinds are known, so a start never
+opens what is closed; 2. a change is in force 5 ms after it came, or 30 ms after the first of a burst; 3. a pod gets its
+device only by :meth:`Enforcement.attach`, which returns when its policies are in the kernel; what has none yet can
+neither send nor receive; 4. a refused commit leaves the last good rules in force and is tried again after a backoff
+from 0.1 s to 10 s, with all that changed meanwhile; 5. what somebody else changed is put right within 0.1 s.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from podwire.errors import KernelError
+from podwire.model.meta import Object
+from podwire.model.node import Node
+from podwire.model.pod import Pod, PodIP
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.observe.log import Log
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.runtime.backoff import Backoff
+from podwire.runtime.clock import Clock
+
+T = TypeVar("T")
+
+_QUIET_S = 0.005
+_BURST_S = 0.03
+_HEAL_S = 0.05
+
+
+class Source(Protocol[T]):
+    """A collection that is kept current; the informer of ``kube`` is one."""
+
+    objects: dict[str, T]
+    synced: asyncio.Event
+
+    def subscribe(self, callback: Callable[[str, T | None, T | None], None], *, replay: bool = True) -> None:
+        """Calls back with key, old and new object on each change."""
+        ...
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the objects come from."""
+
+    pods: Source[Pod]
+    namespaces: Source[Object]
+    nodes: Source[Node]
+    policies: Source[NetworkPolicy]
+    cluster_policies: Source[ClusterNetworkPolicy]
+
+    async def synced(self) -> None:
+        """Waits until all of them are known."""
+        for source in (self.pods, self.namespaces, self.nodes, self.policies, self.cluster_policies):
+            await source.synced.wait()
+
+
+class Attached(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod's device on this node."""
+
+    pod: str
+    """``namespace/name``."""
+    device: str
+    addresses: tuple[str, ...]
+    uid: str = ""
+    """Of the pod; empty where the runtime does not tell."""
+
+
+class Reporter(Protocol):
+    """Who is told what becomes of policies."""
+
+    def committed(self, delta: Delta, duration_s: float, *, full: bool) -> None:
+        """A change is in force."""
+        ...
+
+    def refused(self, failure: KernelError) -> None:
+        """A change is not in force."""
+        ...
+
+
+class Enforcement:
+    """The part of an agent that enforces policies."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        plane: PolicyDataPlane,
+        compiler: Compiler,
+        clock: Clock,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self._sources = sources
+        self._plane = plane
+        self._clock = clock
+        self._reporter = reporter
+        self._attached: dict[str, Attached] = {}
+        self._facts = Facts()
+        self._full = True
+        self._subscribed = False
+        self._disturbed = False
+        self._changed: dict[str, object] = {}
+        self._wake = asyncio.Event()
+        self._arrived: dict[str, asyncio.Event] = {}
+        self._log = Log("policy")
+        self.compiler = compiler
+        self.programmed = asyncio.Event()
+        """Set while the kernel holds everything known."""
+        self.loaded = asyncio.Event()
+        """Set once the kernel held everything known."""
+
+    @property
+    def attached(self) -> Mapping[str, Attached]:
+        """The pods' devices by their names."""
+        return self._attached
+
+    async def known(self, pod: str, uid: str = "") -> None:
+        """Waits until the first load is done and a pod is known; with ``uid``, this very pod."""
+        await self.loaded.wait()
+        while not self._is_known(pod, uid):
+            event = self._arrived.setdefault(pod, asyncio.Event())
+            await event.wait()
+
+    def _is_known(self, pod: str, uid: str) -> bool:
+        found = self._sources.pods.objects.get(pod)
+        return found is not None and uid in ("", found.metadata.uid)
+
+    def attach(self, one: Attached) -> None:
+        """Puts the policies of a pod into the kernel, before its device is there.
+
+        Raises: KernelError; the pod is shut off.
+        """
+        self._attached[one.device] = one
+        self._mark(f"pod {one.pod}")
+        if self.loaded.is_set():
+            self._take_over()
+            self._commit()
+
+    def detach(self, device: str) -> None:
+        """Forgets a device; what remains of it in the kernel is harmless, and goes soon."""
+        one = self._attached.pop(device, None)
+        if one is not None:
+            self._pod_changed(one.pod, None, None)
+
+    def restore(self, ones: tuple[Attached, ...]) -> None:
+        """The devices that are there at the start."""
+        self._attached |= {one.device: one for one in ones}
+
+    def devices(self) -> dict[str, str]:
+        """The device of each pod of this node that is known; a pod that is not is shut off."""
+        return {one.pod: one.device for one in self._attached.values() if self._is_known(one.pod, one.uid)}
+
+    async def run(self) -> None:
+        """Enforces until cancelled; what is in force stays."""
+        sources = self._sources
+        if not self._subscribed:
+            self._subscribe(sources)
+        await sources.synced()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._plane.fileno(), self._rules_changed)
+        backoff = Backoff(0.1, 10.0)
+        try:
+            while True:
+                try:
+                    self._step()
+                    backoff.reset()
+                except KernelError:
+                    await self._clock.sleep(backoff.next_delay_s())
+                    continue
+                await self._wake.wait()
+                await self._settle()
+        finally:
+            loop.remove_reader(self._plane.fileno())
+
+    def _subscribe(self, sources: Sources) -> None:
+        self._subscribed = True
+        sources.pods.subscribe(self._pod_changed)
+        sources.namespaces.subscribe(self._namespace_changed)
+        sources.nodes.subscribe(self._node_changed)
+        sources.policies.subscribe(self._policy_changed)
+        sources.cluster_policies.subscribe(self._cluster_policy_changed)
+
+    def _step(self) -> None:
+        if self._disturbed and not self._full:
+            self._disturbed = False
+            if any(self._plane.heal()):
+                self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
+        self._take_over()
+        self._commit()
+
+    async def _settle(self) -> None:
+        """Waits until a burst of changes is over."""
+        started = self._clock.monotonic()
+        while self._wake.is_set():
+            self._wake.clear()
+            await self._clock.sleep(_HEAL_S if self._disturbed and not self._changed else _QUIET_S)
+            if self._clock.monotonic() - started >= _BURST_S:
+                self._wake.clear()
+
+    def _pod_changed(self, key: str, _old: Pod | None, _new: Pod | None) -> None:
+        self._mark(f"pod {key}")
+        waiting = self._arrived.pop(key, None)
+        if waiting is not None:
+            waiting.set()
+
+    def _namespace_changed(self, key: str, _old: Object | None, new: Object | None) -> None:
+        self.compiler.set_namespace(key, new.metadata.labels if new is not None else None)
+        self._mark(f"namespace {key}")
+
+    def _node_changed(self, key: str, _old: Node | None, new: Node | None) -> None:
+        self.compiler.set_node(key, new)
+        if key == self.compiler.node and new is not None:
+            ranges = new.spec.pod_cidrs or tuple(filter(None, (new.spec.pod_cidr,)))
+            facts = msgspec.structs.replace(self._facts, pod_ranges=ranges, addresses=new.internal_ips)
+            if facts != self._facts:
+                self._facts = facts
+                self._full = True
+        self._mark(f"node {key}")
+
+    def _policy_changed(self, key: str, _old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:
+        self.compiler.set_policy(key, new)
+        self._mark(f"policy {key}")
+
+    def _cluster_policy_changed(
+        self, key: str, _old: ClusterNetworkPolicy | None, new: ClusterNetworkPolicy | None
+    ) -> None:
+        self.compiler.set_cluster_policy(key, new)
+        self._mark(f"cluster policy {key}")
+
+    def _mark(self, what: str) -> None:
+        self._changed[what] = None
+        self.programmed.clear()
+        self._wake.set()
+
+    def _rules_changed(self) -> None:
+        if self._plane.disturbed():
+            self._disturbed = True
+            self._wake.set()
+
+    def _take_over(self) -> None:
+        """Gives the compiler the pods that changed, with the addresses that this node gave them."""
+        pods = [what.partition(" ")[2] for what in self._changed if what.startswith("pod ")]
+        if self._full:
+            pods = [*self._sources.pods.objects, *pods]
+        own = {one.pod: one for one in self._attached.values()}
+        for key in pods:
+            pod = self._sources.pods.objects.get(key)
+            one = own.get(key)
+            if pod is not None and one is not None and one.uid in ("", pod.metadata.uid):
+                pod = _with_addresses(pod, one.addresses)
+            self.compiler.set_pod(key, pod)
+
+    def _commit(self) -> None:
+        """Has the kernel hold what changed.
+
+        Raises: KernelError; everything is loaded again by the next call.
+        """
+        full, changed = self._full, [what.partition(" ")[2] for what in self._changed if what.startswith("pod ")]
+        self._full = True
+        started = self._clock.monotonic()
+        delta = self.compiler.flush()
+        try:
+            if full:
+                self._plane.load(self.compiler, self.devices(), self._facts)
+            else:
+                for key in changed:
+                    delta.pods.setdefault(key, self.compiler.pods.get(key))
+                if delta:
+                    self._plane.update(self.compiler, self.devices(), delta)
+        except KernelError as failure:
+            self._log.error("policies are not programmed", failure=failure, plane=self._plane.name)
+            if self._reporter is not None:
+                self._reporter.refused(failure)
+            raise
+        self._full = False
+        self._changed.clear()
+        self.programmed.set()
+        self.loaded.set()
+        if self._reporter is not None:
+            self._reporter.committed(delta, self._clock.monotonic() - started, full=full)
+
+
+def _with_addresses(pod: Pod, addresses: tuple[str, ...]) -> Pod:
+    """A pod with the addresses that it has here; its status tells them later, or those of before a restart."""
+    if pod.addresses == addresses:
+        return pod
+    ips = tuple(PodIP(ip=address) for address in addresses)
+    return msgspec.structs.replace(
+        pod, status=msgspec.structs.replace(pod.status, pod_ip=addresses[0] if addresses else "", pod_ips=ips)
+    )

@@ -1,0 +1,182 @@
+"""NetworkPolicy as kubectl applies it, on pods that live and pods that come."""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusters import address_of, in_node, layout, netns_of, own_name, running, server
+from driver import Cluster, eventually
+
+from podwire.kernel import netns
+
+_POLICY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: %s}
+spec: %s
+"""
+_DENY = _POLICY % ("deny", "{podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}")
+_ALLOW = _POLICY % (
+    "allow",
+    "{podSelector: {matchLabels: {app: db}}, ingress: "
+    "[{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 80}]}]}",
+)
+_BUSY = """
+import socket, time
+until, tries, reached = time.monotonic() + 3, 0, 0
+while time.monotonic() < until:
+    tries += 1
+    sock = socket.socket()
+    sock.settimeout(0.02)
+    try:
+        sock.connect(("%s", 80))
+        reached = reached or tries
+    except OSError:
+        pass
+    sock.close()
+print("tries", tries, "reached", reached, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Cluster]:
+    """A cluster of two nodes with a database on each, and clients."""
+    manifest = server("db-1", "node-1", "app: db") + server("db-2", "node-2", "app: db") + server("web", "node-1")
+    with running(own_name("policy"), "--nodes", "2", stdin=manifest + server("other", "node-2")) as cluster:
+        cluster.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=30s")
+        yield cluster
+
+
+@pytest.fixture
+def clean(guarded: Cluster) -> Iterator[Cluster]:
+    """The cluster without policies, and so again behind the test."""
+    yield guarded
+    guarded.kubectl("delete", "networkpolicy", "--all")
+
+
+def reaches(cluster: Cluster, source: str, target: str, seconds: float = 0.3) -> bool:
+    """Whether a connection from one pod to port 80 of another is made."""
+    with netns.inside(netns_of(cluster, source)):
+        sock = socket.socket()
+    with sock:
+        sock.settimeout(seconds)
+        return sock.connect_ex((address_of(cluster, target), 80)) == 0
+
+
+def test_a_policy_shuts_off_and_another_one_lets_in(clean: Cluster) -> None:
+    for client in ("web", "other"):
+        for target in ("db-1", "db-2"):
+            assert reaches(clean, client, target)
+    clean.apply(_DENY)
+    for target in ("db-1", "db-2"):
+        eventually(lambda target=target: not reaches(clean, "web", target), within=3)
+    clean.apply(_ALLOW)
+    for target in ("db-1", "db-2"):
+        eventually(lambda target=target: reaches(clean, "web", target), within=3)
+        assert not reaches(clean, "other", target)
+    clean.kubectl("label", "pod", "other", "app=web", "--overwrite")
+    try:
+        eventually(lambda: reaches(clean, "other", "db-1"), within=3)
+    finally:
+        clean.kubectl("label", "pod", "other", "app=other", "--overwrite")
+    eventually(lambda: not reaches(clean, "other", "db-1"), within=3)
+
+
+def test_probes_of_the_own_node_pass_a_policy_that_denies_all(clean: Cluster) -> None:
+    clean.apply(_POLICY % ("all", "{podSelector: {}, policyTypes: [Ingress, Egress]}"))
+    eventually(lambda: not reaches(clean, "web", "db-1"), within=3)
+    clean.apply(server("late", "node-2"))
+    try:
+        clean.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=15s")
+    finally:
+        clean.kubectl("delete", "pod", "late", "--now")
+
+
+def busy(cluster: Cluster, name: str, node: str) -> list[str]:
+    """What a pod says that connects to ``db-1`` as fast as it can, from its first instruction on."""
+    script = json.dumps(_BUSY % address_of(cluster, "db-1"))
+    cluster.apply(f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  nodeName: {node}
+  restartPolicy: Never
+  containers:
+    - {{name: main, image: busybox, command: [python3, -c, {script}]}}
+""")
+    try:
+        cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=30s")
+        return cluster.kubectl("logs", name).split()
+    finally:
+        cluster.kubectl("delete", "pod", name, "--now")
+
+
+@pytest.mark.parametrize("node", ["node-1", "node-2"])
+def test_a_pod_is_isolated_from_its_first_instruction_on(clean: Cluster, node: str) -> None:
+    clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: busy}}, policyTypes: [Egress]}"))
+    eventually(lambda: programmed(clean), within=3)
+    words = busy(clean, "busy", node)
+    assert int(words[1]) > 20
+    assert words[3] == "0", words
+
+
+def test_a_pod_that_may_connect_does_so_at_once(clean: Cluster) -> None:
+    clean.apply(_DENY)
+    clean.apply(
+        _POLICY
+        % (
+            "in",
+            "{podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: busy}}}]}]}",
+        )
+    )
+    eventually(lambda: programmed(clean), within=3)
+    words = busy(clean, "busy", "node-1")
+    assert 0 < int(words[3]) < 20, words
+
+
+def programmed(cluster: Cluster) -> bool:
+    """Whether the kernels hold the tables that the agents want, and those have profiles."""
+    return all("podwire-policy" in in_node(cluster, node, "nft", "list", "tables") for node in ("node-1", "node-2"))
+
+
+def pid_of(cluster: Cluster, process: str) -> int:
+    record = json.loads((Path(layout(cluster).run) / "processes" / f"{process}.json").read_text())
+    return int(record["pid"])
+
+
+def test_a_killed_agent_opens_nothing_and_comes_back_to_the_same(clean: Cluster) -> None:
+    clean.apply(_DENY)
+    for target in ("db-1", "db-2"):
+        eventually(lambda target=target: not reaches(clean, "web", target), within=3)
+    before = [pid_of(clean, f"agent-node-{number}") for number in (1, 2)]
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        assert not reaches(clean, "web", "db-1", 0.05)
+        assert not reaches(clean, "web", "db-2", 0.05)
+    eventually(lambda: all(pid_of(clean, f"agent-node-{n}") not in before for n in (1, 2)), within=20)
+    clean.kubectl("delete", "networkpolicy", "deny")
+    eventually(lambda: reaches(clean, "web", "db-1") and reaches(clean, "web", "db-2"), within=10)
+
+
+def test_a_pod_that_comes_while_the_agent_is_away_is_not_wired(clean: Cluster) -> None:
+    clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: busy}}, policyTypes: [Egress]}"))
+    eventually(lambda: programmed(clean), within=3)
+    pid = pid_of(clean, "agent-node-1")
+    os.kill(pid, signal.SIGKILL)
+    words = busy(clean, "busy", "node-1")
+    assert words[3] == "0", words
+
+
+def test_a_flushed_table_is_back(clean: Cluster) -> None:
+    clean.apply(_DENY)
+    eventually(lambda: not reaches(clean, "web", "db-1"), within=3)
+    in_node(clean, "node-1", "nft", "flush", "ruleset")
+    eventually(lambda: not reaches(clean, "web", "db-1"), within=3)

@@ -1,0 +1,296 @@
+"""The loop over the sources, with a fake clock and a data plane that only remembers."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from podwire.errors import KernelError
+from podwire.model.meta import key_of
+from podwire.model.pod import Pod
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.dataplane import Facts
+from podwire.policy.runner import Attached, Enforcement, Sources
+from podwire.state.nft import Table
+from podwire.testing.clock import FakeClock
+from podwire.testing.policycases import read_cases
+
+WORLD = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world
+DENY = msgspec.convert(
+    {"metadata": {"name": "deny", "namespace": "shop"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}},
+    NetworkPolicy,
+)
+
+
+class Collection:
+    """A source changed by hand."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.synced = asyncio.Event()
+        self._callbacks: list[Callable[[str, Any, Any], None]] = []
+
+    def subscribe(self, callback: Callable[[str, Any, Any], None], *, replay: bool = True) -> None:
+        for key, value in self.objects.items():
+            callback(key, None, value)
+        self._callbacks.append(callback)
+
+    def put(self, key: str, value: Any) -> None:
+        old = self.objects.pop(key, None)
+        if value is not None:
+            self.objects[key] = value
+        for callback in self._callbacks:
+            callback(key, old, value)
+
+
+class Memory:
+    """A data plane that remembers which pod has which device and how many profiles."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.devices: dict[str, str] = {}
+        self.facts = Facts()
+        self.isolated: set[str] = set()
+        self.failures = 0
+        self.foreign = False
+        self.read, self.write = os.pipe()
+
+    def _take(self, what: str, compiler: Compiler, devices: Mapping[str, str], pods: Any) -> list[object]:
+        if self.failures:
+            self.failures -= 1
+            raise KernelError("nft", "add element", 12)
+        self.calls.append(what)
+        for pod in pods:
+            found = compiler.pods.get(pod)
+            self.devices.pop(pod, None)
+            self.isolated.discard(pod)
+            if found is not None and pod in devices:
+                self.devices[pod] = f"{devices[pod]} {','.join(found.addresses)}"
+                if found.ingress is not None:
+                    self.isolated.add(pod)
+        return []
+
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> list[object]:
+        self.facts = facts or self.facts
+        self.devices, self.isolated = {}, set()
+        return self._take("load", compiler, devices, compiler.pods)
+
+    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> list[object]:
+        return self._take("update", compiler, devices, delta.pods)
+
+    def heal(self) -> list[object]:
+        self.calls.append("heal")
+        return ["healed"]
+
+    def disturbed(self) -> bool:
+        return self.foreign
+
+    def fileno(self) -> int:
+        return self.read
+
+    def desired(self) -> tuple[Table, ...]:
+        return ()
+
+    def remove(self) -> None: ...
+
+    def close(self) -> None:
+        os.close(self.read)
+        os.close(self.write)
+
+
+class Bench:
+    """An enforcement on node n1 with everything that it needs."""
+
+    def __init__(self) -> None:
+        self.collections = [Collection() for _ in range(5)]
+        self.pods, self.namespaces, self.nodes, self.policies, self.cluster = self.collections
+        self.plane = Memory()
+        self.clock = FakeClock()
+        sources = Sources(
+            pods=self.pods,
+            namespaces=self.namespaces,
+            nodes=self.nodes,
+            policies=self.policies,
+            cluster_policies=self.cluster,
+        )
+        self.enforcement = Enforcement(sources, self.plane, Compiler("n1"), self.clock)
+
+    def fill(self) -> None:
+        for pod in WORLD.pods:
+            self.pods.put(key_of(pod.metadata), pod)
+        for namespace in WORLD.namespaces:
+            self.namespaces.put(namespace.metadata.name, namespace)
+        for node in WORLD.nodes:
+            spec = msgspec.structs.replace(node.spec, pod_cidrs=("10.180.0.0/24",))
+            self.nodes.put(node.metadata.name, msgspec.structs.replace(node, spec=spec))
+
+    async def start(self) -> None:
+        self.fill()
+        for collection in self.collections:
+            collection.synced.set()
+        await self.clock.advance(1)
+
+    def taken(self) -> list[str]:
+        calls, self.plane.calls = self.plane.calls, []
+        return calls
+
+
+def with_bench(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
+    """A test that runs a scenario with an enforcement that runs."""
+
+    async def run() -> None:
+        made = Bench()
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(made.enforcement.run())
+                await scenario(made)
+                running.cancel()
+        finally:
+            made.plane.close()
+
+    def test() -> None:
+        asyncio.run(run())
+
+    return test
+
+
+def attached(pod: str, device: str = "dev", address: str = "10.180.0.1", uid: str = "") -> Attached:
+    return Attached(pod=pod, device=device, addresses=(address,), uid=uid)
+
+
+@with_bench
+async def test_nothing_is_written_before_everything_is_known(bench: Bench) -> None:
+    bench.fill()
+    for collection in bench.collections:
+        await bench.clock.advance(60)
+        assert bench.taken() == []
+        assert not bench.enforcement.loaded.is_set()
+        collection.synced.set()
+    await bench.clock.advance(0.1)
+    assert bench.taken() == ["load"]
+    assert bench.enforcement.loaded.is_set()
+    assert bench.plane.facts == Facts(pod_ranges=("10.180.0.0/24",), addresses=("192.168.99.1", "fd99::1"))
+
+
+@with_bench
+async def test_a_burst_of_changes_is_one_commit(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    for number in range(10):
+        meta = msgspec.structs.replace(DENY.metadata, name=f"p{number}")
+        bench.policies.put(f"shop/p{number}", msgspec.structs.replace(DENY, metadata=meta))
+        await bench.clock.advance(0.001)
+    await bench.clock.advance(0.1)
+    assert bench.taken() == ["update"]
+    assert bench.enforcement.programmed.is_set()
+
+
+@with_bench
+async def test_a_pod_is_in_the_kernel_when_attach_returns(bench: Bench) -> None:
+    await bench.start()
+    bench.policies.put("shop/deny", DENY)
+    await bench.clock.advance(1)
+    bench.taken()
+    bench.enforcement.attach(attached("shop/web", "web-1", "10.180.0.77"))
+    assert bench.taken() == ["update"]
+    assert bench.plane.devices == {"shop/web": "web-1 10.180.0.77"}
+    assert bench.plane.isolated == {"shop/web"}
+    bench.enforcement.detach("web-1")
+    await bench.clock.advance(1)
+    assert bench.plane.devices == {}
+
+
+@with_bench
+async def test_a_pod_that_is_not_known_has_no_device(bench: Bench) -> None:
+    await bench.start()
+    bench.enforcement.attach(attached("shop/new", "new-1"))
+    await bench.clock.advance(1)
+    assert bench.plane.devices == {}
+    pod = with_uid(bench.pods.objects["shop/web"], "u2", "new")
+    bench.pods.put("shop/new", pod)
+    await bench.clock.advance(1)
+    assert "shop/new" in bench.plane.devices
+
+
+def with_uid(pod: Pod, uid: str, name: str) -> Pod:
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=uid, name=name))
+
+
+@with_bench
+async def test_who_waits_for_a_pod_waits_for_this_very_one(bench: Bench) -> None:
+    await bench.start()
+    web = bench.pods.objects["shop/web"]
+    bench.pods.put("shop/web", with_uid(web, "old", "web"))
+    waiting = asyncio.ensure_future(bench.enforcement.known("shop/web", "new"))
+    await bench.clock.advance(1)
+    assert not waiting.done()
+    bench.enforcement.attach(attached("shop/web", uid="new"))
+    assert bench.plane.devices == {}
+    bench.pods.put("shop/web", with_uid(web, "new", "web"))
+    await bench.clock.advance(1)
+    assert waiting.done()
+    assert "shop/web" in bench.plane.devices
+
+
+@with_bench
+async def test_a_refused_change_is_tried_again_whole(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    bench.plane.failures = 2
+    bench.policies.put("shop/deny", DENY)
+    await bench.clock.advance(0.05)
+    assert not bench.enforcement.programmed.is_set()
+    await bench.clock.advance(2)
+    assert bench.taken() == ["load"]
+    assert bench.enforcement.programmed.is_set()
+
+
+@with_bench
+async def test_a_pod_whose_policies_the_kernel_refuses_is_not_attached(bench: Bench) -> None:
+    await bench.start()
+    bench.plane.failures = 1
+    with pytest.raises(KernelError):
+        bench.enforcement.attach(attached("shop/web"))
+    bench.enforcement.detach("dev")
+    await bench.clock.advance(1)
+    assert bench.plane.devices == {}
+
+
+@with_bench
+async def test_devices_of_before_a_restart_are_there_from_the_first_load(bench: Bench) -> None:
+    bench.enforcement.restore((attached("shop/db", "db-1", "10.180.0.2"),))
+    await bench.start()
+    assert bench.taken() == ["load"]
+    assert bench.plane.devices == {"shop/db": "db-1 10.180.0.2"}
+
+
+@with_bench
+async def test_another_range_of_the_node_is_a_full_load(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    node = bench.nodes.objects["n1"]
+    spec = msgspec.structs.replace(node.spec, pod_cidrs=("10.180.0.0/24", "fd18::/64"))
+    bench.nodes.put("n1", msgspec.structs.replace(node, spec=spec))
+    await bench.clock.advance(1)
+    assert bench.taken() == ["load"]
+    assert bench.plane.facts.pod_ranges == ("10.180.0.0/24", "fd18::/64")
+
+
+@with_bench
+async def test_what_somebody_else_changes_is_put_right(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    bench.plane.foreign = True
+    os.write(bench.plane.write, b"x")
+    await asyncio.sleep(0.05)
+    os.read(bench.plane.read, 1)
+    bench.plane.foreign = False
+    await bench.clock.advance(0.2)
+    assert "heal" in bench.taken()
