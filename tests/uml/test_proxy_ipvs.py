@@ -1,42 +1,585 @@
-"""The ``ipvs`` data plane with real packets: every case of the packet table, restart, healing."""
+"""The ``ipvs`` data plane with real packets, beyond the packet table: what it writes, what it heals, what it leaves."""
 
+import contextlib
+import os
 import socket
-from collections.abc import Iterator
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import msgspec
 import pytest
-from tests.kernel.serviceworld import CASES, World, failures_of, inside, path
-from tests.kernel.test_proxy_scenarios import CASES as SCENARIOS
-from tests.kernel.test_proxy_scenarios import real
+from msgspec.structs import replace
+from tests.kernel.planes import opened
+from tests.kernel.serviceworld import (
+    CASES,
+    World,
+    affinity_to_an_endpoint_that_goes,
+    by_name,
+    changes_under_traffic,
+    inside,
+    path,
+)
 
-from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
-from podwire.testing.servicecases import NODE, Case
+from podwire.agent import comparison
+from podwire.errors import Unsupported
+from podwire.kernel import netns
+from podwire.proxy import leftovers
+from podwire.proxy.dataplane import OWNER
+from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane, clear, held
+from podwire.proxy.registry import Registry
+from podwire.proxy.servicemap import Endpoint, IpvsSettings, NodeFacts, ServicePort
+from podwire.proxy.switch import Switch
+from podwire.state import drift, network
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
+from podwire.state.network import NetworkState
+from podwire.state.share import Share
+from podwire.testing.servicecases import ADDRESSES, NODE
+
+PODS = ("one", "two", "far")
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     socket.socket(socket.AF_INET6).close()  # which makes the kernel load IPv6
     with World() as made:
-        inside("node", "ip", "addr", "add", "192.168.99.3/24", "dev", "outside")
         yield made
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[IpvsDataPlane]:
-    made = IpvsDataPlane(NODE, path("node"))
+    made: IpvsDataPlane = opened("ipvs")
     yield made
     made.remove()
     made.close()
 
 
-@pytest.mark.parametrize("case", (*CASES, *SCENARIOS), ids=lambda case: case.name)
-def test_packet_table(world: World, plane: IpvsDataPlane, case: Case) -> None:
-    plane.load(case.resolved(), case.node)
-    packets = tuple(real(packet) for packet in case.by(plane.name).packets)
-    assert not failures_of(world, msgspec.structs.replace(case, packets=packets))
+@contextlib.contextmanager
+def another(facts: NodeFacts = NODE) -> Iterator[IpvsDataPlane]:
+    """A second run of the agent."""
+    with contextlib.closing(IpvsDataPlane(facts, path("node"))) as made:
+        yield made
 
 
-@pytest.mark.parametrize("case", (*CASES, *SCENARIOS), ids=lambda case: case.name)
-def test_a_restart_writes_nothing(plane: IpvsDataPlane, case: Case) -> None:
-    plane.load(case.resolved(), case.node)
-    assert not any(plane.load(case.resolved(), case.node))
+def share(plane: IpvsDataPlane) -> Share:
+    desired = plane.desired()
+    return Share(
+        part="proxy",
+        protocol=OWNER.route_protocol,
+        alias=OWNER.alias_prefix,
+        state=network.merge(each for each in desired if isinstance(each, NetworkState)),
+        rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
+        sets=tuple(each for each in desired if isinstance(each, IpSet)),
+        servers=tuple(each for each in desired if isinstance(each, VirtualServer)),
+    )
+
+
+def differences(plane: IpvsDataPlane) -> list[str]:
+    return list(drift.render(comparison.compare([share(plane)], path("node"))))
+
+
+def ipvsadm(*words: str) -> str:
+    return inside("node", "ipvsadm", *words)
+
+
+def web(*pods: str, port: int = 8080) -> tuple[ServicePort, ...]:
+    """The Service at 10.96.0.10:80 with these pods."""
+    (found,) = by_name("ClusterIP").resolved()["default/web"]
+    endpoints = tuple(Endpoint(ADDRESSES[pod][0], port) for pod in pods)
+    serving = frozenset(map(str, endpoints))
+    return (replace(found, cluster_endpoints=endpoints, has_endpoints=bool(pods), serving=serving),)
+
+
+# What is written
+
+
+def test_the_kernel_holds_what_is_desired_after_every_change(plane: IpvsDataPlane) -> None:
+    plane.load({})
+    keys: set[str] = set()
+    for case in CASES:
+        resolved = case.resolved()
+        plane.update({**dict.fromkeys(keys - resolved.keys(), ()), **resolved})
+        keys = set(resolved)
+        assert differences(plane) == [], case.name
+    assert not plane.disturbed()
+    with another() as again:
+        assert not any(again.load(resolved))
+        again.load({})
+        assert differences(again) == []
+
+
+def test_ipvsadm_and_ip_show_what_was_written(plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": web("one", "two")})
+    assert ipvsadm("-S", "-n").splitlines() == [
+        "-A -t 10.96.0.10:80 -s rr -b flag-3",
+        "-a -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 1",
+        "-a -t 10.96.0.10:80 -r 10.180.0.2:8080 -m -w 1",
+    ]
+    shown = inside("node", "ip", "-d", "address", "show", "kube-ipvs0")
+    assert "state DOWN" in shown and "dummy" in shown and "alias podwire/proxy" in shown
+    assert "inet 10.96.0.10/32" in shown
+    assert "10.180.0.2,tcp:8080,10.180.0.2" in inside("node", "ipset", "list", "KUBE-LOOP-BACK")
+
+
+def test_one_endpoint_costs_a_message_or_two(plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": web("one")})
+    assert plane.update({"default/web": web("one", "two")}) == (
+        "add KUBE-LOOP-BACK 10.180.0.2,tcp:8080,10.180.0.2",
+        "-a -t 10.96.0.10:80 -r 10.180.0.2:8080 -m -w 1",
+    )
+    assert plane.update({"default/web": web("one", "two")}) == ()
+    assert plane.update({"default/web": web("one")}) == (
+        "-e -t 10.96.0.10:80 -r 10.180.0.2:8080 -m -w 0",
+        "del KUBE-LOOP-BACK 10.180.0.2,tcp:8080,10.180.0.2",
+    )
+
+
+def test_a_restart_into_another_world(plane: IpvsDataPlane) -> None:
+    plane.load(by_name("externalTrafficPolicy Local").resolved())
+    with another() as again:
+        again.load(by_name("ClusterIP").resolved())
+        assert differences(again) == []
+        assert "203.0.113" not in inside("node", "ipset", "save") + ipvsadm("-S", "-n")
+
+
+def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: IpvsDataPlane) -> None:
+    changes_under_traffic(world, plane, least=3)
+    resolved = by_name("ClusterIP").resolved()
+    stop, results = threading.Event(), list[str]()
+
+    def traffic() -> None:
+        while not stop.is_set():
+            results.append(world.connect("far", "10.96.0.10", 80)[0])
+
+    client = threading.Thread(target=traffic)
+    client.start()
+    try:
+        for _ in range(3):
+            with another() as again:
+                assert not any(again.load(resolved))
+    finally:
+        stop.set()
+        client.join()
+    assert results and set(results) <= {"one", "two"}
+
+
+def test_settings_of_the_namespace(plane: IpvsDataPlane) -> None:
+    told = IpvsSettings(strict_arp=True, tcp_timeout=1000, udp_timeout=50)
+    plane.load({}, replace(NODE, ipvs=told))
+    names = ("net.ipv4.vs.conntrack", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.conf.all.arp_ignore",
+             "net.ipv4.conf.all.arp_announce")  # fmt: skip
+    assert inside("node", "sysctl", "-n", *names).split() == ["1", "1", "1", "2"]
+    tcp, fin, udp = plane._kernel.ipvs.timeouts()
+    assert (tcp, udp) == (1000, 50) and fin > 0
+    assert inside("outside", "sysctl", "-n", "net.ipv4.conf.all.arp_ignore").split() == ["0"]
+    assert not any(plane.load({}, replace(NODE, ipvs=told)))
+
+
+# Connections
+
+
+class Held:
+    """Servers in the pods that keep their connections, and clients that do."""
+
+    def __init__(self, *pods: str) -> None:
+        self.listeners: dict[str, socket.socket] = {}
+        self.clients: list[tuple[str, socket.socket, socket.socket]] = []
+        for pod in pods:
+            with netns.inside(path(pod)):
+                self.listeners[pod] = socket.create_server((ADDRESSES[pod][0], 9090))
+            self.listeners[pod].settimeout(2)
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for _, client, peer in self.clients:
+            client.close()
+            peer.close()
+        for listener in self.listeners.values():
+            listener.close()
+
+    def connect(self, source: str = "outside", address: str = "10.96.0.10", port: int = 0) -> str:
+        """The pod that took a connection."""
+        with netns.inside(path(source)):
+            client = socket.socket()
+        client.settimeout(2)
+        if port:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.bind(("0.0.0.0", port))
+        client.connect((address, 80))
+        for pod, listener in self.listeners.items():
+            listener.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                peer, _ = listener.accept()
+                self.clients.append((pod, client, peer))
+                return pod
+        raise AssertionError("nobody took it")
+
+    def talk(self) -> bool:
+        """Whether every connection carries bytes both ways."""
+        for _, client, peer in self.clients:
+            for sender, receiver in ((client, peer), (peer, client)):
+                receiver.settimeout(2)
+                sender.sendall(b"still")
+                if receiver.recv(5) != b"still":
+                    return False
+        return True
+
+    def reset(self, pod: str) -> None:
+        """Ends the connections to a pod at once."""
+        for _, client, peer in [each for each in self.clients if each[0] == pod]:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            peer.close()
+        self.clients = [each for each in self.clients if each[0] != pod]
+
+
+def kept(*pods: str) -> tuple[ServicePort, ...]:
+    return web(*pods, port=9090)
+
+
+def eventually(check: Callable[[], bool], seconds: float = 40.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.2)
+
+
+def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: IpvsDataPlane) -> None:
+    """Scenario 90: weight 0 while a connection is open; gone soon after it has ended."""
+    plane.load({"default/web": kept("one")})
+    with Held("one", "two") as connections:
+        assert connections.connect() == "one"
+        plane.update({"default/web": kept("two")})
+        assert "-r 10.180.0.1:9090 -m -w 0" in ipvsadm("-S", "-n")
+        assert {connections.connect() for _ in range(6)} == {"two"}
+        assert connections.talk()
+        assert differences(plane) == []
+        with another() as again:
+            assert not any(again.load({"default/web": kept("two")})), "also after a restart"
+        assert connections.talk()
+        connections.reset("one")
+        eventually(lambda: not plane.disturbed() and "10.180.0.1:9090" not in ipvsadm("-S", "-n"))
+        assert connections.talk()
+
+
+def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: IpvsDataPlane) -> None:
+    """Scenario 91."""
+    plane.load({"default/web": kept("one", "two")})
+    with Held("one", "two") as connections:
+        assert {connections.connect() for _ in range(2)} == {"one", "two"}
+        plane.update({"default/web": kept("two")})
+        assert plane.update({"default/web": kept("one", "two")})[-1] == "-e -t 10.96.0.10:80 -r 10.180.0.1:9090 -m -w 1"
+        assert connections.talk()
+        assert {connections.connect() for _ in range(4)} == {"one", "two"}
+
+
+def test_a_service_that_goes_keeps_its_connections_and_takes_no_more(world: World, plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": kept("one")})
+    with Held("one") as connections:
+        connections.connect()
+        plane.update({"default/web": ()})
+        assert world.connect("outside", "10.96.0.10", 80)[0] == "dropped"
+        assert connections.talk()
+        connections.reset("one")
+        eventually(lambda: not plane.disturbed() and not ipvsadm("-S", "-n"))
+        assert "10.96.0.10" not in inside("node", "ip", "address", "show", "kube-ipvs0")
+
+
+@pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"])
+def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
+    facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
+    plane.load({"default/web": kept("one", "two", "far")}, facts)
+    with Held("one", "two", "far") as connections:
+        for _ in range(6):
+            connections.connect()
+        plane.update({"default/web": kept("two")})
+        assert {connections.connect(port=20000 + port) for port in range(12)} == {"two"}
+        assert connections.talk()
+
+
+# Schedulers
+
+
+def shares(connections: Held, count: int) -> dict[str, int]:
+    seen = [connections.connect() for _ in range(count)]
+    return {pod: seen.count(pod) for pod in PODS}
+
+
+@pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq"])
+def test_connections_are_spread_evenly(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
+    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler=scheduler)))
+    assert f"-A -t 10.96.0.10:80 -s {scheduler} " in ipvsadm("-S", "-n")
+    with Held(*PODS) as connections:
+        assert shares(connections, 6) == {"one": 2, "two": 2, "far": 2}
+
+
+@pytest.mark.parametrize(("scheduler", "counts"), [("rr", False), ("wrr", False), ("lc", True), ("wlc", True),
+                                                   ("sed", True), ("nq", True)])  # fmt: skip
+def test_some_look_at_open_connections(world: World, plane: IpvsDataPlane, scheduler: str, counts: bool) -> None:
+    """With four connections open at two pods each and none at the third, who counts them sends the next two there."""
+    facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
+    plane.load({"default/web": kept("one", "two")}, facts)
+    with Held(*PODS) as connections:
+        shares(connections, 8)
+        plane.update({"default/web": kept(*PODS)})
+        assert (shares(connections, 2)["far"] == 2) == counts
+
+
+def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: IpvsDataPlane) -> None:
+    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept(*PODS))
+    both = {"default/web": kept(*PODS), "default/other": other}
+    plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="sh")))
+    with Held(*PODS) as connections:
+        for source in ("outside", "one"):
+            assert len({connections.connect(source) for _ in range(6)}) == 1
+            assert {connections.connect(source, "10.96.0.11") for _ in range(3)} == {connections.connect(source)}
+    plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="dh")))
+    with Held(*PODS) as connections:
+        first = connections.connect("outside")
+        assert {connections.connect(source) for source in ("outside", "far", "node") for _ in range(3)} == {first}
+
+
+def test_mh_chooses_by_the_client_and_its_port(world: World, plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler="mh")))
+    assert "-s mh -b mh-fallback,mh-port" in ipvsadm("-S", "-n")
+    ports = range(21000, 21016)
+    seen: list[dict[int, str]] = []
+    for _ in range(2):
+        with Held(*PODS) as connections:
+            seen.append({port: connections.connect(port=port) for port in ports})
+            for pod in PODS:
+                connections.reset(pod)
+    assert seen[0] == seen[1]
+    assert len(set(seen[0].values())) > 1
+
+
+def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:
+    with pytest.raises(Unsupported, match="the kernel has no scheduler nonesuch"):
+        IpvsDataPlane(replace(NODE, ipvs=IpvsSettings(scheduler="nonesuch")), path("node"))
+
+
+def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": kept("one")})
+    with Held("one") as connections:
+        connections.connect()
+        written = plane.load({"default/web": kept("one")}, replace(NODE, ipvs=IpvsSettings(scheduler="wlc")))
+        assert written == ("-E -t 10.96.0.10:80 -s wlc -b flag-3",)
+        assert connections.talk()
+
+
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: IpvsDataPlane) -> None:
+    affinity_to_an_endpoint_that_goes(world, plane)
+
+
+# What is not ours
+
+
+def test_a_port_of_the_host_is_not_reached_through_a_service_s_address(world: World, plane: IpvsDataPlane) -> None:
+    """Scenario 92."""
+    plane.load({"default/web": web("one")})
+    with netns.inside(path("node")):
+        listener = socket.create_server(("0.0.0.0", 2222))
+    with listener:
+        assert world.connect("outside", "10.96.0.10", 2222)[0] == "refused"
+        assert world.connect("node", "10.96.0.10", 2222)[0] == "refused"
+        assert world.connect("outside", "192.168.99.1", 2222)[0] == "dropped", "it listens, and says nothing"
+    assert echoed("outside", "10.96.0.10"), "it is there, though"
+
+
+def echoed(source: str, address: str) -> bool:
+    """Whether an address answers an ICMP echo request."""
+    request = struct.pack("!BBHHH", 8, 0, 0xF7FC, 1, 2)  # type, code, checksum, identifier, sequence number
+    with netns.inside(path(source)), socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+        raw.settimeout(2)
+        raw.sendto(request, (address, 0))
+        while True:
+            data, (sender, _) = raw.recvfrom(200)
+            if sender == address:
+                return data[20] == 0
+
+
+FOREIGN = ("-A -t 198.51.100.7:80 -s wrr", "-a -t 198.51.100.7:80 -r 10.180.0.1:8080 -g -w 7", "-A -f 99 -s rr")
+
+
+def test_virtual_servers_of_others_stay(world: World, plane: IpvsDataPlane) -> None:
+    for line in FOREIGN:
+        ipvsadm(*line.split())
+    before = ipvsadm("-S", "-n")
+    try:
+        plane.load(by_name("externalTrafficPolicy Local").resolved())
+        plane.heal()
+        assert set(before.splitlines()) < set(ipvsadm("-S", "-n").splitlines())
+        assert differences(plane) == []
+        plane.remove()
+        assert ipvsadm("-S", "-n") == before
+        assert not leftovers.clear(path("node"))
+        assert ipvsadm("-S", "-n") == before
+    finally:
+        ipvsadm("-C")
+
+
+def test_a_foreign_virtual_server_in_the_place_of_ours_is_a_conflict(world: World, plane: IpvsDataPlane) -> None:
+    ipvsadm("-A", "-t", "10.96.0.10:80", "-s", "lc")
+    plane.load({"default/web": web("one")})
+    assert plane.conflicts() == ("default/web",)
+    assert ipvsadm("-S", "-n").splitlines() == ["-A -t 10.96.0.10:80 -s lc"]
+    assert plane.update({"default/web": web("one", "two")})[-1].startswith("add KUBE-LOOP-BACK")
+    ipvsadm("-C")
+    plane.heal()
+    assert plane.conflicts() == ()
+    assert world.connect("outside", "10.96.0.10", 80)[0] in PODS
+
+
+KUBE_PROXY = """\
+link add kube-ipvs0 type dummy
+address add 10.96.0.10/32 dev kube-ipvs0
+address add 10.96.0.77/32 dev kube-ipvs0
+"""
+
+
+def test_what_kube_proxy_left_is_taken_over(world: World, plane: IpvsDataPlane) -> None:
+    for line in KUBE_PROXY.splitlines():
+        inside("node", "ip", *line.split())
+    inside("node", "ipset", "create", "KUBE-NODE-PORT-TCP", "bitmap:port", "range", "0-65535")
+    inside("node", "ipset", "add", "KUBE-NODE-PORT-TCP", "30099")
+    for at in ("10.96.0.10:80", "10.96.0.77:80", "192.168.99.1:30099", "192.168.99.1:30100"):
+        ipvsadm("-A", "-t", at, "-s", "rr")
+    plane.load({"default/web": web("one")}, replace(NODE, ipvs=IpvsSettings(exclude_cidrs=("10.96.0.76/30",))))
+    lines = ipvsadm("-S", "-n").splitlines()
+    assert sorted(lines) == [
+        "-A -t 10.96.0.10:80 -s rr -b flag-3",
+        "-A -t 10.96.0.77:80 -s rr",
+        "-A -t 192.168.99.1:30100 -s rr",
+        "-a -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 1",
+    ]
+    assert "10.96.0.77" not in inside("node", "ip", "address", "show", "kube-ipvs0")
+    ipvsadm("-C")
+
+
+def test_everything_of_ours_can_be_taken_away(plane: IpvsDataPlane) -> None:
+    assert not clear(path("node"))
+    plane.load(by_name("externalTrafficPolicy Local").resolved())
+    assert clear(path("node"))
+    assert not clear(path("node"))
+    assert ipvsadm("-S", "-n") == "" and inside("node", "ipset", "list", "-n") == ""
+    assert "kube-ipvs0" not in inside("node", "ip", "link")
+    assert held(path("node")) == ()
+
+
+# What others change
+
+
+BREAKS = {
+    "virtual servers": ("ipvsadm -C",),
+    "a real server": ("ipvsadm -d -t 10.96.0.10:80 -r 10.180.0.1:8080",),
+    "a weight": ("ipvsadm -e -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 5",),
+    "a scheduler": ("ipvsadm -E -t 10.96.0.10:80 -s lc",),
+    "an address": ("ip address del 10.96.0.10/32 dev kube-ipvs0",),
+    "the device": ("ip link del kube-ipvs0",),
+    "elements": ("ipset flush KUBE-CLUSTER-IP", "ipset add KUBE-IPVS-IPS 10.96.0.55"),
+    "a set": ("iptables-legacy -t nat -F", "ipset destroy KUBE-NODE-PORT-SCTP-HASH"),
+    "rules": ("iptables-legacy -t nat -F", "iptables-legacy -t mangle -D PREROUTING 1"),
+    "settings": ("sysctl -qw net.ipv4.vs.conntrack=0",),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_what_somebody_changed_is_put_right(world: World, plane: IpvsDataPlane, what: str) -> None:
+    plane.load(by_name("ClusterIP").resolved())
+    for line in BREAKS[what]:
+        inside("node", *line.split())
+    assert differences(plane)
+    assert any(plane.heal())
+    assert differences(plane) == []
+    assert not any(plane.heal())
+    assert world.connect("outside", "10.96.0.10", 80)[0] in PODS
+
+
+def test_changed_addresses_are_noticed_and_own_changes_are_not(world: World, plane: IpvsDataPlane) -> None:
+    facts = replace(NODE, node_port_ranges=("192.168.99.0/24", "::/0"))
+    services = by_name("NodePort with policy Cluster").resolved()
+    plane.load(services, facts)
+    plane.update({"default/more": web("one")})
+    assert not plane.disturbed()
+    inside("node", "ip", "address", "del", "10.96.0.10/32", "dev", "kube-ipvs0")
+    assert plane.disturbed()
+    assert any(plane.heal()) and not plane.disturbed()
+    inside("node", "ip", "address", "add", "192.168.99.7/24", "dev", "outside")
+    try:
+        assert plane.disturbed()
+        plane.heal()
+        assert world.connect("outside", "192.168.99.7", 30080)[0] in PODS
+    finally:
+        inside("node", "ip", "address", "del", "192.168.99.7/24", "dev", "outside")
+    assert plane.disturbed()
+    plane.heal()
+    assert "192.168.99.7" not in "".join(line for line in ipvsadm("-S", "-n").splitlines() if "-w 1" in line)
+
+
+# Modes
+
+
+@pytest.mark.parametrize("order", [("iptables", "ipvs"), ("ipvs", "iptables")])
+def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tuple[str, str]) -> None:
+    """The kernel of this tier has no nftables."""
+    services = by_name("externalTrafficPolicy Local").resolved()
+    with contextlib.closing(Switch(Registry(path("node")), order[0], NODE)) as switch:
+        switch.load(services)
+        stop, results = threading.Event(), list[str]()
+
+        def traffic() -> None:
+            while not stop.is_set():
+                results.append(world.connect("one", "10.96.0.10", 80)[0])
+
+        client = threading.Thread(target=traffic)
+        client.start()
+        try:
+            for mode in (order[1], order[0], order[1]):
+                switch.wanted = mode
+                switch.load(services)
+                assert (switch.name, switch.problem) == (mode, None)
+                rules = inside("node", "iptables-legacy-save")
+                assert ("PODWIRE-PROXY" in rules, "PODWIRE-IPVS" in rules) == (mode == "iptables", mode == "ipvs")
+                assert ("KUBE-SVC-" in rules, "KUBE-LOAD-BALANCER" in rules) == (mode == "iptables", mode == "ipvs")
+                assert bool(ipvsadm("-S", "-n")) == (mode == "ipvs")
+                assert ("kube-ipvs0" in inside("node", "ip", "link")) == (mode == "ipvs")
+                for source, seen in (("outside", "192.168.99.2"), ("one", "10.180.0.1"), ("node", "192.168.99.1")):
+                    assert world.connect(source, "203.0.113.8", 80)[1] == seen
+        finally:
+            stop.set()
+            client.join()
+        assert len(results) > 10
+        assert set(results) == {"two", "far"}, {r: results.count(r) for r in set(results)}
+        for name in order:
+            Registry(path("node")).clear(name)
+    assert "KUBE-" not in inside("node", "iptables-legacy-save")
+
+
+def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
+    with contextlib.closing(Switch(Registry(path("node")), "iptables", NODE)) as switch, Held("one") as connections:
+        switch.load({"default/web": kept("one")})
+        connections.connect("far")
+        switch.wanted = "ipvs"
+        switch.load({"default/web": kept("one")})
+        assert switch.name == "ipvs"
+        assert connections.talk()
+        Registry(path("node")).clear("ipvs")
+
+
+def test_nothing_is_left_open(plane: IpvsDataPlane) -> None:
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with another() as again:
+        again.load({})
+    before = count()
+    for _ in range(3):
+        with another() as again:
+            again.load({})
+    assert count() == before
+    assert os.geteuid() == 0
