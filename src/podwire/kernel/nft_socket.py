@@ -207,12 +207,24 @@ class NftMonitor:
         self._sock.close()
 
     def pause(self) -> None:
-        """Stops listening; the descriptor stays."""
-        self._sock.setsockopt(_SOL_NETLINK, _NETLINK_DROP_MEMBERSHIP, NFNLGRP_NFTABLES)
+        """Stops listening; the descriptor stays.
+
+        Raises: KernelError.
+        """
+        self._member(_NETLINK_DROP_MEMBERSHIP)
 
     def resume(self) -> None:
-        """Listens again; what changed meanwhile is not told."""
-        self._sock.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
+        """Listens again; what changed meanwhile is not told.
+
+        Raises: KernelError.
+        """
+        self._member(_NETLINK_ADD_MEMBERSHIP)
+
+    def _member(self, option: int) -> None:
+        try:
+            self._sock.setsockopt(_SOL_NETLINK, option, NFNLGRP_NFTABLES)
+        except OSError as failure:
+            raise refusal("listen", "nftables notifications", failure.errno or 0) from failure
 
     def changed(self) -> set[tuple[str, str]]:
         """(family, table) of everything changed since the last call; ("", "") means: some were missed, read all."""
