@@ -159,9 +159,9 @@ class ClusterEgressRule(Fact, frozen=True):
 class ClusterNetworkPolicySpec(Fact, frozen=True):
     """Rules in order, for the pods of ``subject``; ``tier`` is Admin or Baseline, a lower ``priority`` goes first."""
 
-    tier: str
-    priority: int
-    subject: ClusterSubject
+    tier: str = ""
+    priority: int = 0
+    subject: ClusterSubject = ClusterSubject()
     ingress: tuple[ClusterIngressRule, ...] = ()
     egress: tuple[ClusterEgressRule, ...] = ()
 
@@ -169,7 +169,7 @@ class ClusterNetworkPolicySpec(Fact, frozen=True):
 class ClusterNetworkPolicy(Fact, frozen=True):
     """``policy.networking.k8s.io/v1alpha2`` ClusterNetworkPolicy."""
 
-    spec: ClusterNetworkPolicySpec
     api_version: str = "policy.networking.k8s.io/v1alpha2"
     kind: str = "ClusterNetworkPolicy"
     metadata: ObjectMeta = ObjectMeta()
+    spec: ClusterNetworkPolicySpec = ClusterNetworkPolicySpec()
