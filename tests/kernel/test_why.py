@@ -1,0 +1,93 @@
+"""Rules that the kernel holds, followed as ``podwire why`` follows them: every case of the packet table, no packets."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.unit.proxy.why.test_hop import CASES, MACHINE, backed, check, traced, tracing
+
+from podwire.kernel import netns, recent
+from podwire.proxy.registry import open_dataplane
+from podwire.proxy.why.hop import View, explain_hop
+from podwire.testing.servicecases import NODE, Case
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+MODES = ("nftables", "iptables")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("netns") / "why"
+    netns.create(path)
+    yield path
+    netns.delete(path)
+
+
+def view(case: Case, mode: str, place: Path) -> View:
+    """What the kernel holds, and what it should."""
+    seam = tracing(mode)
+    return View(
+        mode=mode,
+        facts=case.node,
+        machine=MACHINE,
+        planned=seam.planned(case.resolved(), case.node, MACHINE),
+        held=seam.held(place, MACHINE),
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_held_is_what_the_table_states(place: Path, mode: str) -> None:
+    plane = open_dataplane(mode, NODE, place)
+    try:
+        for case in CASES:
+            plane.load(case.resolved(), case.node)
+            here = view(case, mode, place)
+            for packet in case.by(mode).packets:
+                hop, _ = explain_hop(traced(packet), backed(case), here)
+                assert (hop.state, hop.drift) == ("held", ()), f"{case.name}: {packet}"
+                check(packet, hop)
+    finally:
+        plane.remove()
+        plane.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_endpoint_that_is_gone_from_the_kernel_is_drift(place: Path, mode: str) -> None:
+    case = next(case for case in CASES if case.name == "NodePort with policy Cluster")
+    plane = open_dataplane(mode, NODE, place)
+    try:
+        ports = case.resolved()["default/web"]
+        fewer = tuple(msgspec.structs.replace(p, cluster_endpoints=p.cluster_endpoints[:1]) for p in ports)
+        plane.load({"default/web": fewer}, case.node)
+        hop, _ = explain_hop(traced(case.packets[0]), backed(case), view(case, mode, place))
+    finally:
+        plane.remove()
+        plane.close()
+    assert (hop.outcome, hop.reason) == ("forwarded", "Drift")
+    assert sorted(e.reason for e in hop.endpoints) == ["NotInKernel", "Ready"]
+    missing = ports[0].cluster_endpoints[1].address
+    assert any(line.sign == "+" and missing in line.text for line in hop.drift)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kernel_without_rules(place: Path, mode: str) -> None:
+    case = next(case for case in CASES if case.name == "ClusterIP")
+    hop, _ = explain_hop(traced(case.packets[0]), backed(case), view(case, mode, place))
+    assert (hop.outcome, hop.reason) == ("untouched", "Drift")
+    assert hop.drift
+
+
+def test_lists_of_clients_are_read_with_their_ages(place: Path) -> None:
+    with netns.inside(place):
+        for program, name, address in (("iptables", "four", "192.0.2.7"), ("ip6tables", "six", "2001:db8::7")):
+            subprocess.run([program, "-A", "INPUT", "-m", "recent", "--set", "--name", name], check=True)
+            Path(f"/proc/thread-self/net/xt_recent/{name}").write_text(f"+{address}\n")
+    time.sleep(0.3)
+    found = recent.read(place)
+    assert {name: list(seen) for name, seen in found.items()} == {"four": ["192.0.2.7"], "six": ["2001:db8::7"]}
+    assert all(0.25 <= age < 60 for seen in found.values() for age in seen.values())
