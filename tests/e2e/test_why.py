@@ -369,6 +369,21 @@ def test_on_a_node_itself(world: Cluster, mode: str) -> None:
     assert "node node-2 decides, and this is node-1" in other.stderr
 
 
+def test_settings_that_are_wrong_are_told(world: Cluster, mode: str) -> None:
+    def settings(value: str) -> None:
+        patch = json.dumps({"data": {"proxy.masqueradeBit": value}})
+        world.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
+
+    settings("many")
+    try:
+        said = why("client", "svc/web")
+    finally:
+        world.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "--type=json", "-p",
+                      '[{"op": "remove", "path": "/data/proxy.masqueradeBit"}]')  # fmt: skip
+    assert said["outcome"] == "forwarded"
+    assert any("masqueradeBit" in note and "last good settings" in note for note in said["notes"])
+
+
 def test_a_cluster_that_is_not_local_is_explained_by_plan(world: Cluster, mode: str, tmp_path: Path) -> None:
     other = tmp_path / "config"
     other.write_text(Path(world.kubeconfig).read_text())

@@ -13,7 +13,7 @@ import msgspec
 
 from podwire.agent.config import AgentConfig, overlay
 from podwire.cni import ports
-from podwire.errors import ClusterError, KernelError, ProtocolError
+from podwire.errors import ClusterError, ConfigError, KernelError, ProtocolError
 from podwire.kernel import netns, network
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.netlink import Netlink
@@ -65,9 +65,16 @@ class Nodes:
         self._planned = planned
         self._mode = mode
         self._paths: dict[str, NetworkState] = {}
+        self._refused = ""
 
     def _settings(self, config: AgentConfig) -> ProxySettings:
-        return overlay(config.routing, self._data, f"ConfigMap {config.settings}", config.proxy).proxy
+        """The settings of a node; where the cluster's are wrong, those of its own file."""
+        source = f"ConfigMap {config.settings}"
+        try:
+            return overlay(config.routing, self._data, source, config.proxy).proxy
+        except ConfigError as problem:
+            self._refused = f"{problem}; the agents keep the last good settings, which are not known here"
+            return overlay(config.routing, {}, source, config.proxy).proxy
 
     def facts(self, node: Node) -> NodeFacts:
         """What the proxy of a node knows of it."""
@@ -109,6 +116,8 @@ class Nodes:
         Raises: KernelError, ClusterError.
         """
         known = self._known(node.metadata.name)
+        if "proxy" not in known.config.parts:
+            raise ClusterError(f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)")
         state = self._kernel(node)
         own = facts.addresses if state is None else tuple(a.cidr.partition("/")[0] for a in state.addresses)
         machine = Machine(addresses=frozenset(own))
@@ -141,17 +150,21 @@ class Nodes:
         return tuple(f"from port {f.original.sport} to {f.backend[0]} port {f.backend[1]}" for f in ours)
 
     def notes(self, node: Node) -> tuple[str, ...]:
-        """Whether the agent runs that keeps the rules as they should be."""
+        """Settings that are wrong, and whether the agent runs that keeps the rules as they should be."""
         known = self._known(node.metadata.name)
+        refused = (self._refused,) if self._refused else ()
         if not self._reads(known):
-            return ()
+            return refused
         try:
             next(fetch(known.config.agent_socket, "/state?part=none", _AGENT_S), "")
         except OSError:
-            return (f"the agent of {node.metadata.name} does not answer: its rules stay as they are until it does",)
+            return (
+                *refused,
+                f"the agent of {node.metadata.name} does not answer: its rules stay as they are until it does",
+            )
         except ProtocolError:
             pass  # it answers that it has no such part
-        return ()
+        return refused
 
 
 def _beyond(place: Path | None, machine: Machine) -> Tracer | None:

@@ -31,7 +31,9 @@ class Place(Said, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         end = self.address
-        if self.port:
+        if self.port and not end:
+            end = f"port {self.port}"
+        elif self.port:
             end = f"[{end}]:{self.port}" if ":" in end else f"{end}:{self.port}"
         who = f"{self.kind} {self.name}" if self.name else self.kind
         where = f" on {self.node}" if self.node else ""

@@ -161,4 +161,5 @@ def test_the_page_names_every_field() -> None:
 
 def test_an_address_alone() -> None:
     assert str(Place(kind="External")) == "External"
+    assert str(Place(kind="Service", name="shop/db", port=5432)) == "Service shop/db (port 5432)"
     assert str(Place(kind="Address", address="fd00::1", port=80)) == "Address ([fd00::1]:80)"
