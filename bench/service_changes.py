@@ -7,6 +7,7 @@ write to disk, the watch, the agent and the kernel; "write alone" is the same wr
 agent is that of all its threads, what it does by itself meanwhile included, divided by the changes. A new Service is
 one without an EndpointSlice, then its slice, until a connection to its address reaches a pod. The agent's start runs
 from the process's first moment until it says that it is ready: nothing in the kernel, and all of it there already.
+"Rules taken away" is a foreign process that deletes the table.
 
     sudo python -m bench.service_changes [--quick]
 """
@@ -32,14 +33,17 @@ from bench.alone import run_alone
 from bench.table import Row
 
 from podwire.kernel import netns
+from podwire.kernel.nft import Nft
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
 from podwire.local import places
 from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
+from podwire.proxy.dataplanes.nftables.layout import TABLE
 from podwire.proxy.resolve import SERVICE_NAME_LABEL
 from podwire.runtime.clock import SystemClock
+from podwire.state.nft_diff import removal
 
 SPACE = "bench"
 PORT = 8080
@@ -193,6 +197,13 @@ class World:
         return found
 
 
+def flush(place: Path) -> float:
+    """Takes the rules of IPv4 Services away; the moment when that is done. Blocks."""
+    with Nft(place) as nft:
+        nft.commit(removal("ip", TABLE))
+    return time.perf_counter()
+
+
 def agent() -> int:
     """The agent's process, which may be a new one any time."""
     return up.processes().get("agent-node-1", 0)
@@ -240,7 +251,7 @@ def start_again(place: Path, *, empty: bool) -> tuple[float, float]:
     if empty:
         with netns.inside(place):
             for family in ("ip", "ip6"):
-                subprocess.run(["nft", "delete", "table", family, "podwire-proxy"], check=True)
+                subprocess.run(["nft", "delete", "table", family, TABLE], check=True)
     os.kill(pid, signal.SIGKILL)
     until(lambda: agent() not in (0, pid))
     until(lambda: ready(place))
@@ -271,6 +282,10 @@ async def measure(world: World, layout: Layout, count: int, *, turns: int, start
     writes, arrived = [one[0] for one in changes], [one[1] for one in changes]
     come = [await world.come() for _ in range(turns // 4)]
     changed, busy = await world.storm(turns / 50)
+    healed = []
+    for _ in range(turns // 20):
+        gone = await asyncio.to_thread(flush, place)
+        healed.append((await asyncio.to_thread(world.pods.reached, address, "ab"[(turns - 1) % 2]) - gone) * 1000)
     what = f"{count:,} Services: "
     return [
         Row(what + "a change until a packet is there", "ms", tuple(arrived), (("write alone", tuple(writes)),), 20),
@@ -285,6 +300,7 @@ async def measure(world: World, layout: Layout, count: int, *, turns: int, start
         Row(what + "a new Service until a connection", "ms", tuple(come), aim=60),
         Row(what + "changes a second, as many as come", "/s", (changed,)),
         Row(what + "CPU of the agent meanwhile, of a core", "%", (busy,)),
+        Row(what + "rules taken away until a connection", "ms", tuple(healed)),
         Row(what + "memory of the agent", "MB", (resident,), aim=120 if large else None),
         Row(what + "agent's start, kernel empty", "s", tuple(one[0] for one in cold)),
         Row(what + "agent's start, kernel empty, CPU", "s", tuple(one[1] for one in cold)),

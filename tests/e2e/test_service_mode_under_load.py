@@ -1,8 +1,9 @@
-"""The mode of Services is switched there and back under load: inside a pod, and by node port from outside."""
+"""Modes of Services under load: switched there and back, and flushed by somebody else in the mode ``iptables``."""
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
 
+import pytest
 from byhand import in_force, load, manifest
 from clusters import in_node, own_name, running
 from driver import Cluster, eventually
@@ -21,18 +22,35 @@ def switch(cluster: Cluster, mode: str) -> None:
     eventually(lambda: in_force(cluster))
 
 
-def test_no_connection_is_refused_and_none_breaks() -> None:
-    with running(own_name("modeload"), "--nodes", "2", stdin=manifest()) as cluster, ExitStack() as stack:
-        spec = cluster.get("service", "web")["spec"]
-        node = cluster.get("node", "node-1")["status"]["addresses"][0]["address"]
-        inside = stack.enter_context(load(cluster, spec["clusterIP"]))
-        outside = stack.enter_context(Load(None, node, spec["ports"][0]["nodePort"]))
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running(own_name("modeload"), "--nodes", "2", stdin=manifest()) as made:
+        yield made
+
+
+def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> None:
+    spec = cluster.get("service", "web")["spec"]
+    node = cluster.get("node", "node-1")["status"]["addresses"][0]["address"]
+    with load(cluster, spec["clusterIP"]) as inside, Load(None, node, spec["ports"][0]["nodePort"]) as outside:
         for mode in ("iptables", "nftables") * 2:
             switch(cluster, mode)
             assert ("KUBE-SERVICES" in in_node(cluster, "node-1", "iptables-save")) == (mode == "iptables")
             for flow in (inside, outside):
                 flow.go_on()
-        stack.close()
-        assert (inside.problems, outside.problems) == ([], [])
-        assert (inside.late, outside.late) == (0, 0)
-        assert len(inside.seen) == len(outside.seen) == 3
+    assert (inside.problems, outside.problems) == ([], [])
+    assert (inside.late, outside.late) == (0, 0)
+    assert len(inside.seen) == len(outside.seen) == 3
+
+
+def test_chains_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
+    switch(cluster, "iptables")
+    with load(cluster, cluster.get("service", "web")["spec"]["clusterIP"]) as flow:
+        for table in ("nat", "filter") * 3:
+            in_node(cluster, "node-1", "iptables", "-t", table, "-F")
+            flow.go_on()
+        eventually(lambda: in_force(cluster))
+        failed = len(flow.problems)
+        flow.go_on(200)
+        assert len(flow.problems) == failed
+    assert [problem for problem in flow.problems if "established" in problem] == []
+    assert failed < flow.made / 10
