@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.kernel import sctp
 
 from podwire.kernel import netns
 from podwire.proxy.flows import flow_cleaner
@@ -97,6 +98,8 @@ class Answers(threading.Thread):
                     datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
                     datagrams.bind(("::", port))
                     self.selector.register(datagrams, selectors.EVENT_READ, pod)
+                for listener in sctp.listeners(ADDRESSES[pod]):
+                    self.selector.register(listener, selectors.EVENT_READ, pod)
 
     def run(self) -> None:
         while not self.stopping:
@@ -107,6 +110,9 @@ class Answers(threading.Thread):
         self.selector.close()
 
     def answer(self, sock: socket.socket, pod: str) -> None:
+        if sock.proto == socket.IPPROTO_SCTP:
+            sctp.answer(sock, pod)
+            return
         if sock.type == socket.SOCK_DGRAM:
             _, client = sock.recvfrom(64)
             sock.sendto(self.text(sock, pod, client[0]), client)
@@ -152,6 +158,9 @@ class World:
 
     def connect(self, source: str, address: str, port: int, protocol: str = "tcp", bound: str = "") -> tuple[str, str]:
         """(pod, source seen), ("refused", "") or ("dropped", "")."""
+        if protocol == "sctp":
+            with netns.inside(path(source)):
+                return sctp.connect(address, port, bound or ADDRESSES[source][":" in address])
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
         with netns.inside(path(source)), socket.socket(family, kind) as sock:

@@ -1,0 +1,152 @@
+"""SCTP through rules: connections where this kernel has SCTP, elsewhere the first two packets of one, made by hand.
+
+Rules and connection tracking see INIT and INIT ACK either way. By hand, the endpoint says who it is and who asked in
+the State Cookie of its INIT ACK (RFC 4960, 3.3.2 and 3.3.3), and a refusal comes as an ICMP message or an ABORT.
+
+A socket has one address of its own: with more, SCTP would tell them all to the peer, and translation does not change
+what is said inside of packets. Kubernetes does not support several addresses for that reason.
+"""
+
+import contextlib
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from functools import cache
+from ipaddress import ip_address
+
+PORTS = (8080, 8081)
+_INIT, _INIT_ACK, _ABORT = 1, 2, 6
+_COOKIE = 7
+_IP_RECVERR, _IPV6_RECVERR = 11, 25
+_SCTP_RTOINFO = 0  # linux/sctp.h: association, first, longest and shortest time in ms until a packet is sent again
+
+
+@cache
+def in_kernel() -> bool:
+    """Whether this kernel has SCTP."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP):
+        return True
+    return False
+
+
+def listeners(addresses: tuple[str, ...]) -> Iterator[socket.socket]:
+    """Sockets that answer on ``PORTS`` of the addresses, in the namespace of this thread."""
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        if not in_kernel():
+            made = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_SCTP)
+            made.bind((address, 0))
+            yield made
+            continue
+        for port in PORTS:
+            made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_SCTP)
+            made.bind((address, port))
+            made.listen(64)
+            yield made
+
+
+def answer(sock: socket.socket, name: str) -> None:
+    """Tells who answers, and whom, to who asks at a socket of :func:`listeners`."""
+    if sock.type == socket.SOCK_STREAM:
+        connection, client = sock.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(f"{name} {client[0]}".encode())
+        return
+    data, client = sock.recvfrom(2048)
+    asked = _parse(_payload(sock, data))
+    if asked is None or asked[1] not in PORTS or asked[2] != _INIT:
+        return
+    source_port, port, _, chunk = asked
+    (tag,) = struct.unpack_from("!I", chunk)
+    cookie = f"{name} {client[0]}".encode()
+    parameter = struct.pack("!HH", _COOKIE, 4 + len(cookie)) + cookie + bytes(-len(cookie) % 4)
+    sock.sendto(_packet(port, source_port, tag, _INIT_ACK, _opening() + parameter), client)
+
+
+def connect(address: str, port: int, own: str) -> tuple[str, str]:
+    """(who answers, whom it saw), ("refused", "") or ("dropped", ""); from this thread's namespace.
+
+    ``own`` is the address to use; empty: the usual one.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    shape = (socket.SOCK_STREAM if in_kernel() else socket.SOCK_RAW, socket.IPPROTO_SCTP)
+    with socket.socket(family, *shape) as sock:
+        sock.settimeout(0.4)
+        if own:
+            sock.bind((own, 0))
+        level, option = (
+            (socket.IPPROTO_IPV6, _IPV6_RECVERR) if family == socket.AF_INET6 else (socket.IPPROTO_IP, _IP_RECVERR)
+        )
+        sock.setsockopt(level, option, 1)
+        if in_kernel():
+            # A refusal of the first packet comes while connect holds the socket and is lost; another comes soon.
+            sock.setsockopt(socket.IPPROTO_SCTP, _SCTP_RTOINFO, struct.pack("=iIII", 0, 50, 200, 50))
+        try:
+            sock.connect((address, port if in_kernel() else 0))
+            words = (sock.recv(200) if in_kernel() else _shake_hands(sock, port)).decode().split()
+        except ConnectionRefusedError:
+            return "refused", ""
+        except (TimeoutError, OSError):
+            return "dropped", ""
+    return words[0], str(ip_address(words[1]))
+
+
+def _shake_hands(sock: socket.socket, port: int) -> bytes:
+    own_port = random.randint(20000, 60000)
+    with contextlib.suppress(PermissionError):  # a rule of the own machine took it; then comes why
+        sock.send(_packet(own_port, port, 0, _INIT, _opening()))
+    while True:
+        found = _parse(_payload(sock, sock.recv(2048)))
+        if found is None or found[:2] != (port, own_port):
+            continue
+        _, _, kind, chunk = found
+        if kind == _ABORT:
+            raise ConnectionRefusedError
+        if kind == _INIT_ACK:
+            parameter, size = struct.unpack_from("!HH", chunk, 16)
+            assert parameter == _COOKIE
+            return chunk[20 : 16 + size]
+
+
+def _payload(sock: socket.socket, data: bytes) -> bytes:
+    """Without the header that raw sockets of IPv4 give too."""
+    return data if sock.family == socket.AF_INET6 else data[(data[0] & 15) * 4 :]
+
+
+def _parse(packet: bytes) -> tuple[int, int, int, bytes] | None:
+    """Source port, destination port, type and value of the first chunk; None for what is no packet."""
+    if len(packet) < 16:
+        return None
+    source_port, port = struct.unpack_from("!HH", packet)
+    kind, _, size = struct.unpack_from("!BBH", packet, 12)
+    return source_port, port, kind, packet[16 : 12 + size]
+
+
+def _opening() -> bytes:
+    """Tag, window, streams and first number of who opens."""
+    return struct.pack("!IIHHI", random.randint(1, 2**32 - 1), 65535, 1, 1, random.getrandbits(32))
+
+
+def _packet(source_port: int, port: int, tag: int, kind: int, value: bytes) -> bytes:
+    head = struct.pack("!HHI", source_port, port, tag)
+    chunk = struct.pack("!BBH", kind, 0, 4 + len(value)) + value
+    return head + struct.pack("<I", _crc32c(head + bytes(4) + chunk)) + chunk
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    def entry(value: int) -> int:
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        return value
+
+    return tuple(map(entry, range(256)))
+
+
+def _crc32c(data: bytes) -> int:
+    """The checksum of SCTP (RFC 4960, appendix B); connection tracking looks at it."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = value >> 8 ^ _table()[(value ^ byte) & 0xFF]
+    return value ^ 0xFFFFFFFF
