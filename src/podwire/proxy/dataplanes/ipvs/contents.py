@@ -103,7 +103,7 @@ class Contents:
         return () if known is None else known.ports
 
     def _swap(self, old: Compiled, new: Compiled, delta: "_Change") -> None:
-        for key in old.servers.keys() | new.servers.keys():
+        for key in dict.fromkeys((*new.servers, *old.servers)):
             server = new.servers.get(key)
             if old.servers.get(key) == server:
                 continue
@@ -116,10 +116,10 @@ class Contents:
         bound = {address: None for address in new.addresses if address not in self._elsewhere}
         had = {address: None for address in old.addresses if address not in self._elsewhere}
         _count(self._addresses, had, bound, delta.addresses)
-        for name in old.elements.keys() | new.elements.keys():
+        for name in dict.fromkeys((*new.elements, *old.elements)):
             outcome = delta.elements.setdefault(name, {})
             _count(self._elements[name], self._own(name, old), self._own(name, new), outcome)
-        for chain in old.rules.keys() | new.rules.keys():
+        for chain in dict.fromkeys((*new.rules, *old.rules)):
             _count(self._rules[chain], old.rules.get(chain, {}), new.rules.get(chain, {}), delta.rules)
 
     def _own(self, name: str, compiled: Compiled) -> Mapping[str, None]:
@@ -164,8 +164,8 @@ def _count(
     counter: Counter[str], old: Iterable[str], new: Iterable[str], outcome: dict[str, tuple[bool, bool]]
 ) -> None:
     """Takes one Service's share of a counter from old to new; ``outcome`` says of each whether it was and is wanted."""
-    gone, come = set(old), set(new)
-    for text in gone ^ come:
+    gone, come = dict.fromkeys(old), dict.fromkeys(new)
+    for text in (*(each for each in come if each not in gone), *(each for each in gone if each not in come)):
         before = outcome[text][0] if text in outcome else counter[text] > 0
         counter[text] += 1 if text in come else -1
         if not counter[text]:

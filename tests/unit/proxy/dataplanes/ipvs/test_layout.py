@@ -1,0 +1,82 @@
+"""The constant part, as iptables-save prints it."""
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.proxy.dataplanes.ipvs.test_compile import FACTS
+
+from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.names import CLUSTER_IP, OWNERSHIP, SETS, SOURCE_CIDR, declare, set_name
+from podwire.proxy.servicemap import NodeFacts
+
+
+def layout(facts: NodeFacts = FACTS, family: str = "ip") -> Layout:
+    return Layout(family, facts, facts.addresses)
+
+
+def chain(name: str, facts: NodeFacts = FACTS, table: str = "nat") -> list[str]:
+    return [rule.replace("-m comment --comment ", "") for rule in layout(facts).chains().get((table, name), ())]
+
+
+def test_every_chain_is_ours_and_every_jump_leads_to_one() -> None:
+    made = layout(replace(FACTS, pod_cidrs=("10.180.0.0/16", "10.181.0.0/16")))
+    chains = made.chains()
+    assert all(OWNERSHIP.ours(table, name) for table, name in chains)
+    named = {(table, name) for table, names in OWNERSHIP.constant.items() for name in names}
+    assert named == chains.keys() | {("nat", "KUBE-LOCAL-INSIDE"), ("nat", "KUBE-LOCAL-OUTSIDE")}
+    jumps = made.jumps()
+    assert jumps.keys() == set(OWNERSHIP.tables)
+    targets = {(table, rule.split()[-1]) for table, pairs in jumps.items() for _, rule in pairs}
+    assert targets <= named
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule"),
+    [
+        (FACTS, '! -s 10.180.0.0/16 "cluster addresses" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ'),
+        (replace(FACTS, masquerade_all=True),
+         '"cluster addresses" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ'),
+        (replace(FACTS, pod_cidrs=()), '"cluster addresses" -m set --match-set KUBE-CLUSTER-IP dst,dst '
+                                       "-m addrtype --src-type LOCAL -j KUBE-MARK-MASQ"),
+        (replace(FACTS, pod_interface="veth*"),
+         '! -i veth+ "cluster addresses" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ'),
+        (replace(FACTS, pod_cidrs=("10.180.0.0/16", "10.181.0.0/16")),
+         '"cluster addresses" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-OUTSIDE-PODS'),
+    ],
+)  # fmt: skip
+def test_who_is_masqueraded_on_the_way_to_cluster_addresses(facts: NodeFacts, rule: str) -> None:
+    assert rule in chain("KUBE-SERVICES", facts)
+
+
+def test_with_several_pod_ranges_each_returns() -> None:
+    facts = replace(FACTS, pod_cidrs=("10.180.0.0/16", "10.181.0.0/16"))
+    assert chain("KUBE-MARK-OUTSIDE-PODS", facts) == [
+        "-s 10.180.0.0/16 -j RETURN", "-s 10.181.0.0/16 -j RETURN", "-j KUBE-MARK-MASQ",
+    ]  # fmt: skip
+    assert chain("KUBE-MARK-OUTSIDE-PODS") == []
+
+
+def test_without_a_way_to_know_pods_local_serves_them_as_outside() -> None:
+    assert layout().knows_pods and not layout(replace(FACTS, pod_cidrs=())).knows_pods
+    assert chain("KUBE-EXTERNAL-LOCAL", replace(FACTS, pod_cidrs=())) == chain("KUBE-EXTERNAL-LOCAL")[1:]
+
+
+def test_node_ports_answer_at_their_addresses_alone() -> None:
+    rules = [rule for rule in chain("KUBE-SERVICES") if rule.endswith("KUBE-NODE-PORT")]
+    assert rules == ['-d 192.168.99.1/32 "node ports" -j KUBE-NODE-PORT']
+
+
+def test_addresses_of_no_service_are_dropped_first() -> None:
+    assert chain("KUBE-PROXY-FIREWALL", table="mangle")[0] == (
+        '-d 172.30.0.0/16 "addresses of no service" -m set ! --match-set KUBE-IPVS-IPS dst -j DROP'
+    )
+    assert "addresses of no service" not in str(chain("KUBE-PROXY-FIREWALL", NodeFacts(name="n1"), "mangle"))
+
+
+def test_names_of_sets() -> None:
+    assert set_name(CLUSTER_IP, "ip") == "KUBE-CLUSTER-IP"
+    assert set_name(SOURCE_CIDR, "ip6") == "KUBE-6-LOAD-BALANCER-SOURCE-CID", "cut, as kube-proxy cuts it"
+    names = [set_name(kind, family) for family in ("ip", "ip6") for kind in SETS]
+    assert len(set(names)) == len(names)
+    for family in ("ip", "ip6"):
+        for kind in SETS:
+            declare(kind, family).check()
