@@ -20,6 +20,7 @@ from driver import Cluster, eventually, podwire, shell_pod
 from podwire.dns import wire
 from podwire.dns.names import encode_name
 from podwire.kernel import netns
+from podwire.kernel.features import Features
 from podwire.local import credentials
 
 NAME = own_name("alone")
@@ -201,7 +202,7 @@ def test_an_agent_with_the_proxy_alone_makes_its_tables_and_nothing_else(
 
 def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster, place: Path, tmp_path: Path) -> None:
     words = ["nsenter", f"--net={place}", *WITHOUT_NFTABLES, *podwire(), "agent"]
-    config = agent(tmp_path, "poor", ["routing", "proxy"], 9552)
+    config = agent(tmp_path, "poor", ["routing", "policy", "proxy"], 9552)
     told = (
         "routing: the kernel has no nftables (in Linux since 3.13); packets that leave the cluster keep the pods' "
         "addresses"
@@ -211,6 +212,7 @@ def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster,
         fallback = annotations(home, "poor")["podwire.io/fallback"]
         instead = "proxy.mode nftables: the kernel has no nftables (in Linux since 3.13); iptables is used"
         assert instead in fallback
+        assert "policy: the kernel has no nftables (in Linux since 3.13); pods that policies select are" in fallback
         assert annotations(home, "poor")["podwire.io/routing"] == "vxlan"
         assert "dev podwire-vxlan" in inside(place, "ip", "route", "show", "proto", "113")
         eventually(lambda: annotations(home, "poor").get("podwire.io/proxy") == "iptables")
@@ -220,7 +222,33 @@ def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster,
         said = home.run([*podwire(), "status", "--name", NAME]).stdout
         assert told in said and "poor: " in said
         selector = "involvedObject.name=poor,reason=FeatureMissing"
-        eventually(lambda: len(home.get("events", "-A", "--field-selector", selector)["items"]) == 2)
+        eventually(lambda: len(home.get("events", "-A", "--field-selector", selector)["items"]) == 3)
+
+
+@pytest.mark.parametrize(("configured", "used"), [({}, "nftables"), ({"fallback": "iptables"}, "iptables")])
+def test_without_ip_vs_another_mode_stands_in_and_it_is_said(
+    home: Cluster, place: Path, tmp_path: Path, configured: dict[str, str], used: str
+) -> None:
+    if Features().probe("ip_vs").verdict != "no":
+        pytest.skip("this kernel has ip_vs")
+    name = f"stand-in-{used}"
+    config = agent(tmp_path, name, ["proxy"], 9553) | {"proxy": {"mode": "ipvs", **configured}}
+    words = ["nsenter", f"--net={place}", *podwire(), "agent"]
+    told = f"proxy.mode ipvs: the kernel has no ip_vs (in Linux since 2.6.28); {used} is used"
+    with node(home, name, address_of(home, "place")), component(words, tmp_path / "agent.yaml", config, home) as running:
+        eventually(lambda: annotations(home, name).get("podwire.io/proxy") == used)
+        eventually(lambda: told in annotations(home, name).get("podwire.io/fallback", ""))
+        assert told in running.log
+        assert told in home.run([*podwire(), "status", "--name", NAME]).stdout
+        selector = f"involvedObject.name={name},reason=FeatureMissing"
+        eventually(lambda: told in str(home.get("events", "-A", "--field-selector", selector)["items"]))
+        assert ready(place, 9553) == (200, "ok\n")
+        with netns.inside(place), urllib.request.urlopen("http://127.0.0.1:9553/metrics", timeout=5) as answer:
+            assert f'podwire_proxy_mode{{mode="{used}",wanted="ipvs"}} 1' in answer.read().decode()
+        address = home.get("service", "web")["spec"]["clusterIP"]
+        rules = inside(place, "iptables-save") if used == "iptables" else inside(place, "nft", "list", "ruleset")
+        assert address in rules
+        assert "kube-ipvs0" not in inside(place, "ip", "link")
 
 
 def test_a_controller_with_one_part_does_that_part_alone(home: Cluster, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ class Agent:
             self._follow_node(cni)
         if "policy" in self.config.parts:
             self._make_policies(tasks, cni)
+        elif cni is not None:
+            self._leave_policies()
         if "proxy" in self.config.parts:
             self._make_services(tasks)
         tasks |= {"nodes": self.nodes.run, "notes": self.notes.run, "events": self.events.run}
@@ -192,10 +194,23 @@ class Agent:
         from podwire.agent.policies import PolicyPart
 
         policies = PolicyPart(self.config, self.client, self.nodes, self.events)
+        if policies.missing is not None:
+            lacks = self.machine.lacks("nftables") or policies.missing.detail
+            self.notes.note("policy", FEATURE_MISSING, f"policy: {lacks}; pods that policies select are refused")
         if cni is not None:
             policies.guard(cni.pods, tuple(cni.leases.held.values()))
         tasks |= policies.tasks(self.health)
         self.holdings.parts["policy"] = lambda: [policies.share()]
+
+    def _leave_policies(self) -> None:
+        """Without the part, nobody would tell an earlier one's tables of new pods: they go."""
+        from podwire.policy.dataplanes.nftables.dataplane import clear
+
+        try:
+            if clear():
+                self.log.warning("policies are not enforced any more: the part is not configured")
+        except KernelError as problem:
+            self.log.info("there may be rules of policies left", problem=problem)
 
     def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart

@@ -10,7 +10,7 @@ from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
 from podwire.cni.protocol import Request
 from podwire.cni.spec import TRY_LATER
-from podwire.errors import CniError, KernelError, NotFound
+from podwire.errors import CniError, KernelError, NotFound, Unsupported
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
@@ -22,9 +22,10 @@ from podwire.model.policy import ClusterNetworkPolicy
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 from podwire.policy.runner import Attached, Enforcement, Sources
+from podwire.policy.unenforced import Unenforced
 from podwire.runtime.clock import Clock
 from podwire.state.share import Share
 
@@ -50,7 +51,9 @@ class PolicyPart:
         self._commits = 0
         self._refusals = 0
         self._seconds = 0.0
-        self._plane = NftablesPolicy(Facts())
+        self.missing: Unsupported | None = None
+        """What keeps policies from being enforced here."""
+        self._plane = self._open()
         self._enforcement = Enforcement(
             Sources(
                 pods=self._pods,
@@ -64,6 +67,13 @@ class PolicyPart:
             self._clock,
             self,
         )
+
+    def _open(self) -> PolicyDataPlane:
+        try:
+            return NftablesPolicy(Facts())
+        except Unsupported as missing:
+            self.missing = missing
+            return Unenforced(missing)
 
     def tasks(self, health: Health) -> dict[str, Callable[[], Awaitable[None]]]:
         """What is to run, by name; checks and metrics are added to ``health``."""

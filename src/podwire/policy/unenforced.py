@@ -1,0 +1,66 @@
+"""Where a node cannot enforce policies: pods that none selects run, others are refused.
+
+It stands in for a data plane, so that a pod which a policy is about gets no device: shut off rather than open. Pods
+that ran before the policy came are not touched, and the failure names them.
+"""
+
+import os
+from collections.abc import Mapping
+
+from podwire.errors import Unsupported
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.dataplane import Facts
+from podwire.state.nft import Table
+
+
+class Unenforced:
+    """A data plane that refuses every pod which a policy selects."""
+
+    name = "none"
+
+    def __init__(self, missing: Unsupported) -> None:
+        self._missing = missing
+        self._read, self._write = os.pipe()
+
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> tuple[object, ...]:
+        """Nothing, where no policy selects a pod of this node.
+
+        Raises: Unsupported.
+        """
+        selected = [pod for pod, found in compiler.pods.items() if pod in devices and (found.ingress or found.egress)]
+        if selected:
+            some = ", ".join(sorted(selected)[:3]) + (", ..." if len(selected) > 3 else "")
+            detail = f"policies select {some} and are not enforced: {self._missing.detail or self._missing}"
+            raise Unsupported(self._missing.feature, self._missing.minimum, detail)
+        return ()
+
+    def update(self, compiler: Compiler, devices: Mapping[str, str], _delta: Delta) -> tuple[object, ...]:
+        """The same as :meth:`load`.
+
+        Raises: Unsupported.
+        """
+        return self.load(compiler, devices)
+
+    def heal(self) -> tuple[object, ...]:
+        """There is nothing to heal."""
+        return ()
+
+    def fileno(self) -> int:
+        """Never readable."""
+        return self._read
+
+    def disturbed(self) -> bool:
+        """Never."""
+        return False
+
+    def desired(self) -> tuple[Table, ...]:
+        """Nothing."""
+        return ()
+
+    def remove(self) -> None:
+        """There is nothing."""
+
+    def close(self) -> None:
+        """Lets go of the descriptor."""
+        os.close(self._read)
+        os.close(self._write)
