@@ -158,6 +158,7 @@ def test_kube_proxy_s_dashboards_and_tools_find_what_they_look_for(cluster: Clus
     assert 'kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family="IPv4",le="+Inf"}' in page
     assert "# TYPE kubeproxy_network_programming_duration_seconds histogram" in page
     assert 'kubeproxy_sync_proxy_rules_service_changes_pending{ip_family="IPv6"} 0.0' in page
+    assert "kubeproxy_iptables_ct_state_invalid_dropped_packets_total 0.0" in page
 
 
 def test_a_health_check_port_that_is_taken_is_an_event_of_the_service(cluster: Cluster, namespace: str) -> None:

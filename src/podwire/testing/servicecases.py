@@ -37,6 +37,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     refused: bool = False
     dropped: bool = False
+    reaches: tuple[str, ...] = ()
+    seen: str = ""
     because: str
 
 
@@ -65,6 +67,8 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
         other = self.differs.get(plane)
         if other is None:
             return self
+        if other.reaches:
+            return msgspec.structs.replace(self, refused=False, dropped=False, reaches=other.reaches, seen=other.seen)
         return Packet(
             source=self.source,
             target=self.target,
