@@ -232,13 +232,17 @@ def test_without_ip_vs_another_mode_stands_in_and_it_is_said(
     if Features().probe("ip_vs").verdict != "no":
         pytest.skip("this kernel has ip_vs")
     name = f"stand-in-{used}"
-    config = agent(tmp_path, name, ["proxy"], 9553) | {"proxy": {"mode": "ipvs", **configured}}
+    config = agent(tmp_path, name, ["proxy"], 9553) | {"proxy": {"mode": "ipvs", **configured}, "settings": ""}
     words = ["nsenter", f"--net={place}", *podwire(), "agent"]
     told = f"proxy.mode ipvs: the kernel has no ip_vs (in Linux since 2.6.28); {used} is used"
-    with node(home, name, address_of(home, "place")), component(words, tmp_path / "agent.yaml", config, home) as running:
+    with (
+        node(home, name, address_of(home, "place")),
+        component(words, tmp_path / "agent.yaml", config, home) as made,
+    ):
         eventually(lambda: annotations(home, name).get("podwire.io/proxy") == used)
-        eventually(lambda: told in annotations(home, name).get("podwire.io/fallback", ""))
-        assert told in running.log
+        eventually(lambda: annotations(home, name).get("podwire.io/fallback"))
+        assert annotations(home, name)["podwire.io/fallback"] == told
+        assert told in made.log
         assert told in home.run([*podwire(), "status", "--name", NAME]).stdout
         selector = f"involvedObject.name={name},reason=FeatureMissing"
         eventually(lambda: told in str(home.get("events", "-A", "--field-selector", selector)["items"]))
@@ -328,7 +332,11 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
     ("name", "document", "said"),
     [
         ("agent", {"nodeName": "a", "parts": ["proxy", "magic"]}, "parts[1]: 'magic' is not a part"),
-        ("agent", {"nodeName": "a", "parts": ["proxy"], "proxy": {"mode": "magic"}}, "proxy.mode: 'magic' is not a data plane"),
+        (
+            "agent",
+            {"nodeName": "a", "parts": ["proxy"], "proxy": {"mode": "magic"}},
+            "proxy.mode: 'magic' is not a data plane",
+        ),
         ("controller", {"kubeconfig": "", "controller": {"parts": ["magic"]}}, "no part 'magic'; there are nodeipam"),
         ("controller", {"kubeconfig": "", "controler": {}}, "unknown field `controler`"),
         ("dns", {"prot": 53}, "unknown field `prot`"),

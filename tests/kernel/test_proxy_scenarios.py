@@ -97,6 +97,8 @@ def asked_by(address: str) -> str:
 
 
 def test_every_way_in_to_a_port_shares_its_memory_and_no_other_port_does(world: World, plane: Any) -> None:
+    if plane.name == "ipvs":
+        pytest.skip("IPVS remembers the clients of each virtual server by itself, in Kubernetes too")
     case = next(case for case in POLICIES if case.name == "affinity of a port, whatever the way in")
     plane.load(case.resolved())
     apart = set()
@@ -126,7 +128,8 @@ def test_affinity_ends_with_its_timeout_and_with_the_setting(world: World, plane
         return ask()
 
     assert len({ask() for _ in range(12)}) == 1
-    assert len({later() for _ in range(6)}) > 1
+    if plane.name != "ipvs":  # IPVS remembers a client at least as long as its connections, closed ones for two minutes
+        assert len({later() for _ in range(6)}) > 1
     off = {
         key: tuple(msgspec.structs.replace(port, affinity_s=0) for port in ports)
         for key, ports in sticky(1).resolved().items()

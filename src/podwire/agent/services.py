@@ -248,7 +248,9 @@ class ServicePart:
         frontends = sum(len(some) for some in ports.values())
         conflicts = len(self._plane.conflicts())
         every = (port for some in ports.values() for port in some)
+        modes = {"mode": self.mode, "wanted": self._plane.wanted}
         return [
+            Sample("podwire_proxy_mode", "The mode in force and the one that was asked for.", 1, modes),
             *self._metrics.samples(every, self._pulse.answered, self._counts()),
             Sample("podwire_proxy_services", "Services that are programmed.", len(ports)),
             Sample("podwire_proxy_ports", "Ports of Services that are programmed.", frontends),

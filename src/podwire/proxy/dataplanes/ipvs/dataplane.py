@@ -22,7 +22,7 @@ from podwire.kernel import network
 from podwire.kernel.iptables import Programs, Ticker
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
-from podwire.proxy.dataplane import Held
+from podwire.proxy.dataplane import Counts, Held
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
 from podwire.proxy.dataplanes.ipvs.layout import Layout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP
@@ -63,6 +63,7 @@ class IpvsDataPlane:
         self._foreign: frozenset[Key] = frozenset()
         self._own: frozenset[str] = frozenset()
         self._lost = True
+        self._refused = 0
         self._read_after = 0.0
         self._lock = threading.RLock()
         """Held while the kernel is written: other threads ask, and connections are looked after, meanwhile."""
@@ -190,6 +191,7 @@ class IpvsDataPlane:
                 deltas = {f: c.change(_family_map(changed, f)) for f, c in self._contents.items()}
                 return tuple(text for family, delta in deltas.items() for text in self._update(family, delta))
             except KernelError:
+                self._refused += 1
                 return self.load(self._services)
 
     def _update(self, family: str, delta: Delta) -> list[str]:
@@ -264,6 +266,20 @@ class IpvsDataPlane:
                 for key in self._foreign & contents.servers.keys():
                     found |= {owner for owner in map(contents.claims.owner, _frontends(key)) if owner}
         return tuple(sorted(found))
+
+    def counts(self) -> Counts:
+        """What it has counted since it was opened."""
+        with self._lock:
+            last = self._kernel.last_rules
+            rules = {
+                (family, each.table): (
+                    sum(map(len, each.chains.values())) + len(each.jumps),
+                    last.get((family, each.table), 0),
+                )
+                for family, rulesets in self._rules.items()
+                for each in rulesets
+            }
+            return Counts(rules=rules, refused_updates=self._refused)
 
     def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold; later changes do not show in it."""

@@ -26,7 +26,7 @@ from podwire.proxy.dataplanes.ipvs.compile import OWN, flags_of
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP, SETS, set_name
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.xtables import kernel as xtables
-from podwire.proxy.xtables.restore import count_tables, repair
+from podwire.proxy.xtables.restore import count_rules, count_tables, repair
 from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Delete, Operation, Swap, diff
 from podwire.state.iptables import Ruleset
@@ -97,6 +97,8 @@ class Programming:
         self._netlink = Netlink(place)
         self._tools = {family: Iptables(family, self.programs, place) for family in self.families}
         self._index = 0
+        self.last_rules: dict[tuple[str, str], int] = {}
+        """Rules that the last change wrote, by family and table."""
 
     def close(self) -> None:
         """Lets go of the kernel."""
@@ -262,6 +264,7 @@ class Programming:
                 tool = self._tools[family]
                 text = repair(xtables.read(tool), rulesets, OWNERSHIP)
                 tool.restore(text)
+                self._count(family, text)
                 written.append(text)
             return sum(map(count_tables, written))
 
@@ -276,7 +279,12 @@ class Programming:
         saved = {each.table: {**dict(each.chains), **_jumps(each)} for each in before}
         text = repair(saved, now, OWNERSHIP)
         self._tools[family].restore(text, self.watch.started)
+        self._count(family, text)
         return text
+
+    def _count(self, family: str, text: str) -> None:
+        found = count_rules(text)
+        self.last_rules |= {(family, table): found.get(table, 0) for table in OWNERSHIP.tables}
 
     def drop_rules(self) -> None:
         """Takes our rules away, as far as no other mode has them now.
