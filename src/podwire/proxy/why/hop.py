@@ -15,14 +15,14 @@ import msgspec
 from podwire.model.service import EndpointSlice, Service
 from podwire.model.service import ServicePort as ApiPort
 from podwire.proxy.resolve import Candidate, Explained, explain, resolve, survey
-from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ServicePort
 from podwire.proxy.tracing import Tracer
 from podwire.proxy.why.decision import Decision, decide
 from podwire.proxy.why.endpoints import said_of
 from podwire.proxy.why.matching import Matched, find
 from podwire.trace.answer import AffinitySaid, Drift, EndpointSaid, Hop, Reason, ServiceSaid, SnatSaid, Step
 from podwire.trace.answer import Outcome as Word
-from podwire.trace.packet import Machine, Outcome, Packet
+from podwire.trace.packet import RELAY, Machine, Outcome, Packet
 
 Backed = tuple[Service, tuple[EndpointSlice, ...]]
 """A Service and its slices."""
@@ -30,6 +30,7 @@ Backed = tuple[Service, tuple[EndpointSlice, ...]]
 End = tuple[Word, str, int, bool]
 """Where a connection ends: word, address and port behind the rules, whether masqueraded."""
 
+_RELAYED = "the relay opens a connection of its own to the endpoint, from the node's address"
 _OUT = "what a pod sends to where no pods are gets the node's address"
 _FAMILIES = {"ip": "IPv4", "ip6": "IPv6"}
 
@@ -69,7 +70,10 @@ class _Explainer:
         self.view = view
         self.backed = backed
         self.services = {key: resolve(service, pieces, view.facts) for key, (service, pieces) in backed.items()}
-        fronts = find(self.services, view.facts, view.machine, packet)
+        facts = view.facts
+        if view.mode != "iptables":
+            facts = msgspec.structs.replace(facts, iptables=IptablesSettings(localhost_node_ports=False))
+        fronts = find(self.services, facts, view.machine, packet)
         tracer = view.held or view.planned
         self.outcomes = [] if tracer is None else list(tracer.outcomes(packet))
         self.planned = self.outcomes
@@ -176,6 +180,8 @@ class _Explainer:
             return None, leaving
         flags = {flag for _, address, _, flag in self.ends if address != leaving.source and not self._here(address)}
         if outcome == "forwarded":
+            if any(step.hook == RELAY for each in self.outcomes for step in each.steps):
+                return _told(True, Reason(reason="Relay", message=_RELAYED)), leaving
             if not flags:
                 return self._special(), leaving
             masqueraded, why = True in flags, self.decision.snat

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from podwire.proxy.nodeports import within
+from podwire.proxy.nodeports import localhost_node_ports, within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.trace.packet import Machine, Packet
 
@@ -70,6 +70,8 @@ def is_node_port_address(facts: NodeFacts, machine: Machine, address: str) -> bo
     """Whether node ports answer at an address of the node."""
     if not facts.node_port_ranges:
         return address in facts.addresses
+    if ip_address(address).is_loopback:
+        return localhost_node_ports(facts) and ":" not in address and in_ranges(address, facts.node_port_ranges)
     return machine.owns(address) and bool(within((address,), facts.node_port_ranges))
 
 

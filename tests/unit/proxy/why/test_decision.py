@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import Endpoint, IptablesSettings, NodeFacts, ServicePort
 from podwire.proxy.why.decision import Decision, client_of, decide
 from podwire.proxy.why.matching import Kind, Matched, find, is_node_port_address
 from podwire.trace.packet import Machine, Packet
@@ -138,7 +139,10 @@ def test_where_node_ports_answer() -> None:
     assert is_node_port_address(FACTS, MACHINE, "192.168.0.1")
     assert not is_node_port_address(ranges, MACHINE, "192.168.0.1")
     assert is_node_port_address(ranges, MACHINE, "192.168.0.9")
-    assert not is_node_port_address(ranges, MACHINE, "127.0.0.1")
+    assert is_node_port_address(ranges, MACHINE, "127.0.0.1")
+    assert not is_node_port_address(ranges, MACHINE, "::1")
+    shut = msgspec.structs.replace(ranges, iptables=IptablesSettings(localhost_node_ports=False))
+    assert not is_node_port_address(shut, MACHINE, "127.0.0.1")
 
 
 def test_who_is_who() -> None:
