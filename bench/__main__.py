@@ -26,6 +26,7 @@ BENCHMARKS = (
     "services",
     "service_changes",
     "service_packets",
+    "flows",
     "iptables",
     "dns",
     "state",

@@ -143,7 +143,7 @@ def test_a_connection_to_an_endpoint_that_is_gone_is_reset_on_request(plane: Nft
             assert peer.recv(1) == b"b"
             forget = flow_cleaner(lambda: (), NODE, UDP_AND_TCP)((WEB,), (after,))
             assert forget is not None
-            assert forget() == 1
+            assert forget() == {"IPv4": 1, "IPv6": 0}
             with pytest.raises(ConnectionResetError):
                 for _ in range(20):
                     client.sendall(b"c")

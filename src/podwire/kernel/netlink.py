@@ -15,7 +15,7 @@ import contextlib
 import errno
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -141,21 +141,24 @@ class Netlink:
                 if at == len(messages) - 1:
                     return failures
 
-    def dump(self, message: Message) -> list[tuple[int, bytes]]:
+    def dump(self, message: Message, keep: Callable[[bytes], bool] | None = None) -> list[tuple[int, bytes]]:
         """Type and payload of every object that a dump request yields, from one consistent state.
 
+        ``keep`` says of a payload, as it comes, whether it is wanted; the memory taken is that of what is.
         After ten interrupted tries the last answer is taken: the reconciler that called comes back anyway.
 
         Raises: KernelError.
         """
         found: list[tuple[int, bytes]] = []
         for _attempt in range(_DUMP_TRIES):
-            found, interrupted = self._dump_once(message)
+            found, interrupted = self._dump_once(message, keep)
             if not interrupted:
                 break
         return found
 
-    def _dump_once(self, message: Message) -> tuple[list[tuple[int, bytes]], bool]:
+    def _dump_once(
+        self, message: Message, keep: Callable[[bytes], bool] | None
+    ) -> tuple[list[tuple[int, bytes]], bool]:
         self._sequence += 1
         sequence = self._sequence
         size = NLMSGHDR.size + len(message.body)
@@ -173,7 +176,8 @@ class Netlink:
                     if failure is not None:
                         raise failure
                     return found, interrupted
-                found.append((kind, payload))
+                if keep is None or keep(payload):
+                    found.append((kind, payload))
 
     def get(self, message: Message) -> tuple[int, bytes]:
         """Type and payload of the one object that a request without NLM_F_DUMP yields.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.kernel.conntrack import Ends, Flow
+from podwire.kernel.conntrack import Ends, Flow, Target
 from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, stale_flows
 from podwire.proxy.servicemap import ServicePort
 
@@ -73,3 +73,14 @@ def test_a_change_that_leaves_nothing_stale_does_not_list() -> None:
     clean = flow_cleaner(lambda: NODE)
     assert clean((port("10.0.0.2:53"),), (port("10.0.0.2:53", "10.0.0.3:53"),)) is None
     assert clean((port("10.0.0.2:53"),), (port("10.0.0.3:53"),)) is not None
+
+
+def test_a_few_frontends_are_asked_for_one_by_one_and_many_at_once() -> None:
+    few = stale_flows((port("10.0.0.2:5353"),), ())
+    assert few.listings() == (
+        ("UDP", Target("", 30053)),
+        ("UDP", Target("10.96.0.10", 53)),
+        ("UDP", Target("203.0.113.7", 53)),
+    )
+    many = stale_flows(tuple(port("10.0.0.2:5353", number=number) for number in range(53, 63)), ())
+    assert many.listings() == (("UDP", None),)

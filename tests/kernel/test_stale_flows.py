@@ -1,0 +1,91 @@
+"""Flows that lead nowhere among many thousands of others: exactly they are forgotten."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from bench.flows import BACKENDS, FRONTENDS, ends, frontend, service, stale, track
+
+from podwire.kernel import netns
+from podwire.kernel.conntrack import Conntrack, Ends, Target
+from podwire.proxy.flows import UDP_AND_TCP, flow_cleaner
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+PLACE = Path(f"/run/pwt-stale-flows-{os.getpid()}/node")
+COUNT = 30_000
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    netns.create(PLACE)
+    try:
+        track(PLACE, range(COUNT))
+        yield PLACE
+    finally:
+        netns.delete(PLACE)
+        PLACE.parent.rmdir()
+
+
+def tracked() -> set[tuple[str, Ends, Ends]]:
+    with Conntrack(PLACE) as conntrack:
+        return {(flow.protocol, flow.original, flow.reply) for flow in conntrack.flows()}
+
+
+def test_flows_to_an_endpoint_that_goes_are_forgotten_and_no_others(place: Path) -> None:
+    before = tracked()
+    assert before == {ends(number) for number in range(COUNT)}
+    forget = flow_cleaner(lambda: (), place)((service(7, BACKENDS),), (service(7, BACKENDS - 1),))
+    assert forget is not None
+    gone = {ends(number) for number in stale(COUNT, 7)}
+    assert forget() == {"IPv4": len(gone), "IPv6": 0}
+    assert before - tracked() == gone
+    assert forget() == {"IPv4": 0, "IPv6": 0}
+
+
+@pytest.mark.parametrize("changed", [3, 40])
+def test_a_few_services_and_many_are_cleaned_alike(place: Path, changed: int) -> None:
+    before = tracked()
+    services = range(100, 100 + changed)
+    forget = flow_cleaner(lambda: (), place)(
+        tuple(service(each, BACKENDS) for each in services), tuple(service(each, BACKENDS - 1) for each in services)
+    )
+    assert forget is not None
+    gone = {ends(number) for each in services for number in stale(COUNT, each)}
+    assert forget()["IPv4"] == len(gone)
+    assert before - tracked() == gone
+
+
+def test_tcp_flows_are_forgotten_on_request(place: Path) -> None:
+    before = tracked()
+    web = msgspec.structs.replace(service(7, BACKENDS), protocol="tcp")
+    forget = flow_cleaner(lambda: (), place, UDP_AND_TCP)((web,), ())
+    assert forget is not None
+    forget()
+    gone = {each for each in before if each[0] == "TCP" and each[1].dst == frontend(7)}
+    assert gone
+    assert before - tracked() == gone
+
+
+def test_flows_to_a_node_port_are_forgotten_at_the_node_s_addresses_alone(place: Path) -> None:
+    """Here an address of a Service stands for the node's, and the port is everybody's."""
+    before = tracked()
+    port = msgspec.structs.replace(service(7, BACKENDS), cluster_ip="10.97.0.1", node_port=53)
+    forget = flow_cleaner(lambda: (frontend(8),), place)((port,), ())
+    assert forget is not None
+    forget()
+    gone = {each for each in before if each[0] == "UDP" and each[1].dst == frontend(8)}
+    assert before - tracked() == gone
+
+
+def test_what_the_kernel_is_asked_for(place: Path) -> None:
+    with Conntrack(place) as conntrack:
+        to_it = conntrack.flows(protocol="UDP", target=Target(frontend(5), 53))
+        assert {flow.original.dst for flow in to_it} == {frontend(5)}
+        assert len(to_it) == len([n for n in range(5, COUNT, FRONTENDS) if ends(n)[0] == "UDP"])
+        assert conntrack.flows(protocol="UDP", target=Target(frontend(5), 54)) == []
+        assert conntrack.flows(protocol="UDP", target=Target("fd00::1", 53)) == []
+        anywhere = conntrack.flows(protocol="TCP", target=Target("", 53))
+        assert len(anywhere) == len([n for n in range(COUNT) if ends(n)[0] == "TCP"])
