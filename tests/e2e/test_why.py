@@ -184,6 +184,7 @@ def mode(world: Cluster, request: pytest.FixtureRequest) -> str:
         return {node["metadata"]["annotations"].get("podwire.io/proxy") for node in nodes} == {wanted}
 
     eventually(in_force)
+    eventually(lambda: why("client", "203.0.113.8:80")["hops"][0].get("service"))
     return wanted
 
 
@@ -253,7 +254,6 @@ def addresses(world: Cluster, pod: str) -> set[str]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(row.words))
 def test_what_is_stated_is_what_connections_get(world: Cluster, mode: str, row: Row) -> None:
-    eventually(lambda: why("client", "203.0.113.8:80")["hops"][0].get("service"))
     check(world, row, mode)
 
 

@@ -32,6 +32,8 @@ from podwire.trace.answer import Answer
 T = TypeVar("T")
 
 _SETTINGS = "kube-system/podwire-config"
+_AGAIN_S = 0.3
+"""How long a difference must last: objects that change this moment are in the kernel some milliseconds later."""
 _HELP = """Explain what becomes of a connection to a Service.
 
 Says which node decides, which Service and which rule match, which endpoints may get the connection and why the others
@@ -229,7 +231,11 @@ async def _ask(asked: Asked, client: Client, known: Callable[[str], Known], requ
     objects = Server(client)
     settings = await _settings(client)
     question = await pose(asked, objects)
-    return await answer(question, objects, Nodes(known, settings, planned=request.planned, mode=request.mode))
+    found = await answer(question, objects, Nodes(known, settings, planned=request.planned, mode=request.mode))
+    if not any(hop.drift for hop in found.hops):
+        return found
+    await client.clock.sleep(_AGAIN_S)
+    return await answer(question, objects, Nodes(known, settings, mode=request.mode))
 
 
 async def _settings(client: Client) -> Mapping[str, str]:

@@ -37,7 +37,8 @@ def _hop(hop: Hop) -> Iterator[str]:
         word = "masqueraded" if hop.snat.masqueraded else "kept"
         yield _line("source", f"{word}: {hop.snat.message}")
     if hop.affinity is not None:
-        yield _line("affinity", f"ClientIP, {hop.affinity.timeout_seconds} s; {_remembered(hop.affinity.entries)}")
+        kept = f"ClientIP, an endpoint is kept for {hop.affinity.timeout_seconds} s"
+        yield _line("affinity", f"{kept}; {_remembered(hop.affinity.entries)}")
         yield from (_line("", entry) for entry in hop.affinity.entries)
     yield from (_line("flow", f"known, keeps its endpoint: {flow}") for flow in hop.flows)
     yield from _lists(hop)
@@ -72,7 +73,7 @@ def _line(label: str, text: str) -> str:
 
 
 def _remembered(entries: Sequence[str]) -> str:
-    return "this client is remembered:" if entries else "this client is not remembered"
+    return "this client has one:" if entries else "this client has none yet"
 
 
 def _endpoints(endpoints: Sequence[EndpointSaid]) -> Iterator[str]:

@@ -91,7 +91,7 @@ service   shop/catalog, port http 8080/TCP (ClusterIP), by its ClusterIP
 policy    internalTrafficPolicy: Cluster
 conflict  Service shop/other names the same address and port, and does not have it
 source    kept: a pod keeps its address
-affinity  ClientIP, 60 s; this client is remembered:
+affinity  ClientIP, an endpoint is kept for 60 s; this client has one:
           map affinity { 10.244.1.2 : 1 }
 flow      known, keeps its endpoint: from port 4 to 10.244.0.3 port 3000
 
