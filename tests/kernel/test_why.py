@@ -14,6 +14,7 @@ from podwire.kernel import netns, recent
 from podwire.proxy.registry import open_dataplane
 from podwire.proxy.why.hop import View, explain_hop
 from podwire.testing.servicecases import NODE, Case
+from podwire.trace.answer import Step
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -91,3 +92,40 @@ def test_lists_of_clients_are_read_with_their_ages(place: Path) -> None:
     found = recent.read(place)
     assert {name: list(seen) for name, seen in found.items()} == {"four": ["192.0.2.7"], "six": ["2001:db8::7"]}
     assert all(0.25 <= age < 60 for seen in found.values() for age in seen.values())
+
+
+def test_rules_are_told_as_nft_lists_them(place: Path) -> None:
+    listed, steps = told(place, "nftables", "nft", "list", "ruleset")
+    lines = {line.strip().removeprefix("elements = { ").removesuffix(" }").rstrip(",") for line in listed}
+    sets = {line.strip().removesuffix(" {") for line in listed}
+    for step in steps:
+        assert step.rule in lines
+        for element in step.elements:
+            name, _, text = element.partition(" { ")
+            assert name in sets
+            assert text.removesuffix(" }") in lines
+
+
+def test_rules_are_told_as_iptables_save_prints_them(place: Path) -> None:
+    listed, steps = told(place, "iptables", "iptables-save")
+    for step in steps:
+        assert f"-A {step.where.rpartition(' ')[2]} {step.rule}" in listed
+
+
+def told(place: Path, mode: str, *command: str) -> tuple[set[str], list[Step]]:
+    """What a program lists, and the steps of packets through the same rules."""
+    steps: list[Step] = []
+    case = next(case for case in CASES if case.name == "externalTrafficPolicy Local")
+    plane = open_dataplane(mode, NODE, place)
+    try:
+        plane.load(case.resolved(), case.node)
+        here = view(case, mode, place)
+        for packet in case.packets:
+            steps += explain_hop(traced(packet), backed(case), here)[0].steps
+        with netns.inside(place):
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+    finally:
+        plane.remove()
+        plane.close()
+    assert len(steps) > 2 * len(case.packets)
+    return set(done.stdout.splitlines()), steps
