@@ -8,14 +8,15 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from tests.kernel.planes import opened
-from tests.kernel.serviceworld import PODS, Collection, World, inside, path, until
+from tests.kernel.serviceworld import PODS, Collection, World, inside, path
 
 from podwire.kernel import netns
 from podwire.model import service as api
@@ -46,6 +47,14 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
 def case(endpoints: list[dict[str, Any]], **spec: Any) -> Case:
     service = {"name": "web", "clusterIP": "10.96.0.10", "ports": [{"port": 80}], **spec}
     return parse_case({"name": "web", "services": [service], "endpoints": {"web": endpoints}, "packets": []})
+
+
+async def becomes(wanted: str, ask: Callable[[], str], seconds: float = 15.0) -> None:
+    """Asks until it is as wanted, while the proxy works on."""
+    deadline = time.monotonic() + seconds
+    while (found := await asyncio.to_thread(ask)) != wanted:
+        assert time.monotonic() < deadline, f"{found!r} in place of {wanted!r}"
+        await asyncio.sleep(0.01)
 
 
 class Api:
@@ -141,7 +150,7 @@ def test_a_udp_client_with_one_socket_finds_the_endpoint_of_the_moment(
                     (({"pod": "two"},), 8080, "two:8080"),
                 ):
                     sources.apply(at(*endpoints, number=number))
-                    await until(lambda wanted=wanted: talker.ask() == wanted)
+                    await becomes(wanted, talker.ask)
 
     asyncio.run(scenario())
 
@@ -176,7 +185,7 @@ def test_an_endpoint_that_moves_to_another_slice_is_never_missed(world: World, p
     async def scenario() -> None:
         async with following(plane) as sources:
             sources.apply(at(True, False))
-            await until(lambda: world.connect("far", "10.96.0.10", 80)[0] == "one")
+            await becomes("one", lambda: world.connect("far", "10.96.0.10", 80)[0])
             with Connecting(world, "far", "10.96.0.10", 80) as client:
                 for _ in range(8):
                     for first, second in ((True, True), (False, True), (True, True), (True, False)):
@@ -213,7 +222,7 @@ def test_policies_ranges_and_labels_are_followed(world: World, plane: Any) -> No
                 ({}, "vip node balancer"),
             ):
                 sources.apply(case(both, **(balanced | spec)))
-                await until(lambda wanted=wanted: seen() == wanted, 8.0)
+                await becomes(wanted, seen)
 
     asyncio.run(scenario())
 
@@ -231,15 +240,15 @@ def test_an_endpoint_that_becomes_ready_or_goes_is_followed(world: World, plane:
     async def scenario() -> None:
         async with following(plane) as sources:
             sources.apply(case([{"pod": "two", "ready": False, "serving": False}]))
-            await until(lambda: at("10.96.0.10") == "refused")
+            await becomes("refused", lambda: at("10.96.0.10"))
             sources.apply(ready)
-            await until(lambda: at("10.96.0.10") == "two")
+            await becomes("two", lambda: at("10.96.0.10"))
             sources.apply(case([]))
-            await until(lambda: at("10.96.0.10") == "refused")
+            await becomes("refused", lambda: at("10.96.0.10"))
             sources.services.put("default/web", None)
             sources.services.put("default/web", again)
             sources.apply(ready, services=False)
-            await until(lambda: at("10.96.0.20") == "two")
+            await becomes("two", lambda: at("10.96.0.20"))
             assert at("10.96.0.10") == "dropped"
 
     asyncio.run(scenario())
