@@ -88,6 +88,7 @@ class PortCompiler:
         self._layout = layout
         self._parse = data_type(layout.address).parse
         self._masquerade = layout.facts.masquerade_mark
+        self._shortcut = "shortcut" if layout.facts.masquerade_all else "cluster"
         self.marks = Marks(self._masquerade)
 
     def compile(self, placed: Placed, owned: frozenset[Frontend]) -> Compiled:
@@ -178,7 +179,7 @@ class PortCompiler:
         if not port.has_endpoints:
             self._unreachable(out, port, frontend, drop=False)
             return
-        kind = "cluster" if port.external_local else "external"
+        kind = self._shortcut if port.external_local else "external"
         if placed.cluster.endpoints:
             shape = Shape(kind, placed.cluster.capacity, frontend.node_port, port.affinity_s)
             self._serve(out, (frontend, port, shape), placed.cluster)

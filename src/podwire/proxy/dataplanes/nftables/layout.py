@@ -13,8 +13,10 @@ port. The *kinds* are the rows of Kubernetes' table of source translation:
 ==========  ======================================  ================================================
 kind        used for                                masquerade
 ==========  ======================================  ================================================
-cluster     cluster addresses; short cut of pods    sources that are not pods
-            and this node to Local frontends
+cluster     cluster addresses; short cut of pods    sources that are not pods; with
+            and this node to Local frontends        ``masquerade_all`` every source
+shortcut    that short cut, with                    sources that are not pods
+            ``masquerade_all``
 external    frontends from outside, policy Cluster  every source
 local       frontends from outside, policy Local,   never
             for sources outside
@@ -68,7 +70,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, order=True):
     """What tells one shared chain from another."""
 
     kind: str
-    """cluster, external or local."""
+    """cluster, shortcut, external or local."""
     capacity: int
     """Slots to draw from."""
     node_port: bool = False
@@ -253,7 +255,7 @@ class Layout:
         mark = f"meta mark set meta mark | {self._mark}"
         if kind == "external" or (kind == "cluster" and self.facts.masquerade_all):
             return mark
-        if kind == "cluster" and self._no_pod:
+        if kind in ("cluster", "shortcut") and self._no_pod:
             return f"{self._no_pod} {mark}"
         return ""
 
