@@ -2,6 +2,9 @@
 
 Both are compared with what the object says already, so an idle agent writes nothing. ``NetworkUnavailable`` is
 the condition that keeps the scheduler away (by its taint) until somebody has made the network; nobody else clears it.
+
+An agent in kube-proxy's place may have kube-proxy's role, which does not write to Nodes: then the Node says nothing,
+and the API is not asked again and again.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +19,7 @@ from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import rfc3339
 
 _CONDITION = "NetworkUnavailable"
+_FORBIDDEN = 403
 
 
 class Announcer:
@@ -27,19 +31,21 @@ class Announcer:
         self._nodes = nodes
         self._log = Log("agent")
         self._refused = ""
+        self._forbidden = False
         self._written: dict[str, str] = {}
         """What was written last: the copy of the Node may be older than that."""
 
     async def insist(self, annotations: Mapping[str, str]) -> None:
-        """Makes the Node say it, trying until it does."""
+        """Makes the Node say it, trying until it does or the API says that this agent may not."""
         backoff = Backoff(0.2, 10.0)
-        while not await self.announce(annotations):
+        while not await self.announce(annotations) and not self._forbidden:
             await self._client.clock.sleep(backoff.next_delay_s())
 
     async def announce(self, annotations: Mapping[str, str], *, network: bool = False) -> bool:
         """Makes the Node say it, and with ``network`` that its network is there; whether it does now."""
         node = self._nodes().get(self._node)
         if node is None:
+            self._forbidden = False
             return False
         try:
             have = node.metadata.annotations
@@ -63,8 +69,9 @@ class Announcer:
             if str(failure) != self._refused:
                 self._log.warning("cannot write to the Node", node=self._node, problem=failure)
             self._refused = str(failure)
+            self._forbidden = isinstance(failure, ApiError) and failure.code == _FORBIDDEN
             return False
-        self._refused = ""
+        self._refused, self._forbidden = "", False
         return True
 
     def _condition(self) -> dict[str, Any]:

@@ -27,18 +27,29 @@ from podwire.proxy.settings import parse_settings, paths
 API_VERSION, KIND = "kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration"
 
 _PORTS = {"healthzBindAddress": 10256, "metricsBindAddress": 10249}
+_OF_IPV6 = {"healthzBindAddress": "::", "metricsBindAddress": "::1"}
+"""Where pages are answered on a node whose ``bindAddress`` is one of IPv6."""
 _MODES = ("", "iptables", "ipvs", "nftables")
 _SECTIONS = {"": "iptables", "ipvs": "iptables"}
 """The section of a mode where it has no settings of masquerade of its own."""
 _EVERYWHERE = ["0.0.0.0/0", "::/0"]
 _GATE = "featureGates.AllowServiceExternalIPs"
 _READ = frozenset(
-    ("apiVersion", "kind", "mode", "clusterCIDR", "hostnameOverride", "clientConnection.kubeconfig", _GATE, *_PORTS)
+    (
+        "apiVersion",
+        "kind",
+        "mode",
+        "clusterCIDR",
+        "hostnameOverride",
+        "bindAddress",
+        "clientConnection.kubeconfig",
+        _GATE,
+        *_PORTS,
+    )
 )
 _PERIODS = ("syncPeriod", "minSyncPeriod")
 _WITHOUT_MEANING = frozenset(
     (
-        "bindAddress",
         "bindAddressHardFail",
         "configSyncPeriod",
         "enableProfiling",
@@ -53,7 +64,7 @@ _WITHOUT_MEANING = frozenset(
 _FOREIGN = ("featureGates", "logging", "winkernel")
 """Sections of which nothing else is read."""
 _UNSAID: tuple[Any, ...] = (None, "", [], {})
-_ZERO: tuple[Any, ...] = (*_UNSAID, False, 0, "0s")
+_ZERO: tuple[Any, ...] = (*_UNSAID, False, 0, "0", "0s")
 
 
 class Replacement(msgspec.Struct, frozen=True):
@@ -120,9 +131,9 @@ def _proxy(fields: Mapping[str, Any], source: str) -> tuple[dict[str, Any], tupl
             without_meaning += [path] * (value not in _ZERO)
         elif path not in _READ:
             raise ConfigError(source, path, f"is not a field of {KIND}")
-    for path, port in _PORTS.items():
-        if path in fields:
-            found[path] = _with_port(str(fields[path]), port)
+    usual = _OF_IPV6 if ":" in str(fields.get("bindAddress", "")) else {}
+    for path, text in {**usual, **{path: str(fields[path]) for path in _PORTS if path in fields}}.items():
+        found[path] = _with_port(text, _PORTS[path])
     if _GATE in fields:
         found["allowExternalIPs"] = fields[_GATE]
     return found, tuple(without_meaning)

@@ -55,7 +55,7 @@ def test_what_kubeadm_writes() -> None:
     assert config.kubeconfig == "/var/lib/kube-proxy/kubeconfig.conf"
     assert config.cluster_cidrs == ("10.244.0.0/16", "fd44::/48")
     assert parse_settings(config.proxy) == ProxySettings(node_port_addresses=("0.0.0.0/0", "::/0"))
-    assert {name for name in found.without_meaning if not name.startswith("logging.")} == {"bindAddress"}
+    assert found.without_meaning == ()
 
 
 def test_what_has_the_same_name_is_taken() -> None:
@@ -117,6 +117,13 @@ def test_what_the_modes_alone_are_told() -> None:
 
 def test_the_metrics_have_another_port() -> None:
     assert settings("metricsBindAddress: 0.0.0.0").metrics == ("0.0.0.0", 10249)
+
+
+def test_on_a_node_of_ipv6_pages_are_answered_there() -> None:
+    found = settings("bindAddress: '::'\nmetricsBindAddress: 127.0.0.1")
+    assert (found.healthz, found.metrics) == (("::", 10256), ("127.0.0.1", 10249))
+    assert settings("bindAddress: fd00::1").metrics == ("::1", 10249)
+    assert settings("bindAddress: 0.0.0.0").healthz == ("0.0.0.0", 10256)
 
 
 def test_names_and_gates() -> None:
