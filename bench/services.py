@@ -1,11 +1,11 @@
 """Service programming by nftables: cold load, restart, one changed endpoint, by the number of Services and endpoints.
 
 Each run works in a process and a network namespace of its own. CPU is user and system time of this process, which
-includes the kernel's work for it; a change is the median of 200 (50 with many endpoints) and includes resolving the
-Service again. A restart reads the kernel and has nothing to write. "Memory" is what the process has in the end more
-than before it made the objects, resolved Services and rules. Beside it nft(8) loads the same rules from the text of a
-file, and adds and deletes one element of the same map. Anybody who listens to rule changes on the machine, in any
-namespace, makes loads dearer: the kernel then makes a message for each element.
+includes the kernel's work for it; a change is the median of 200 (50 with many endpoints, and of Services that come and
+go) and includes resolving the Service again. A restart reads the kernel and has nothing to write. "Memory" is what the
+process has in the end more than before it made the objects, resolved Services and rules. Beside it nft(8) loads the
+same rules from the text of a file, and adds and deletes one element of the same map. Anybody who listens to rule
+changes on the machine, in any namespace, makes loads dearer: the kernel then makes a message for each element.
 
     sudo python -m bench.services [--quick]
 """
@@ -123,7 +123,7 @@ def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], 
     found["cold load"], found["cold load, CPU"] = watch.wall, watch.cpu
     turns = 200 if endpoints < SLICE else 50
     for name in ("replace an endpoint", "add or remove an endpoint"):
-        walls, cpus, touched = [], [], set()
+        walls, touched = [], set()
         for step in range(turns):
             number, round_ = step * 7 % count + 1, step // count
             size, generation = (endpoints, 100 + round_) if name[0] == "r" else (endpoints + 1 - round_ % 2, 0)
@@ -131,11 +131,18 @@ def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], 
             with Stopwatch() as watch:
                 plane.update({f"bench/service-{number}": resolved(number, size, generation)})
             walls.append(watch.wall)
-            cpus.append(watch.cpu)
-        found[name], found[f"{name}, CPU"] = statistics.median(walls), statistics.median(cpus)
+        found[name] = statistics.median(walls)
         plane.update({key: services[key] for key in touched})
     memory.settle()
-    found["memory"] = resident_mb(os.getpid())[0] - before
+    found["memory"] = max(0.0, resident_mb(os.getpid())[0] - before)
+    for name in ("a Service comes", "a Service goes"):
+        walls = []
+        for number in range(count + 1, count + 51):
+            with Stopwatch() as watch:
+                ports = resolved(number, endpoints) if name == "a Service comes" else ()
+                plane.update({f"bench/service-{number}": ports})
+            walls.append(watch.wall)
+        found[name] = statistics.median(walls)
     plane.load(services)
     tables = plane.desired()
     plane.close()
