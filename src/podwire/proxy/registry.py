@@ -14,9 +14,10 @@ DATAPLANES = {
     "nftables": "podwire.proxy.dataplanes.nftables.dataplane:NftablesDataPlane",
     "iptables": "podwire.proxy.dataplanes.iptables.dataplane:IptablesDataPlane",
     "ipvs": "podwire.proxy.dataplanes.ipvs.dataplane:IpvsDataPlane",
+    "userspace": "podwire.proxy.dataplanes.userspace.dataplane:UserspaceDataPlane",
 }
 
-FEATURES = {"nftables": "nftables", "ipvs": "ip_vs"}
+FEATURES = {"nftables": "nftables", "ipvs": "ip_vs", "userspace": "nftables"}
 """The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
 
 

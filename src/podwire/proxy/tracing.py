@@ -17,6 +17,7 @@ MODULES: Mapping[str, str] = {
     "nftables": "podwire.proxy.dataplanes.nftables.tracing",
     "iptables": "podwire.proxy.dataplanes.iptables.tracing",
     "ipvs": "podwire.proxy.dataplanes.ipvs.tracing",
+    "userspace": "podwire.proxy.dataplanes.userspace.tracing",
 }
 
 

@@ -14,6 +14,7 @@ caller was told the process's number.
 
 import asyncio
 import ctypes
+import errno
 import fcntl
 import io
 import os
@@ -254,6 +255,25 @@ def call(
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def spawn_apart(argv: Sequence[str], fds: Sequence[int] = ()) -> None:
+    """Starts a program in a session of its own, which outlives this process, with ``fds`` as descriptors 3, 4, 5 ...
+
+    The program is to fork once and to let its first process end, which is awaited here. It is in the network namespace
+    of the calling thread.
+
+    Raises: OSError when it cannot be started, or ends with a failure.
+    """
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD) for fd in fds]
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, fd, _FIRST_PASSED_FD + offset) for offset, fd in enumerate(high)]
+        pid = os.posix_spawn(argv[0], list(argv), os.environ, file_actions=actions, setsid=True)
+    finally:
+        for fd in high:
+            os.close(fd)
+    if os.waitpid(pid, 0)[1] != 0:
+        raise OSError(errno.ECHILD, f"{' '.join(argv)} did not start")
 
 
 def _feed(pipe: io.FileIO, text: bytes, pidfd: int, deadline: float) -> bool:

@@ -4,6 +4,7 @@ Every proxy data plane runs every case, through the tracer and as real packets. 
 fixed: see the head of ``policies.yaml``. A case may replace facts of the node by ``node``.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,18 @@ _NODE_OF = {"one": "n1", "two": "n1", "far": "n2", "node": "n1"}
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data plane does otherwise because Kubernetes' own does, and why."""
+    """What a data plane does otherwise because Kubernetes' own does, and why.
+
+    With ``seen`` alone the packet gets where it gets elsewhere, from another source.
+    """
 
     refused: bool = False
     dropped: bool = False
     reaches: tuple[str, ...] = ()
     seen: str = ""
     because: str
+    protocol: str = ""
+    """What it is about, of what is otherwise everywhere; empty: all of them."""
 
 
 class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
@@ -57,18 +63,20 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
     """It goes on to where it was sent."""
     seen: str = ""
     """client or node; empty: either."""
+    bound: str = ""
+    """The address that the source uses of those it has; empty: its usual one."""
     differs: dict[str, Difference] = {}
     """By the name of the data plane."""
 
     def by(self, plane: str) -> "Packet":
         """What must become of it in a data plane."""
-    bound: str = ""
-    """The address that the source uses of those it has; empty: its usual one."""
         other = self.differs.get(plane)
         if other is None:
             return self
         if other.reaches:
             return msgspec.structs.replace(self, refused=False, dropped=False, reaches=other.reaches, seen=other.seen)
+        if other.seen:
+            return msgspec.structs.replace(self, seen=other.seen)
         return Packet(
             source=self.source,
             target=self.target,
@@ -90,6 +98,8 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
     @property
     def client(self) -> str:
         """The source's address in the family of the target; the loopback address for a target there."""
+        if self.bound:
+            return self.bound
         if self.address.startswith("127."):
             return "127.0.0.1"
         return ADDRESSES[self.source][":" in self.address]
@@ -97,8 +107,6 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
     def __str__(self) -> str:
         return f"{self.source} to {self.target}/{self.protocol}"
 
-        if self.bound:
-            return self.bound
 
 class Case(msgspec.Struct, frozen=True):
     """A set of Services and packets."""
@@ -124,8 +132,29 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def read_cases(path: Path) -> tuple[Case, ...]:
-    """The cases of one file in their order."""
-    return tuple(parse_case(document) for document in yaml.safe_load(path.read_text()))
+    """The cases of one file in their order.
+
+    What a data plane does otherwise with every packet that reaches an endpoint stands in ``differences.yaml`` there.
+    """
+    beside = yaml.safe_load(path.with_name("differences.yaml").read_text())
+    everywhere = msgspec.convert(beside, dict[str, tuple[Difference, ...]])
+    cases = (parse_case(document) for document in yaml.safe_load(path.read_text()))
+    return tuple(_with_differences(case, everywhere) for case in cases)
+
+
+def _with_differences(case: Case, everywhere: Mapping[str, tuple[Difference, ...]]) -> Case:
+    packets = tuple(_with_difference(packet, everywhere) for packet in case.packets)
+    return msgspec.structs.replace(case, packets=packets)
+
+
+def _with_difference(packet: Packet, everywhere: Mapping[str, tuple[Difference, ...]]) -> Packet:
+    if not packet.reaches and not packet.sticky:
+        return packet
+    found = {
+        plane: next(each for each in differences if each.protocol in ("", packet.protocol))
+        for plane, differences in everywhere.items()
+    }
+    return msgspec.structs.replace(packet, differs=found | packet.differs)
 
 
 def parse_case(document: dict[str, Any]) -> Case:

@@ -39,6 +39,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return address in self.addresses or address.startswith("127.") or address == "::1"
 
 
+RELAY = "relay"
+"""Where a step is, instead of a hook, that a process of podwire's takes with a connection of its own."""
+
+
 class Step(msgspec.Struct, frozen=True):
     """One rule that matched, or a policy that decided."""
 

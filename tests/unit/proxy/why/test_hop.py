@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from podwire.proxy.dataplanes.userspace.tracing import Tracer as RelayTracer
 from podwire.proxy.servicemap import Endpoint
 from podwire.proxy.tracing import MODULES, Tracing, open_tracing
 from podwire.proxy.why.hop import Backed, View, explain_hop
@@ -168,7 +169,7 @@ def test_a_remembered_client_is_no_drift(mode: str) -> None:
     case = case_named("session affinity")
     here = view(case, mode)
     tracer = tracing(mode).planned(case.resolved(), case.node, MACHINE)
-    assert isinstance(tracer, NftTracer | IptablesTracer)
+    assert isinstance(tracer, NftTracer | IptablesTracer | RelayTracer)
     packet = traced(case.packets[0])
     reached = tracer.trace(packet, [1]).packet.destination
     hop, _ = explain_hop(packet, backed(case), msgspec.structs.replace(here, held=tracer))

@@ -1,0 +1,1 @@
+"""Services by a process: a redirect rule leads to it, it chooses an endpoint and copies bytes."""

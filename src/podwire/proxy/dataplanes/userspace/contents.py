@@ -1,0 +1,243 @@
+"""The elements of one family and the relay's pools: what each Service puts in, and the change when it changes (pure).
+
+A Service port has one pool for each of its endpoint lists that some frontend uses: ``cluster`` for all endpoints,
+``local`` for those of this node. Pools come first, because an element names the port that the relay listens on
+(:func:`pools`), then the elements (:meth:`Contents.change`). A frontend whose pool has no port is refused.
+
+A cluster address that several ports share is counted. A frontend can belong to one Service only, the first that
+claims it. SCTP is not relayed: what comes for such a port is refused.
+"""
+
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
+
+import msgspec
+
+from podwire.proxy.claims import Claims
+from podwire.proxy.dataplanes.userspace.layout import TABLE, Layout
+from podwire.proxy.dataplanes.userspace.orders import Pool
+from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.state.nft import Element, Set, Table
+from podwire.state.nft_diff import AddElements, DeleteElements, Operation, Transaction
+from podwire.state.nft_rules import Verdict
+from podwire.state.nft_types import data_type, pack
+
+Elements = dict[tuple[str, bytes], Element]
+"""Elements by their set and key."""
+
+RELAYED = ("tcp", "udp")
+_REFUSE = Verdict("goto", "refuse")
+_DROP = Verdict("drop")
+
+
+def pool_key(port: ServicePort, endpoints: str) -> str:
+    """The key of the pool for ``cluster`` or ``local`` endpoints of a port."""
+    return f"{port.family} {port.key} {endpoints}"
+
+
+def pools(ports: Iterable[ServicePort], layout: Layout) -> tuple[Pool, ...]:
+    """The pools that these ports of one family need."""
+    address = layout.relay_address
+    if not address:
+        return ()
+    return tuple(
+        Pool(
+            key=pool_key(port, name),
+            protocol=port.protocol,
+            address=address,
+            endpoints=tuple((endpoint.address, endpoint.port) for endpoint in endpoints),
+            serving=port.serving if port.protocol == "udp" else frozenset(),
+            affinity_s=port.affinity_s,
+            mark=layout.facts.masquerade_mark,
+        )
+        for port in ports
+        if port.protocol in RELAYED
+        for name, endpoints in _lists(port).items()
+        if endpoints
+    )
+
+
+def _lists(port: ServicePort) -> dict[str, tuple[Endpoint, ...]]:
+    """The endpoint lists that frontends of a port use."""
+    outside = bool(port.node_port or port.external_ips or port.load_balancer_ips)
+    used: dict[str, tuple[Endpoint, ...]] = {}
+    if not port.internal_local or outside:
+        used["cluster"] = port.cluster_endpoints
+    if port.internal_local or (outside and port.external_local):
+        used["local"] = port.local_endpoints
+    return used
+
+
+class Frontend(msgspec.Struct, frozen=True, gc=False):
+    """One way in: the bytes of its key, and whether it is a node port."""
+
+    key: bytes
+    node_port: bool
+
+    @property
+    def kind(self) -> str:
+        """What the names of its sets end in."""
+        return "node-ports" if self.node_port else "services"
+
+
+class _Compiler:
+    """Compiles ports to elements."""
+
+    def __init__(self, layout: Layout, ports: Mapping[str, int]) -> None:
+        self._layout = layout
+        self._ports = ports
+        self._types = (layout.address, "inet_proto", "inet_service")
+
+    def frontend(self, address: str, port: ServicePort) -> Frontend:
+        return Frontend(pack(self._types, (address, port.protocol, str(port.port))), False)
+
+    def external(self, port: ServicePort) -> tuple[Frontend, ...]:
+        """Everything that is reached from outside."""
+        addresses = dict.fromkeys((*port.external_ips, *port.load_balancer_ips))
+        found = [self.frontend(address, port) for address in addresses]
+        if port.node_port:
+            key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
+            found.append(Frontend(key, True))
+        return tuple(found)
+
+    def frontends(self, port: ServicePort) -> tuple[Frontend, ...]:
+        return (self.frontend(port.cluster_ip, port), *self.external(port))
+
+    def compile(self, port: ServicePort, owned: frozenset[Frontend]) -> Elements:
+        """The elements of a port that its ``owned`` frontends need."""
+        out: Elements = {("cluster-ips", data_type(self._layout.address).parse(port.cluster_ip)): Element()}
+        for frontend in owned.intersection(self.frontends(port)):
+            if port.protocol not in RELAYED:
+                self._refuse(out, port, frontend, drop=False)
+            elif frontend == self.frontend(port.cluster_ip, port):
+                self._internal(out, port, frontend)
+            else:
+                self._external(out, port, frontend)
+        self._guards(out, port, owned)
+        for endpoints in _lists(port):
+            number = self._ports.get(pool_key(port, endpoints))
+            if number:
+                place = (self._layout.relay_address, port.protocol, str(number))
+                out["relay", pack(self._types, place)] = Element(comment=port.name)
+        return out
+
+    def _internal(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
+        if port.internal_endpoints:
+            self._lead(out, port, frontend, "local" if port.internal_local else "cluster")
+        else:
+            self._refuse(out, port, frontend, drop=port.has_endpoints)
+
+    def _external(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
+        if not port.has_endpoints:
+            self._refuse(out, port, frontend, drop=False)
+            return
+        if port.cluster_endpoints:
+            self._lead(out, port, frontend, "cluster")
+        if port.external_local and port.local_endpoints:
+            self._lead(out, port, frontend, "local", "local-")
+        elif port.external_local:
+            out[f"not-local-{frontend.kind}", frontend.key] = Element(comment=port.name)
+
+    def _refuse(self, out: Elements, port: ServicePort, frontend: Frontend, *, drop: bool) -> None:
+        element = Element(verdict=_DROP if drop else _REFUSE, comment=port.name)
+        out[f"refused-{frontend.kind}", frontend.key] = element
+
+    def _lead(self, out: Elements, port: ServicePort, frontend: Frontend, endpoints: str, prefix: str = "") -> None:
+        number = self._ports.get(pool_key(port, endpoints))
+        if not number:
+            self._refuse(out, port, frontend, drop=False)
+            return
+        target = pack((self._layout.address, "inet_service"), (self._layout.relay_address, str(number)))
+        out[prefix + frontend.kind, frontend.key] = Element(target, comment=port.name)
+
+    def _guards(self, out: Elements, port: ServicePort, owned: frozenset[Frontend]) -> None:
+        if port.source_ranges:
+            for frontend in owned.intersection(self.frontend(address, port) for address in port.load_balancer_ips):
+                self._guard(out, port, frontend)
+
+    def _guard(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
+        out["guarded-services", frontend.key] = Element()
+        ranges = list(port.source_ranges)
+        own = [a for a in self._layout.facts.addresses if (":" in a) == (self._layout.family == "ip6")]
+        if any(_contains(text, address) for text in ranges for address in own):
+            ranges.extend(port.load_balancer_ips)
+        for text in ranges:
+            network = ip_network(text)
+            first, last = network.network_address.packed, network.broadcast_address.packed
+            out["guarded-sources", frontend.key + first] = Element(end=frontend.key + last)
+
+
+def _contains(network: str, address: str) -> bool:
+    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
+
+
+class Contents:
+    """All elements of one family; ``ports`` has the relay's port of each pool and is the caller's to keep current."""
+
+    def __init__(self, layout: Layout, ports: Mapping[str, int]) -> None:
+        self.layout = layout
+        self._compiler = _Compiler(layout, ports)
+        self._declared: dict[str, Set] = {each.name: each for each in layout.sets()}
+        self._held: dict[str, dict[bytes, Element]] = {}
+        self._counts: dict[tuple[str, bytes], int] = {}
+        self._claims: Claims[Frontend] = Claims()
+        self._services: dict[str, tuple[tuple[ServicePort, ...], Elements]] = {}
+
+    def table(self) -> Table:
+        """The whole desired table."""
+        return self.layout.table(self._held)
+
+    def conflicts(self) -> tuple[str, ...]:
+        """Services that wait for a frontend which another one holds."""
+        return self._claims.waiting()
+
+    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
+        """Takes over new ports of Services (of this family) and returns what to commit."""
+        before: Elements = {}
+        touched: Elements = {}
+        todo = dict(changed)
+        while todo:
+            for service, ports in todo.items():
+                self._replace(service, ports, before, touched)
+            todo = {loser: self._services[loser][0] for loser in self._claims.released() if loser in self._services}
+        return self._transaction(before, touched)
+
+    def _replace(self, service: str, ports: tuple[ServicePort, ...], before: Elements, touched: Elements) -> None:
+        _, old = self._services.pop(service, ((), {}))
+        wanted = frozenset(frontend for port in ports for frontend in self._compiler.frontends(port))
+        owned = self._claims.claim(service, wanted)
+        new: Elements = {}
+        for port in ports:
+            new |= self._compiler.compile(port, owned)
+        if ports:
+            self._services[service] = (ports, new)
+        for place in old.keys() | new.keys():
+            name, key = place
+            held = self._held.setdefault(name, {})
+            if place not in touched and key in held:
+                before[place] = held[key]
+            touched[place] = Element()
+            self._counts[place] = self._counts.get(place, 0) + (place in new) - (place in old)
+            if place in new:
+                held[key] = new[place]
+            elif not self._counts[place]:
+                del held[key]
+            if not self._counts[place]:
+                del self._counts[place]
+
+    def _transaction(self, before: Elements, touched: Elements) -> Transaction:
+        """From what the touched places held to what they hold."""
+        removed: dict[str, dict[bytes, Element]] = {}
+        added: dict[str, dict[bytes, Element]] = {}
+        for place in touched:
+            name, key = place
+            old, new = before.get(place), self._held[name].get(key)
+            if old == new:
+                continue
+            if old is not None:
+                removed.setdefault(name, {})[key] = old
+            if new is not None:
+                added.setdefault(name, {})[key] = new
+        operations: list[Operation] = [DeleteElements(self._declared[n], e) for n, e in removed.items()]
+        operations += [AddElements(self._declared[n], e) for n, e in added.items()]
+        return Transaction(self.layout.family, TABLE, tuple(operations))

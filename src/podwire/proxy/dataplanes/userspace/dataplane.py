@@ -1,0 +1,255 @@
+"""The ``userspace`` data plane: keeps the relay's pools and both families' tables equal to the resolved Services.
+
+1. The relay listens before a rule leads to it, and is told to leave off after the last rule is gone, so no connection
+meets a closed port. 2. ``load`` compares with what relay and kernel hold: a restart with nothing changed writes
+nothing, to neither. 3. An update that only changes endpoints is one message to the relay, no transaction. 4. The relay
+is a process of its own (:mod:`.process`), which outlives the agent; when it is gone, ``heal`` starts another and leads
+the rules there. 5. ``remove`` takes the rules away; the relay serves its connections to their end and ends then.
+6. On a kernel without NAT for IPv6, IPv4 Services are served all the same.
+"""
+
+import contextlib
+import select
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel.nft import Nft
+from podwire.kernel.nft_socket import NftMonitor
+from podwire.proxy.dataplanes.userspace.contents import Contents, pools
+from podwire.proxy.dataplanes.userspace.layout import TABLE, Layout
+from podwire.proxy.dataplanes.userspace.link import Link
+from podwire.proxy.dataplanes.userspace.orders import Arranged, Pool, Retire, State
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.state.nft import Table
+from podwire.state.nft_diff import Transaction, diff, removal
+
+FAMILIES = ("ip", "ip6")
+
+Written = tuple[Transaction | str, ...]
+"""What had to be committed for each family, and the pools of the relay that had to change."""
+
+
+class UserspaceDataPlane:
+    """Services through a relay in one network namespace (None: that of this process)."""
+
+    name = "userspace"
+    instant = False
+
+    def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
+        self._nft = Nft(netns)
+        self._monitor = NftMonitor(netns, (self._nft.port,))
+        self._link = Link(netns)
+        self._poll = select.epoll()
+        self._poll.register(self._monitor.fileno(), select.EPOLLIN)
+        self._followed = -1
+        self._lock = threading.Lock()
+        self._facts = facts
+        self._services: dict[str, tuple[ServicePort, ...]] = {}
+        self._contents: dict[str, Contents] = {}
+        self._ports: dict[str, int] = {}
+        self._pools: dict[str, Pool] = {}
+        self._missing: set[str] = set()
+        self._lost = True
+
+    def close(self) -> None:
+        """Lets go of the kernel and of the relay; traffic goes on."""
+        self._poll.close()
+        self._nft.close()
+        self._monitor.close()
+        self._link.close()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when somebody changed rules, or the relay is gone."""
+        return self._poll.fileno()
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed a table of ours since the last call, or the relay is gone."""
+        changed = self._monitor.changed()
+        with self._lock:
+            if self._followed >= 0 and self._link.lost():
+                self._unfollow()
+                self._lost = True
+                return True
+        return ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
+
+    def remove(self) -> None:
+        """Takes the tables away, then has the relay end with its last connection.
+
+        Raises: KernelError.
+        """
+        for family in FAMILIES:
+            self._nft.commit(removal(family, TABLE))
+        self._follow(False)
+        self._link.drain()
+        self._lost = True
+
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
+        """Makes relay and kernel hold exactly these Services; returns what had to change.
+
+        Raises: KernelError; the tables are as they were, or complete but for pools that cannot listen.
+        """
+        self._facts = facts or self._facts
+        self._services = {key: ports for key, ports in services.items() if ports}
+        self._lost = True
+        self._follow(False)
+        self._link.open()
+        arranged = self._arrange(self._wanted(self._services), everything=True)
+        committed = self._load_families()
+        retired = self._link.retire(Retire(tuple(self._pools), others=True))
+        self._follow(True)
+        self._lost = False
+        _check(arranged)
+        return (*committed, *arranged.changed, *retired.keys)
+
+    def _follow(self, wanted: bool) -> None:
+        """Listens to the end of the relay, or does not."""
+        with self._lock:
+            self._unfollow()
+            self._followed = self._link.fileno() if wanted else -1
+            if self._followed >= 0:
+                self._poll.register(self._followed, select.EPOLLIN)
+
+    def _unfollow(self) -> None:
+        """A link that was opened anew has left epoll by itself."""
+        if self._followed >= 0:
+            with contextlib.suppress(OSError):
+                self._poll.unregister(self._followed)
+        self._followed = -1
+
+    def _wanted(self, services: ServiceMap) -> dict[str, Pool]:
+        found: dict[str, Pool] = {}
+        for family in FAMILIES:
+            layout = Layout(family, self._facts)
+            ports = (port for each in services.values() for port in each if port.family == family)
+            found |= {pool.key: pool for pool in pools(ports, layout)}
+        return found
+
+    def _arrange(self, wanted: Mapping[str, Pool], *, everything: bool) -> Arranged:
+        """Has the relay make the pools that differ, or all of them; their ports are known then."""
+        changed = tuple(pool for key, pool in wanted.items() if everything or self._pools.get(key) != pool)
+        if not changed and not everything:
+            return Arranged({}, ())
+        arranged = self._link.arrange(changed)
+        if everything:
+            self._pools.clear()
+            self._ports.clear()
+        self._ports |= arranged.ports
+        self._pools |= {pool.key: pool for pool in changed if pool.key in arranged.ports}
+        return arranged
+
+    def _load_families(self) -> tuple[Transaction, ...]:
+        committed = []
+        for family in FAMILIES:
+            if family in self._missing:
+                continue
+            have = self._nft.read(family, TABLE)
+            contents = Contents(Layout(family, self._facts), self._ports)
+            contents.change(_family_map(self._services, family))
+            transaction = diff(have, contents.table())
+            try:
+                self._nft.commit(transaction)
+            except Unsupported:
+                if have is not None or family == FAMILIES[0]:
+                    raise
+                self._missing.add(family)
+                continue
+            self._contents[family] = contents
+            committed.append(transaction)
+        return tuple(committed)
+
+    def update(self, changed: ServiceMap) -> Written:
+        """Takes over changed Services (an empty tuple: gone); returns what had to change.
+
+        Raises: KernelError when a full load was tried as well and failed.
+        """
+        before = self._wanted({key: self._services.get(key, ()) for key in changed})
+        for key, ports in changed.items():
+            if ports:
+                self._services[key] = ports
+            else:
+                self._services.pop(key, None)
+        if self._lost:
+            return self.load(self._services)
+        try:
+            return self._update(before, changed)
+        except KernelError:
+            return self.load(self._services)
+
+    def _update(self, before: Mapping[str, Pool], changed: ServiceMap) -> Written:
+        wanted = self._wanted(changed)
+        gone = tuple(key for key in before if key not in wanted)
+        for key in gone:
+            self._ports.pop(key, None)
+            self._pools.pop(key, None)
+        arranged = self._arrange(wanted, everything=False)
+        committed = []
+        for family, contents in self._contents.items():
+            transaction = contents.change(_family_map(changed, family))
+            self._nft.commit(transaction)
+            committed.append(transaction)
+        if gone:
+            self._link.retire(Retire(gone))
+        self._follow(True)
+        _check(arranged)
+        return (*committed, *arranged.changed, *gone)
+
+    def heal(self) -> Written:
+        """Reads kernel and relay and writes what differs; returns what had to change.
+
+        Raises: KernelError.
+        """
+        if self._lost:
+            return self.load(self._services)
+        committed = []
+        for family, contents in self._contents.items():
+            transaction = diff(self._nft.read(family, TABLE), contents.table())
+            self._nft.commit(transaction)
+            committed.append(transaction)
+        return tuple(committed)
+
+    def conflicts(self) -> tuple[str, ...]:
+        """Services of which a frontend is held by another Service."""
+        return tuple(sorted({key for contents in self._contents.values() for key in contents.conflicts()}))
+
+    def desired(self) -> tuple[Table, ...]:
+        """The tables that the kernel should hold."""
+        return tuple(contents.table().canonical() for contents in tuple(self._contents.values()))
+
+    def held(self) -> tuple[Table, ...]:
+        """The tables that the kernel holds.
+
+        Raises: KernelError.
+        """
+        return tuple(table for f in FAMILIES if (table := self._nft.read(f, TABLE)) is not None)
+
+    def relay(self) -> State | None:
+        """How the relay is, None when there is none.
+
+        Raises: KernelError.
+        """
+        return self._link.state()
+
+
+def clear(netns: Path | str | None = None) -> bool:
+    """Takes away what an earlier data plane of this mode left; whether there was anything.
+
+    Raises: KernelError.
+    """
+    with Nft(netns) as nft:
+        left = [family for family, name in nft.tables() if name == TABLE and family in FAMILIES]
+        for family in left:
+            nft.commit(removal(family, TABLE))
+    return Link(netns).drain() or bool(left)
+
+
+def _check(arranged: Arranged) -> None:
+    """Raises: KernelError for pools that have no port."""
+    if arranged.problems:
+        key, problem = next(iter(arranged.problems.items()))
+        raise KernelError("relay", key, 0, f"{problem}; {len(arranged.problems)} in all")
+
+
+def _family_map(services: ServiceMap, family: str) -> Mapping[str, tuple[ServicePort, ...]]:
+    return {key: tuple(p for p in ports if p.family == family) for key, ports in services.items()}

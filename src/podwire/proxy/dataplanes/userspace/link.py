@@ -1,0 +1,188 @@
+"""The data plane's end of the socket to the relay, which is started where there is none.
+
+The listening socket is made here and given to the new process, so the first order waits in the kernel until the relay
+reads it. A relay of another program than this one's (podwire was upgraded, or downgraded) is told to go on as this one;
+its sockets and connections stay with it. A request that met the end of a worker is sent again: all of them say what
+shall be, so twice is as good as once.
+"""
+
+import errno
+import select
+import socket
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import KernelError
+from podwire.kernel import netns
+from podwire.proxy.dataplanes.userspace.control import is_root
+from podwire.proxy.dataplanes.userspace.orders import (
+    LENGTH,
+    SOCKET,
+    Answer,
+    Arrange,
+    Arranged,
+    Ask,
+    Drain,
+    Pool,
+    Renew,
+    Request,
+    Retire,
+    Retired,
+    Show,
+    Shown,
+    State,
+    frame,
+    parse_answer,
+)
+from podwire.proxy.dataplanes.userspace.process import ARGV, build
+from podwire.runtime.child import spawn_apart
+
+_ANSWER_S = 10.0
+_TRIES = 3
+
+
+class Link:
+    """The relay of one network namespace (None: that of this thread)."""
+
+    def __init__(self, place: Path | str | None = None) -> None:
+        self._place = place
+        self._peer: socket.socket | None = None
+
+    def fileno(self) -> int:
+        """Readable when the relay let go; -1 without a relay."""
+        return -1 if self._peer is None else self._peer.fileno()
+
+    def close(self) -> None:
+        """Lets go of the relay, which goes on."""
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+    def lost(self) -> bool:
+        """Whether the relay let go."""
+        if self._peer is None:
+            return True
+        poll = select.poll()
+        poll.register(self._peer, select.POLLIN)
+        try:
+            return bool(poll.poll(0)) and not self._peer.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def open(self) -> None:
+        """Finds the relay, or starts one; it is then of this very program.
+
+        Raises: KernelError.
+        """
+        state = self._ask(Ask())
+        assert isinstance(state, State), state
+        if state.build != build():
+            self._ask(Renew(ARGV))
+            self.close()
+
+    def arrange(self, pools: tuple[Pool, ...]) -> Arranged:
+        """Makes these pools as they are given.
+
+        Raises: KernelError.
+        """
+        answer = self._ask(Arrange(pools))
+        assert isinstance(answer, Arranged), answer
+        return answer
+
+    def retire(self, order: Retire) -> Retired:
+        """No rule leads to these pools any more.
+
+        Raises: KernelError.
+        """
+        answer = self._ask(order)
+        assert isinstance(answer, Retired), answer
+        return answer
+
+    def drain(self) -> bool:
+        """Has the relay end with its last connection; False when there is none.
+
+        Raises: KernelError.
+        """
+        if self._peer is None and not self._connect():
+            return False
+        self._ask(Drain())
+        self.close()
+        return True
+
+    def state(self) -> State | None:
+        """How the relay is, None when there is none.
+
+        Raises: KernelError.
+        """
+        if self._peer is None and not self._connect():
+            return None
+        answer = self._ask(Ask())
+        assert isinstance(answer, State), answer
+        return answer
+
+    def show(self) -> Shown:
+        """What the relay serves, nothing when there is none.
+
+        Raises: KernelError.
+        """
+        if self._peer is None and not self._connect():
+            return Shown()
+        answer = self._ask(Show())
+        assert isinstance(answer, Shown), answer
+        return answer
+
+    def _ask(self, request: Request) -> Answer:
+        problem: OSError | EOFError | msgspec.MsgspecError | None = None
+        for _ in range(_TRIES):
+            try:
+                if self._peer is None and not self._connect():
+                    self._start()
+                assert self._peer is not None, "connected"
+                self._peer.sendall(frame(request))
+                (length,) = LENGTH.unpack(self._receive(LENGTH.size))
+                return parse_answer(self._receive(length))
+            except (OSError, EOFError, msgspec.MsgspecError) as failure:
+                problem = failure
+                self.close()
+        number = problem.errno if isinstance(problem, OSError) and problem.errno else errno.EPIPE
+        raise KernelError("ask", "the relay of mode userspace", number, str(problem)) from problem
+
+    def _receive(self, count: int) -> bytes:
+        assert self._peer is not None, "connected"
+        data = bytearray()
+        while len(data) < count:
+            piece = self._peer.recv(count - len(data))
+            if not piece:
+                raise EOFError("the relay let go")
+            data += piece
+        return bytes(data)
+
+    def _connect(self) -> bool:
+        """Whether there is a relay."""
+        with netns.inside(self._place):
+            peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.settimeout(_ANSWER_S)
+        try:
+            peer.connect(SOCKET)
+        except ConnectionRefusedError:
+            peer.close()
+            return False
+        if not is_root(peer):
+            peer.close()
+            raise PermissionError(errno.EPERM, "what listens there is not root's")
+        self._peer = peer
+        return True
+
+    def _start(self) -> None:
+        """Starts a relay and connects to it, or to one that somebody else started meanwhile."""
+        with netns.inside(self._place), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            try:
+                listener.bind(SOCKET)
+                listener.listen(16)
+                spawn_apart(ARGV, (listener.fileno(),))
+            except OSError as failure:
+                if failure.errno != errno.EADDRINUSE:
+                    raise
+        if not self._connect():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "the relay does not start")

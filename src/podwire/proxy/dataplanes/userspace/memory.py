@@ -1,0 +1,187 @@
+"""What the relay knows, in memory that outlives its worker: connections in slots, everything else in a journal.
+
+Two memfds, found by their numbers. The first has a page that says where the journal ends, and one slot of 96 bytes for
+each connection or UDP session: the numbers of its descriptors, its state, its pool, the client. A slot is filled before
+its state is set and emptied by its state alone, so whatever moment a worker is killed in, a slot in use names open
+descriptors. The journal is a row of msgpack documents: pools with their listening sockets, clients with affinity. An
+entry counts once the page says so; a journal that is mostly history is written anew beside the old one, and one byte
+says which of the two is in force.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from podwire.errors import ProtocolError
+from podwire.proxy.dataplanes.userspace.orders import LENGTH, Pool, Target
+
+_MAGIC = b"podwire relay 1\n"
+_PAGE = 4096
+_WHICH = 16
+_JOURNALS = (32, 48)
+_JOURNAL = struct.Struct("<iIQ")
+_SLOT = struct.Struct("<BxHIiiiiHxx64s")
+_SLOT_SIZE = 96
+_SLACK = 1 << 20
+
+FREE, ACCEPTED, RELAYING, SESSION = range(4)
+"""States of a slot: not in use; a client without endpoint; both sides and pipes; a UDP session."""
+
+
+class Listener(msgspec.Struct, frozen=True, tag=True):
+    """A pool and its listening socket."""
+
+    number: int
+    pool: Pool
+    fd: int
+    retired: bool = False
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """The pool with this number is no more."""
+
+    number: int
+
+
+class Sticky(msgspec.Struct, frozen=True, tag=True):
+    """A client has this endpoint of a pool."""
+
+    number: int
+    client: str
+    target: Target
+
+
+Entry = Listener | Gone | Sticky
+_ENTRIES = msgspec.msgpack.Decoder(Entry)
+
+
+class Slot(NamedTuple):
+    """One connection or session as it stands in memory."""
+
+    state: int
+    pool: int
+    fds: tuple[int, int, int, int]
+    """Client, endpoint, pipe there, pipe back; -1 for none."""
+    port: int
+    """UDP: the client's."""
+    address: str
+    """UDP: the client's."""
+
+
+class Memory:
+    """Both memfds, in the hands of one worker."""
+
+    def __init__(self, fd: int) -> None:
+        """Opens what an earlier worker left.
+
+        Raises: ProtocolError when it is of another form.
+        """
+        self.fd = fd
+        size = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, size)
+        if self._map[: len(_MAGIC)] != _MAGIC:
+            raise ProtocolError("local", "the memory of the relay is of another version")
+        self.slots = (size - _PAGE) // _SLOT_SIZE
+        states = self._map[_PAGE::_SLOT_SIZE]
+        self._top = len(states.rstrip(b"\0"))
+        self._free = [number for number in range(self._top) if states[number] == FREE]
+        self._written = self._end()
+
+    @classmethod
+    def create(cls, slots: int) -> "Memory":
+        """New and empty; memory is taken as slots are used."""
+        fd = os.memfd_create("podwire-relay", os.MFD_CLOEXEC)
+        os.truncate(fd, _PAGE + slots * _SLOT_SIZE)
+        journal = os.memfd_create("podwire-relay-journal", os.MFD_CLOEXEC)
+        os.pwrite(fd, _JOURNAL.pack(journal, 0, 0), _JOURNALS[0])
+        os.pwrite(fd, _MAGIC, 0)
+        return cls(fd)
+
+    @property
+    def journal(self) -> int:
+        """The descriptor of the journal in force."""
+        return int(_JOURNAL.unpack_from(self._map, self._place())[0])
+
+    def close(self) -> None:
+        """Lets go of the memory, which goes with the last descriptor."""
+        journal = self.journal
+        self._map.close()
+        os.close(journal)
+        os.close(self.fd)
+
+    def _place(self) -> int:
+        return _JOURNALS[self._map[_WHICH]]
+
+    def _end(self) -> int:
+        return int(_JOURNAL.unpack_from(self._map, self._place())[2])
+
+    def append(self, entry: Entry) -> None:
+        """Adds an entry to the journal."""
+        body = msgspec.msgpack.encode(entry)
+        fd, _, end = _JOURNAL.unpack_from(self._map, self._place())
+        os.pwrite(fd, LENGTH.pack(len(body)) + body, end)
+        struct.pack_into("<Q", self._map, self._place() + 8, end + LENGTH.size + len(body))
+
+    def entries(self) -> Iterator[Entry]:
+        """The journal from its beginning."""
+        fd, _, end = _JOURNAL.unpack_from(self._map, self._place())
+        offset = 0
+        while offset < end:
+            (length,) = LENGTH.unpack(os.pread(fd, LENGTH.size, offset))
+            yield _ENTRIES.decode(os.pread(fd, length, offset + LENGTH.size))
+            offset += LENGTH.size + length
+
+    def overgrown(self) -> bool:
+        """Whether the journal should be written anew."""
+        return self._end() > 2 * self._written + _SLACK
+
+    def rewrite(self, entries: Iterable[Entry]) -> None:
+        """Begins a new journal with these."""
+        old = self.journal
+        fresh = os.memfd_create("podwire-relay-journal", os.MFD_CLOEXEC)
+        end = 0
+        for entry in entries:
+            body = msgspec.msgpack.encode(entry)
+            end += os.pwrite(fresh, LENGTH.pack(len(body)) + body, end)
+        other = 1 - self._map[_WHICH]
+        _JOURNAL.pack_into(self._map, _JOURNALS[other], fresh, 0, end)
+        self._map[_WHICH] = other
+        self._written = end
+        os.close(old)
+
+    def take(self, slot: Slot) -> int:
+        """Fills a free slot and returns its number; -1 when all are in use."""
+        if self._free:
+            number = self._free.pop()
+        elif self._top < self.slots:
+            number = self._top
+            self._top += 1
+        else:
+            return -1
+        self.fill(number, slot)
+        return number
+
+    def fill(self, number: int, slot: Slot) -> None:
+        """Says what is in a slot; its state is set last."""
+        offset = _PAGE + number * _SLOT_SIZE
+        address = slot.address.encode()[:64]
+        _SLOT.pack_into(self._map, offset, self._map[offset], 0, slot.pool, *slot.fds, slot.port, address)
+        self._map[offset] = slot.state
+
+    def free(self, number: int) -> None:
+        """Empties a slot; to be called before its descriptors are closed."""
+        self._map[_PAGE + number * _SLOT_SIZE] = FREE
+        self._free.append(number)
+
+    def used(self) -> Iterator[tuple[int, Slot]]:
+        """The slots in use."""
+        for number in range(self._top):
+            offset = _PAGE + number * _SLOT_SIZE
+            if self._map[offset] != FREE:
+                state, _, pool, *fds, port, address = _SLOT.unpack_from(self._map, offset)
+                client, server, there, back = fds
+                yield number, Slot(state, pool, (client, server, there, back), port, address.rstrip(b"\0").decode())

@@ -1,0 +1,139 @@
+"""The relay's process: ``python -m podwire.proxy.dataplanes.userspace.process``, started by the data plane.
+
+Descriptor 3 is the listening socket for orders when it is new. When it goes on as another program, the environment
+names the memory. Keeper and worker are those of :mod:`podwire.runtime.keeper`.
+"""
+
+import hashlib
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from podwire.observe import log
+from podwire.proxy.dataplanes.userspace.control import Control
+from podwire.proxy.dataplanes.userspace.loop import Loop
+from podwire.proxy.dataplanes.userspace.memory import Memory
+from podwire.proxy.dataplanes.userspace.orders import (
+    Answer,
+    Arrange,
+    Ask,
+    Drain,
+    Renew,
+    Renewing,
+    Request,
+    Retire,
+    Retired,
+    Show,
+    State,
+)
+from podwire.proxy.dataplanes.userspace.relay import Relay
+from podwire.runtime.child import set_title
+from podwire.runtime.keeper import KEEPER_GONE, keep, replace
+
+ARGV = (sys.executable, "-m", "podwire.proxy.dataplanes.userspace.process")
+_MEMORY = "PODWIRE_RELAY"
+_CONTROL = 3
+_DESCRIPTORS = 1 << 20
+_PER_CONNECTION = 4
+
+
+def build() -> str:
+    """What tells this program from a newer one: a hash of its text."""
+    folder = Path(__file__).parent
+    text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+class Worker:
+    """The working one of the two processes."""
+
+    def __init__(self, memory: int, control: int) -> None:
+        self._memory = memory
+        self._control = control
+        self._build = build()
+        self._keeper = os.getpid()
+        """Of the keeper, in whose memory this is made."""
+
+    def run(self) -> None:
+        """Works until there is nothing left to do."""
+        set_title("podwire relay")
+        loop = Loop()
+        relay = Relay(Memory(self._memory), loop)
+        signal.signal(signal.SIGTERM, lambda *_: loop.later(0, relay.drain))
+        relay.recover({self._control})
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._control)
+        Control(loop, listener, lambda request: self._serve(relay, loop, request))
+        try:
+            loop.run()
+        finally:
+            listener.detach()
+
+    def _serve(self, relay: Relay, loop: Loop, request: Request) -> Answer:
+        match request:
+            case Arrange():
+                return relay.arrange(request)
+            case Retire():
+                return relay.retire(request)
+            case Drain():
+                relay.drain()
+                return Retired(())
+            case Ask():
+                return State(
+                    build=self._build,
+                    pid=os.getpid(),
+                    keeper=os.getppid(),
+                    ports=relay.ports,
+                    connections=relay.connections,
+                    sessions=relay.sessions,
+                )
+            case Show():
+                return relay.show()
+            case Renew():
+                loop.later(0, lambda: self._renew(request.argv))
+                return Renewing()
+
+    def go_on(self) -> NoReturn:
+        """The keeper is gone: takes both parts."""
+        self._renew(ARGV)
+
+    def _renew(self, argv: tuple[str, ...]) -> NoReturn:
+        """Goes on as a program from its beginning, keeper and worker in one."""
+        signal.signal(KEEPER_GONE, signal.SIG_IGN)
+        if os.getppid() == self._keeper:
+            os.kill(self._keeper, signal.SIGKILL)
+        replace(argv, dict(os.environ) | {_MEMORY: f"{self._memory} {self._control}"})
+
+
+def main() -> NoReturn:
+    """Becomes the keeper of a relay, a new one or one that goes on."""
+    log.configure()
+    known = os.environ.pop(_MEMORY, "")
+    if known:
+        memory, control = (int(word) for word in known.split())
+    else:
+        if os.fork():
+            os._exit(0)
+        memory, control = Memory.create(_raise_limit() // _PER_CONNECTION).fd, _CONTROL
+    set_title("podwire relay keeper")
+    worker = Worker(memory, control)
+    keep(worker.run, worker.go_on)
+
+
+def _raise_limit() -> int:
+    """Asks for as many descriptors as there may be; returns how many there are."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (_DESCRIPTORS, most):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+            return limit
+        except (OSError, ValueError):
+            continue
+    return most
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The userspace data plane with real packets: every case of the packet table, restart, healing, replacement."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from tests.kernel.serviceworld import (
+    CASES,
+    World,
+    affinity_to_an_endpoint_that_goes,
+    by_name,
+    changes_under_traffic,
+    failures_of,
+    inside,
+    path,
+    proxy_follows_and_heals,
+)
+
+from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
+from podwire.proxy.dataplanes.userspace.layout import TABLE
+from podwire.proxy.servicemap import Endpoint
+from podwire.state.nft_text import parse_table
+from podwire.testing.servicecases import NODE, Case
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        yield made
+
+
+@pytest.fixture
+def plane(world: World) -> Iterator[UserspaceDataPlane]:
+    made = UserspaceDataPlane(NODE, path("node"))
+    yield made
+    made.remove()
+    made.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_packet_table(world: World, plane: UserspaceDataPlane, case: Case) -> None:
+    plane.load(case.resolved())
+    assert not failures_of(world, case.by(plane.name))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_restart_writes_nothing(world: World, plane: UserspaceDataPlane, case: Case) -> None:
+    plane.load(case.resolved())
+    with contextlib.closing(UserspaceDataPlane(NODE, path("node"))) as again:
+        assert not any(again.load(case.resolved()))
+    assert not any(plane.load(case.resolved()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_nft_lists_what_is_desired(plane: UserspaceDataPlane, case: Case) -> None:
+    plane.load(case.resolved())
+    for table in plane.desired():
+        listed = inside("node", "nft", "list", "table", table.family, TABLE)
+        assert str(parse_table(listed)) == str(table.canonical())
+
+
+def test_changes_under_traffic_lose_nothing(world: World, plane: UserspaceDataPlane) -> None:
+    changes_under_traffic(world, plane, least=50)
+
+
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: UserspaceDataPlane) -> None:
+    affinity_to_an_endpoint_that_goes(world, plane)
+
+
+def test_the_proxy_follows_its_sources_and_heals(world: World, plane: UserspaceDataPlane) -> None:
+    proxy_follows_and_heals(world, plane, lambda: inside("node", "nft", "flush", "ruleset"))
+
+
+def test_foreign_tables_stay(world: World, plane: UserspaceDataPlane) -> None:
+    inside("node", "nft", "add", "table", "ip", "foreign")
+    plane.load(by_name("ClusterIP").resolved())
+    plane.remove()
+    assert inside("node", "nft", "list", "tables") == "table ip foreign\n"
+    inside("node", "nft", "delete", "table", "ip", "foreign")
+
+
+def test_a_changed_endpoint_is_no_transaction(world: World, plane: UserspaceDataPlane) -> None:
+    resolved = by_name("ClusterIP").resolved()
+    plane.load(resolved)
+    (port,) = resolved["default/web"]
+    one = msgspec.structs.replace(port, cluster_endpoints=port.cluster_endpoints[:1])
+    *committed, changed = plane.update({"default/web": (one,)})
+    assert not any(committed)
+    assert changed == "ip default/web/tcp cluster"
+    assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(4)} == {"one"}
+
+
+def test_a_port_of_the_relay_answers_nobody_directly(world: World, plane: UserspaceDataPlane) -> None:
+    plane.load(by_name("ports and protocols are independent").resolved())
+    state = plane.relay()
+    assert state is not None
+    assert state.ports
+    for key, port in state.ports.items():
+        protocol = "udp" if "/udp" in key else "tcp"
+        for source in ("outside", "one", "node"):
+            assert world.connect(source, "192.168.99.1", port, protocol)[0] == "refused", (source, key)
+
+
+def test_an_endpoint_with_the_address_of_its_service_is_no_loop(world: World, plane: UserspaceDataPlane) -> None:
+    resolved = by_name("ClusterIP").resolved()
+    (port,) = resolved["default/web"]
+    own = msgspec.structs.replace(port, cluster_endpoints=(Endpoint("10.96.0.10", 80),))
+    plane.load({"default/web": (own,)})
+    assert world.connect("far", "10.96.0.10", 80)[0] == "dropped"
+    state = plane.relay()
+    assert state is not None
+    assert state.connections == 0
+
+
+def test_sctp_is_refused(plane: UserspaceDataPlane) -> None:
+    (port,) = by_name("ClusterIP").resolved()["default/web"]
+    plane.load({"default/web": (msgspec.structs.replace(port, protocol="sctp"),)})
+    state = plane.relay()
+    assert state is not None
+    assert not state.ports
+    assert "elements = { 10.96.0.10 }" in str(plane.desired()[0])
