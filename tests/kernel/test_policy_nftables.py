@@ -309,9 +309,9 @@ def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: Nftabl
 
 
 def counter(chain: str) -> int:
-    """Packets that the first rule of a chain dropped."""
+    """Packets that a base chain dropped because their source is not that of their device."""
     text = inside("n1", "nft", "list", "chain", "ip", TABLE, chain)
-    rule = next(line for line in text.splitlines() if "@sources" in line)
+    rule = next(line for line in text.splitlines() if "@devices" in line)
     return int(rule.split("counter packets ")[1].split()[0])
 
 

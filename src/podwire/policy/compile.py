@@ -5,11 +5,10 @@ each direction; one without any is not touched by policies. What is done anew:
 
 - a pod elsewhere, or its labels: the entry of its addresses in each profile;
 - a pod of this node: also which profiles it has, which may make one or end one;
-- a policy: which profiles the pods of this node have; those of what it said before end;
+- a policy: the profiles that it is part of, and which profiles the pods of this node have;
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -41,7 +40,7 @@ class Delta(msgspec.Struct, kw_only=True):
     pods: dict[str, PodProfiles | None] = {}
     """Pods of this node by key; None: gone."""
     made: set[ProfileKey] = set()
-    """New profiles."""
+    """New profiles, and such whose policies say something else now."""
     hosts: dict[ProfileKey, set[str]] = {}
     """Addresses whose entry changed in a profile that is otherwise as it was."""
     ended: set[ProfileKey] = set()
@@ -169,7 +168,7 @@ class Compiler:
         peers: dict[str, Peer | None] = {}
         for profile_key in self._uses:
             profile = self.profiles.get(profile_key)
-            if profile is None:
+            if profile is None or not self._dirty_policies.isdisjoint(_parts(profile_key)):
                 self.profiles[profile_key] = self._make(profile_key, peers)
                 delta.made.add(profile_key)
             elif changed := self._follow(profile, self._dirty_addresses, peers):
@@ -234,7 +233,6 @@ class Compiler:
             cluster_policies=tuple(policy.key for policy in cluster),
             named=tuple(sorted(port for port in ports if port[0] in names)) if direction == INGRESS else (),
             own_node_egress=self._own_node_egress,
-            version=hashlib.sha256("".join(policy.digest for policy in (*isolating, *cluster)).encode()).hexdigest(),
         )
 
     def _make(self, key: ProfileKey, peers: dict[str, Peer | None]) -> Profile:
@@ -276,3 +274,10 @@ class Compiler:
     def _node_selectors(self) -> set[str]:
         cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
         return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
+
+
+def _parts(key: ProfileKey) -> frozenset[tuple[str, str]]:
+    """The policies that a profile is made of."""
+    return frozenset(("Namespace", name) for name in key.policies).union(
+        ("Cluster", name) for name in key.cluster_policies
+    )

@@ -81,8 +81,6 @@ class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[NamedPort, ...] = ()
     """The pods' own ports that the policies name; ingress only."""
     own_node_egress: bool = True
-    version: str = ""
-    """Differs whenever one of the policies says something else: a profile never changes its rules."""
 
 
 class Profile:

@@ -4,7 +4,6 @@ Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; 
 back by :meth:`Policy.release`. What this program does not know makes Accept speak of nobody, Deny and Pass deny all.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -14,7 +13,6 @@ from podwire.model.policy import (
     ClusterEgressRule,
     ClusterIngressRule,
     ClusterNetworkPolicy,
-    ClusterNetworkPolicySpec,
     ClusterPeer,
     ClusterProtocol,
     EgressRule,
@@ -22,7 +20,6 @@ from podwire.model.policy import (
     IPBlock,
     NamespacedPods,
     NetworkPolicy,
-    NetworkPolicySpec,
     PolicyPeer,
     PolicyPort,
     ProtocolPorts,
@@ -43,8 +40,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     """Admin, Namespace or Baseline."""
     priority: int = 0
-    digest: str
-    """Tells what the policy says from anything else that it could say."""
     subject: int
     """The number of the selector of the pods that it is about."""
     rules: dict[str, tuple[Rule, ...]]
@@ -88,7 +83,6 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
     return Policy(
         key=key,
         tier="Namespace",
-        digest=_digest(spec),
         subject=subject,
         rules=rules,
         names=_names(rules),
@@ -113,16 +107,11 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         key=policy.metadata.name,
         tier=spec.tier,
         priority=spec.priority,
-        digest=_digest(spec),
         subject=subject,
         rules=rules,
         names=_names(rules),
         taken=tuple(take.taken),
     )
-
-
-def _digest(spec: NetworkPolicySpec | ClusterNetworkPolicySpec) -> str:
-    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).hexdigest()
 
 
 def _names(rules: dict[str, tuple[Rule, ...]]) -> dict[str, frozenset[str]]:

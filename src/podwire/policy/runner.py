@@ -277,6 +277,7 @@ class Enforcement:
         self._changed.clear()
         self.programmed.set()
         self.loaded.set()
+        self._rules_changed()
         if self._reporter is not None:
             self._reporter.committed(delta, self._clock.monotonic() - started, full=full)
 

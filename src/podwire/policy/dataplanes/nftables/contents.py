@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
+    Chains,
     Layout,
     Owner,
     Ruled,
@@ -38,7 +39,8 @@ class Contents:
         self._elements: Elements = {each.name: dict(each.elements) for each in layout.sets()}
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
-        self._hosts: dict[ProfileKey, dict[str, str]] = {}
+        self._names: dict[ProfileKey, str] = {}
+        self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._touched = _Touched(self)
 
@@ -72,13 +74,9 @@ class Contents:
                 self._touched.set(name, key, None)
 
     def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
-        found = self.layout.device_elements(device, profiles.addresses)
-        ingress, egress = (profile_name(key) if key else "" for key in (profiles.ingress, profiles.egress))
-        found["ingress"] = dict((self.layout.verdict("ingress", device, ingress),))
-        found["egress"] = dict((self.layout.verdict("egress", device, egress),))
-        own = _to_own_node(profiles.egress)
-        found["to-node"] = dict((self.layout.verdict("to-node", device, own),)) if own else {}
-        return found
+        ingress, egress = (self._names[key] if key else "" for key in (profiles.ingress, profiles.egress))
+        chains = Chains(ingress=ingress, egress=egress, to_node=self._to_own_node(profiles.egress))
+        return self.layout.placed(device, profiles.addresses, chains)
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
         """Takes over what became of profiles; the pods that have them are placed by :meth:`place`."""
@@ -86,20 +84,21 @@ class Contents:
             self._write(profiles[key])
         for key, addresses in delta.hosts.items():
             for address in addresses:
-                self._host(profiles[key], address)
+                self._host(self._names[key], profiles[key], address)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Takes away profiles that no pod has any more."""
         for key in keys:
-            if key not in self._hosts:
-                continue
-            for chain in self._hosts.pop(key).values():
-                self._drop(chain)
-            name = profile_name(key)
-            for chain in {name, node_name(key)}:
-                self._remove(chain)
-            for declared in self.layout.profile_sets(name):
-                self._touched.remove_set(declared.name)
+            if key in self._names:
+                self._end(self._names.pop(key))
+
+    def _end(self, name: str) -> None:
+        for chain in self._hosts.pop(name).values():
+            self._drop(chain)
+        for chain in {name, node_name(name)}:
+            self._remove(chain)
+        for declared in self.layout.profile_sets(name):
+            self._touched.remove_set(declared.name)
 
     def commit(self) -> Transaction:
         """What has to be done for all that was said since the last call."""
@@ -107,38 +106,69 @@ class Contents:
         return touched.transaction()
 
     def _write(self, profile: Profile) -> None:
-        """A whole profile, which is new."""
-        key, name = profile.key, profile_name(profile.key)
-        hosts, ranges = self.layout.profile_sets(name)
-        self._hosts[key] = {}
-        for declared in (hosts, ranges):
-            self._touched.add_set(declared)
+        """A whole profile: in place where its chain is what it was, else beside it, and then its pods go there."""
+        key, before = profile.key, self._names.get(profile.key)
         default = self._take(profile.default, key)
-        self._put(self.layout.profile_chain(key, default), (default,))
-        if _to_own_node(key) == node_name(key):
-            self._put(self.layout.node_chain(key), ())
-        for address in profile.hosts:
-            self._host(profile, address)
-        chains = []
-        for first, last, ports in profile.ranges(6 if self.layout.family == "ip6" else 4):
-            chains.append(self._take(ports, key))
-            self._touched.set(ranges.name, *self.layout.ranged(ranges, first, last, chains[-1]))
-        self._needs[ranges.name] = tuple(chains)
+        family = 6 if self.layout.family == "ip6" else 4
+        ranges = tuple((first, last, self._take(ports, key)) for first, last, ports in profile.ranges(family))
+        taken = (default, *(chain for _, _, chain in ranges))
+        name = profile_name(key, default, ranges)
+        if name == before:
+            for address in {*profile.hosts, *self._hosts[name]}:
+                self._host(name, profile, address)
+            for chain in taken:
+                self._drop(chain)
+            return
+        pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
+        for pod, _, _ in pods:
+            self._unplace(*self._placed.pop(pod))
+        self._add(name, profile, ranges, taken)
+        self._names[key] = name
+        for pod, device, profiles in pods:
+            self.place(pod, device, profiles)
+        if before is not None:
+            self._end(before)
 
-    def _host(self, profile: Profile, address: str) -> None:
+    def _add(
+        self, name: str, profile: Profile, ranges: tuple[tuple[int, int, str], ...], taken: tuple[str, ...]
+    ) -> None:
+        key = profile.key
+        self._hosts[name] = {}
+        by_address, by_range = self.layout.profile_sets(name)
+        for declared in (by_address, by_range):
+            self._touched.add_set(declared)
+        for first, last, chain in ranges:
+            self._touched.set(by_range.name, *self.layout.ranged(by_range, first, last, chain))
+        self._touched.put(self.layout.profile_chain(name, key, taken[0]))
+        self._needs[name] = taken
+        if _node_chain_needed(key):
+            self._touched.put(self.layout.node_chain(name, key))
+        for address in profile.hosts:
+            self._host(name, profile, address)
+
+    def _host(self, name: str, profile: Profile, address: str) -> None:
         if (":" in address) != (self.layout.family == "ip6"):
             return
-        hosts, _ = self.layout.profile_sets(profile_name(profile.key))
+        hosts, _ = self.layout.profile_sets(name)
         table = profile.hosts.get(address)
-        before = self._hosts[profile.key].pop(address, None)
+        before = self._hosts[name].pop(address, None)
         if table is not None:
             chain = self._take(table, profile.key)
-            self._hosts[profile.key][address] = chain
-            self._touched.set(hosts.name, *self.layout.host(hosts, address, chain))
+            self._hosts[name][address] = chain
+            if chain != before:
+                self._touched.set(hosts.name, *self.layout.host(hosts, address, chain))
         elif before is not None:
             self._touched.set(hosts.name, self.layout.host(hosts, address, before)[0], None)
         if before is not None:
             self._drop(before)
+
+    def _to_own_node(self, key: ProfileKey | None) -> str:
+        """The chain for what pods send to their own node; empty: no policy has a say."""
+        if key is None:
+            return ""
+        if not key.own_node_egress:
+            return self._names[key]
+        return node_name(self._names[key]) if _node_chain_needed(key) else ""
 
     def _take(self, table: Ports, key: ProfileKey) -> str:
         """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
@@ -176,15 +206,11 @@ class Contents:
             else:
                 self._drop(need)
 
-    def _put(self, chain: Chain, needs: tuple[str, ...]) -> None:
-        self._touched.put(chain)
-        self._needs[chain.name] = needs
-
     def _remove(self, name: str) -> None:
         """Takes a chain of a profile away, if it is there, and gives back what it has taken."""
         if name in self._chains:
             self._touched.remove(name)
-        for chain in (*self._needs.pop(name, ()), *self._needs.pop(f"{name}-ranges", ())):
+        for chain in self._needs.pop(name, ()):
             self._drop(chain)
 
     def pieces(self) -> tuple[dict[str, Chain], dict[str, Set], Elements]:
@@ -265,10 +291,6 @@ class _Touched:
         return Table(family=self._family, name=TABLE, chains=chains, sets=sets)
 
 
-def _to_own_node(key: ProfileKey | None) -> str:
-    """The chain for what pods send to their own node; empty: no policy has a say."""
-    if key is None or key.direction == "Ingress":
-        return ""
-    if not key.own_node_egress:
-        return profile_name(key)
-    return node_name(key) if key.cluster_policies else ""
+def _node_chain_needed(key: ProfileKey) -> bool:
+    """Whether a cluster policy speaks of what pods send to their own node, and NetworkPolicies do not."""
+    return key.direction == "Egress" and key.own_node_egress and bool(key.cluster_policies)

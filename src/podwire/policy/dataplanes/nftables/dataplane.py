@@ -19,9 +19,12 @@ from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import TABLE, Layout
 from podwire.policy.dataplanes.nftables.steps import steps
 from podwire.state.nft import Table
-from podwire.state.nft_diff import Transaction, diff, removal
+from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff, removal
 
 FAMILIES = ("ip", "ip6")
+
+_MANY = 256
+"""Elements from which on a change is worth the two system calls that make it unheard."""
 
 
 class NftablesPolicy:
@@ -36,6 +39,7 @@ class NftablesPolicy:
         self._contents: dict[str, Contents] = {}
         self._missing: set[str] = set()
         self._lost = True
+        self._unheard = False
 
     def close(self) -> None:
         """Lets go of the kernel; what is in force stays."""
@@ -49,7 +53,8 @@ class NftablesPolicy:
     def disturbed(self) -> bool:
         """Whether somebody else may have changed a table of ours since the last call."""
         changed = self._monitor.changed()
-        return ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
+        unheard, self._unheard = self._unheard, False
+        return unheard or ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
 
     def load(
         self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None
@@ -124,8 +129,25 @@ class NftablesPolicy:
         return tuple(committed)
 
     def _commit(self, transaction: Transaction) -> None:
+        """A large change is made unheard, since the kernel makes a message of each element for who listens."""
+        elements = sum(len(o.elements) for o in transaction.operations if isinstance(o, AddElements | DeleteElements))
+        if elements < _MANY:
+            self._commit_steps(transaction)
+            return
+        self._monitor.pause()
+        before = self._nft.generation()
+        try:
+            count = self._commit_steps(transaction)
+        finally:
+            self._monitor.resume()
+        self._unheard = self._nft.generation() != before + count
+
+    def _commit_steps(self, transaction: Transaction) -> int:
+        count = 0
         for step in steps(transaction):
             self._nft.commit(step)
+            count += 1
+        return count
 
     @property
     def missing(self) -> frozenset[str]:

@@ -2,7 +2,8 @@
 
 A packet between two pods costs the same however many policies there are::
 
-    egress, ingress         device -> goto <profile>; a device without policies: accept
+    egress                  device and address -> goto <profile>; without policies: accept
+    ingress                 device -> goto <profile>; without policies: accept
     in-<p>, out-<p>         peer's address -> goto <ports>;   first exact addresses, then ranges, then everybody else
     ports-<t>               protocol and port -> goto <rule>
     rule-<r>                count; log; accept or drop
@@ -16,12 +17,13 @@ is not in it.
 Only the reply direction of a known connection, and what is related to one, passes unseen: the original direction is
 looked up packet by packet, so a connection that a changed policy forbids ends with its next packet.
 
-A profile never changes its rules: another wording of a policy is another profile, and what leads a device to the one
-or to the other is one element. Its exact addresses do change, each by itself.
+A profile's chain never changes its rules, nor its ranges: where these differ it is another chain, and what leads a
+device to the one or to the other is one element. Its exact addresses do change, each by itself. So a packet is judged
+by what was before a change or by what is after it, never by a mixture.
 
-Closed when in doubt: an address of this node's pods that comes from or goes to a device which is not in the maps is
-dropped, and so is a source address that is not the pod's. Base chains accept by policy and drop by rule, since
-replacing rules under a dropping policy loses packets on the way.
+Closed when in doubt: what comes from a pod's device with an address that is not the pod's is dropped, and so is an
+address of this node's pods that comes from or goes to a device which is not in the maps. Base chains accept by policy
+and drop by rule, since replacing rules under a dropping policy loses packets on the way.
 """
 
 import hashlib
@@ -66,12 +68,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """The sets that are always there; those about the node with their elements."""
         ranges = Set(name="pod-ranges", key=(self.address,), flags=("interval",))
         addresses = Set(name="node-addresses", key=(self.address,))
+        source = ("ifname", self.address)
         return (
-            Set(name="egress", key=("ifname",), data=("verdict",)),
+            Set(name="egress", key=source, data=("verdict",)),
+            Set(name="to-node", key=source, data=("verdict",)),
             Set(name="ingress", key=("ifname",), data=("verdict",)),
-            Set(name="to-node", key=("ifname",), data=("verdict",)),
             Set(name="devices", key=("ifname",)),
-            Set(name="sources", key=("ifname", self.address)),
             Set(name="loops", key=("ifname", "ifname")),
             ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
             addresses.with_elements(addresses.element(text) for text in self.node_addresses),
@@ -79,35 +81,29 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def chains(self) -> tuple[Chain, ...]:
         """The base chains."""
-        known = ("ct direction reply ct state established accept", "ct state related accept")
-        saddr, daddr = f"{self.family} saddr", f"{self.family} daddr"
+        source = f"iifname . {self.family} saddr"
         return (
             self._base(
                 "forward-egress",
                 "forward",
                 PRIORITY,
-                f"iifname @devices iifname . {saddr} != @sources counter drop",
-                *known,
-                "iifname @devices ct state invalid counter drop",
-                "iifname vmap @egress",
-                f"{saddr} @pod-ranges counter drop",
+                f"{source} vmap @egress",
+                "iifname @devices counter drop",
+                f"{self.family} saddr @pod-ranges counter drop",
             ),
             self._base(
                 "forward-ingress",
                 "forward",
                 PRIORITY + 1,
-                *known,
-                "iifname . oifname @loops accept",
                 "oifname vmap @ingress",
-                f"{daddr} @pod-ranges counter drop",
+                f"{self.family} daddr @pod-ranges counter drop",
             ),
             self._base(
                 "input",
                 "input",
                 PRIORITY,
-                f"iifname @devices {self._no_link_local}iifname . {saddr} != @sources counter drop",
-                *known,
-                "iifname vmap @to-node",
+                f"{source} vmap @to-node",
+                f"iifname @devices {self._no_link_local}counter drop",
             ),
         )
 
@@ -119,20 +115,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def _base(self, name: str, hook: str, priority: int, *texts: str) -> Chain:
         return Chain(name=name, type="filter", hook=hook, priority=priority, rules=self.rules(*texts))
 
-    def device_elements(self, device: str, addresses: tuple[str, ...]) -> dict[str, dict[bytes, Element]]:
-        """What belongs to a pod's device, whatever its policies, by the name of the set."""
+    def placed(self, device: str, addresses: tuple[str, ...], chains: "Chains") -> dict[str, dict[bytes, Element]]:
+        """What belongs to a pod's device, by the name of the set."""
         sets = {each.name: each for each in self.sets()}
-        own = (address for address in addresses if (":" in address) == (self.family == "ip6"))
+        own = [address for address in addresses if (":" in address) == (self.family == "ip6")]
+        sources = [f"{device} . {address}" for address in own]
         return {
             "devices": dict((sets["devices"].element(device),)),
             "loops": dict((sets["loops"].element(f"{device} . {device}"),)),
-            "sources": dict(sets["sources"].element(f"{device} . {address}") for address in own),
+            "ingress": dict((sets["ingress"].element(device, _leads(chains.ingress)),)),
+            "egress": dict(sets["egress"].element(source, _leads(chains.egress)) for source in sources),
+            "to-node": dict(sets["to-node"].element(source, _leads(chains.to_node)) for source in sources),
         }
-
-    def verdict(self, name: str, device: str, chain: str) -> tuple[bytes, Element]:
-        """The element that leads a device to a chain; without one it is accepted."""
-        declared = Set(name=name, key=("ifname",), data=("verdict",))
-        return declared.element(device, f"goto {chain}" if chain else "accept")
 
     def profile_sets(self, name: str) -> tuple[Set, Set]:
         """The maps of a profile: exact addresses, ranges."""
@@ -142,18 +136,24 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             Set(name=f"{name}-ranges", key=(self.address,), data=data, flags=("interval",)),
         )
 
-    def profile_chain(self, key: ProfileKey, default: str) -> Chain:
+    def profile_chain(self, name: str, key: ProfileKey, default: str) -> Chain:
         """The chain of a profile; ``default`` is the chain for everybody else."""
-        name = profile_name(key)
         peer = f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
-        rules = self.rules(f"{peer} vmap @{name}-hosts", f"{peer} vmap @{name}-ranges", f"goto {default}")
+        rules = self.rules(
+            "ct direction reply ct state established accept",
+            "ct state related accept",
+            "ct state invalid counter drop",
+            *(("ct status dnat iifname . oifname @loops accept",) if key.direction == "Ingress" else ()),
+            f"{peer} vmap @{name}-hosts",
+            f"{peer} vmap @{name}-ranges",
+            f"goto {default}",
+        )
         return Chain(name=name, comment=comment(key), rules=rules)
 
-    def node_chain(self, key: ProfileKey) -> Chain:
+    def node_chain(self, name: str, key: ProfileKey) -> Chain:
         """The chain for what pods of a profile send to their own node, where NetworkPolicies have no say in that."""
-        name = profile_name(key)
         rules = self.rules(f"{self.family} daddr @node-addresses goto {name}", "accept")
-        return Chain(name=node_name(key), comment=comment(key), rules=rules)
+        return Chain(name=node_name(name), comment=comment(key), rules=rules)
 
     def host(self, declared: Set, address: str, chain: str) -> tuple[bytes, Element]:
         """The element of an exact address."""
@@ -208,6 +208,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return Chain(name=name, comment=ruled.text, rules=self.rules(*texts))
 
 
+class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Where a pod's device leads; empty: policies have no say."""
+
+    ingress: str
+    egress: str
+    to_node: str
+
+
+def _leads(chain: str) -> str:
+    return f"goto {chain}" if chain else "accept"
+
+
 class Ruled(msgspec.Struct, frozen=True, gc=False):
     """A ruling with what a reader needs to know of it."""
 
@@ -247,15 +259,15 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def profile_name(key: ProfileKey) -> str:
-    """The chain of a profile."""
+def profile_name(key: ProfileKey, default: str, ranges: tuple[tuple[int, int, str], ...]) -> str:
+    """The chain of a profile, given the chains for everybody else and for ranges of addresses."""
     word = "in" if key.direction == "Ingress" else "out"
-    return f"{word}-{_short(msgspec.json.encode(key).decode())}"
+    return f"{word}-{_short(msgspec.json.encode((key, default, ranges)).decode())}"
 
 
-def node_name(key: ProfileKey) -> str:
+def node_name(name: str) -> str:
     """The chain of a profile for its pods' own node."""
-    return profile_name(key).replace("out-", "node-")
+    return name.replace("out-", "node-")
 
 
 def comment(key: ProfileKey) -> str:

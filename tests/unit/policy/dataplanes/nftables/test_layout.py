@@ -52,14 +52,15 @@ def test_a_rule_that_allows_counts() -> None:
 
 def test_comments_of_many_policies_are_cut() -> None:
     key = ProfileKey(direction="Ingress", policies=tuple(f"shop/{number}" for number in range(100)))
-    assert len(LAYOUT.profile_chain(key, "ports-x").comment) == 127
+    assert len(LAYOUT.profile_chain("in-x", key, "ports-x").comment) == 127
     long = Owner("Ingress", key.policies).ruled(Ruling(accept=False))
     assert len(LAYOUT.rule_chain(long).comment) == 127
 
 
 def test_names_differ_where_meanings_differ() -> None:
     one, other = ProfileKey(direction="Ingress", policies=("a/b",)), ProfileKey(direction="Ingress", policies=("a/c",))
-    assert profile_name(one) != profile_name(other)
+    assert len({profile_name(one, "a", ()), profile_name(other, "a", ()), profile_name(one, "b", ())}) == 3
+    assert profile_name(one, "a", ()) != profile_name(one, "a", ((1, 2, "b"),))
     maker = TableMaker()
     made = maker.table(Ruling(accept=False))
     assert ports_name(made, OWNER) != ports_name(made, Owner("Ingress", ("shop/web",)))
