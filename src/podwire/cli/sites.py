@@ -4,6 +4,7 @@ The kernel is read in the node's own network namespace, not through its agent, s
 the agent is stopped; whether it runs is said beside. What a node should hold is planned here from the objects.
 """
 
+import http.client
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -122,7 +123,10 @@ class Nodes:
         own = facts.addresses if state is None else tuple(a.cidr.partition("/")[0] for a in state.addresses)
         machine = Machine(addresses=frozenset(own))
         settings = self._settings(known.config)
-        mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "") or settings.mode
+        mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "")
+        if not mode and state is not None and settings.metrics is not None:
+            mode = ask_mode(known.netns, settings.metrics)
+        mode = mode or settings.mode
         tracing = open_tracing(mode)
         planned: Tracer | None = None
         held: Tracer | None = None
@@ -165,6 +169,26 @@ class Nodes:
         except ProtocolError:
             pass  # it answers that it has no such part
         return refused
+
+
+def ask_mode(place: Path | None, where: tuple[str, int]) -> str:
+    """The mode in force as the proxy of a node tells it, for agents that may not write it to their Node; empty: none.
+
+    ``where`` is the proxy's metrics address.
+    """
+    address, port = where
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
+    connection = http.client.HTTPConnection(loopback, port, timeout=_AGENT_S)
+    try:
+        with netns.inside(place):
+            connection.connect()
+        connection.request("GET", "/proxyMode")
+        answer = connection.getresponse()
+        return answer.read(64).decode("ascii", "replace").strip() if answer.status == http.client.OK else ""
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
 
 
 def _beyond(place: Path | None, machine: Machine) -> Tracer | None:
