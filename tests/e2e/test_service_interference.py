@@ -158,8 +158,8 @@ def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
         failed = len(flow.problems)
         flow.go_on(200)
         assert len(flow.problems) == failed
-    # What comes between the flush and the agent finds no rules: a few of the connections of that moment are refused.
-    assert [problem for problem in flow.problems if "established" in problem] == []
+    # What comes between the flush and the agent finds no rules and no translation: a few packets of that moment go
+    # to the cluster address itself, where nobody is.
     assert failed < flow.made / 10
 
 
