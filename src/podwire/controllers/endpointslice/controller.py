@@ -46,7 +46,7 @@ class EndpointSliceController:
         self._mirrors = environment.of(ENDPOINTS)
         slices = environment.of(ENDPOINTSLICES)
         self._own = OwnWrites(slices)
-        self._triggers = TriggerTimes()
+        self._triggers, self._mirror_triggers = TriggerTimes(), TriggerTimes()
         self._hinted: dict[str, dict[str, str]] = {}
         """Services with hints by size: by address type why there are none."""
         self._events = environment.recorder("endpoint-slice-controller")
@@ -152,24 +152,28 @@ class EndpointSliceController:
 
     async def _mirror(self, key: str) -> None:
         service, have = self._services.get(key), self._mirrors.get(key)
+        if service is None:
+            self._mirror_triggers.forget(key)
         if service is None and have is not None:
             await self._remove(have)
         if service is None or service.metadata.deletion_timestamp is not None or not service.spec.selector:
             return
         if service.spec.type == "ExternalName":
             return
-        wanted = desired(service, self._selected(service), self._nodes.objects)
-        want = mirror.render(service, wanted, address_types(service)[0])
+        pods = self._selected(service)
+        want = mirror.render(service, desired(service, pods, self._nodes.objects), address_types(service)[0])
+        trigger = self._mirror_triggers.since(key, service, pods, has_slices=have is not None)
         namespace, name = service.metadata.namespace, service.metadata.name
         if have is None:
             try:
-                await self._client.create(ENDPOINTS, want, namespace)
+                await self._client.create(ENDPOINTS, mirror.stamped(want, trigger), namespace)
             except AlreadyExists:
                 self._mirror_loop.queue.add_after(key, _MIRROR_INTERVAL_S)
-        elif (update := mirror.overlay(want, have)) is not None:
+        elif (update := mirror.overlay(want, have, trigger)) is not None:
             body = msgspec.to_builtins(update)
             body.setdefault("subsets", [])
             await self._client.update(ENDPOINTS, body, namespace, name=name)
+        self._mirror_triggers.tell(key, pods)
 
     async def _remove(self, left: Endpoints) -> None:
         """Takes the Endpoints of a Service that is gone away."""

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from msgspec.structs import replace
 
 from podwire.controllers.endpointslice.endpoints import Desired, Group
-from podwire.controllers.endpointslice.plan import HEADLESS
+from podwire.controllers.endpointslice.plan import HEADLESS, TRIGGER_TIME
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Endpoint, EndpointAddress, Endpoints, EndpointSubset, Service
 
@@ -51,14 +51,25 @@ def render(service: Service, wanted: Desired, primary: str) -> Endpoints:
     return Endpoints(metadata=meta, subsets=tuple(subsets))
 
 
-def overlay(want: Endpoints, have: Endpoints) -> Endpoints | None:
-    """``want`` with the annotations that others put on ``have``; None when that says it all already."""
-    annotations = {key: text for key, text in have.metadata.annotations.items() if key != OVER_CAPACITY}
-    annotations |= want.metadata.annotations
+def overlay(want: Endpoints, have: Endpoints, trigger_time: str = "") -> Endpoints | None:
+    """``want`` with the annotations that others put on ``have``; None when that says it all already.
+
+    A write tells when the change happened that it is about, if that is known.
+    """
+    before = {key: text for key, text in have.metadata.annotations.items() if key != TRIGGER_TIME}
+    annotations = {key: text for key, text in before.items() if key != OVER_CAPACITY} | want.metadata.annotations
     same_labels = want.metadata.labels == have.metadata.labels
-    if have.subsets == want.subsets and same_labels and annotations == have.metadata.annotations:
+    if have.subsets == want.subsets and same_labels and annotations == before:
         return None
-    return replace(want, metadata=replace(want.metadata, annotations=annotations))
+    return stamped(replace(want, metadata=replace(want.metadata, annotations=annotations)), trigger_time)
+
+
+def stamped(item: Endpoints, trigger_time: str) -> Endpoints:
+    """The Endpoints with the time of the change that they are about, if that is known."""
+    if not trigger_time:
+        return item
+    annotations = item.metadata.annotations | {TRIGGER_TIME: trigger_time}
+    return replace(item, metadata=replace(item.metadata, annotations=annotations))
 
 
 def _last_if_not_ready(endpoint: Endpoint) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from podwire.controllers.endpointslice import mirror
 from podwire.controllers.endpointslice.endpoints import Group, address_types, desired, identity
-from podwire.controllers.endpointslice.plan import HEADLESS, MANAGED_BY, SERVICE_NAME, of_service, plan
+from podwire.controllers.endpointslice.plan import HEADLESS, MANAGED_BY, SERVICE_NAME, TRIGGER_TIME, of_service, plan
 from podwire.model.meta import Condition, ObjectMeta, ObjectReference
 from podwire.model.node import Node
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
@@ -327,4 +327,10 @@ def test_endpoints_are_written_when_they_differ_and_keep_what_others_noted():
     update = mirror.overlay(want, msgspec.structs.replace(want, metadata=cut))
     assert update is not None
     assert update.metadata.annotations == {"mine": "x"}
-    assert mirror.overlay(want, msgspec.structs.replace(want, subsets=())) == want
+    empty = msgspec.structs.replace(want, subsets=())
+    assert mirror.overlay(want, empty) == want
+    told = mirror.overlay(want, empty, "2026-01-01T00:00:01Z")
+    assert told is not None
+    assert told.metadata.annotations == {TRIGGER_TIME: "2026-01-01T00:00:01Z"}
+    assert mirror.overlay(want, told, "2026-01-01T00:00:09Z") is None, "a time alone is no change"
+    assert mirror.overlay(msgspec.structs.replace(want, subsets=()), told).metadata.annotations == {}
