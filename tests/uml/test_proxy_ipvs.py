@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import threading
@@ -40,6 +41,7 @@ from podwire.state.share import Share
 from podwire.testing.servicecases import ADDRESSES, NODE
 
 PODS = ("one", "two", "far")
+_PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +192,6 @@ class Held:
         for pod in pods:
             with netns.inside(path(pod)):
                 self.listeners[pod] = socket.create_server((ADDRESSES[pod][0], 9090))
-            self.listeners[pod].settimeout(2)
 
     def __enter__(self) -> "Held":
         return self
@@ -206,24 +207,22 @@ class Held:
         """The pod that took a connection."""
         with netns.inside(path(source)):
             client = socket.socket()
-        client.settimeout(2)
+        client.settimeout(_PATIENCE_S)
         if port:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             client.bind(("0.0.0.0", port))
         client.connect((address, 80))
-        for pod, listener in self.listeners.items():
-            listener.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                peer, _ = listener.accept()
-                self.clients.append((pod, client, peer))
-                return pod
-        raise AssertionError("nobody took it")
+        ready, _, _ = select.select(list(self.listeners.values()), [], [], _PATIENCE_S)
+        pod = next(name for name, listener in self.listeners.items() if listener in ready)
+        peer, _ = self.listeners[pod].accept()
+        self.clients.append((pod, client, peer))
+        return pod
 
     def talk(self) -> bool:
         """Whether every connection carries bytes both ways."""
         for _, client, peer in self.clients:
             for sender, receiver in ((client, peer), (peer, client)):
-                receiver.settimeout(2)
+                receiver.settimeout(_PATIENCE_S)
                 sender.sendall(b"still")
                 if receiver.recv(5) != b"still":
                     return False

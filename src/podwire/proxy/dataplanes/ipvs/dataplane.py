@@ -64,6 +64,8 @@ class IpvsDataPlane:
         self._own: frozenset[str] = frozenset()
         self._lost = True
         self._refused = 0
+        self._unseen = False
+        """Whether a change of addresses was told and not looked at."""
         self._read_after = 0.0
         self._lock = threading.RLock()
         """Held while the kernel is written: other threads ask, and connections are looked after, meanwhile."""
@@ -90,13 +92,17 @@ class IpvsDataPlane:
     def disturbed(self) -> bool:
         """Whether somebody else may have changed what is ours, or the node has other addresses.
 
-        Real servers that have lost their last connection go meanwhile.
+        Real servers that have lost their last connection go meanwhile. While the kernel is written, what is told is
+        taken for our own and looked at later.
         """
         if not self._lock.acquire(blocking=False):
+            self._unseen = bool(self._monitor.read()) or self._unseen
+            self._ticker.ticked()
             return False
         try:
             changed = self._kernel.watch.changed()
-            if self._monitor.read():
+            if self._monitor.read() or self._unseen:
+                self._unseen = False
                 changed = changed or self._addresses_changed()
             if self._ticker.ticked():
                 self._look_after(self._leaving)
@@ -146,6 +152,7 @@ class IpvsDataPlane:
     def _write(self) -> list[str]:
         kernel, settings = self._kernel, self._facts.ipvs
         kernel.set_timeouts(settings)
+        written = kernel.make_device(settings)
         held, self._foreign = kernel.servers(settings.exclude_cidrs)
         finish = kernel.shape_sets(each for c in self._contents.values() for each in c.sets())
         wanted = self._wanted()
@@ -157,7 +164,7 @@ class IpvsDataPlane:
         rules = {family: contents.rulesets() for family, contents in self._contents.items()}
         texts = kernel.shape_rules(rules)
         self._rules = rules
-        written = [*map(str, steps), *map(str, report.applied), *texts, *map(str, finish())]
+        written += [*map(str, steps), *map(str, report.applied), *texts, *map(str, finish())]
         self._look_after(self._leaving)
         return written
 

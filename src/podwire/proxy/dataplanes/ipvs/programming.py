@@ -122,6 +122,16 @@ class Programming:
                 (bound if each.link == DEVICE else own).add(address)
         return frozenset(own), frozenset(bound)
 
+    def make_device(self, settings: IpvsSettings) -> list[str]:
+        """Makes the device where there is none: it comes before all else and goes last, so by it the rest is found.
+
+        Raises: KernelError.
+        """
+        if any(link.name == DEVICE for link in network.read_links(self._netlink)):
+            return []
+        made = msgspec.structs.replace(device_state((), settings), sysctls=())
+        return list(map(str, network.add(self._netlink, made).check().applied))
+
     def shape_device(self, addresses: Iterable[str], settings: IpvsSettings) -> Report:
         """Makes the device hold exactly these addresses.
 
