@@ -96,6 +96,22 @@ def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, str, int], frozens
     return found
 
 
+def left_to_a_relay(
+    before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]
+) -> tuple[tuple[ServicePort, ...], tuple[ServicePort, ...]]:
+    """A change without the ports that were served and still are.
+
+    Where a relay answers (mode ``userspace``), no flow leads to an endpoint, and the relay itself leaves one that is
+    gone: only flows of a port that lost its last endpoint, or got its first, are in the wrong place.
+    """
+    had = {(port.family, port.key) for port in before if port.serving}
+    served = had & {(port.family, port.key) for port in after if port.serving}
+    return (
+        tuple(port for port in before if (port.family, port.key) not in served),
+        tuple(port for port in after if (port.family, port.key) not in served),
+    )
+
+
 def flow_cleaner(
     node_addresses: Callable[[], Iterable[str]], netns: Path | str | None = None, protocols: Collection[str] = UDP
 ) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], Forgotten] | None]:

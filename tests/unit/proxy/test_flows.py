@@ -3,7 +3,7 @@
 import pytest
 
 from podwire.kernel.conntrack import Ends, Flow, Target
-from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, stale_flows
+from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, left_to_a_relay, stale_flows
 from podwire.proxy.servicemap import ServicePort
 
 NODE = ("192.168.99.1",)
@@ -84,3 +84,13 @@ def test_a_few_frontends_are_asked_for_one_by_one_and_many_at_once() -> None:
     )
     many = stale_flows(tuple(port("10.0.0.2:5353", number=number) for number in range(53, 63)), ())
     assert many.listings() == (("UDP", None),)
+
+
+def test_where_a_relay_answers_flows_are_stale_with_the_last_endpoint_and_before_the_first() -> None:
+    none, one, two = port(), port("10.0.0.2:5353"), port("10.0.0.2:5353", "10.0.0.3:5353")
+    assert left_to_a_relay((two,), (one,)) == ((), ())
+    assert left_to_a_relay((one,), (none,)) == ((one,), (none,))
+    assert left_to_a_relay((one,), ()) == ((one,), ())
+    assert left_to_a_relay((none,), (one,)) == ((none,), (one,))
+    other = port("10.0.0.3:80", number=80, protocol="tcp")
+    assert left_to_a_relay((two, other), (one,)) == ((other,), ())
