@@ -68,7 +68,7 @@ class Compiler:
         self._about: dict[int, set[tuple[str, str]]] = {}
         self._dirty_addresses: set[str] = set()
         self._dirty_pods: set[str] = set()
-        self._dirty_policies: set[tuple[str, str]] = set()
+        self._dirty_rules: set[tuple[str, str, str]] = set()
         self._uses: Counter[ProfileKey] = Counter()
         self.profiles: dict[ProfileKey, Profile] = {}
         """Those that the pods of this node have."""
@@ -153,28 +153,30 @@ class Compiler:
         if policy is not None:
             self._policies[key] = policy
             self._about.setdefault(policy.subject, set()).add(key)
-        self._dirty_policies.add(key)
+        self._dirty_pods.update(self.pods)
+        for direction in DIRECTIONS:
+            rules = [each.rules.get(direction) for each in (before, policy) if each is not None]
+            if len(rules) < 2 or rules[0] != rules[1]:
+                self._dirty_rules.add((*key, direction))
 
     def flush(self) -> Delta:
         """Takes over what was set since the last call, and says what that changed."""
         delta = Delta()
         for address in self._dirty_addresses:
             self._owners.pop(address, None)
-        if self._dirty_policies:
-            self._dirty_pods.update(self.pods)
         for key in sorted(self._dirty_pods):
             self._settle(key, delta)
         self._drop_unused(delta)
         peers: dict[str, Peer | None] = {}
         for profile_key in self._uses:
             profile = self.profiles.get(profile_key)
-            if profile is None or not self._dirty_policies.isdisjoint(_parts(profile_key)):
+            if profile is None or not self._dirty_rules.isdisjoint(_parts(profile_key)):
                 self.profiles[profile_key] = self._make(profile_key, peers)
                 delta.made.add(profile_key)
             elif changed := self._follow(profile, self._dirty_addresses, peers):
                 delta.hosts[profile_key] = changed
         self._dirty_pods.clear()
-        self._dirty_policies.clear()
+        self._dirty_rules.clear()
         self._dirty_addresses.clear()
         return delta
 
@@ -276,8 +278,8 @@ class Compiler:
         return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
 
 
-def _parts(key: ProfileKey) -> frozenset[tuple[str, str]]:
-    """The policies that a profile is made of."""
-    return frozenset(("Namespace", name) for name in key.policies).union(
-        ("Cluster", name) for name in key.cluster_policies
+def _parts(key: ProfileKey) -> frozenset[tuple[str, str, str]]:
+    """The policies that a profile is made of, in its direction."""
+    return frozenset(("Namespace", name, key.direction) for name in key.policies).union(
+        ("Cluster", name, key.direction) for name in key.cluster_policies
     )

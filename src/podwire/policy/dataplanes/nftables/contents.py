@@ -114,7 +114,7 @@ class Contents:
         taken = (default, *(chain for _, _, chain in ranges))
         name = profile_name(key, default, ranges)
         if name == before:
-            for address in {*profile.hosts, *self._hosts[name]}:
+            for address in self._differing(name, profile):
                 self._host(name, profile, address)
             for chain in taken:
                 self._drop(chain)
@@ -145,6 +145,17 @@ class Contents:
             self._touched.put(self.layout.node_chain(name, key))
         for address in profile.hosts:
             self._host(name, profile, address)
+
+    def _differing(self, name: str, profile: Profile) -> list[str]:
+        """The addresses whose table has another chain now; peers share tables, so few names are made."""
+        owner = Owner(profile.key.direction, profile.key.policies)
+        names: dict[int, str] = {}
+        for table in profile.hosts.values():
+            if id(table) not in names:
+                names[id(table)] = ports_name(table, owner)
+        have = self._hosts[name]
+        changed = [address for address, table in profile.hosts.items() if have.get(address) != names[id(table)]]
+        return changed + [address for address in have if address not in profile.hosts]
 
     def _host(self, name: str, profile: Profile, address: str) -> None:
         if (":" in address) != (self.layout.family == "ip6"):
