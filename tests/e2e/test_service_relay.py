@@ -1,0 +1,66 @@
+"""The mode ``userspace`` on a running cluster: switched to and from under load, its processes and the agent killed."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from byhand import agent, in_force, load, manifest
+from clusters import done, in_node, layout, own_name, running
+from driver import Cluster, eventually
+from load import Load
+from test_service_mode_under_load import switch
+
+from podwire.proxy.dataplanes.userspace.link import Link
+from podwire.proxy.dataplanes.userspace.orders import State
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running(own_name("relay"), "--nodes", "2", stdin=manifest()) as made:
+        yield made
+
+
+def relay(cluster: Cluster) -> State | None:
+    """The relay of node-1."""
+    link = Link(str(layout(cluster).netns("node-1")))
+    try:
+        return link.state()
+    finally:
+        link.close()
+
+
+def test_a_switch_there_and_back_and_every_death_lose_no_connection(cluster: Cluster) -> None:
+    spec = cluster.get("service", "web")["spec"]
+    node = cluster.get("node", "node-1")["status"]["addresses"][0]["address"]
+    with load(cluster, spec["clusterIP"]) as before:
+        switch(cluster, "userspace")
+        tables = in_node(cluster, "node-1", "nft", "list", "tables")
+        assert "podwire-userspace" in tables
+        assert "podwire-proxy" not in tables
+        assert done("state", "--name", cluster.name, "node-1", "--part", "proxy", "--diff") == ""
+        before.go_on()
+        with load(cluster, spec["clusterIP"]) as inside, Load(None, node, spec["ports"][0]["nodePort"]) as outside:
+            for which in ("pid", "keeper"):
+                inside.go_on()
+                state = relay(cluster)
+                assert state is not None
+                assert state.connections > 10
+                os.kill(getattr(state, which), signal.SIGKILL)
+                eventually(lambda: relay(cluster) is not None)
+            serving = relay(cluster)
+            assert serving is not None
+            killed = agent(cluster)
+            os.kill(killed, signal.SIGKILL)
+            eventually(lambda: agent(cluster) != killed and in_force(cluster))
+            again = relay(cluster)
+            assert again is not None
+            assert (again.pid, again.keeper, again.ports) == (serving.pid, serving.keeper, serving.ports)
+            outside.go_on()
+            switch(cluster, "nftables")
+            for flow in (inside, outside):
+                flow.go_on()
+    assert (before.problems, inside.problems, outside.problems) == ([], [], [])
+    assert len(inside.seen) == len(outside.seen) == 3
+    assert "podwire-userspace" not in in_node(cluster, "node-1", "nft", "list", "tables")
+    eventually(lambda: relay(cluster) is None)
