@@ -13,12 +13,11 @@ from pathlib import Path
 from podwire.errors import KernelError, KernelNotFound, Unsupported
 from podwire.kernel import ipset_codec as codec
 from podwire.kernel.netlink import Message, Netlink
-from podwire.kernel.uapi import NETLINK_NETFILTER
+from podwire.kernel.uapi import NETLINK_NETFILTER, NLM_F_EXCL
 from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Create, Delete, Destroy, Operation, Swap, diff
 
-_NLM_F_EXCL = 0x200
-_NONE = 4098  # IPSET_ERR_FIND_TYPE
+_NO_SUCH_TYPE = 4098  # IPSET_ERR_FIND_TYPE
 
 
 class IpSets:
@@ -111,7 +110,7 @@ class IpSets:
         match operation:
             case Create(want):
                 body = codec.create(want, self._revision(want))
-                return _message(codec.IPSET_CMD_CREATE, body, "create", f"set {want.name}", _NLM_F_EXCL)
+                return _message(codec.IPSET_CMD_CREATE, body, "create", f"set {want.name}", NLM_F_EXCL)
             case Destroy(name):
                 return _message(codec.IPSET_CMD_DESTROY, codec.named(name), "destroy", f"set {name}")
             case Swap(name, other):
@@ -133,8 +132,8 @@ class IpSets:
             try:
                 _, payload = self._netlink.get(message)
             except KernelError as failure:
-                if failure.errno == _NONE:
-                    raise Unsupported(f"sets of type {want.kind}", detail=codec.ERRORS[_NONE]) from failure
+                if failure.errno == _NO_SUCH_TYPE:
+                    raise Unsupported(f"sets of type {want.kind}", detail=codec.ERRORS[_NO_SUCH_TYPE]) from failure
                 raise
             self._revisions[kind] = codec.read_revision(payload)
         return self._revisions[kind]
