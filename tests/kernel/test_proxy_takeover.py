@@ -264,14 +264,19 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
-@pytest.mark.parametrize("was", ["nftables", "iptables"])
+@pytest.mark.parametrize("was", ["nftables", "iptables-nft", "iptables-legacy"])
 def test_no_connection_fails_while_the_agent_takes_over(node: Node, was: str, mode: str) -> None:
     place = node.root / "node-1"
-    node.feed(FOREIGN, "iptables-restore", "--noflush")
-    if was == "iptables":
-        node.feed(IPTABLES, "iptables-restore", "--noflush")
-    else:
+    kind = "iptables-nft" if was == "nftables" else was
+    node.feed(FOREIGN, f"{kind}-restore", "--noflush")
+    if was == "nftables":
         node.feed(NFTABLES, "nft", "-f", "-")
+    else:
+        node.feed(IPTABLES, f"{kind}-restore", "--noflush")
+
+    def saved() -> str:
+        return inside(place, f"{kind}-save")
+
     clients = [
         Client(node.fabric, "10.96.0.10", 80),
         Client(node.fabric, NODE, 30080),
@@ -287,10 +292,10 @@ def test_no_connection_fails_while_the_agent_takes_over(node: Node, was: str, mo
         node.replace_kube_proxy(mode)
         if mode == "nftables":
             eventually(lambda: "podwire-proxy" in inside(place, "nft", "list", "tables"), 20)
-            eventually(lambda: "KUBE-SVC" not in inside(place, "iptables-save"), 20)
+            eventually(lambda: "KUBE-SVC" not in saved(), 20)
         else:
             # The comments are the agent's, the names of the chains are kube-proxy's.
-            eventually(lambda: "default/web:http" in inside(place, "iptables-save"), 20)
+            eventually(lambda: "default/web:http" in saved(), 20)
         eventually(lambda: "table ip kube-proxy" not in inside(place, "nft", "list", "tables"), 20)
         eventually(lambda: all(client.connections > 200 for client in clients), 30)
         lasting.sendall(b"y")
@@ -302,7 +307,7 @@ def test_no_connection_fails_while_the_agent_takes_over(node: Node, was: str, mo
             client.join()
         lasting.close()
     assert [client.problems for client in clients] == [[], [], [], []]
-    kept = inside(place, "iptables", "-S", "KUBE-FIREWALL").splitlines()
+    kept = inside(place, kind, "-S", "KUBE-FIREWALL").splitlines()
     assert kept == ["-N KUBE-FIREWALL", "-A KUBE-FIREWALL -s 198.51.100.7/32 -j DROP"]
     assert node.drift_at(node.root / "run/agent.sock", "node-1") == []
 
