@@ -1,6 +1,7 @@
 """The proxy's section of the configuration, and the list of data planes."""
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from podwire.agent.config import overlay
 from podwire.errors import ConfigError
 from podwire.proxy.registry import DATAPLANES
-from podwire.proxy.settings import ProxySettings, as_keys, parse_settings
+from podwire.proxy.settings import ProxySettings, as_keys, parse_settings, paths
 from podwire.routing.backend import Options
 
 
@@ -166,3 +167,10 @@ def test_what_is_wrong_with_ipvs_is_named(document: dict[str, object], words: st
         return
     with pytest.raises(ConfigError, match=words):
         parse_settings(document)
+
+
+def test_every_setting_is_on_a_page() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    text = "".join(page.read_text() for page in (docs / "services.md", *(docs / "dataplanes").glob("*.md")))
+    missing = [path for path in sorted(paths()) if f"`{path}`" not in text and f"`proxy.{path}`" not in text]
+    assert missing == []
