@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from podwire.kernel import netns
 
@@ -45,7 +46,7 @@ class Load:
             thread.join()
 
     def go_on(self, connections: int = 50) -> None:
-        """Waits until so many more connections were made and every standing one was used twice, or 20 s."""
+        """Waits until so many more connections were made and the standing ones were used twice each, or 20 s."""
         made, said = self.made + connections, self.said + 2 * self._standing
         deadline = time.monotonic() + 20
         while (self.made < made or self.said < said) and time.monotonic() < deadline:
@@ -70,27 +71,27 @@ class Load:
         self.problems.append(f"{what} at {time.monotonic() - self._begun:.2f} s: {failure!r}")
 
     def _stay(self) -> None:
-        try:
-            socks = [self._connect() for _ in range(self._standing)]
-        except OSError as failure:
-            self._problem("first connections", failure)
-            return
-        files = [sock.makefile("rb") for sock in socks]
-        while not self._ending.is_set() and files:
-            for sock, replies in zip(tuple(socks), tuple(files), strict=True):
-                if self._ending.wait(PACE_S):
-                    break
-                try:
-                    sock.sendall(LINE)
-                    if not replies.readline():
-                        raise ConnectionResetError("closed by the server")
-                    self.said += 1
-                except OSError as failure:
-                    self._problem("established connection", failure)
-                    socks.remove(sock)
-                    files.remove(replies)
-        for each in (*files, *socks):
-            each.close()
+        talks: list[tuple[socket.socket, BinaryIO]] = []
+        while not self._ending.wait(PACE_S):
+            try:
+                if len(talks) < self._standing:
+                    sock = self._connect()
+                    talks.append((sock, sock.makefile("rb")))
+            except OSError as failure:
+                self._problem("new connection", failure)
+                continue
+            sock, replies = talks.pop(0)
+            try:
+                sock.sendall(LINE)
+                if not replies.readline():
+                    raise ConnectionResetError("closed by the server")
+                self.said += 1
+                talks.append((sock, replies))
+            except OSError as failure:
+                self._problem("established connection", failure)
+                _close(sock, replies)
+        for talk in talks:
+            _close(*talk)
 
     def _renew(self) -> None:
         while not self._ending.wait(PACE_S):
@@ -103,3 +104,8 @@ class Load:
                 self.late += time.monotonic() - begun > LATE_S
             except (OSError, ValueError) as failure:
                 self._problem("new connection", failure)
+
+
+def _close(sock: socket.socket, replies: BinaryIO) -> None:
+    replies.close()
+    sock.close()

@@ -151,7 +151,7 @@ def metric(cluster: Cluster, name: str) -> float:
 
 def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
     with made(cluster, "flushed", "one", "two") as address, load(cluster, address) as flow:
-        for _ in range(10):
+        for _ in range(5):
             in_node(cluster, "node-1", "nft", "flush", "ruleset")
             flow.go_on()
         eventually(lambda: in_force(cluster))
