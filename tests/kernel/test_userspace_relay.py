@@ -6,9 +6,12 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,9 +20,13 @@ from tests.kernel.serviceworld import World, by_name, path
 from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.proxy.dataplanes.userspace.choose import Balancer
+from podwire.proxy.dataplanes.userspace.datagrams import Sessions
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.link import Link
-from podwire.proxy.dataplanes.userspace.orders import Renew, State
+from podwire.proxy.dataplanes.userspace.loop import Loop
+from podwire.proxy.dataplanes.userspace.memory import Memory
+from podwire.proxy.dataplanes.userspace.orders import Pool, Renew, State, Target
 from podwire.proxy.dataplanes.userspace.process import ARGV
 from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.testing.servicecases import ADDRESSES, NODE
@@ -471,3 +478,105 @@ def test_udp_leaves_an_endpoint_that_is_gone(plane: UserspaceDataPlane) -> None:
     assert {ask(sock) for sock in clients} == {"two"}
     for sock in clients:
         sock.close()
+
+
+def test_a_worker_finds_its_way_through_pools_that_are_gone(plane: UserspaceDataPlane) -> None:
+    """Numbers of descriptors in the journal may be those of something else by now."""
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        for _ in range(3):
+            plane.load(ports(server.endpoint))
+            plane.update({"default/web": ()})
+            time.sleep(2.2)
+        plane.load(ports(server.endpoint))
+        with client() as connection:
+            kill(plane, "pid")()
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+
+
+def test_a_relay_in_the_foreground_is_found_and_stays(world: World, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, netns.inside(path("two")):
+        process = subprocess.Popen([sys.executable, "-m", "podwire.cli.main", "proxy", "relay"], stderr=log)
+    link = Link(path("two"))
+    try:
+        deadline = time.monotonic() + 10
+        while (found := link.state()) is None:
+            assert time.monotonic() < deadline, "it does not start"
+            time.sleep(0.05)
+        assert found.keeper == process.pid
+        made = UserspaceDataPlane(NODE, path("two"))
+        made.load(ports(at("one", 8080)))
+        assert made.relay() is not None
+        made.remove()
+        made.close()
+        time.sleep(2.5)
+        after = link.state()
+        assert after is not None
+        assert (after.pid, after.ports) == (found.pid, {})
+        second = [sys.executable, "-m", "podwire.cli.main", "proxy", "relay"]
+        with netns.inside(path("two")):
+            refused = subprocess.run(second, capture_output=True, text=True, timeout=20, check=False)
+        assert refused.returncode != 0
+        assert "Address already in use" in refused.stderr
+    finally:
+        link.close()
+        process.kill()
+        os.kill(found.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_udp_session_ends_when_nothing_comes(world: World) -> None:
+    """30 s after the only answer, 120 s where answers came for a while; a clock that is set by hand."""
+    now = [1000.0]
+    memory = Memory.create(16)
+    loop = Loop(lambda: now[0])
+
+    class Owner:
+        def __init__(self) -> None:
+            self.loop, self.memory = loop, memory
+
+        def chosen(self, number: int, client: str, target: Target) -> None:
+            raise AssertionError("there is no affinity")
+
+    with netns.inside(path("node")):
+        socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(4)]
+    listener, endpoint, brief, talkative = socks
+    for sock in socks:
+        sock.setblocking(False)
+        sock.bind(("127.0.0.1", 0))
+    target = endpoint.getsockname()
+    pool = Pool(key="a", protocol="udp", address="127.0.0.1", endpoints=(target,))
+    with netns.inside(path("node")):
+        sessions = Sessions(Owner(), 1, pool, Balancer(pool.endpoints), listener)
+
+        def exchange(sock: socket.socket) -> None:
+            sock.sendto(b"ask", listener.getsockname())
+            loop.later(0, lambda: None)
+            loop.turn()
+            loop.later(0, lambda: None)
+            data, peer = endpoint.recvfrom(10)
+            endpoint.sendto(b"answer", peer)
+            loop.turn()
+            assert (data, sock.recv(10)) == (b"ask", b"answer")
+
+        def after(seconds: float) -> int:
+            now[0] += seconds
+            loop.later(0, lambda: None)
+            loop.turn()
+            return len(sessions)
+
+        exchange(brief)
+        exchange(talkative)
+        assert after(3) == 2
+        exchange(talkative)
+        assert after(26) == 2
+        assert after(2) == 1
+        assert after(90) == 1
+        exchange(talkative)
+        assert after(119) == 1
+        assert after(2) == 0
+    assert list(memory.used()) == []
+    for sock in socks:
+        sock.close()
+    loop.close_all()
+    memory.close()

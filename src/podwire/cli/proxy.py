@@ -22,3 +22,18 @@ def cleanup() -> None:
         click.echo(f"removed {what}")
     if not found:
         click.echo("there is nothing to remove")
+
+
+@proxy.command()
+def relay() -> None:
+    """Run the relay of mode userspace in the foreground, apart from the agent.
+
+    An agent in that mode starts a relay by itself, which outlives it. In a container it would end with the container:
+    there this runs in one of its own, with the host's network, before the agent. The agent finds it.
+    """
+    from podwire.proxy.dataplanes.userspace import process
+
+    try:
+        process.stay()
+    except OSError as failure:
+        raise click.ClickException(f"the relay cannot start: {failure.strerror}") from failure

@@ -65,6 +65,10 @@ class Loop:
         self.ignore(fd)
         self._closing.append(fd)
 
+    def close_all(self) -> None:
+        """Closes epoll; what it watched is its owners'."""
+        self._poll.close()
+
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Calls ``action`` once, after a while."""
         heapq.heappush(self._timers, (self.now + delay_s, next(self._order), action))

@@ -1,7 +1,8 @@
 """The relay's process: ``python -m podwire.proxy.dataplanes.userspace.process``, started by the data plane.
 
 Descriptor 3 is the listening socket for orders when it is new. When it goes on as another program, the environment
-names the memory. Keeper and worker are those of :mod:`podwire.runtime.keeper`.
+names the memory. Keeper and worker are those of :mod:`podwire.runtime.keeper`. ``podwire proxy relay`` is the same in
+the foreground, for a machine where everything that the agent starts ends with the agent's container.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from podwire.proxy.dataplanes.userspace.control import Control
 from podwire.proxy.dataplanes.userspace.loop import Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
 from podwire.proxy.dataplanes.userspace.orders import (
+    SOCKET,
     Answer,
     Arrange,
     Ask,
@@ -51,9 +53,10 @@ def build() -> str:
 class Worker:
     """The working one of the two processes."""
 
-    def __init__(self, memory: int, control: int) -> None:
+    def __init__(self, memory: int, control: int, *, stays: bool) -> None:
         self._memory = memory
         self._control = control
+        self._stays = stays
         self._build = build()
         self._keeper = os.getpid()
         """Of the keeper, in whose memory this is made."""
@@ -62,7 +65,7 @@ class Worker:
         """Works until there is nothing left to do."""
         set_title("podwire relay")
         loop = Loop()
-        relay = Relay(Memory(self._memory), loop)
+        relay = Relay(Memory(self._memory), loop, stays=self._stays)
         signal.signal(signal.SIGTERM, lambda *_: loop.later(0, relay.drain))
         relay.recover({self._control})
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._control)
@@ -105,21 +108,35 @@ class Worker:
         signal.signal(KEEPER_GONE, signal.SIG_IGN)
         if os.getppid() == self._keeper:
             os.kill(self._keeper, signal.SIGKILL)
-        replace(argv, dict(os.environ) | {_MEMORY: f"{self._memory} {self._control}"})
+        replace(argv, dict(os.environ) | {_MEMORY: f"{self._memory} {self._control} {int(self._stays)}"})
 
 
 def main() -> NoReturn:
     """Becomes the keeper of a relay, a new one or one that goes on."""
-    log.configure()
     known = os.environ.pop(_MEMORY, "")
     if known:
-        memory, control = (int(word) for word in known.split())
-    else:
-        if os.fork():
-            os._exit(0)
-        memory, control = Memory.create(_raise_limit() // _PER_CONNECTION).fd, _CONTROL
+        memory, control, stays = (int(word) for word in known.split())
+        _keep(memory, control, stays=bool(stays))
+    if os.fork():
+        os._exit(0)
+    _keep(Memory.create(_raise_limit() // _PER_CONNECTION).fd, _CONTROL, stays=False)
+
+
+def stay() -> NoReturn:
+    """Becomes the keeper of a relay that stays, in the foreground.
+
+    Raises: OSError when there is a relay in this network namespace already.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(SOCKET)
+    listener.listen(16)
+    _keep(Memory.create(_raise_limit() // _PER_CONNECTION).fd, listener.detach(), stays=True)
+
+
+def _keep(memory: int, control: int, *, stays: bool) -> NoReturn:
+    log.configure()
     set_title("podwire relay keeper")
-    worker = Worker(memory, control)
+    worker = Worker(memory, control, stays=stays)
     keep(worker.run, worker.go_on)
 
 

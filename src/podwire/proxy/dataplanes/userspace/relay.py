@@ -32,7 +32,7 @@ from podwire.proxy.dataplanes.userspace.memory import (
     Sticky,
 )
 from podwire.proxy.dataplanes.userspace.orders import Arrange, Arranged, Pool, Retire, Retired, Shown, Target
-from podwire.proxy.dataplanes.userspace.stream import Backing, Stream
+from podwire.proxy.dataplanes.userspace.stream import Backing, Stream, filled, prompt
 
 _GRACE_S = 2.0
 _ORDERS_S = 10.0
@@ -78,8 +78,10 @@ class _Past:
 class Relay:
     """All pools and connections of one worker."""
 
-    def __init__(self, memory: Memory, loop: Loop) -> None:
+    def __init__(self, memory: Memory, loop: Loop, *, stays: bool = False) -> None:
+        """``stays``: it does not end when there is nothing to do."""
         self.memory = memory
+        self._stays = stays
         self.loop = loop
         self.pipes: list[int] = []
         self._log = Log("relay")
@@ -197,7 +199,7 @@ class Relay:
         self._stop_when_idle()
 
     def _stop_when_idle(self) -> None:
-        if self._draining and not self._pools and not self._streams:
+        if not self._stays and self._draining and not self._pools and not self._streams:
             self.loop.running = False
 
     def _tidy(self) -> None:
@@ -327,7 +329,7 @@ class Relay:
             if slot.state == RELAYING:
                 stream = Stream(self, backing, _adopt(client), number)
                 self._streams.add(stream)
-                stream.join(_adopt(server), (there, back))
+                stream.join(_adopt(server), (there, back), (filled(there), filled(back)))
             else:
                 taken = _adopt(client)
                 self._connect(backing, taken, number, _name(taken))
@@ -379,6 +381,7 @@ def _listen(pool: Pool) -> socket.socket:
         if udp:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         else:
+            prompt(sock)
             sock.listen(_BACKLOG)
     except OSError:
         sock.close()

@@ -69,6 +69,12 @@ def open_pipe() -> int:
         os.close(writing)
 
 
+def prompt(sock: socket.socket) -> None:
+    """Has a socket send at once and notice a peer that is gone; connections to a listening socket inherit it."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
 def filled(pipe: int) -> int:
     """Bytes in a pipe."""
     count = array.array("i", [0])
@@ -207,7 +213,8 @@ class Stream:
             self._again(server, target)
         else:
             pipes = self.owner.pipes
-            self.join(server, (pipes.pop() if pipes else open_pipe(), pipes.pop() if pipes else open_pipe()))
+            fresh = (pipes.pop() if pipes else open_pipe(), pipes.pop() if pipes else open_pipe())
+            self.join(server, fresh, (0, 0))
 
     def _again(self, server: socket.socket, target: Target) -> None:
         self.owner.loop.close(server.detach())
@@ -215,16 +222,13 @@ class Stream:
         self._failed(target)
         self.connect()
 
-    def join(self, server: socket.socket, pipes: tuple[int, int]) -> None:
-        """Both sides are there: bytes begin to go, or go on."""
+    def join(self, server: socket.socket, pipes: tuple[int, int], held: tuple[int, int]) -> None:
+        """Both sides are there: bytes begin to go, or go on; ``held`` are those in the pipes."""
         self.server = server
         fds = (self.client.fileno(), server.fileno(), *pipes)
         self.owner.memory.fill(self.slot, Slot(RELAYING, self.backing.number, fds, 0, ""))
-        for side in (self.client, server):
-            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            side.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.there = Way(self.client, pipes[0], server, filled(pipes[0]))
-        self.back = Way(server, pipes[1], self.client, filled(pipes[1]))
+        self.there = Way(self.client, pipes[0], server, held[0])
+        self.back = Way(server, pipes[1], self.client, held[1])
         self._ready(0)
 
     def _ready(self, events: int) -> None:
@@ -277,6 +281,7 @@ def _begin(target: Target, mark: int) -> socket.socket | None:
     server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         server.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
+        prompt(server)
         if server.connect_ex(target) in (0, errno.EINPROGRESS):
             return server
     except OSError:
