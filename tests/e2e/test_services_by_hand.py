@@ -65,13 +65,13 @@ def _nodes(cluster: Cluster) -> dict[str, str]:
 
 
 def _get(url: str) -> tuple[int, dict[str, Any]]:
-    """Status and body; status 0 when nobody answers."""
+    """Status and body; status 0 when nobody answers. A health check port about to close answers 404, in plain text."""
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as failure:
         with failure:
-            return failure.code, json.loads(failure.read())
+            return failure.code, {} if failure.code == 404 else json.loads(failure.read())
     except OSError:
         return 0, {}
 
