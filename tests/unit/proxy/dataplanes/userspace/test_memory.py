@@ -1,0 +1,95 @@
+"""What a new worker finds of the last one's memory."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from podwire.errors import ProtocolError
+from podwire.proxy.dataplanes.userspace.memory import (
+    ACCEPTED,
+    RELAYING,
+    SESSION,
+    Gone,
+    Listener,
+    Memory,
+    Slot,
+    Sticky,
+)
+from podwire.proxy.dataplanes.userspace.orders import Pool
+
+POOL = Pool(key="ip default/web/tcp cluster", protocol="tcp", address="192.168.99.1", endpoints=(("10.0.0.1", 80),))
+SESSION_OF = Slot(SESSION, 2, (-1, 9, -1, -1), 40000, "fd00:1111:2222:3333:4444:5555:6666:7777")
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    made = Memory.create(4)
+    yield made
+    made.close()
+
+
+def seen(memory: Memory) -> dict[int, Slot]:
+    """As a new worker has it, whose memory is of its own but for the memfd."""
+    return dict(Memory(memory.fd).used())
+
+
+def test_slots(memory: Memory) -> None:
+    first = Slot(ACCEPTED, 1, (5, -1, -1, -1), 0, "")
+    number = memory.take(first)
+    other = memory.take(SESSION_OF)
+    assert seen(memory) == {number: first, other: SESSION_OF}
+    both = Slot(RELAYING, 1, (5, 6, 7, 8), 0, "")
+    memory.fill(number, both)
+    assert seen(memory) == {number: both, other: SESSION_OF}
+    memory.free(number)
+    assert seen(memory) == {other: SESSION_OF}
+
+
+def test_slots_come_to_an_end_and_back(memory: Memory) -> None:
+    numbers = [memory.take(SESSION_OF) for _ in range(4)]
+    assert sorted(numbers) == [0, 1, 2, 3]
+    assert memory.take(SESSION_OF) == -1
+    memory.free(2)
+    again = Memory(memory.fd)
+    assert again.take(SESSION_OF) == 2
+    assert again.take(SESSION_OF) == -1
+
+
+def test_the_journal(memory: Memory) -> None:
+    entries = [Listener(1, POOL, 7), Sticky(1, "10.0.0.9", ("10.0.0.1", 80)), Listener(1, POOL, 7, True), Gone(1)]
+    for entry in entries:
+        memory.append(entry)
+    assert list(Memory(memory.fd).entries()) == entries
+
+
+def test_an_entry_that_was_not_finished_is_none(memory: Memory) -> None:
+    memory.append(Gone(1))
+    end = os.fstat(memory.journal).st_size
+    os.pwrite(memory.journal, b"\0\0\0\x09half", end)
+    again = Memory(memory.fd)
+    assert list(again.entries()) == [Gone(1)]
+    again.append(Gone(2))
+    assert list(memory.entries()) == [Gone(1), Gone(2)]
+
+
+def test_a_journal_that_is_mostly_history_is_written_anew(memory: Memory) -> None:
+    assert not memory.overgrown()
+    while not memory.overgrown():
+        memory.append(Listener(1, POOL, 7))
+    old = memory.journal
+    memory.rewrite([Listener(1, POOL, 7)])
+    assert not memory.overgrown()
+    assert memory.journal != old
+    memory.append(Gone(1))
+    assert list(Memory(memory.fd).entries()) == [Listener(1, POOL, 7), Gone(1)]
+
+
+def test_another_form_is_refused() -> None:
+    fd = os.memfd_create("other")
+    os.truncate(fd, 8192)
+    try:
+        with pytest.raises(ProtocolError):
+            Memory(fd)
+    finally:
+        os.close(fd)
