@@ -428,6 +428,9 @@ def test_a_foreign_virtual_server_in_the_place_of_ours_is_a_conflict(world: Worl
     assert plane.conflicts() == ("default/web",)
     assert ipvsadm("-S", "-n").splitlines() == ["-A -t 10.96.0.10:80 -s lc"]
     assert plane.update({"default/web": web("one", "two")})[-1].startswith("add KUBE-LOOP-BACK")
+    assert not any(plane.heal())
+    ipvsadm("-A", "-t", "10.96.0.10:99", "-s", "lc")
+    assert not any(plane.heal()), "nor at another port of our address"
     ipvsadm("-C")
     plane.heal()
     assert plane.conflicts() == ()

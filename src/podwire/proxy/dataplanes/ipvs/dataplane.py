@@ -153,7 +153,7 @@ class IpvsDataPlane:
         kernel, settings = self._kernel, self._facts.ipvs
         kernel.set_timeouts(settings)
         written = kernel.make_device(settings)
-        held, self._foreign = kernel.servers(settings.exclude_cidrs)
+        held, self._foreign = kernel.servers(settings.exclude_cidrs, self._held)
         finish = kernel.shape_sets(each for c in self._contents.values() for each in c.sets())
         wanted = self._wanted()
         steps = ipvs_changes.plan(held, wanted)
@@ -309,7 +309,7 @@ class IpvsDataPlane:
             self._lost = True
             self._contents, self._rules, self._leaving = {}, {}, set()
             self._kernel.drop_rules()
-            held, _ = self._kernel.servers(self._facts.ipvs.exclude_cidrs)
+            held, _ = self._kernel.servers(self._facts.ipvs.exclude_cidrs, self._held)
             self._kernel.ipvs.apply([ipvs_changes.Step("delete", server) for server in held.values()])
             self._held = {}
             self._kernel.drop_sets()

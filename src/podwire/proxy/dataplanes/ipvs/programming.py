@@ -1,11 +1,12 @@
 """The kernel of one namespace as the ``ipvs`` data plane reads and writes it: virtual servers, device, sets, rules.
 
-Ours are virtual servers with our flag. kube-proxy's have no mark: they are those at an address of its device, and at
-node ports of its sets. Everything else is foreign, and so is what lies in ``excludeCIDRs`` without our flag.
+Ours are virtual servers with our flag. kube-proxy's have no mark: as long as the device is its own (without our alias),
+they are those at an address of the device, and at node ports of its sets. Everything else is foreign, and so is what
+lies in ``excludeCIDRs`` without our flag.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -171,18 +172,21 @@ class Programming:
 
     # Virtual servers
 
-    def servers(self, exclude: Iterable[str]) -> tuple[dict[Key, VirtualServer], frozenset[Key]]:
+    def servers(
+        self, exclude: Iterable[str], known: Container[Key] = ()
+    ) -> tuple[dict[Key, VirtualServer], frozenset[Key]]:
         """Our virtual servers, kube-proxy's among them, and the keys of foreign ones.
+
+        Those that this process made are ours also when somebody took the flag off, as ``ipvsadm -E`` does.
 
         Raises: KernelError.
         """
         ranges = [ip_network(text) for text in exclude]
-        _, bound = self.addresses()
-        node_ports = self._node_ports()
+        bound, node_ports = self._of_kube_proxy()
 
         def ours(server: VirtualServer) -> bool:
             key = server.key
-            if server.flags & OWN:
+            if server.flags & OWN or key in known:
                 return True
             address = ip_address(key.address)
             if any(address in network for network in ranges):
@@ -194,8 +198,16 @@ class Programming:
         read = {server.key: server for server in self.ipvs.read(own)} if own else {}
         return read, frozenset(found.keys() - set(own))
 
+    def _of_kube_proxy(self) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
+        """Addresses of the device and node ports of the sets, while they are kube-proxy's."""
+        device = next((link for link in network.read_links(self._netlink) if link.name == DEVICE), None)
+        if device is None or dataplane.OWNER.owns_link(device):
+            return frozenset(), frozenset()
+        _, bound = self.addresses()
+        return bound, self._node_ports()
+
     def _node_ports(self) -> frozenset[tuple[str, int]]:
-        """Node ports of kube-proxy's sets, or of ours."""
+        """Node ports of the sets."""
         by_name = {set_name(names.NODE_PORT[p], family): p for p in ("tcp", "udp") for family in FAMILIES}
         held = ((protocol, self.sets.read(name)) for name, protocol in by_name.items())
         return frozenset((protocol, int(port)) for protocol, found in held if found for port in found.elements)
