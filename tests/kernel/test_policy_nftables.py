@@ -311,13 +311,17 @@ def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: Nftabl
 def counter(chain: str) -> int:
     """Packets that a base chain dropped because their source is not that of their device."""
     text = inside("n1", "nft", "list", "chain", "ip", TABLE, chain)
-    rule = next(line for line in text.splitlines() if "@devices" in line)
+    rule = next(line for line in text.splitlines() if "@pod-devices" in line)
     return int(rule.split("counter packets ")[1].split()[0])
 
 
 @pytest.mark.parametrize("case", [OPEN, PORTS], ids=lambda case: case.name)
 def test_nft_lists_what_is_desired(world: World, plane: NftablesPolicy, case: Case) -> None:
     load(plane, compilers(case)["n1"], world)
+    text = "\n".join(str(table) for table in plane.desired())
+    words = ["ip", "netns", "exec", path("n2").name, "nft", "-c", "-f", "-"]
+    checked = subprocess.run(words, input=text, text=True, capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
     for table in plane.desired():
         listed = inside("n1", "nft", "list", "table", table.family, table.name)
         for chain in table.chains:

@@ -73,7 +73,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             Set(name="egress", key=source, data=("verdict",)),
             Set(name="to-node", key=source, data=("verdict",)),
             Set(name="ingress", key=("ifname",), data=("verdict",)),
-            Set(name="devices", key=("ifname",)),
+            Set(name="pod-devices", key=("ifname",)),
             Set(name="loops", key=("ifname", "ifname")),
             ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
             addresses.with_elements(addresses.element(text) for text in self.node_addresses),
@@ -88,7 +88,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "forward",
                 PRIORITY,
                 f"{source} vmap @egress",
-                "iifname @devices counter drop",
+                "iifname @pod-devices counter drop",
                 f"{self.family} saddr @pod-ranges counter drop",
             ),
             self._base(
@@ -103,7 +103,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "input",
                 PRIORITY,
                 f"{source} vmap @to-node",
-                f"iifname @devices {self._no_link_local}counter drop",
+                f"iifname @pod-devices {self._no_link_local}counter drop",
             ),
         )
 
@@ -121,7 +121,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         own = [address for address in addresses if (":" in address) == (self.family == "ip6")]
         sources = [f"{device} . {address}" for address in own]
         return {
-            "devices": dict((sets["devices"].element(device),)),
+            "pod-devices": dict((sets["pod-devices"].element(device),)),
             "loops": dict((sets["loops"].element(f"{device} . {device}"),)),
             "ingress": dict((sets["ingress"].element(device, _leads(chains.ingress)),)),
             "egress": dict(sets["egress"].element(source, _leads(chains.egress)) for source in sources),

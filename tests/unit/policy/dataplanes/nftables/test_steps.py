@@ -53,7 +53,7 @@ def test_a_table_with_another_frame_is_replaced_in_one() -> None:
 
 def test_a_single_element_is_one_transaction() -> None:
     table = Contents(LAYOUTS["ip"]).table()
-    declared = next(each for each in table.sets if each.name == "devices")
+    declared = next(each for each in table.sets if each.name == "pod-devices")
     fuller = Table(
         family="ip",
         name=table.name,
