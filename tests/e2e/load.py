@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,8 @@ from podwire.kernel import netns
 LINE = b"podwire-probe\n"
 PACE_S = 0.002
 PATIENCE_S = 5.0
-LATE_S = 0.5
-"""A connection that took longer was sent its first packet twice: the kernel waits a second."""
+_RETRANSMISSIONS = 100
+"""Where tcp_info (linux/tcp.h) has how many segments were sent again."""
 
 
 class Load:
@@ -29,7 +30,8 @@ class Load:
         self._begun = time.monotonic()
         self.problems: list[str] = []
         self.made = 0
-        self.late = 0
+        self.repeated = 0
+        """New connections whose first packet had to be sent again."""
         self.said = 0
         self.seen: dict[str, float] = {}
         """When each pod answered a new connection for the last time."""
@@ -98,12 +100,17 @@ class Load:
             begun = time.monotonic()
             try:
                 with self._connect() as sock, sock.makefile("rb") as replies:
+                    self.repeated += _sent_again(sock)
                     sock.sendall(LINE)
                     self.seen[json.loads(replies.readline())["pod"]] = begun
                 self.made += 1
-                self.late += time.monotonic() - begun > LATE_S
             except (OSError, ValueError) as failure:
                 self._problem("new connection", failure)
+
+
+def _sent_again(sock: socket.socket) -> int:
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RETRANSMISSIONS + 4)
+    return int(struct.unpack_from("=I", info, _RETRANSMISSIONS)[0])
 
 
 def _close(sock: socket.socket, replies: BinaryIO) -> None:

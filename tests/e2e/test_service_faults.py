@@ -52,7 +52,7 @@ def test_an_agent_killed_again_and_again_while_endpoints_change(cluster: Cluster
         eventually(lambda: in_force(cluster))
         eventually(lambda: flow.answering(time.monotonic() - 0.3) == {"two"})
     assert flow.problems == []
-    assert flow.late == 0
+    assert flow.repeated == 0
     assert flow.made > 300 and flow.said > 300 and flow.answering(since) >= {"two"}
 
 
@@ -88,5 +88,5 @@ def test_a_restart_with_nothing_to_do_writes_nothing(cluster: Cluster) -> None:
             os.kill(killed, signal.SIGKILL)
             another(cluster, killed)
             flow.go_on()
-    assert (flow.problems, flow.late) == ([], 0)
+    assert (flow.problems, flow.repeated) == ([], 0)
     assert generation(cluster) == before

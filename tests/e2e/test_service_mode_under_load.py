@@ -38,7 +38,7 @@ def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> Non
             for flow in (inside, outside):
                 flow.go_on()
     assert (inside.problems, outside.problems) == ([], [])
-    assert (inside.late, outside.late) == (0, 0)
+    assert (inside.repeated, outside.repeated) == (0, 0)
     assert len(inside.seen) == len(outside.seen) == 3
 
 
