@@ -235,7 +235,7 @@ def test_the_mode_ends_and_established_connections_go_on(plane: UserspaceDataPla
     other.remove()
     other.close()
     deadline = time.monotonic() + 10
-    while plane.relay() is not None:
+    while (left := plane.relay()) is not None and not left.sessions:
         assert time.monotonic() < deadline, "the relay stays"
         time.sleep(0.05)
 
@@ -580,3 +580,16 @@ def test_a_udp_session_ends_when_nothing_comes(world: World) -> None:
         sock.close()
     loop.close_all()
     memory.close()
+
+
+def test_a_program_that_cannot_be_started_changes_nothing(plane: UserspaceDataPlane) -> None:
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        plane.load(ports(server.endpoint))
+        with client() as connection:
+            before = state(plane)
+            link = Link(path("node"))
+            link._ask(Renew(("/nowhere/python",)))
+            link.close()
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+            assert state(plane).keeper == before.keeper

@@ -40,6 +40,7 @@ from podwire.runtime.child import spawn_apart
 
 _ANSWER_S = 10.0
 _TRIES = 3
+_RELAY = "the relay of mode userspace"
 
 
 class Link:
@@ -146,7 +147,7 @@ class Link:
                 problem = failure
                 self.close()
         number = problem.errno if isinstance(problem, OSError) and problem.errno else errno.EPIPE
-        raise KernelError("ask", "the relay of mode userspace", number, str(problem)) from problem
+        raise KernelError("ask", _RELAY, number, str(problem)) from problem
 
     def _receive(self, count: int) -> bytes:
         assert self._peer is not None, "connected"
@@ -159,7 +160,10 @@ class Link:
         return bytes(data)
 
     def _connect(self) -> bool:
-        """Whether there is a relay."""
+        """Whether there is a relay.
+
+        Raises: KernelError when what listens there is none of ours.
+        """
         with netns.inside(self._place):
             peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.settimeout(_ANSWER_S)
@@ -168,9 +172,12 @@ class Link:
         except ConnectionRefusedError:
             peer.close()
             return False
+        except OSError as failure:
+            peer.close()
+            raise KernelError("reach", _RELAY, failure.errno or 0, str(failure)) from failure
         if not is_root(peer):
             peer.close()
-            raise PermissionError(errno.EPERM, "what listens there is not root's")
+            raise KernelError("reach", _RELAY, errno.EPERM, "who listens there is not root")
         self._peer = peer
         return True
 

@@ -33,7 +33,8 @@ from podwire.proxy.dataplanes.userspace.orders import (
     State,
 )
 from podwire.proxy.dataplanes.userspace.relay import Relay
-from podwire.runtime.child import set_title
+from podwire.runtime import keeper as keeping
+from podwire.runtime.child import PR_SET_PDEATHSIG, prctl, set_title
 from podwire.runtime.keeper import KEEPER_GONE, keep, replace
 
 ARGV = (sys.executable, "-m", "podwire.proxy.dataplanes.userspace.process")
@@ -46,7 +47,8 @@ _PER_CONNECTION = 4
 def build() -> str:
     """What tells this program from a newer one: a hash of its text."""
     folder = Path(__file__).parent
-    text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    files = (*sorted(folder.glob("*.py")), Path(keeping.__file__))
+    text = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(text).hexdigest()[:16]
 
 
@@ -104,18 +106,23 @@ class Worker:
         self._renew(ARGV)
 
     def _renew(self, argv: tuple[str, ...]) -> NoReturn:
-        """Goes on as a program from its beginning, keeper and worker in one."""
+        """Goes on as a program from its beginning, keeper and worker in one; the old keeper is ended by that.
+
+        Raises: OSError when the program cannot be started; the keeper then starts a worker as after a crash.
+        """
         signal.signal(KEEPER_GONE, signal.SIG_IGN)
-        if os.getppid() == self._keeper:
-            os.kill(self._keeper, signal.SIGKILL)
-        replace(argv, dict(os.environ) | {_MEMORY: f"{self._memory} {self._control} {int(self._stays)}"})
+        known = (self._memory, self._control, int(self._stays), self._keeper)
+        replace(argv, dict(os.environ) | {_MEMORY: " ".join(map(str, known))})
 
 
 def main() -> NoReturn:
     """Becomes the keeper of a relay, a new one or one that goes on."""
     known = os.environ.pop(_MEMORY, "")
     if known:
-        memory, control, stays = (int(word) for word in known.split())
+        memory, control, stays, keeper = (int(word) for word in known.split())
+        prctl(PR_SET_PDEATHSIG, 0)
+        if os.getppid() == keeper:
+            os.kill(keeper, signal.SIGKILL)
         _keep(memory, control, stays=bool(stays))
     if os.fork():
         os._exit(0)

@@ -27,6 +27,8 @@ TIMEOUTS_S = (0.25, 0.5, 1.0, 2.0)
 _MOST_TRIES = 16
 _CHUNK = 1 << 20
 _PIPE_SIZE = 1 << 20
+_LITTLE = 1 << 15
+"""Bytes of one move that are likely to have been all there was."""
 _ROUNDS = 8
 """Moves of one direction before others have their turn."""
 _FLAGS = 3  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK, linux/splice.h
@@ -108,10 +110,13 @@ class Way:
         for _ in range(_ROUNDS):
             if not self.held and (self.ended or not self._fill(source)):
                 break
+            little = self.held < _LITTLE
             try:
                 while self.held:
                     self.held -= os.splice(pipe, sink, self.held, flags=_FLAGS)
             except BlockingIOError:
+                break
+            if little:
                 break
         if self.ended and not self.held and not self.shut:
             try:
@@ -139,7 +144,7 @@ class Way:
         except BlockingIOError:
             return False
         self.ended = not self.held
-        if not self.wide and self.held >= 1 << 15:
+        if not self.wide and self.held >= _LITTLE:
             self.wide = True
             try:
                 fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
@@ -229,17 +234,26 @@ class Stream:
         self.owner.memory.fill(self.slot, Slot(RELAYING, self.backing.number, fds, 0, ""))
         self.there = Way(self.client, pipes[0], server, held[0])
         self.back = Way(server, pipes[1], self.client, held[1])
-        self._ready(0)
+        self._ready(READ | WRITE, self.there, self.back)
 
-    def _ready(self, events: int) -> None:
-        """Either side has events: moves what can be moved, both ways."""
+    def _client_ready(self, events: int) -> None:
+        self._ready(events, self.there, self.back)
+
+    def _server_ready(self, events: int) -> None:
+        self._ready(events, self.back, self.there)
+
+    def _ready(self, events: int, out: Way | None, into: Way | None) -> None:
+        """One side has events: moves what can be moved on the way from it (``out``) and to it (``into``)."""
         there, back, server = self.there, self.back, self.server
+        assert out is not None and into is not None, "joined before"
         assert there is not None and back is not None and server is not None, "joined before"
         try:
             if events & BROKEN:
                 raise ConnectionResetError
-            there.move()
-            back.move()
+            if events & WRITE:
+                into.move()
+            if events & ~WRITE:
+                out.move()
         except OSError:
             self.reset()
             return
@@ -247,8 +261,8 @@ class Stream:
             self._finish(there, back)
             return
         loop = self.owner.loop
-        loop.watch(self.client.fileno(), there.wanted | back.wanting, self._ready)
-        loop.watch(server.fileno(), back.wanted | there.wanting, self._ready)
+        loop.watch(self.client.fileno(), there.wanted | back.wanting, self._client_ready)
+        loop.watch(server.fileno(), back.wanted | there.wanting, self._server_ready)
 
     def _finish(self, there: Way, back: Way) -> None:
         """All is said: pipes are empty."""
