@@ -32,7 +32,7 @@ class Claims(Generic[F]):
                 owned.add(frontend)
             else:
                 self._waiting.setdefault(frontend, set()).add(service)
-        return frozenset(owned)
+        return wanted if len(owned) == len(wanted) else frozenset(owned)
 
     def owner(self, frontend: F) -> str:
         """The Service that has a frontend; empty: none."""

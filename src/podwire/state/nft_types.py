@@ -86,7 +86,7 @@ def _bits(size: int, order: str, names: dict[str, int]) -> tuple[Callable[[str],
     return parse, render
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _ipv4(text: str) -> bytes:
     parts = text.split(".")
     if len(parts) != 4:
@@ -94,7 +94,7 @@ def _ipv4(text: str) -> bytes:
     return bytes(map(int, parts))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _ipv6(text: str) -> bytes:
     return IPv6Address(text).packed
 

@@ -96,7 +96,8 @@ class PortCompiler:
         out = Compiled({}, {}, set(), {})
         port = placed.port
         internal, *external = self.frontends(port)
-        self._put(out, "cluster-ips", internal.key[: self._size], PRESENT)
+        for name, key in self.shared(port):
+            self._put(out, name, key, PRESENT)
         if internal in owned:
             self._internal(out, placed, internal)
         for frontend in external:
@@ -106,11 +107,15 @@ class PortCompiler:
             for frontend in (self._address_frontend(address, port) for address in port.load_balancer_ips):
                 if frontend in owned:
                     self._guard(out, port, frontend)
+        return out
+
+    def shared(self, port: ServicePort) -> Iterator[tuple[str, bytes]]:
+        """Set and key of the elements that other Services may put in too."""
+        yield "cluster-ips", self._parse(port.cluster_ip)
         for endpoint in chain(port.cluster_endpoints, port.local_endpoints):
             if endpoint.local:
-                address = self.target(endpoint)[: self._size]
-                self._put(out, "hairpin", address + address, PRESENT)
-        return out
+                address = self._parse(endpoint.address)
+                yield "hairpin", address + address
 
     def elements(self, compiled: Compiled, into: Elements) -> None:
         """Puts every element of a compiled port there."""

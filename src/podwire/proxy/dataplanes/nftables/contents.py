@@ -23,7 +23,7 @@ from podwire.proxy.dataplanes.nftables.compile import (
 )
 from podwire.proxy.dataplanes.nftables.known import Known
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout, Shape
-from podwire.proxy.dataplanes.nftables.slots import Spread
+from podwire.proxy.dataplanes.nftables.slots import NOBODY, Spread
 from podwire.proxy.servicemap import ServicePort
 from podwire.state.nft import Element, Set, Table
 from podwire.state.nft_diff import (
@@ -36,7 +36,6 @@ from podwire.state.nft_diff import (
 )
 
 _SHARED = frozenset(("cluster-ips", "hairpin"))
-_NO_SPREAD = Spread()
 
 
 class _Service(msgspec.Struct, frozen=True):
@@ -80,21 +79,19 @@ class Contents:
 
     def load(self, services: Mapping[str, tuple[ServicePort, ...]]) -> Table:
         """Takes over all Services there are; before any change. Returns the whole table."""
-        found = self._empty()
         for key, ports in services.items():
-            if not ports:
-                continue
-            service = self._services[key] = self._take(key, ports, _NOTHING)
-            compiled = self._compile(service)
-            for each in compiled:
-                self.shapes |= each.shapes
-                self.compiler.elements(each, found)
-            for name, entries in _frame(compiled).items():
-                if name in _SHARED:
-                    for element in entries:
-                        self._counts[name, element] = self._counts.get((name, element), 0) + 1
+            if ports:
+                self._services[key] = self._take(key, ports, _NOTHING)
+                for shared in {each for port in ports for each in self.compiler.shared(port)}:
+                    self._counts[shared] = self._counts.get(shared, 0) + 1
         self._known = None
         self._lists.open()
+        # Only now what goes again: between what stays, it would leave holes.
+        found = self._empty()
+        for service in self._services.values():
+            for compiled in self._compile(service):
+                self.shapes |= compiled.shapes
+                self.compiler.elements(compiled, found)
         return self.layout.table(frozenset(self.shapes), found)
 
     def conflicts(self) -> tuple[str, ...]:
@@ -141,7 +138,7 @@ class Contents:
 
     def _place(self, port: ServicePort, before: Placed | None) -> Placed:
         """Slots and numbers of a port, given where its endpoints were."""
-        cluster, local = _NO_SPREAD, _NO_SPREAD
+        cluster, local = NOBODY, NOBODY
         if before is not None:
             cluster, local = before.cluster, before.local
         elif self._known is not None:
@@ -187,7 +184,7 @@ class Contents:
     def _swap_runs(self, old: list[Compiled], new: list[Compiled], delta: "_Delta") -> None:
         before, after = _runs(old), _runs(new)
         for run in before | after:
-            stale, fresh = before.get(run, _NO_SPREAD), after.get(run, _NO_SPREAD)
+            stale, fresh = before.get(run, NOBODY), after.get(run, NOBODY)
             for slot in _differing(stale, fresh):
                 key = run.frontend.slot(run.first + slot)
                 if slot < len(stale.endpoints):

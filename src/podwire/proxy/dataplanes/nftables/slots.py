@@ -31,7 +31,12 @@ class Spread(msgspec.Struct, frozen=True, gc=False):
     def follow(self, wanted: tuple[Endpoint, ...]) -> "Spread":
         """The list with these endpoints, without numbers."""
         slots = keep_slots(self.endpoints, wanted)
-        return Spread(slots, keep_capacity(self.capacity, len(slots)))
+        capacity = keep_capacity(self.capacity, len(slots))
+        return NOBODY if not slots and capacity == LEAST else Spread(slots, capacity)
+
+
+NOBODY = Spread()
+"""A list without endpoints; most ports have none of this node's."""
 
 
 def keep_slots(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
