@@ -51,7 +51,7 @@ class Step(msgspec.Struct, frozen=True):
     chain: str
     rule: str
     elements: tuple[str, ...] = ()
-    """What it found in sets and maps, each as ``map services { 10.96.0.1 . tcp . 443 : goto cluster-1 }``."""
+    """What it found in sets and maps, each as ``map services { 10.96.0.1 . tcp . 443 : goto cluster-4 }``."""
 
     def __str__(self) -> str:
         return f"{self.hook}: {self.table} {self.chain}: {self.rule}"
