@@ -108,6 +108,7 @@ class Stepping:
     def __init__(self) -> None:
         self.slept: list[float] = []
         self.time = 0.0
+        self.at_zero: Callable[[], None] = lambda: None
 
     def monotonic(self) -> float:
         return self.time
@@ -118,6 +119,8 @@ class Stepping:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.time += seconds
+        if not seconds:
+            self.at_zero()
         await asyncio.sleep(0)
 
 
@@ -280,6 +283,21 @@ def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
             await bench.calls(2)
             bench.slices.put("default/web-1", piece("10.0.0.1", service="other"))
             assert (await bench.calls(3))[2:] == [("update", ("default/web=",))]
+
+    run(scenario)
+
+
+def test_what_changes_while_many_are_resolved_comes_next() -> None:
+    async def scenario(bench: Bench) -> None:
+        for number in range(1000):
+            bench.services.put(f"default/web{number}", SERVICE)
+        bench.services.put("default/web", SERVICE)
+        bench.clock.at_zero = lambda: bench.slices.put("default/web-1", piece("10.0.0.1"))
+        async with bench.running():
+            await bench.calls(1)
+            assert str(bench.proxy.services["default/web"][0].cluster_endpoints[0]) == "10.0.0.1:8080"
+            assert any("default/web=10.0.0.1:8080" in texts for _, texts in bench.plane.calls)
+            assert bench.clock.slept.count(0) == 5
 
     run(scenario)
 
