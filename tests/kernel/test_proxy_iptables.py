@@ -23,7 +23,8 @@ from tests.kernel.serviceworld import (
 
 from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import Kind, Programs, choose, find
-from podwire.proxy.dataplane import LOCALHOST_ACCEPTED
+from podwire.kernel.nfacct import Counters
+from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
 from podwire.proxy.registry import Registry
 from podwire.proxy.servicemap import NodeFacts
@@ -348,6 +349,25 @@ def test_loopback_is_guarded_while_it_is_routed(world: World, plane: IptablesDat
         plane.remove()
         assert not reached()
         assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
+
+
+def test_what_a_crash_left_is_shut_and_taken_away(world: World, plane: IptablesDataPlane) -> None:
+    plane.load(by_name("NodePort with policy Cluster").resolved(), everywhere())
+    with Counters(path("node")) as counters:
+        assert {INVALID_DROPPED, LOCALHOST_ACCEPTED} <= counters.packets().keys()
+        assert clear(path("node"))
+        assert not {INVALID_DROPPED, LOCALHOST_ACCEPTED} & counters.packets().keys()
+    assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
+    assert not clear(path("node"))
+
+
+def test_a_start_without_loopback_shuts_what_an_earlier_one_opened(world: World, plane: IptablesDataPlane) -> None:
+    case = by_name("NodePort with policy Cluster").resolved()
+    plane.load(case, everywhere())
+    with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:
+        again.load(case)
+    assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
+    assert "KUBE-LOOPBACK" not in inside("node", plane.programs.save["ip"])
 
 
 def send_to_loopback(port: int) -> None:
