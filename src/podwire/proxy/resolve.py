@@ -155,7 +155,7 @@ def _resolve_port(
         port=port.port,
         cluster_ip=address,
         node_port=node_port,
-        external_ips=_addresses(external_ips, family),
+        external_ips=_addresses(external_ips, family) if external_ips else (),
         load_balancer_ips=_load_balancer_ips(service, family),
         source_ranges=_source_ranges(spec.load_balancer_source_ranges, family),
         internal_local=spec.internal_traffic_policy == "Local",
@@ -184,9 +184,11 @@ def _affinity(spec: api.ServiceSpec) -> int:
 
 
 def _cluster_ip(spec: api.ServiceSpec, family: str) -> str:
-    addresses = spec.cluster_ips or (spec.cluster_ip,)
-    found = _addresses(addresses, family)
-    return found[0] if found else ""
+    for text in spec.cluster_ips or (spec.cluster_ip,):
+        address = canonical_address(text)
+        if address and (":" in address) == (family == "ip6"):
+            return address
+    return ""
 
 
 def canonical_address(text: str) -> str:
@@ -217,6 +219,8 @@ def _load_balancer_ips(service: api.Service, family: str) -> tuple[str, ...]:
 
 def _source_ranges(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
     """The ranges of a family; a range of everything means no restriction, one that is not valid is left out."""
+    if not texts:
+        return ()
     ranges: list[str] = []
     for text in texts:
         address, _, prefix = text.strip().partition("/")
