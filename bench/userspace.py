@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.alone import run_alone
+from bench.machine import cpu_s, resident_mb
 from bench.service_packets import ip
 from bench.services import NODE
 from bench.table import Row
@@ -195,40 +196,26 @@ def programmed(plane: NftablesDataPlane | UserspaceDataPlane) -> Iterator[None]:
             plane.remove()
 
 
-def cpu_s(*pids: int) -> float:
-    """CPU that processes have taken."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def memory_mb(*pids: int) -> float:
-    """Memory of processes; pages that several processes share count in parts."""
-    kilobytes = 0
-    for pid in pids:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return kilobytes / 1000
-
-
 def relay_rows(network: Network, plane: UserspaceDataPlane, seconds: float) -> dict[str, float]:
     """What the relay takes for itself."""
     state = plane.relay()
     assert state is not None, "it runs"
     pids = (state.pid, state.keeper)
-    found = {"memory of the relay": memory_mb(*pids)}
-    before = cpu_s(*pids)
+
+    def memory() -> float:
+        return sum(resident_mb(pid)[1] for pid in pids)
+
+    found = {"memory of the relay": memory()}
+    before = cpu_s(state.pid)
     with netns.inside(network.client):
         speed = bulk(VIP, seconds, 1)
-        found["CPU of the relay for a GB"] = (cpu_s(*pids) - before) / (speed * seconds / 1000)
+        found["CPU of the relay for a GB"] = (cpu_s(state.pid) - before) / (speed * seconds / 1000)
         with contextlib.ExitStack() as stack:
             for _ in range(CONNECTIONS):
                 stack.enter_context(socket.create_connection((VIP, STREAM)))
             while (now := plane.relay()) is not None and now.connections < CONNECTIONS:
                 time.sleep(0.05)
-            found[f"memory of the relay with {CONNECTIONS:,} connections"] = memory_mb(*pids)
+            found[f"memory of the relay with {CONNECTIONS:,} connections"] = memory()
     return found
 
 

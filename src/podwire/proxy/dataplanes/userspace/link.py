@@ -65,10 +65,10 @@ class Link:
         if self._peer is None:
             return True
         poll = select.poll()
-        poll.register(self._peer, select.POLLIN)
         try:
+            poll.register(self._peer, select.POLLIN)
             return bool(poll.poll(0)) and not self._peer.recv(1, socket.MSG_PEEK)
-        except OSError:
+        except (OSError, ValueError):
             return True
 
     def open(self) -> None:
