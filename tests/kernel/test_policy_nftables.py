@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
 PORTS = next(case for case in CASES if case.name == "ports, protocols and ranges")
 WEB, DB = "10.180.0.1", "10.180.0.2"
+_IP_TRANSPARENT = 19
 
 
 @pytest.fixture(scope="module")
@@ -365,3 +366,33 @@ def test_a_table_that_somebody_else_owns_is_an_error_until_it_is_free(world: Wor
         owner.stdin.close()
     load(plane, compiler, world)
     assert not any(plane.heal())
+
+
+def arrives(source: str) -> bool:
+    """Whether a datagram comes to the pod that its node sends from an address, as IPVS sends on what it carries."""
+    with netns.inside(path("n1")):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    before = arrived()
+    with sock:
+        sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+        sock.bind((source, 0))
+        with contextlib.suppress(PermissionError):  # what a drop in the output hook is to who sends
+            sock.sendto(b"x", (DB, 5432))
+    time.sleep(0.05)
+    return arrived() > before
+
+
+def test_what_is_sent_on_by_the_node_is_judged_by_who_sent_it(world: World, plane: NftablesPolicy) -> None:
+    compiler = compilers(OPEN)["n1"]
+    into = policy("shop/into", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"from": [{"podSelector": {}}]}])
+    compiler.set_policy("shop/into", into)
+    compiler.flush()
+    load(plane, compiler, world)
+    assert arrives("192.168.99.1"), "the node itself"
+    assert arrives(WEB), "a pod that may come in"
+    assert not arrives("10.180.1.2"), "a pod of another namespace"
+    assert not arrives("203.0.113.9"), "somebody outside"
+    assert arrives(DB), "the pod itself"
+    out = policy("shop/out", podSelector={"matchLabels": {"app": "web"}}, policyTypes=["Egress"])
+    change(plane, world, compiler, out=out)
+    assert not arrives(WEB), "a pod that may not go out"

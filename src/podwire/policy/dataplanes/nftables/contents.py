@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
+    SHARED,
     TABLE,
     Chains,
     Layout,
@@ -42,6 +43,7 @@ class Contents:
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
+        self._claims: dict[bytes, dict[str, Element]] = {}
         self._touched = _Touched(self)
 
     def table(self) -> Table:
@@ -61,17 +63,29 @@ class Contents:
         """A pod has a device and profiles; None: it is gone."""
         before = self._placed.pop(pod, None)
         if before is not None:
-            self._unplace(*before)
+            self._unplace(pod, *before)
         if profiles is not None:
             self._placed[pod] = (device, profiles)
             for name, elements in self._of_device(device, profiles).items():
                 for key, element in elements.items():
-                    self._touched.set(name, key, element)
+                    if name == SHARED:
+                        self._claims.setdefault(key, {})[pod] = element
+                    self._touched.set(name, key, self._first(key) if name == SHARED else element)
 
-    def _unplace(self, device: str, profiles: PodProfiles) -> None:
+    def _unplace(self, pod: str, device: str, profiles: PodProfiles) -> None:
         for name, elements in self._of_device(device, profiles).items():
             for key in elements:
-                self._touched.set(name, key, None)
+                if name == SHARED:
+                    del self._claims[key][pod]
+                self._touched.set(name, key, self._first(key) if name == SHARED else None)
+
+    def _first(self, address: bytes) -> Element | None:
+        """The element of an address, should two pods have it: that of the first by name; None: nobody has it."""
+        claims = self._claims.get(address)
+        if not claims:
+            self._claims.pop(address, None)
+            return None
+        return claims[min(claims)]
 
     def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
         ingress, egress = (self._names[key] if key else "" for key in (profiles.ingress, profiles.egress))
@@ -121,7 +135,7 @@ class Contents:
             return
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, _, _ in pods:
-            self._unplace(*self._placed.pop(pod))
+            self._unplace(pod, *self._placed.pop(pod))
         self._add(name, profile, ranges, taken)
         self._names[key] = name
         for pod, device, profiles in pods:
@@ -175,11 +189,7 @@ class Contents:
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
         """The chain for what pods send to their own node; empty: no policy has a say."""
-        if key is None:
-            return ""
-        if not key.own_node_egress:
-            return self._names[key]
-        return node_name(self._names[key]) if _node_chain_needed(key) else ""
+        return node_name(self._names[key]) if key is not None and _node_chain_needed(key) else ""
 
     def _take(self, table: Ports, key: ProfileKey) -> str:
         """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
@@ -303,5 +313,5 @@ class _Touched:
 
 
 def _node_chain_needed(key: ProfileKey) -> bool:
-    """Whether a cluster policy speaks of what pods send to their own node, and NetworkPolicies do not."""
-    return key.direction == "Egress" and key.own_node_egress and bool(key.cluster_policies)
+    """Whether a policy speaks of what pods send to their own node."""
+    return key.direction == "Egress" and (not key.own_node_egress or bool(key.cluster_policies))

@@ -37,6 +37,8 @@ from podwire.state.nft_rules import Rule
 from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-policy"
+SHARED = "egress-sources"
+"""The one set of pods whose keys say nothing of a device."""
 PRIORITY = -5
 """Of egress; ingress is one later. Before the filter hook of others, behind all translation of destinations."""
 
@@ -71,10 +73,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         source = ("ifname", self.address)
         return (
             Set(name="egress", key=source, data=("verdict",)),
+            Set(name=SHARED, key=(self.address,), data=("verdict",)),
             Set(name="to-node", key=source, data=("verdict",)),
             Set(name="ingress", key=("ifname",), data=("verdict",)),
             Set(name="pod-devices", key=("ifname",)),
-            Set(name="loops", key=("ifname", "ifname")),
+            Set(name="own", key=source),
             ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
             addresses.with_elements(addresses.element(text) for text in self.node_addresses),
         )
@@ -105,6 +108,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 f"{source} vmap @to-node",
                 f"iifname @pod-devices {self._no_link_local}counter drop",
             ),
+            self._base("output-egress", "output", PRIORITY, f"{self.family} saddr vmap @{SHARED}"),
+            self._base(
+                "output-ingress",
+                "output",
+                PRIORITY + 1,
+                f"oifname . {self.family} saddr @own accept",
+                "oifname @pod-devices fib saddr type != local oifname vmap @ingress",
+            ),
         )
 
     @property
@@ -122,9 +133,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         sources = [f"{device} . {address}" for address in own]
         return {
             "pod-devices": dict((sets["pod-devices"].element(device),)),
-            "loops": dict((sets["loops"].element(f"{device} . {device}"),)),
+            "own": dict(sets["own"].element(source) for source in sources),
             "ingress": dict((sets["ingress"].element(device, _leads(chains.ingress)),)),
             "egress": dict(sets["egress"].element(source, _leads(chains.egress)) for source in sources),
+            SHARED: dict(sets[SHARED].element(address, _leads(chains.egress)) for address in own),
             "to-node": dict(sets["to-node"].element(source, _leads(chains.to_node)) for source in sources),
         }
 
@@ -143,7 +155,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             "ct direction reply ct state established accept",
             "ct state related accept",
             "ct state invalid counter drop",
-            *(("ct status dnat iifname . oifname @loops accept",) if key.direction == "Ingress" else ()),
+            *((f"ct status dnat oifname . {self.family} saddr @own accept",) if key.direction == "Ingress" else ()),
             f"{peer} vmap @{name}-hosts",
             f"{peer} vmap @{name}-ranges",
             f"goto {default}",
@@ -151,7 +163,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return Chain(name=name, comment=comment(key), rules=rules)
 
     def node_chain(self, name: str, key: ProfileKey) -> Chain:
-        """The chain for what pods of a profile send to their own node, where NetworkPolicies have no say in that."""
+        """The chain for what pods of a profile send to their own node: only its own addresses are looked up."""
         rules = self.rules(f"{self.family} daddr @node-addresses goto {name}", "accept")
         return Chain(name=node_name(name), comment=comment(key), rules=rules)
 
