@@ -64,7 +64,7 @@ def answer(sock: socket.socket, name: str) -> None:
     sock.sendto(_packet(port, source_port, tag, _INIT_ACK, _opening() + parameter), client)
 
 
-def connect(address: str, port: int, own: str) -> tuple[str, str]:
+def connect(address: str, port: int, own: str, patience_s: float) -> tuple[str, str]:
     """(who answers, whom it saw), ("refused", "") or ("dropped", ""); from this thread's namespace.
 
     ``own`` is the address to use; empty: the usual one.
@@ -72,7 +72,7 @@ def connect(address: str, port: int, own: str) -> tuple[str, str]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     shape = (socket.SOCK_STREAM if in_kernel() else socket.SOCK_RAW, socket.IPPROTO_SCTP)
     with socket.socket(family, *shape) as sock:
-        sock.settimeout(0.4)
+        sock.settimeout(patience_s)
         if own:
             sock.bind((own, 0))
         level, option = (
