@@ -90,6 +90,9 @@ class PortCompiler:
         self._masquerade = layout.facts.masquerade_mark
         self._shortcut = "shortcut" if layout.facts.masquerade_all else "cluster"
         self.marks = Marks(self._masquerade)
+        self._verdicts: dict[Shape, Verdict] = {}
+        self._node_ports: dict[tuple[str, int], bytes] = {}
+        """Keys made once: protocol and port."""
 
     def compile(self, placed: Placed, owned: frozenset[Frontend]) -> Compiled:
         """What the ``owned`` frontends of a port need."""
@@ -152,17 +155,17 @@ class PortCompiler:
             *(self._address_frontend(address, port) for address in addresses),
         ]
         if port.node_port:
-            key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
-            found.append(Frontend(key, True))
+            found.append(Frontend(self._node_port(port.protocol, port.node_port), True))
         return tuple(found)
 
-    @property
-    def _size(self) -> int:
-        return 4 if self._layout.family == "ip" else 16
-
     def _address_frontend(self, address: str, port: ServicePort) -> Frontend:
-        types = (self._layout.address, "inet_proto", "inet_service")
-        return Frontend(pack(types, (address, port.protocol, str(port.port))), False)
+        return Frontend(self._parse(address) + self._node_port(port.protocol, port.port), False)
+
+    def _node_port(self, protocol: str, number: int) -> bytes:
+        key = self._node_ports.get((protocol, number))
+        if key is None:
+            key = self._node_ports[protocol, number] = pack(("inet_proto", "inet_service"), (protocol, str(number)))
+        return key
 
     def _put(self, out: Compiled, name: str, key: bytes, element: Element) -> None:
         out.frame.setdefault(name, {})[key] = element
@@ -205,7 +208,10 @@ class PortCompiler:
         frontend, port, shape = dispatch
         out.shapes.add(shape)
         prefix = "local-" if shape.kind == "local" else ""
-        element = Element(verdict=Verdict("goto", shape.chain), comment=port.name)
+        verdict = self._verdicts.get(shape)
+        if verdict is None:
+            verdict = self._verdicts[shape] = Verdict("goto", shape.chain)
+        element = Element(verdict=verdict, comment=port.name)
         self._put(out, prefix + frontend.suffix, frontend.key, element)
         first = LOCAL_SLOT if shape.kind == "local" else 0
         out.runs[Run(frontend.slots(affinity=bool(shape.affinity_s)), frontend, first)] = spread
