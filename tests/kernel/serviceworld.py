@@ -141,7 +141,7 @@ class World:
         inside(
             "node",
             "sysctl",
-            "-qw",
+            "-eqw",
             "net.ipv4.ip_forward=1",
             "net.ipv6.conf.all.forwarding=1",
             "net.ipv4.icmp_ratelimit=0",
