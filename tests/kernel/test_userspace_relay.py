@@ -593,3 +593,22 @@ def test_a_program_that_cannot_be_started_changes_nothing(plane: UserspaceDataPl
             connection.sendall(b"still")
             assert connection.recv(10) == b"still"
             assert state(plane).keeper == before.keeper
+
+
+def test_an_agent_of_another_version_takes_the_relay_along(
+    plane: UserspaceDataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay that runs other code than the agent's goes on as the agent's, with its connections and ports."""
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        plane.load(ports(server.endpoint))
+        before = state(plane)
+        with client() as connection:
+            monkeypatch.setattr("podwire.proxy.dataplanes.userspace.link.build", lambda: "another")
+            with contextlib.closing(UserspaceDataPlane(NODE, path("node"))) as newer:
+                assert not any(newer.load(ports(server.endpoint)))
+                after = state(newer)
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+        assert after.pid != before.pid
+        assert after.keeper != before.keeper
+        assert after.ports == before.ports

@@ -299,14 +299,16 @@ class Relay:
                     del last[entry.number]
                 case Sticky():
                     sticky.setdefault(entry.number, []).append(entry)
-        found = {
-            entry.number: Serving(entry.number, entry.pool, _socket(entry.pool, entry.fd)) for entry in last.values()
-        }
-        for serving in found.values():
-            serving.retired = last[serving.number].retired
-            for each in sticky.get(serving.number, ()):
+        for entry in last.values():
+            try:
+                serving = Serving(entry.number, entry.pool, _socket(entry.pool, entry.fd))
+            except OSError as failure:
+                self._log.error("a pool is lost", pool=entry.pool.key, problem=failure)
+                self.memory.append(Gone(entry.number))
+                continue
+            serving.retired = entry.retired
+            for each in sticky.get(entry.number, ()):
                 serving.balancer.remember(each.client, each.target, self.loop.now)
-        for serving in found.values():
             self._listen_on(serving)
             if serving.retired:
                 self._leave(serving)
