@@ -28,6 +28,7 @@ BENCHMARKS = (
     "service_packets",
     "flows",
     "iptables",
+    "ipvs",
     "userspace",
     "policy",
     "dns",

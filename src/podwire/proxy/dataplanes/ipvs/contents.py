@@ -61,6 +61,10 @@ class Contents:
         """What the device holds."""
         return tuple(self._addresses)
 
+    def binds(self, address: str) -> bool:
+        """Whether the device holds an address for a Service."""
+        return address in self._addresses
+
     def sets(self) -> tuple[IpSet, ...]:
         """Every set with its elements."""
         family = self.layout.family

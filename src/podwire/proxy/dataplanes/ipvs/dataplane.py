@@ -219,9 +219,11 @@ class IpvsDataPlane:
 
     def _unbind(self, addresses: Iterable[str]) -> list[str]:
         """Takes addresses off the device at which nothing goes on."""
-        gone = set(addresses) - self._addresses()
+        busy = {key.address for key in self._leaving}
+        contents = tuple(self._contents.values())
+        gone = [each for each in addresses if each not in busy and not any(one.binds(each) for one in contents)]
         self._kernel.unbind(gone)
-        return [f"ip address delete {address} dev {DEVICE}" for address in sorted(gone)]
+        return [f"ip address delete {address} dev {DEVICE}" for address in gone]
 
     def _balance(self, keys: Iterable[Key]) -> list[str]:
         """Virtual servers of these keys become what they should be."""

@@ -1,0 +1,107 @@
+"""The ipvs data plane: load, restart, one change, at 1,000 and 5,000 Services of 2 endpoints; beside it ipvsadm.
+
+Where the kernel has no ip_vs this runs in user-mode Linux, in which everything takes several times as long as on the
+machine itself: compare the columns. ``ipvsadm -R`` gets the same virtual servers and nothing else, so beside it stand
+our virtual servers alone; a load also binds an address for each Service and fills the sets.
+
+    sudo python -m bench.ipvs [--quick]
+"""
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.alone import ROOT, run_alone
+from bench.iptables import CHANGES, ports
+from bench.services import NODE
+from bench.table import Row
+
+from podwire.kernel import netns
+from podwire.kernel.features import Features
+from podwire.kernel.ipvs import Ipvs
+from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
+from podwire.state.ipvs import VirtualServer
+from podwire.state.ipvs_changes import plan
+
+_INSIDE = "--inside"
+
+
+def took_ms(work: Callable[[], object]) -> float:
+    """How long the work takes."""
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1000
+
+
+def measure(count: int) -> dict[str, float]:
+    """Milliseconds of each step, in a fresh namespace."""
+    place = Path(f"/run/netns/podwire-bench-ipvs-{os.getpid()}")
+    netns.create(place)
+    subprocess.run(("ip", "-n", place.name, "link", "set", "lo", "up"), check=True)
+    try:
+        services = {f"bench/service-{number}": ports(number) for number in range(count)}
+        with contextlib.closing(IpvsDataPlane(NODE, place)) as plane:
+            found = {"cold load": took_ms(lambda: plane.load(services))}
+            with contextlib.closing(IpvsDataPlane(NODE, place)) as again:
+                found["restart"] = took_ms(lambda: again.load(services))
+
+            def change(number: int, generation: int) -> Callable[[], object]:
+                (port,) = ports(number, generation)
+                return lambda: plane.update({port.service: (port,)})
+
+            turns = range(1, CHANGES + 1)
+            found["one endpoint changes"] = statistics.median(took_ms(change(7, turn)) for turn in turns)
+            found["a Service comes"] = statistics.median(took_ms(change(count + turn, 0)) for turn in turns)
+            gone = [f"bench/service-{count + turn}" for turn in turns]
+            found["a Service goes"] = statistics.median(took_ms(lambda n=n: plane.update({n: ()})) for n in gone)
+            servers = [each for each in plane.desired() if isinstance(each, VirtualServer)]
+            plane.remove()
+        wanted = {server.key: server for server in servers}
+        with Ipvs(place) as ipvs:
+            found["virtual servers alone"] = took_ms(lambda: ipvs.apply(plan({}, wanted)))
+        command = ("ip", "netns", "exec", place.name, "ipvsadm")
+        subprocess.run((*command, "-C"), check=True)
+        text = "".join(f"{line}\n" for server in servers for line in server.lines())
+        found["ipvsadm"] = took_ms(lambda: subprocess.run((*command, "-R"), input=text, text=True, check=True))
+        return found
+    finally:
+        netns.delete(place)
+
+
+def runs(quick: bool) -> dict[int, list[dict[str, float]]]:
+    """The runs by number of Services."""
+    return {
+        count: [measure(count) for _ in range(1 if quick else 3)] for count in ((1_000,) if quick else (1_000, 5_000))
+    }
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one run of 1,000 Services."""
+    if Features().probe("ip_vs"):
+        found = runs(quick)
+    else:
+        words = [str(ROOT / "scripts" / "uml"), "python", "-m", "bench.ipvs", _INSIDE, *["--quick"] * quick]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        found = {int(count): each for count, each in json.loads(lines[-1]).items()}
+    rows: list[Row] = []
+    for count, each in found.items():
+        for what in each[0]:
+            if what == "ipvsadm":
+                continue
+            peer = (("ipvsadm -R", tuple(one["ipvsadm"] for one in each)),) if what.endswith("alone") else ()
+            rows.append(Row(f"{count:,} Services: {what}", "ms", tuple(one[what] for one in each), peer))
+    return rows
+
+
+if __name__ == "__main__":
+    if _INSIDE in sys.argv:
+        print(json.dumps(runs("--quick" in sys.argv)))
+    else:
+        run_alone("ipvs", __doc__, run)
