@@ -26,8 +26,9 @@ from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.link import Link
 from podwire.proxy.dataplanes.userspace.loop import Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
-from podwire.proxy.dataplanes.userspace.orders import Pool, Renew, State, Target
+from podwire.proxy.dataplanes.userspace.orders import Arrange, Pool, Renew, State, Target
 from podwire.proxy.dataplanes.userspace.process import ARGV
+from podwire.proxy.dataplanes.userspace.relay import Relay
 from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.testing.servicecases import ADDRESSES, NODE
 
@@ -612,3 +613,39 @@ def test_an_agent_of_another_version_takes_the_relay_along(
         assert after.pid != before.pid
         assert after.keeper != before.keeper
         assert after.ports == before.ports
+
+
+def test_what_cannot_be_accepted_waits(world: World) -> None:
+    """A relay with memory for two connections: the third is served when one of them has ended."""
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        target = (server.endpoint.address, server.endpoint.port)
+        reading, writing = os.pipe()
+        relay = os.fork()
+        if not relay:
+            netns.enter(path("node"))
+            loop = Loop()
+            pool = Pool(key="a", protocol="tcp", address="192.168.99.1", endpoints=(target,))
+            arranged = Relay(Memory.create(2), loop).arrange(Arrange((pool,)))
+            os.write(writing, str(arranged.ports["a"]).encode())
+            loop.run()
+            os._exit(0)
+        try:
+            place = ("192.168.99.1", int(os.read(reading, 10)))
+            first, second, third = (client("outside", place) for _ in range(3))
+            with first, second, third:
+                second.sendall(b"second")
+                third.sendall(b"third")
+                assert second.recv(10) == b"second"
+                third.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    third.recv(10)
+                second.close()
+                third.settimeout(5)
+                assert third.recv(10) == b"third"
+                first.sendall(b"first")
+                assert first.recv(10) == b"first"
+        finally:
+            os.kill(relay, signal.SIGKILL)
+            os.waitpid(relay, 0)
+            os.close(reading)
+            os.close(writing)

@@ -153,6 +153,11 @@ class Memory:
         self._written = end
         os.close(old)
 
+    @property
+    def full(self) -> bool:
+        """Whether all slots are in use."""
+        return not self._free and self._top >= self.slots
+
     def take(self, slot: Slot) -> int:
         """Fills a free slot and returns its number; -1 when all are in use."""
         if self._free:

@@ -228,6 +228,9 @@ class Relay:
 
     def _accept(self, serving: Serving) -> None:
         for _ in range(_ACCEPTS):
+            if self.memory.full:
+                self._pause(serving, "all slots are in use")
+                return
             try:
                 client, address = serving.sock.accept()
             except BlockingIOError:
@@ -237,9 +240,7 @@ class Relay:
                     self._pause(serving, failure.strerror or "")
                     return
                 continue
-            if not self._begin(serving, client, address[0]):
-                self._pause(serving, "all slots are in use")
-                return
+            self._begin(serving, client, address[0])
 
     def _pause(self, serving: Serving, problem: str) -> None:
         """What comes waits in the kernel."""
@@ -247,14 +248,13 @@ class Relay:
         self.loop.ignore(serving.sock.fileno())
         self.loop.later(_PAUSE_S, lambda: self._accept_on(serving))
 
-    def _begin(self, serving: Serving, client: socket.socket, name: str) -> bool:
+    def _begin(self, serving: Serving, client: socket.socket, name: str) -> None:
         client.setblocking(False)
         slot = self.memory.take(Slot(ACCEPTED, serving.number, (client.fileno(), -1, -1, -1), 0, ""))
         if slot < 0:
             client.close()
-            return False
-        self._connect(serving, client, slot, name)
-        return True
+        else:
+            self._connect(serving, client, slot, name)
 
     def _connect(self, serving: Backing, client: socket.socket, slot: int, name: str) -> None:
         stream = Stream(self, serving, client, slot)
