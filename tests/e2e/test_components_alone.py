@@ -202,7 +202,7 @@ def test_an_agent_with_the_proxy_alone_makes_its_tables_and_nothing_else(
 
 def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster, place: Path, tmp_path: Path) -> None:
     words = ["nsenter", f"--net={place}", *WITHOUT_NFTABLES, *podwire(), "agent"]
-    config = agent(tmp_path, "poor", ["routing", "policy", "proxy"], 9552)
+    config = agent(tmp_path, "poor", ["routing", "proxy"], 9552)
     told = (
         "routing: the kernel has no nftables (in Linux since 3.13); packets that leave the cluster keep the pods' "
         "addresses"
@@ -212,7 +212,6 @@ def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster,
         fallback = annotations(home, "poor")["podwire.io/fallback"]
         instead = "proxy.mode nftables: the kernel has no nftables (in Linux since 3.13); iptables is used"
         assert instead in fallback
-        assert "policy: the kernel has no nftables (in Linux since 3.13); pods that policies select are" in fallback
         assert annotations(home, "poor")["podwire.io/routing"] == "vxlan"
         assert "dev podwire-vxlan" in inside(place, "ip", "route", "show", "proto", "113")
         eventually(lambda: annotations(home, "poor").get("podwire.io/proxy") == "iptables")
@@ -222,7 +221,7 @@ def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster,
         said = home.run([*podwire(), "status", "--name", NAME]).stdout
         assert told in said and "poor: " in said
         selector = "involvedObject.name=poor,reason=FeatureMissing"
-        eventually(lambda: len(home.get("events", "-A", "--field-selector", selector)["items"]) == 3)
+        eventually(lambda: len(home.get("events", "-A", "--field-selector", selector)["items"]) == 2)
 
 
 @pytest.mark.parametrize(("configured", "used"), [({}, "nftables"), ({"fallback": "iptables"}, "iptables")])

@@ -178,7 +178,8 @@ class PolicyPart:
 
 
 def _attached(one: Attachment) -> Attached:
-    return Attached(pod=f"{one.namespace}/{one.pod}", device=one.host_link, addresses=one.addresses, uid=one.uid)
+    pod = f"{one.namespace}/{one.pod}" if one.pod else ""
+    return Attached(pod=pod, device=one.host_link, addresses=one.addresses, uid=one.uid)
 
 
 def lean(pod: Pod) -> Pod:

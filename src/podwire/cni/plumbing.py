@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ports import TABLE
 from podwire.cni.wiring import OWNER, Node, Wiring, belongs, plan
-from podwire.errors import KernelExists, KernelNotFound
+from podwire.errors import KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.monitor import Monitor
@@ -34,12 +34,18 @@ class KernelPlumber:
     def __init__(self, place: Path | str | None = None) -> None:
         self._place = place
         self._netlink = Netlink(place)
-        self._nft = Nft(place)
+        self._nft: Nft | None = None
+        self._lacks: Unsupported | None = None
+        try:
+            self._nft = Nft(place)
+        except Unsupported as missing:
+            self._lacks = missing
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""
         self._netlink.close()
-        self._nft.close()
+        if self._nft is not None:
+            self._nft.close()
 
     def prepare(self, families: Collection[int]) -> None:
         """Lets the node forward IPv6 where pods have it; IPv4 forwarding is a matter of each pod's device.
@@ -73,7 +79,7 @@ class KernelPlumber:
         The tracked connections of ``addresses`` go too: whoever gets one next must not meet its last owner's.
         """
         pods.sweep(self._place)
-        if addresses:
+        if addresses and self._nft is not None:
             with Conntrack(self._place) as conntrack:
                 conntrack.forget_addresses(addresses)
 
@@ -129,8 +135,14 @@ class KernelPlumber:
         return netns.identity(place) == netns.identity(self._place)
 
     def hold_ports(self, table: Table | None) -> None:
-        """Makes the kernel hold the hostPort table."""
-        if table is None:
+        """Makes the kernel hold the hostPort table; without nftables there is none, and pods with a hostPort fail.
+
+        Raises: KernelError.
+        """
+        if self._nft is None:
+            if table is not None and self._lacks is not None:
+                raise self._lacks
+        elif table is None:
             self._nft.delete("inet", TABLE)
         else:
             self._nft.apply(table)

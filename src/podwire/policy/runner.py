@@ -14,9 +14,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from podwire.errors import KernelError
-from podwire.model.meta import Object
+from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node
-from podwire.model.pod import Pod, PodIP
+from podwire.model.pod import Pod, PodIP, PodSpec
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
@@ -61,7 +61,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
     """A pod's device on this node."""
 
     pod: str
-    """``namespace/name``."""
+    """``namespace/name``; empty for a container that is no pod, which no policy selects by its labels."""
     device: str
     addresses: tuple[str, ...]
     uid: str = ""
@@ -96,6 +96,7 @@ class Enforcement:
         self._clock = clock
         self._reporter = reporter
         self._attached: dict[str, Attached] = {}
+        self._strangers: dict[str, Pod] = {}
         self._facts = Facts()
         self._full = True
         self._subscribed = False
@@ -123,7 +124,7 @@ class Enforcement:
             await event.wait()
 
     def _is_known(self, pod: str, uid: str) -> bool:
-        found = self._sources.pods.objects.get(pod)
+        found = self._pod(pod)
         return found is not None and uid in ("", found.metadata.uid)
 
     def attach(self, one: Attached) -> None:
@@ -131,8 +132,8 @@ class Enforcement:
 
         Raises: KernelError; the pod is shut off.
         """
-        self._attached[one.device] = one
-        self._mark(f"pod {one.pod}")
+        self._keep(one)
+        self._mark(f"pod {self._attached[one.device].pod}")
         if self.loaded.is_set():
             self._take_over()
             self._commit()
@@ -141,11 +142,23 @@ class Enforcement:
         """Forgets a device; what remains of it in the kernel is harmless, and goes soon."""
         one = self._attached.pop(device, None)
         if one is not None:
+            self._strangers.pop(one.pod, None)
             self._pod_changed(one.pod, None, None)
+
+    def _keep(self, one: Attached) -> None:
+        if not one.pod:
+            one = msgspec.structs.replace(one, pod=f"/{one.device}")
+            meta = ObjectMeta(name=one.device)
+            self._strangers[one.pod] = Pod(metadata=meta, spec=PodSpec(node_name=self.compiler.node))
+        self._attached[one.device] = one
+
+    def _pod(self, key: str) -> Pod | None:
+        return self._sources.pods.objects.get(key) or self._strangers.get(key)
 
     def restore(self, ones: tuple[Attached, ...]) -> None:
         """The devices that are there at the start."""
-        self._attached |= {one.device: one for one in ones}
+        for one in ones:
+            self._keep(one)
 
     def devices(self) -> dict[str, str]:
         """The device of each pod of this node that is known; a pod that is not is shut off."""
@@ -242,10 +255,10 @@ class Enforcement:
         """Gives the compiler the pods that changed, with the addresses that this node gave them."""
         pods = [what.partition(" ")[2] for what in self._changed if what.startswith("pod ")]
         if self._full:
-            pods = [*self._sources.pods.objects, *pods]
+            pods = [*self._sources.pods.objects, *self._strangers, *pods]
         own = {one.pod: one for one in self._attached.values()}
         for key in pods:
-            pod = self._sources.pods.objects.get(key)
+            pod = self._pod(key)
             one = own.get(key)
             if pod is not None and one is not None and one.uid in ("", pod.metadata.uid):
                 pod = _with_addresses(pod, one.addresses)

@@ -294,3 +294,16 @@ async def test_what_somebody_else_changes_is_put_right(bench: Bench) -> None:
     bench.plane.foreign = False
     await bench.clock.advance(0.2)
     assert "heal" in bench.taken()
+
+
+@with_bench
+async def test_a_container_that_is_no_pod_has_its_device_and_no_policies(bench: Bench) -> None:
+    bench.enforcement.restore((attached("", "old-1", "10.180.0.50"),))
+    await bench.start()
+    bench.policies.put("shop/deny", DENY)
+    bench.enforcement.attach(attached("", "new-1", "10.180.0.51"))
+    assert bench.plane.devices == {"/old-1": "old-1 10.180.0.50", "/new-1": "new-1 10.180.0.51"}
+    assert bench.plane.isolated == set()
+    bench.enforcement.detach("old-1")
+    await bench.clock.advance(1)
+    assert list(bench.plane.devices) == ["/new-1"]

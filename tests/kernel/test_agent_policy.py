@@ -1,0 +1,111 @@
+"""The agent's part policy as a process: CNI waits for it, a restart keeps what is in force, a poor kernel is said."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kernel.agentmachine import AGENT, Machine, eventually, inside
+
+from podwire.cni import program
+from podwire.kernel import netns
+from podwire.kube.resources import NETWORKPOLICIES, NODES, PODS
+
+WITHOUT_NFTABLES = Path(__file__).parents[1] / "e2e/without_nftables.py"
+DENY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "deny", "namespace": "default"},
+    "spec": {"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Ingress"]},
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    one = Machine(tmp_path)
+    try:
+        yield one
+    finally:
+        one.close()
+        for log in tmp_path.glob("*.log"):
+            print(log.name, log.read_text()[-3000:])
+
+
+def pod(machine: Machine, name: str) -> None:
+    """A Pod object on the first node."""
+    spec = {"nodeName": "node-1", "containers": [{"name": "c", "image": "x"}]}
+    meta = {"name": name, "namespace": "default", "labels": {"app": name}}
+    machine.api("create", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, "default")
+
+
+def add(machine: Machine, name: str) -> tuple[int, Any]:
+    """Exit status and answer of ADD, as kubelet asks for it."""
+    place = machine.root / "pods" / name
+    if not place.exists():
+        netns.create(place)
+    environment = {
+        "CNI_COMMAND": "ADD",
+        "CNI_CONTAINERID": f"c-{name}",
+        "CNI_NETNS": str(place),
+        "CNI_IFNAME": "eth0",
+        "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}",
+        "PODWIRE_CNI_SOCKET": str(machine.root / "node-1-run" / "cni.sock"),
+    }
+    conf = b'{"cniVersion": "1.0.0", "name": "podwire"}'
+    done = subprocess.run([str(program.path())], env=environment, capture_output=True, check=False, input=conf)
+    return done.returncode, json.loads(done.stdout)
+
+
+def elements(machine: Machine, name: str) -> str:
+    return inside(machine.root / "node-1", "nft", "list", "map", "ip", "podwire-policy", name)
+
+
+@pytest.mark.slow
+def test_a_pod_is_wired_when_its_policies_are_in_force(machine: Machine) -> None:
+    machine.add_node(1, ("cni", "routing", "policy"))
+    eventually(lambda: machine.ready("node-1"))
+    machine.api("create", NETWORKPOLICIES, DENY, "default")
+    status, answer = add(machine, "a")
+    assert (status, answer["code"]) == (1, 11), "the pod is not known"
+    pod(machine, "a")
+    status, answer = add(machine, "a")
+    assert status == 0, answer
+    assert "goto in-" in elements(machine, "ingress")
+    before = elements(machine, "ingress"), elements(machine, "egress")
+    machine.kill("node-1")
+    assert (elements(machine, "ingress"), elements(machine, "egress")) == before
+    machine.start_agent("node-1")
+    eventually(lambda: machine.ready("node-1"))
+    assert (elements(machine, "ingress"), elements(machine, "egress")) == before
+    eventually(lambda: not machine.drift("node-1"))
+    machine.api("delete", NETWORKPOLICIES, "deny", "default")
+    eventually(lambda: "goto" not in elements(machine, "ingress"))
+
+
+@pytest.mark.slow
+def test_a_kernel_without_nftables_is_said_and_selected_pods_are_refused(machine: Machine) -> None:
+    machine.add_node(1, ("cni", "routing", "policy"), start=False)
+    words = ["nsenter", f"--net={machine.root}/node-1", sys.executable, str(WITHOUT_NFTABLES), sys.executable]
+    with (machine.root / "node-1.log").open("ab") as log:
+        machine.processes["node-1"] = subprocess.Popen(
+            [*words, "-c", AGENT, str(machine.root / "node-1.yaml")],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    eventually(lambda: machine.ready("node-1"), 20)
+    told = "policy: the kernel has no nftables (in Linux since 3.13); pods that policies select are refused"
+    eventually(lambda: told in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
+    machine.api("create", NETWORKPOLICIES, DENY, "default")
+    for name in ("a", "b"):
+        pod(machine, name)
+    time.sleep(0.5)
+    assert add(machine, "b")[0] == 0
+    status, answer = add(machine, "a")
+    assert status == 1
+    assert "policies select default/a and are not enforced" in answer["msg"] + answer.get("details", "")
