@@ -289,6 +289,24 @@ def test_a_service_that_goes_keeps_its_connections_and_takes_no_more(world: Worl
         assert "10.96.0.10" not in inside("node", "ip", "address", "show", "kube-ipvs0")
 
 
+def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: IpvsDataPlane) -> None:
+    """Not while it terminates and still serves."""
+    (both,) = kept("one", "two")
+    (rest,) = kept("two")
+    plane.load({"default/web": kept("one")}, replace(NODE, reset_connections=True))
+    with Held("one", "two") as connections:
+        connections.connect()
+        plane.update({"default/web": (replace(rest, serving=both.serving),)})
+        assert connections.talk()
+        plane.update({"default/web": (rest,)})
+        eventually(lambda: not plane.disturbed() and "10.180.0.1:9090" not in ipvsadm("-S", "-n"))
+        _, client, _ = connections.clients[0]
+        with pytest.raises(ConnectionResetError):
+            for _ in range(3):
+                client.sendall(b"anybody?")
+                client.recv(5)
+
+
 @pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"])
 def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))

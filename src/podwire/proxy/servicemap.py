@@ -124,6 +124,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges in which an address without a Service is dropped."""
     masquerade_bit: int = 14
     masquerade_all: bool = False
+    reset_connections: bool = False
+    """Whether TCP connections to endpoints that are gone are ended, where the data plane itself keeps connections."""
     ipvs: IpvsSettings = IpvsSettings()
     iptables: IptablesSettings = IptablesSettings()
 

@@ -113,6 +113,7 @@ class ProxySettings(_Section, frozen=True):
             service_cidrs=service_cidrs,
             masquerade_bit=self.masquerade_bit,
             masquerade_all=self.masquerade_all,
+            reset_connections=self.reset_connections,
             iptables=self.iptables,
             ipvs=self.ipvs,
         )

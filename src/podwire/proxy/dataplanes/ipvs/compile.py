@@ -44,11 +44,13 @@ class Compiled(msgspec.Struct, frozen=True):
     elements: dict[str, dict[str, None]] = {}
     """Elements, as ipset(8) writes them, by the name of the set."""
     rules: dict[ChainKey, dict[str, None]] = {}
+    serving: dict[Key, frozenset[str]] = {}
+    """``address:port`` of the endpoints of a virtual server's Service that serve anywhere, those it lacks included."""
 
 
 def compile_service(layout: Layout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:
     """All that the ports of one Service need, as far as their frontends are ``owned``."""
-    out = Compiled({}, {}, {}, {})
+    out = Compiled({}, {}, {}, {}, {})
     for port in ports:
         _Port(layout, port, owned, out).compile()
     return out
@@ -157,6 +159,7 @@ class _Port:
         if not destinations:
             return
         key = Key(protocol_of(self.port.protocol), address, number)
+        self.out.serving[key] = self.port.serving
         scheduler = self.layout.facts.ipvs.scheduler
         self.out.servers[key] = VirtualServer(
             key=key,

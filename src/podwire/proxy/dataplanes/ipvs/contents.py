@@ -50,6 +50,7 @@ class Contents:
         self.layout = layout
         self.claims: Claims[Frontend] = Claims()
         self.servers: dict[Key, VirtualServer] = {}
+        self._serving: dict[Key, frozenset[str]] = {}
         self._elsewhere = frozenset(elsewhere)
         self._services: dict[str, _Service] = {}
         self._addresses: Counter[str] = Counter()
@@ -60,6 +61,10 @@ class Contents:
     def addresses(self) -> tuple[str, ...]:
         """What the device holds."""
         return tuple(self._addresses)
+
+    def serving(self, key: Key) -> frozenset[str]:
+        """``address:port`` of the endpoints that still serve for the Service of a virtual server; none without one."""
+        return self._serving.get(key, frozenset())
 
     def binds(self, address: str) -> bool:
         """Whether the device holds an address for a Service."""
@@ -117,6 +122,10 @@ class Contents:
             elif self.servers.get(key) == old.servers[key]:
                 # Of two Services that swap a frontend, the one that gets it may have come first.
                 del self.servers[key]
+        for key, serving in old.serving.items():
+            if key not in new.serving and self._serving.get(key) is serving:
+                del self._serving[key]
+        self._serving |= new.serving
         bound = {address: None for address in new.addresses if address not in self._elsewhere}
         had = {address: None for address in old.addresses if address not in self._elsewhere}
         _count(self._addresses, had, bound, delta.addresses)

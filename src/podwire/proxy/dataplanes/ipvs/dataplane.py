@@ -6,7 +6,8 @@ of ``externalTrafficPolicy: Local``. What comes is written before what leads to 
 sets, then virtual servers, then addresses, then rules, elements that go at last. 3. A refused change is answered by a
 full load; when that fails too, the error is raised and the next call loads again. 4. A real server of TCP that goes
 keeps its connections: it loses its weight, and is looked after every 5 s until the last has ended; so do the virtual
-server and its address, when the Service is gone. 5. ``heal`` reads
+server and its address, when the Service is gone. Where connections to endpoints that are gone are to be ended, it goes
+when it does not serve any more. 5. ``heal`` reads
 and writes what somebody else changed. Rules of iptables' nft kind and addresses tell of changes at once; IPVS, sets
 and legacy rules in silence, so the kernel is read every 30 s, or less often, so that it takes no more than a hundredth
 of the time. 6. ``close`` leaves everything in force; ``remove`` takes away what is ours and nothing of others.
@@ -33,7 +34,7 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state import ipvs_changes
 from podwire.state.iptables import Ruleset
-from podwire.state.ipvs import Key, VirtualServer
+from podwire.state.ipvs import Destination, Key, VirtualServer, endpoint_text
 
 _TICK_S = 5.0
 _READ_EVERY_S = 30.0  # as kube-proxy's syncPeriod
@@ -251,7 +252,11 @@ class IpvsDataPlane:
         for key in tuple(keys):
             server, wanted = self._held[key], self._wanted((key,))
             retired = {each.place for each in ipvs_changes.draining({key: server}, wanted).get(key, ())}
-            counted = [found for found in self._kernel.ipvs.destinations(key) if found[0].place in retired]
+            counted = [
+                (each, 0 if self._gone(key, each) else connections)
+                for each, connections in self._kernel.ipvs.destinations(key)
+                if each.place in retired
+            ]
             steps = ipvs_changes.idle(server, counted, wanted=key in wanted)
             self._kernel.ipvs.apply(steps)
             self._settle({key: server}, steps)
@@ -259,6 +264,13 @@ class IpvsDataPlane:
                 self._leaving.discard(key)
                 if key not in self._held and key.address not in self._own:
                     self._unbind((key.address,))
+
+    def _gone(self, key: Key, destination: Destination) -> bool:
+        """Whether the connections of a real server lead nowhere, and are to be ended."""
+        if not self._facts.reset_connections:
+            return False
+        text = endpoint_text(*destination.place)
+        return not any(text in contents.serving(key) for contents in self._contents.values())
 
     def heal(self) -> tuple[str, ...]:
         """Reads the kernel and writes what differs; returns what had to be written.
