@@ -649,3 +649,24 @@ def test_what_cannot_be_accepted_waits(world: World) -> None:
             os.waitpid(relay, 0)
             os.close(reading)
             os.close(writing)
+
+
+def test_a_relay_that_is_asked_to_end_serves_what_it_has(plane: UserspaceDataPlane) -> None:
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        plane.load(ports(server.endpoint))
+        with client() as connection:
+            asked = state(plane)
+            os.kill(asked.keeper, signal.SIGTERM)
+            time.sleep(2.5)
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+            after = state(plane)
+            assert (after.pid, after.ports) == (asked.pid, {})
+        plane._link.close()
+        link = Link(path("node"))
+        deadline = time.monotonic() + 5
+        while (left := link.state()) is not None and not left.sessions:
+            link.close()
+            assert time.monotonic() < deadline, "it stays"
+            time.sleep(0.05)
+        link.close()

@@ -76,10 +76,10 @@ class Link:
 
         Raises: KernelError.
         """
-        state = self._ask(Ask())
+        state = self._order(Ask())
         assert isinstance(state, State), state
         if state.build != build():
-            self._ask(Renew(ARGV))
+            self._order(Renew(ARGV))
             self.close()
 
     def arrange(self, pools: tuple[Pool, ...]) -> Arranged:
@@ -87,7 +87,7 @@ class Link:
 
         Raises: KernelError.
         """
-        answer = self._ask(Arrange(pools))
+        answer = self._order(Arrange(pools))
         assert isinstance(answer, Arranged), answer
         return answer
 
@@ -96,7 +96,7 @@ class Link:
 
         Raises: KernelError.
         """
-        answer = self._ask(order)
+        answer = self._order(order)
         assert isinstance(answer, Retired), answer
         return answer
 
@@ -105,21 +105,17 @@ class Link:
 
         Raises: KernelError.
         """
-        if self._peer is None and not self._connect():
-            return False
-        self._ask(Drain())
+        found = self._ask(Drain()) is not None
         self.close()
-        return True
+        return found
 
     def state(self) -> State | None:
         """How the relay is, None when there is none.
 
         Raises: KernelError.
         """
-        if self._peer is None and not self._connect():
-            return None
         answer = self._ask(Ask())
-        assert isinstance(answer, State), answer
+        assert isinstance(answer, State | None), answer
         return answer
 
     def show(self) -> Shown:
@@ -127,17 +123,24 @@ class Link:
 
         Raises: KernelError.
         """
-        if self._peer is None and not self._connect():
-            return Shown()
-        answer = self._ask(Show())
+        answer = self._ask(Show()) or Shown()
         assert isinstance(answer, Shown), answer
         return answer
 
-    def _ask(self, request: Request) -> Answer:
+    def _order(self, request: Request) -> Answer:
+        """The answer of the relay, which is started where there is none."""
+        answer = self._ask(request, start=True)
+        assert answer is not None, "there is one"
+        return answer
+
+    def _ask(self, request: Request, *, start: bool = False) -> Answer | None:
+        """The answer of the relay; None when there is none."""
         problem: OSError | EOFError | msgspec.MsgspecError | None = None
         for _ in range(_TRIES):
             try:
                 if self._peer is None and not self._connect():
+                    if not start:
+                        return None
                     self._start()
                 assert self._peer is not None, "connected"
                 self._peer.sendall(frame(request))

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from podwire.observe import log
 from podwire.proxy.dataplanes.userspace.control import Control
-from podwire.proxy.dataplanes.userspace.loop import Loop
+from podwire.proxy.dataplanes.userspace.loop import READ, Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
 from podwire.proxy.dataplanes.userspace.orders import (
     SOCKET,
@@ -68,8 +68,15 @@ class Worker:
         set_title("podwire relay")
         loop = Loop()
         relay = Relay(Memory(self._memory), loop, stays=self._stays)
-        signal.signal(signal.SIGTERM, lambda *_: loop.later(0, relay.drain))
         relay.recover({self._control})
+        ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+        def end(_events: int) -> None:
+            loop.ignore(ending)
+            relay.drain()
+
+        loop.watch(ending, READ, end)
+        signal.signal(signal.SIGTERM, lambda *_: os.eventfd_write(ending, 1))
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._control)
         Control(loop, listener, lambda request: self._serve(relay, loop, request))
         try:
