@@ -34,6 +34,18 @@ def test_slots_leave_one_step_later() -> None:
     assert [str(operation) for operation in second.operations] == ["delete element endpoints { 2 : 10.0.0.1 }"]
 
 
+def test_a_chain_comes_before_what_leads_to_it_and_goes_after() -> None:
+    old, new = table(2, "drop"), table(2, "goto wide")
+    wide = Chain(name="wide", rules=(parse_rule("accept"),))
+    new = Table(family="ip", name="t", sets=new.sets, chains=(*new.chains, wide))
+    first, second = steps(diff(old, new))
+    assert words(first) == ["add chain wide", "add rule wide accept"]
+    assert words(second) == ["delete element services", "add element services"]
+    first, second = steps(diff(new, old))
+    assert words(first) == ["delete element services", "add element services"]
+    assert words(second) == ["flush chain wide", "delete chain wide"]
+
+
 def test_growth_is_one_step() -> None:
     assert len(list(steps(diff(table(2, "drop"), table(3, "accept"))))) == 1
 
