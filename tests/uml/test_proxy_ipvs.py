@@ -26,8 +26,11 @@ from tests.kernel.serviceworld import (
 from podwire.agent import comparison
 from podwire.errors import Unsupported
 from podwire.kernel import netns
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.network import read_paths
 from podwire.proxy import leftovers
-from podwire.proxy.dataplane import OWNER
+from podwire.proxy.dataplane import OWNER, addresses_of_node
+from podwire.proxy.dataplanes.ipvs import tracing
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane, clear, held
 from podwire.proxy.registry import Registry
 from podwire.proxy.servicemap import Endpoint, IpvsSettings, NodeFacts, ServicePort
@@ -39,6 +42,7 @@ from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState
 from podwire.state.share import Share
 from podwire.testing.servicecases import ADDRESSES, NODE
+from podwire.trace.packet import Machine, Packet
 
 PODS = ("one", "two", "far")
 _PATIENCE_S = 20.0
@@ -111,6 +115,22 @@ def test_the_kernel_holds_what_is_desired_after_every_change(plane: IpvsDataPlan
         assert not any(again.load(resolved))
         again.load({})
         assert differences(again) == []
+
+
+def test_a_packet_is_followed_through_what_is_held_as_through_what_was_planned(plane: IpvsDataPlane) -> None:
+    case = by_name("externalTrafficPolicy Local")
+    plane.load(case.resolved())
+    machine = Machine(addresses=frozenset(NODE.addresses))
+    planned, kept_there = tracing.planned(case.resolved(), NODE, machine), tracing.held(path("node"), machine)
+    with Netlink(path("node")) as netlink:
+        assert set(addresses_of_node(read_paths(netlink))) >= set(NODE.addresses)
+        assert "203.0.113.8" not in addresses_of_node(read_paths(netlink))
+    for packet in case.packets:
+        sent = Packet(
+            source=packet.client, destination=packet.address, destination_port=packet.port,
+            input="" if packet.source == "node" else packet.source,
+        )  # fmt: skip
+        assert {str(each) for each in kept_there.outcomes(sent)} == {str(each) for each in planned.outcomes(sent)}
 
 
 def test_ipvsadm_and_ip_show_what_was_written(plane: IpvsDataPlane) -> None:

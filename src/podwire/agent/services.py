@@ -23,7 +23,7 @@ from podwire.observe.health import METRICS_TYPE, Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
-from podwire.proxy.dataplane import OWNER, Counts
+from podwire.proxy.dataplane import OWNER, Counts, addresses_of_node
 from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner, left_to_a_relay
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, Page, listener
@@ -280,5 +280,4 @@ def node_port_addresses(facts: NodeFacts, netns: Path | str | None = None) -> tu
     if not facts.node_port_ranges:
         return facts.addresses
     with Netlink(netns) as netlink:
-        own = (address.cidr.partition("/")[0] for address in read_paths(netlink).addresses)
-        return within(own, facts.node_port_ranges)
+        return within(addresses_of_node(read_paths(netlink)), facts.node_port_ranges)

@@ -21,6 +21,7 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.model.node import Node
 from podwire.observe.fetch import fetch
+from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.settings import ProxySettings
 from podwire.proxy.tracing import Tracer, open_tracing
@@ -120,7 +121,7 @@ class Nodes:
         if "proxy" not in known.config.parts:
             raise ClusterError(f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)")
         state = self._kernel(node)
-        own = facts.addresses if state is None else tuple(a.cidr.partition("/")[0] for a in state.addresses)
+        own = facts.addresses if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))
         settings = self._settings(known.config)
         mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "")

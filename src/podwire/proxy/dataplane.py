@@ -29,6 +29,12 @@ OWNER = Owner(route_protocol=115, alias_prefix="podwire/proxy")
 """The mark of what data planes have among the objects of ip(8)."""
 
 
+def addresses_of_node(state: NetworkState) -> tuple[str, ...]:
+    """The addresses of a node's devices, without those that a data plane put there for Services."""
+    proxied = {link.name for link in state.links if OWNER.owns_link(link)}
+    return tuple(each.cidr.partition("/")[0] for each in state.addresses if each.link not in proxied)
+
+
 class InForce(Protocol):
     """What programs the Services of one node: a data plane, or a switch that stands before several."""
 

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+from podwire.kernel import network
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.ipvs import Ipvs
+from podwire.kernel.netlink import Netlink
 from podwire.proxy.dataplanes.ipvs.compile import OWN
 from podwire.proxy.dataplanes.ipvs.contents import Contents
 from podwire.proxy.dataplanes.ipvs.dataplane import held as held_rules
 from podwire.proxy.dataplanes.ipvs.layout import Layout
-from podwire.proxy.dataplanes.ipvs.names import SETS, set_name
+from podwire.proxy.dataplanes.ipvs.names import DEVICE, SETS, set_name
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.tracing import of_one_family
@@ -44,7 +46,10 @@ def held(netns: Path | str | None, machine: Machine) -> Tracer:
 
     Raises: KernelError.
     """
-    tracer = Tracer(held_rules(netns), machine)
+    with Netlink(netns) as netlink:
+        bound = (each for each in network.read_paths(netlink).addresses if each.link == DEVICE)
+        addresses = machine.addresses | frozenset(each.cidr.partition("/")[0] for each in bound)
+    tracer = Tracer(held_rules(netns), Machine(addresses=addresses))
     with IpSets(netns) as sets:
         found = (sets.read(set_name(kind, family)) for family in FAMILIES for kind in SETS)
         tracer.sets = {each.name: Elements(each.kind, each.elements) for each in found if each is not None}
