@@ -96,15 +96,43 @@ def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...
 @contextlib.contextmanager
 def _choosing() -> Iterator[None]:
     """Holds the lock of the run root, so that two new clusters never take the same index."""
-    RUN_ROOT.mkdir(parents=True, exist_ok=True)
-    folder = os.open(RUN_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+    folder = _locked_root()
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
+        _remove_if_empty(RUN_ROOT)
         os.close(folder)
-        with contextlib.suppress(OSError):
-            RUN_ROOT.rmdir()
+
+
+def _locked_root() -> int:
+    """The run root, locked; one that was removed while this waited for the lock is another folder now."""
+    while True:
+        with contextlib.suppress(FileExistsError):  # also when it goes while pathlib looks whether it is a folder
+            RUN_ROOT.mkdir(parents=True)
+        try:
+            folder = os.open(RUN_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(folder), RUN_ROOT.stat()):
+                return folder
+        os.close(folder)
+
+
+def leave_roots() -> None:
+    """Removes the folders of all clusters where none is left; never while somebody chooses a place in them."""
+    folder = _locked_root()
+    try:
+        _remove_if_empty(STATE_ROOT)
+        _remove_if_empty(RUN_ROOT)
+    finally:
+        os.close(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _choose(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Layout:

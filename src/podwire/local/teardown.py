@@ -30,9 +30,7 @@ def destroy(layout: Layout) -> None:
     unmount_below((run, state))
     for folder in (run, state):
         shutil.rmtree(folder, ignore_errors=True)
-        for parent in (folder.parent,):
-            if parent in (places.RUN_ROOT, places.STATE_ROOT) and parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
+    places.leave_roots()
 
 
 def end_processes(layout: Layout) -> None:

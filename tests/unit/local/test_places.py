@@ -1,5 +1,7 @@
 """Who may make local clusters, and where they may lie."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,4 +26,33 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"^--state-dir: .*/file/demo: cannot be written: Not a directory"):
         places.establish("demo", 1, tmp_path / "file", ())
+    assert not (tmp_path / "run").exists()
+
+
+_COME_AND_GO = """
+import os, shutil, sys
+import subprocess
+import sys
+from pathlib import Path
+from podwire.local import places
+
+root, number = Path(sys.argv[1]), sys.argv[2]
+places.RUN_ROOT, places.STATE_ROOT = root / "run", root / "state"
+for _ in range(150):
+    layout = places.establish(f"c{number}", 1, None, ())
+    claim = root / "claims" / str(layout.index)
+    os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+    claim.unlink()
+    shutil.rmtree(layout.run)
+    shutil.rmtree(layout.state)
+    places.leave_roots()
+"""
+
+
+def test_clusters_that_come_and_go_at_once_never_have_the_same_place(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    words = [sys.executable, "-c", _COME_AND_GO, str(tmp_path)]
+    running = [subprocess.Popen([*words, str(number)], stderr=subprocess.PIPE, text=True) for number in range(3)]
+    said = [process.communicate(timeout=60)[1] for process in running]
+    assert said == ["", "", ""]
     assert not (tmp_path / "run").exists()
