@@ -450,6 +450,7 @@ def udp_client(source: str = "far") -> socket.socket:
 
 def test_many_udp_clients_keep_their_endpoint(plane: UserspaceDataPlane) -> None:
     plane.load(udp_ports(at("one", 8080), at("two", 8080)))
+    of_others = state(plane).sessions
     clients = [udp_client() for _ in range(600)]
 
     def ask(sock: socket.socket) -> bytes:
@@ -458,10 +459,10 @@ def test_many_udp_clients_keep_their_endpoint(plane: UserspaceDataPlane) -> None
 
     first = [ask(sock) for sock in clients]
     assert {answer.split()[0] for answer in first} == {b"one", b"two"}
-    assert state(plane).sessions == len(clients)
+    assert len(clients) <= state(plane).sessions <= len(clients) + of_others
     kill(plane, "pid")()
     assert [ask(sock) for sock in clients] == first
-    assert state(plane).sessions == len(clients)
+    assert len(clients) <= state(plane).sessions <= len(clients) + of_others
     for sock in clients:
         sock.close()
 
