@@ -124,9 +124,7 @@ def _try(programs: Programs) -> str:
             except KernelError as failure:
                 return f"nft: {failure.detail or failure}"
         with netns.inside(descriptor):
-            tried = call(
-                (programs.restore["ip"], "--noflush"), env=_environment(), stdin=_PROBE, timeout_s=_TIMEOUT_S
-            )
+            tried = call((programs.restore["ip"], "--noflush"), env=_environment(), stdin=_PROBE, timeout_s=_TIMEOUT_S)
     finally:
         os.close(descriptor)
     return "" if tried.code == 0 else f"{programs.kind}: {_words(tried)}"
