@@ -209,6 +209,15 @@ def under_flood(steps: Callable[[int], None], count: int = 200) -> int:
     return flood.sent
 
 
+def replace_rules(plane: NftablesPolicy, world: World, compiler: Compiler, number: int) -> None:
+    """Another wording of a policy, none at all, and now and then everything anew."""
+    ports = [{"port": 1 + number % 5000}]
+    other = policy("shop/other", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"ports": ports}])
+    change(plane, world, compiler, other=other if number % 3 else None)
+    if number % 20 == 0:
+        load(plane, compiler, world)
+
+
 def test_nothing_leaks_while_rules_are_replaced(world: World, plane: NftablesPolicy) -> None:
     compiler = compilers(OPEN)["n1"]
     compiler.set_policy("shop/deny", DENY)
@@ -216,15 +225,7 @@ def test_nothing_leaks_while_rules_are_replaced(world: World, plane: NftablesPol
     load(plane, compiler, world)
     before = arrived()
 
-    def step(number: int) -> None:
-        other = policy(
-            "shop/other", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"ports": [{"port": 1 + number % 5000}]}]
-        )
-        change(plane, world, compiler, other=other if number % 3 else None)
-        if number % 20 == 0:
-            load(plane, compiler, world)
-
-    under_flood(step)
+    under_flood(lambda number: replace_rules(plane, world, compiler, number))
     assert arrived() == before
 
 
@@ -235,15 +236,7 @@ def test_nothing_is_lost_while_rules_are_replaced(world: World, plane: NftablesP
     load(plane, compiler, world)
     before = arrived()
 
-    def step(number: int) -> None:
-        other = policy(
-            "shop/other", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"ports": [{"port": 1 + number % 5000}]}]
-        )
-        change(plane, world, compiler, other=other if number % 3 else None)
-        if number % 20 == 0:
-            load(plane, compiler, world)
-
-    assert under_flood(step) == arrived() - before
+    assert under_flood(lambda number: replace_rules(plane, world, compiler, number)) == arrived() - before
 
 
 def arrived() -> int:
