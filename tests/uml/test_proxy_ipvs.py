@@ -611,6 +611,34 @@ def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
         Registry(path("node")).clear("ipvs")
 
 
+def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
+    """A UDP client that keeps its socket is served by the next mode; a TCP client learns that it is cut off."""
+    services = by_name("ports and protocols are independent").resolved() | {"default/kept": (
+        replace(kept("one")[0], service="default/kept", cluster_ip="10.96.0.77"),
+    )}  # fmt: skip
+    with contextlib.closing(Switch(Registry(path("node")), "ipvs", NODE)) as switch, Held("one") as connections:
+        switch.load(services)
+        connections.connect("far", "10.96.0.77")
+        with netns.inside(path("far")):
+            talker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with talker:
+            talker.settimeout(_PATIENCE_S)
+            talker.connect(("10.96.0.10", 53))
+            for mode in ("ipvs", "iptables", "ipvs"):
+                switch.wanted = mode
+                switch.load(services)
+                assert switch.name == mode
+                talker.send(b"x")
+                assert talker.recv(100).split()[0] == b"two"
+        _, client, _ = connections.clients[0]
+        client.settimeout(_PATIENCE_S)
+        with pytest.raises(ConnectionResetError):
+            for _ in range(3):
+                client.sendall(b"anybody?")
+                client.recv(5)
+        Registry(path("node")).clear("ipvs")
+
+
 def test_nothing_is_left_open(plane: IpvsDataPlane) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -42,6 +42,7 @@ from podwire.kernel.uapi import (
     CTA_PROTO_DST_PORT,
     CTA_PROTO_NUM,
     CTA_PROTO_SRC_PORT,
+    CTA_STATUS,
     CTA_TUPLE_IP,
     CTA_TUPLE_ORIG,
     CTA_TUPLE_PROTO,
@@ -56,6 +57,7 @@ from podwire.state.address import ip_text, pack_ip, unpack_ip
 
 _SYSCTL = "/proc/sys/net/netfilter/nf_conntrack"
 _NFGENMSG = struct.Struct("!BBH")
+_IPS_DST_NAT = 1 << 5  # linux/netfilter/nf_conntrack_common.h
 _PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
 
 
@@ -81,6 +83,8 @@ class Flow(NamedTuple):
     zone: int = 0
     raw: bytes = b""
     family: int = AF_INET
+    redirected: bool = False
+    """Whether connection tracking itself translates the destination; IPVS changes only what answers look like."""
 
     def __str__(self) -> str:
         one, two = self.original, self.reply
@@ -123,6 +127,7 @@ def decode(payload: bytes) -> Flow:
         zone=int.from_bytes(found.get(CTA_ZONE, b""), "big"),
         raw=b"".join(attribute(kind | _nested(kind), found[kind]) for kind in kept if kind in found),
         family=family,
+        redirected=bool(int.from_bytes(found.get(CTA_STATUS, b""), "big") & _IPS_DST_NAT),
     )
 
 

@@ -315,7 +315,7 @@ class IpvsDataPlane:
             return (*rules, *sets, *(servers[key] for key in sorted(servers)), device)
 
     def remove(self) -> None:
-        """Takes away all that is ours. Connections through a virtual server end with it.
+        """Takes away all that is ours. Connections through a virtual server end with it, at their next packet.
 
         Raises: KernelError.
         """
@@ -328,6 +328,7 @@ class IpvsDataPlane:
             self._held = {}
             self._kernel.drop_sets()
             self._kernel.drop_device()
+            self._kernel.forget(held)
 
 
 def _frontends(key: Key) -> tuple[Frontend, Frontend]:

@@ -14,6 +14,7 @@ import msgspec
 
 from podwire.errors import KernelNotFound, Unsupported
 from podwire.kernel import netns, network
+from podwire.kernel.conntrack import Conntrack, Flow
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Iptables, Programs, choose
 from podwire.kernel.ipvs import Ipvs, Timeouts
@@ -90,6 +91,7 @@ class Programming:
     """
 
     def __init__(self, place: Place, programs: Programs | None = None) -> None:
+        self._place = place
         self.ipvs = Ipvs(place)
         self.programs = programs or xtables.held_by(place, OWNERSHIP) or choose(place)
         self.watch = xtables.watch(self.programs, OWNERSHIP, place)
@@ -211,6 +213,23 @@ class Programming:
         by_name = {set_name(names.NODE_PORT[p], family): p for p in ("tcp", "udp") for family in FAMILIES}
         held = ((protocol, self.sets.read(name)) for name, protocol in by_name.items())
         return frozenset((protocol, int(port)) for protocol, found in held if found for port in found.elements)
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Forgets the flows of virtual servers that are gone, so that their next packet is looked at anew.
+
+        Otherwise a UDP client that keeps its socket would go on to nowhere, and a TCP client would wait for long.
+
+        Raises: KernelError.
+        """
+        gone = {(key.protocol.upper(), key.address, key.port) for key in keys}
+
+        def stale(flow: Flow) -> bool:
+            return not flow.redirected and (flow.protocol, flow.original.dst, flow.original.dport) in gone
+
+        if gone:
+            with Conntrack(self._place) as conntrack:
+                for protocol in sorted({protocol for protocol, _, _ in gone}):
+                    conntrack.forget(stale, protocol=protocol)
 
     def set_timeouts(self, settings: IpvsSettings) -> None:
         """Sets the timeouts that are asked for and differ.
