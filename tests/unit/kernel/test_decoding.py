@@ -75,6 +75,8 @@ def test_a_translated_flow() -> None:
     assert flow.concerns(["10.244.1.3"]) and flow.concerns(["10.96.0.10"])
     assert not flow.concerns(["10.0.0.1"])
     assert conntrack.decode(payload[:4] + flow.raw).original == flow.original
+    assert not flow.redirected, "as IPVS leaves it"
+    assert conntrack.decode(payload + attribute(3, (0x3FE).to_bytes(4, "big"))).redirected
 
 
 @given(st.binary(min_size=4, max_size=80))
