@@ -191,6 +191,8 @@ class Flood(threading.Thread):
                 self.sent += 1
             except OSError:
                 time.sleep(0.0005)
+            if self.sent % 32 == 0:
+                time.sleep(0.0005)  # so that no queue on the way is ever full
 
     def finish(self) -> None:
         self.stopping = True
