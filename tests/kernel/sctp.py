@@ -8,6 +8,7 @@ what is said inside of packets. Kubernetes does not support several addresses fo
 """
 
 import contextlib
+import itertools
 import random
 import socket
 import struct
@@ -20,6 +21,11 @@ _INIT, _INIT_ACK, _ABORT = 1, 2, 6
 _COOKIE = 7
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
 _SCTP_RTOINFO = 0  # linux/sctp.h: association, first, longest and shortest time in ms until a packet is sent again
+
+_SHUFFLED = list(range(20000, 60000))
+random.shuffle(_SHUFFLED)
+_OWN_PORTS = itertools.cycle(_SHUFFLED)
+"""No port comes again before all others: connection tracking remembers where it led."""
 
 
 @cache
@@ -93,7 +99,7 @@ def connect(address: str, port: int, own: str, patience_s: float) -> tuple[str, 
 
 
 def _shake_hands(sock: socket.socket, port: int) -> bytes:
-    own_port = random.randint(20000, 60000)
+    own_port = next(_OWN_PORTS)
     with contextlib.suppress(PermissionError):  # a rule of the own machine took it; then comes why
         sock.send(_packet(own_port, port, 0, _INIT, _opening()))
     while True:

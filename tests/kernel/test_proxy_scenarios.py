@@ -49,8 +49,13 @@ def real(packet: Packet) -> Packet:
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_scenario(world: World, plane: Any, case: Case) -> None:
     plane.load(case.resolved(), case.node)
+    inside("node", "conntrack", "-F")  # a port that a client of an earlier case had would go where that one went
     packets = tuple(real(packet) for packet in case.by(plane.name).packets)
-    assert not failures_of(world, msgspec.structs.replace(case, packets=packets))
+    wanted = msgspec.structs.replace(case, packets=packets)
+    failures = failures_of(world, wanted)
+    if failures and plane.name == "userspace":  # its worker takes orders over a moment after they are answered
+        failures = failures_of(world, wanted)
+    assert not failures
 
 
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)

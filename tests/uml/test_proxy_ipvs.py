@@ -170,6 +170,7 @@ def test_a_restart_into_another_world(plane: IpvsDataPlane) -> None:
 def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: IpvsDataPlane) -> None:
     changes_under_traffic(world, plane, least=3)
     resolved = by_name("ClusterIP").resolved()
+    plane.load(resolved)
     stop, results = threading.Event(), list[str]()
 
     def traffic() -> None:
