@@ -141,7 +141,7 @@ def test_a_pod_that_may_connect_does_so_at_once(clean: Cluster) -> None:
 
 
 def programmed(cluster: Cluster) -> bool:
-    """Whether the kernels hold the tables that the agents want, and those have profiles."""
+    """Whether the agents have put their tables into the kernels."""
     return all("podwire-policy" in in_node(cluster, node, "nft", "list", "tables") for node in ("node-1", "node-2"))
 
 
@@ -166,7 +166,7 @@ def test_a_killed_agent_opens_nothing_and_comes_back_to_the_same(clean: Cluster)
     eventually(lambda: reaches(clean, "web", "db-1") and reaches(clean, "web", "db-2"), within=10)
 
 
-def test_a_pod_that_comes_while_the_agent_is_away_is_not_wired(clean: Cluster) -> None:
+def test_a_pod_that_comes_while_the_agent_is_killed_is_isolated_too(clean: Cluster) -> None:
     clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: busy}}, policyTypes: [Egress]}"))
     eventually(lambda: programmed(clean), within=3)
     pid = pid_of(clean, "agent-node-1")

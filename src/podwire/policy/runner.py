@@ -197,10 +197,28 @@ class Enforcement:
     def _step(self) -> None:
         if self._disturbed and not self._full:
             self._disturbed = False
-            if any(self._plane.heal()):
-                self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
+            self._heal()
         self._take_over()
         self._commit()
+
+    def _heal(self) -> None:
+        """Puts right what somebody else changed.
+
+        Raises: KernelError; everything is loaded again by the next call.
+        """
+        try:
+            healed = any(self._plane.heal())
+        except KernelError as failure:
+            self._full = True
+            self._refused(failure)
+            raise
+        if healed:
+            self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
+
+    def _refused(self, failure: KernelError) -> None:
+        self._log.error("policies are not programmed", failure=failure, plane=self._plane.name)
+        if self._reporter is not None:
+            self._reporter.refused(failure)
 
     async def _settle(self) -> None:
         """Waits until a burst of changes is over."""
@@ -282,9 +300,7 @@ class Enforcement:
                 if delta:
                     self._plane.update(self.compiler, self.devices(), delta)
         except KernelError as failure:
-            self._log.error("policies are not programmed", failure=failure, plane=self._plane.name)
-            if self._reporter is not None:
-                self._reporter.refused(failure)
+            self._refused(failure)
             raise
         self._full = False
         self._changed.clear()

@@ -86,6 +86,9 @@ class Memory:
         return self._take("update", compiler, devices, delta.pods)
 
     def heal(self) -> list[object]:
+        if self.failures:
+            self.failures -= 1
+            raise KernelError("nft", "list table", 12)
         self.calls.append("heal")
         return ["healed"]
 
@@ -307,3 +310,16 @@ async def test_a_container_that_is_no_pod_has_its_device_and_no_policies(bench: 
     bench.enforcement.detach("old-1")
     await bench.clock.advance(1)
     assert list(bench.plane.devices) == ["/new-1"]
+
+
+@with_bench
+async def test_rules_that_cannot_be_put_right_are_loaded_again(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    bench.plane.foreign, bench.plane.failures = True, 1
+    os.write(bench.plane.write, b"x")
+    await asyncio.sleep(0.05)
+    os.read(bench.plane.read, 1)
+    bench.plane.foreign = False
+    await bench.clock.advance(2)
+    assert bench.taken() == ["load"]
