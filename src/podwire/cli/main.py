@@ -5,13 +5,13 @@ difference); 2 the input is wrong, or `state --diff` cannot compare; 130 interru
 error, without a traceback.
 """
 
-import importlib
 import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
 import click
 
+from podwire.cli.lazy import LazyGroup
 from podwire.errors import ConfigError, PodwireError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
     "why": ("podwire.cli.why:why", "Explain what becomes of a connection to a Service."),
     "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
+    "policy": ("podwire.cli.policy:policy", "Show NetworkPolicies: in force where, dropping what, wrong how."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
     "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services."),
     "controller": ("podwire.cli.component:controller", "Run the cluster's controllers."),
@@ -33,29 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Name of the command: where it is, and its line in the overview."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported on call; the overview needs no import."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The overview from the table alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="podwire")
 def root() -> None:
     """The network of a Kubernetes cluster.

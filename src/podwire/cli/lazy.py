@@ -1,0 +1,36 @@
+"""A group of commands that are imported when they are called."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group made from a table alone: the overview of its commands needs no import."""
+
+    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        """``table``: the name of a command, where it is (``module:attribute``), and its line in the overview."""
+        super().__init__(*args, **kwargs)
+        self._table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        if cmd_name not in self._table:
+            return None
+        module, _, attribute = self._table[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The overview from the table alone."""
+        if not self._table:
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self._table.items()])
