@@ -1,11 +1,10 @@
 """A cluster as its manifests describe it, without one: for ``podwire why -f``.
 
-Objects are read as the API server reads them: unknown fields and wrong values are refused with file, line and field,
-defaults are filled in, Services get addresses and node ports where none are given. What controllers would make is
-made: pods of Deployments, ReplicaSets, StatefulSets and DaemonSets, endpoints of Services with a selector and without
-slices of their own. Where the files say nothing, nodes are those that something is said to be on, or ``node-1``; pods
-without a node are spread over the nodes in turn; pods without a status are Ready; and addresses are made up. What was
-made up is said in ``notes``.
+Objects are read as the API server reads them (:mod:`podwire.local.stored`). What controllers would make is made: pods
+of Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, and endpoints of Services that have a selector
+and no slices of their own. Where the files say nothing, nodes are those that something is said to be on, or
+``node-1``; pods without a node are spread over the nodes in turn; pods without a status are Ready; and addresses are
+made up. What was made up is said in ``notes``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,36 +14,22 @@ from typing import Any, TypeVar
 import msgspec
 
 from podwire.agent.config import AgentConfig
-from podwire.apiserver.allocate import ServiceAllocator
-from podwire.apiserver.defaults import objects as defaults
-from podwire.apiserver.kinds import BY_KIND, Kind
-from podwire.apiserver.schema import data
-from podwire.apiserver.validate import fields, objects
 from podwire.controllers.endpointslice.endpoints import address_types, desired
 from podwire.controllers.endpointslice.plan import of_service, plan
-from podwire.errors import ApiError, ConfigError, Invalid
 from podwire.local.config import ClusterConfig
 from podwire.local.manifests import Manifest, read_manifests
+from podwire.local.stored import KINDS, Stored, stored
+from podwire.model.meta import Object
 from podwire.model.node import Node
 from podwire.model.pod import Pod
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import EndpointSlice, Service
+from podwire.policy.world import World
 from podwire.proxy.resolve import service_of
 from podwire.proxy.why.objects import Collection
 
 Json = dict[str, Any]
-T = TypeVar("T", Node, Pod, Service, EndpointSlice)
-
-_KINDS = {
-    ("v1", "Service"),
-    ("v1", "Pod"),
-    ("v1", "Node"),
-    ("discovery.k8s.io/v1", "EndpointSlice"),
-    ("apps/v1", "Deployment"),
-    ("apps/v1", "ReplicaSet"),
-    ("apps/v1", "StatefulSet"),
-    ("apps/v1", "DaemonSet"),
-}
-"""What matters here; everything else in the files is passed over."""
+T = TypeVar("T", Node, Pod, Service, EndpointSlice, Object, NetworkPolicy, ClusterNetworkPolicy)
 
 _NODE_RANGES = ("10.89.0.0/24", "fd89::/64")
 _POD_RANGES = ("10.244.0.0/16", "fd10:244::/32")
@@ -56,9 +41,18 @@ class Described(msgspec.Struct, frozen=True):
     """The objects of the files, and what had to be made up."""
 
     objects: Collection
+    world: World
+    """What policies are about."""
+    manifests: Mapping[tuple[str, str], Manifest]
+    """By kind and key (``namespace/name``); pods of a template are not among them."""
     notes: tuple[str, ...]
     cluster_cidrs: tuple[str, ...]
     service_cidrs: tuple[str, ...]
+
+    def line(self, kind: str, key: str, field: str = "") -> str:
+        """``file:line`` of a field such as ``spec.ingress[0]``; empty for what no file has."""
+        manifest = self.manifests.get((kind, key))
+        return manifest.at(field) if manifest is not None else ""
 
     def config(self, node: str) -> AgentConfig:
         """The configuration that a node's agent would have."""
@@ -84,69 +78,32 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
 
     Raises: ConfigError naming file, line and field of what is wrong.
     """
-    given: dict[str, list[Json]] = {kind: [] for _, kind in _KINDS}
-    allocator = ServiceAllocator(_SERVICE_RANGES)
-    read = [(m, _read(m)) for m in manifests if (m.body["apiVersion"], m.kind) in _KINDS]
-    for manifest, body in sorted(read, key=_asks_for_nothing):  # addresses that are asked for are taken first
-        given[manifest.kind].append(_completed(manifest, body, allocator))
-    return _Maker(given).described()
-
-
-def _asks_for_nothing(read: tuple[Manifest, Json]) -> bool:
-    """Whether it is a Service that leaves its address to be chosen."""
-    manifest, body = read
-    spec: Json = body.get("spec") or {}
-    return manifest.kind == "Service" and not (spec.get("clusterIP") or spec.get("clusterIPs"))
-
-
-def _kind(manifest: Manifest) -> Kind:
-    group, _, version = str(manifest.body["apiVersion"]).rpartition("/")
-    return BY_KIND[group, version, manifest.kind]
-
-
-def _read(manifest: Manifest) -> Json:
-    """The object with nothing but fields of its kind."""
-    kind = _kind(manifest)
-    schema = data.for_kind(kind.group, kind.version, kind.kind)
-    assert schema is not None, "kinds that matter here have a schema"
-    try:
-        found = fields.decode(manifest.body, schema, kind)
-    except ApiError as failure:
-        raise ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}") from failure
-    if found.unknown:
-        raise ConfigError(manifest.source, found.unknown[0], f"{manifest.name}: there is no such field")
-    obj: Json = found.obj
-    if kind.namespaced:
-        obj["metadata"].setdefault("namespace", "default")
-    return obj
-
-
-def _completed(manifest: Manifest, obj: Json, allocator: ServiceAllocator) -> Json:
-    """The object as the API server would store it."""
-    kind = _kind(manifest)
-    obj = defaults.apply(kind, obj)
-    try:
-        if manifest.kind == "Service":
-            obj = allocator.assign(obj)
-            allocator.observe(None, obj)
-    except Invalid as failure:
-        causes: list[Json] = failure.details.get("causes") or [{}]
-        first = causes[0]
-        problem = f"{manifest.name}: {first.get('message') or failure.message}"
-        raise ConfigError(manifest.source, str(first.get("field", "")), problem) from failure
-    for cause in objects.check(kind, obj, None):
-        raise ConfigError(manifest.source, cause.field, f"{manifest.name}: {cause.message}")
-    return obj
+    found: dict[tuple[str, str], Stored] = {}
+    notes = []
+    for one in stored(manifests, _SERVICE_RANGES):
+        kind = one.manifest.kind
+        before = found.pop((kind, one.key), None)
+        found[kind, one.key] = one
+        if before is not None:
+            sources = before.manifest.source, one.manifest.source
+            notes.append(f"{kind} {one.key} is in {sources[0]} and in {sources[1]}, which counts")
+    given: dict[str, list[Json]] = {kind: [] for _, kind in KINDS}
+    for (kind, _), one in found.items():
+        given[kind].append(one.body)
+    return _Maker(given, {place: one.manifest for place, one in found.items()}, notes).described()
 
 
 class _Maker:
     """Makes what the files leave out."""
 
-    def __init__(self, given: Mapping[str, list[Json]]) -> None:
+    def __init__(
+        self, given: Mapping[str, list[Json]], manifests: Mapping[tuple[str, str], Manifest], notes: list[str]
+    ) -> None:
         self.given = given
+        self.manifests = manifests
+        self.notes = notes
         self.services = [_convert(body, Service) for body in given["Service"]]
         self.slices = [_convert(body, EndpointSlice) for body in given["EndpointSlice"]]
-        self.notes: list[str] = []
         self.nodes = self._nodes()
         self.pods = list(self._pods())
 
@@ -156,9 +113,21 @@ class _Maker:
         own = [cidr for node in self.nodes for cidr in (node.spec.pod_cidrs or (node.spec.pod_cidr,)) if cidr]
         return Described(
             objects=Collection(self.services, self.slices, self.pods, self.nodes),
+            world=self._world(),
+            manifests=self.manifests,
             notes=tuple(self.notes),
             cluster_cidrs=(*own, *_POD_RANGES),
             service_cidrs=_SERVICE_RANGES,
+        )
+
+    def _world(self) -> World:
+        """What policies are about."""
+        return World(
+            pods=tuple(self.pods),
+            namespaces=tuple(_convert(body, Object) for body in self.given["Namespace"]),
+            nodes=tuple(self.nodes),
+            policies=tuple(_convert(body, NetworkPolicy) for body in self.given["NetworkPolicy"]),
+            cluster_policies=tuple(_convert(b, ClusterNetworkPolicy) for b in self.given["ClusterNetworkPolicy"]),
         )
 
     def _nodes(self) -> list[Node]:
@@ -199,18 +168,21 @@ class _Maker:
     def _bodies(self) -> Iterator[tuple[Json, bool]]:
         """Pods as objects, and whether they come from a template."""
         yield from ((body, False) for body in self.given["Pod"])
-        for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"):
+        for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"):
             for owner in self.given[kind]:
                 yield from ((body, True) for body in self._of_template(kind, owner))
 
     def _of_template(self, kind: str, owner: Json) -> Iterator[Json]:
         meta, spec = owner["metadata"], owner["spec"]
+        if kind == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
         nodes = [node.metadata.name for node in self.nodes]
-        count = len(nodes) if kind == "DaemonSet" else int(spec.get("replicas", 1))
-        for number in range(count):
+        wanted = spec.get("parallelism", 1) if kind in ("Job", "CronJob") else spec.get("replicas", 1)
+        for number in range(len(nodes) if kind == "DaemonSet" else int(wanted)):
             body = msgspec.json.decode(msgspec.json.encode(spec["template"]))
             own = body.setdefault("metadata", {})
             own |= {"name": f"{meta['name']}-{number}", "namespace": meta["namespace"]}
+            own["labels"] = {**own.get("labels", {}), **_labels_of(kind, own["name"], number, meta["name"])}
             if kind == "DaemonSet":
                 body["spec"]["nodeName"] = nodes[number]
             yield {"apiVersion": "v1", "kind": "Pod", **body}
@@ -234,6 +206,13 @@ class _Maker:
             for number, piece in enumerate(created, 1):
                 named = msgspec.structs.replace(piece.metadata, name=f"{meta.name}-{number}")
                 self.slices.append(msgspec.structs.replace(piece, metadata=named))
+
+
+def _labels_of(kind: str, pod: str, number: int, owner: str) -> dict[str, str]:
+    """The labels that controllers add and that are known beforehand."""
+    if kind == "StatefulSet":
+        return {"statefulset.kubernetes.io/pod-name": pod, "apps.kubernetes.io/pod-index": str(number)}
+    return {"batch.kubernetes.io/job-name": owner, "job-name": owner} if kind == "Job" else {}
 
 
 def _nth(cidr: str, number: int) -> str:

@@ -1,9 +1,11 @@
 """Manifests as people write them: files, folders and standard input, YAML or JSON, several documents each.
 
-``kind: List`` is opened up. Documents keep the file and line they start at, so that errors can name them.
+``kind: List`` is opened up. Objects keep the file and line they start at, and the lines of their fields, so that errors
+and explanations can name them. JSON is YAML to the reader, so it has lines too.
 Objects that others need come first: namespaces, definitions, accounts and configuration before workloads.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,28 @@ _FIRST = (
 )
 _RANKS = {kind: number for number, kind in enumerate(_FIRST)}
 _SUFFIXES = (".yaml", ".yml", ".json")
+_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One object and where it was read."""
 
-    source: str
-    """``file:line`` of the document."""
+    file: str
     body: dict[str, Any]
+    node: yaml.Node
+    """The object as it stands in the text, with the place of each field."""
+
+    @property
+    def source(self) -> str:
+        """``file:line`` of the object."""
+        return self.at("")
+
+    def at(self, path: str) -> str:
+        """``file:line`` of a field, such as ``spec.ingress[0].from[1]`` or ``metadata.labels[app]``.
+
+        For a field that the text does not have, the line of the innermost one around it that it has.
+        """
+        return _where(self.file, _found(self.node, path))
 
     @property
     def kind(self) -> str:
@@ -89,8 +105,7 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
     try:
         while loader.check_node():
             if node := loader.get_node():
-                where = f"{source}:{node.start_mark.line + 1}"
-                found.extend(_open(loader.construct_document(node), where))
+                found.extend(_open(loader.construct_document(node), node, source))
     except yaml.YAMLError as failure:
         mark = getattr(failure, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -100,9 +115,10 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
     return tuple(found)
 
 
-def _open(document: object, where: str) -> list[Manifest]:
+def _open(document: object, node: yaml.Node, file: str) -> list[Manifest]:
     if document is None:
         return []
+    where = _where(file, node)
     if not isinstance(document, dict):
         raise ConfigError(where, "", f"expected an object with apiVersion and kind, found a {type(document).__name__}")
     for field in ("apiVersion", "kind"):
@@ -115,11 +131,37 @@ def _open(document: object, where: str) -> list[Manifest]:
                 else f"expected a text, found {document[field]!r}",
             )
     if str(document["kind"]).endswith("List") and isinstance(document.get("items"), list):
-        return [inner for item in document["items"] for inner in _open(item, where)]
+        items = enumerate(document["items"])
+        return [inner for number, item in items for inner in _open(item, _found(node, f"items[{number}]"), file)]
     meta = document.get("metadata")
     if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
         raise ConfigError(where, "metadata.name", "expected a name")
-    return [Manifest(source=where, body=document)]
+    return [Manifest(file=file, body=document, node=node)]
+
+
+def _where(file: str, node: yaml.Node) -> str:
+    return f"{file}:{node.start_mark.line + 1}"
+
+
+def _found(node: yaml.Node, path: str) -> yaml.Node:
+    """What stands at a path, as far as the path leads; of a field, its name, since that is where it begins."""
+    found = node
+    for step in _STEP.finditer(path):
+        inner = _inside(node, step[1] if step[1] is not None else step[2])
+        if inner is None:
+            break
+        found, node = inner
+    return found
+
+
+def _inside(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:
+    """Where an entry of a map or a list begins, and the entry; of a key that is there twice the last one counts."""
+    if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
+        return node.value[int(step)], node.value[int(step)]
+    if isinstance(node, yaml.MappingNode):
+        named = [(key, value) for key, value in node.value if key.value == step]
+        return named[-1] if named else None
+    return None
 
 
 def rank(manifest: Manifest) -> int:

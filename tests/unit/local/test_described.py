@@ -59,6 +59,28 @@ spec: {nodeName: b, containers: [{name: c, image: i}]}
 status: {podIP: 10.244.9.9, podIPs: [{ip: 10.244.9.9}], phase: Running}
 """
 
+POLICIES = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {team: a}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress:
+  - from:
+    - namespaceSelector: {matchLabels: {team: a}}
+  egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}]}]
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: floor}
+spec:
+  {tier: Admin, priority: 7, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}
+"""
+
 
 def described(text: str) -> Described:
     return describe_manifests(parse_manifests(text, "x.yaml"))
@@ -113,11 +135,20 @@ def test_what_was_made_up_is_said() -> None:
     ("text", "problem"),
     [
         (WEB.replace("port: 80,", "port: eighty,"), r"x.yaml:2: .*port"),
-        (WEB.replace("selector: {app: web}, ports", "selectors: {app: web}, ports"), r"x.yaml:2: spec.selectors"),
-        (WEB.replace("port: 80,", "port: 80000,"), r"x.yaml:2: spec.ports\[0\].port"),
-        (WEB.replace("type: NodePort", "type: Nodeport"), r"x.yaml:2: spec.type"),
-        (WEB.replace("type: NodePort", "clusterIP: 10.1.2.3"), r"x.yaml:2: spec.clusterIPs"),
-        (BY_HAND.replace("10.0.0.5", "here"), r"x.yaml:8: endpoints\[0\].addresses\[0\]"),
+        (WEB.replace("selector: {app: web}, ports", "selectors: {app: web}, ports"), r"x.yaml:5: spec.selectors"),
+        (WEB.replace("port: 80,", "port: 80000,"), r"x.yaml:5: spec.ports\[0\].port"),
+        (WEB.replace("type: NodePort", "type: Nodeport"), r"x.yaml:5: spec.type"),
+        (WEB.replace("type: NodePort", "clusterIP: 10.1.2.3"), r"x.yaml:5: spec.clusterIPs"),
+        (BY_HAND.replace("10.0.0.5", "here"), r"x.yaml:13: endpoints\[0\].addresses\[0\]"),
+        (
+            POLICIES.replace("cidr: 10", "cidr: x"),
+            r"x.yaml:14: spec.egress\[0\].to\[0\].ipBlock.cidr: NetworkPolicy shop/db",
+        ),
+        (
+            POLICIES.replace("namespaceSelector", "namespaceselector"),
+            r"x.yaml:13: .*namespaceselector: .*no such field",
+        ),
+        (POLICIES.replace("priority: 7", "priority: high"), r"x.yaml:20: spec.priority: .*Expected `int`"),
         ("a: [", r"x.yaml:2: not YAML"),
         ("- a", r"x.yaml:1: expected an object"),
     ],
@@ -125,6 +156,45 @@ def test_what_was_made_up_is_said() -> None:
 def test_wrong_files_are_told_with_line_and_field(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         described(text)
+
+
+def test_what_policies_are_about() -> None:
+    found = described(WEB + "---" + POLICIES)
+    world = found.world
+    assert [pod.metadata.labels for pod in world.pods] == [{"app": "web"}] * 3
+    assert world.labels_of("shop")["team"] == "a"
+    (policy,) = world.policies
+    assert policy.spec.types == ("Ingress", "Egress")
+    (cluster_policy,) = world.cluster_policies
+    assert (cluster_policy.spec.tier, cluster_policy.spec.priority) == ("Admin", 7)
+
+
+def test_fields_have_lines() -> None:
+    found = described(POLICIES)
+    line = found.line
+    assert (
+        line("NetworkPolicy", "shop/db", "spec.ingress[0].from[0].namespaceSelector.matchLabels[team]") == "x.yaml:13"
+    )
+    assert line("NetworkPolicy", "shop/db", "spec.policyTypes") == "x.yaml:9"
+    assert line("ClusterNetworkPolicy", "floor", "spec.ingress[0]") == "x.yaml:20"
+    assert line("NetworkPolicy", "shop/other") == ""
+
+
+def test_of_two_objects_with_one_name_the_last_counts() -> None:
+    found = described(POLICIES + "---" + POLICIES.replace("app: db", "app: web"))
+    (policy,) = found.world.policies
+    assert policy.spec.pod_selector.match_labels == {"app": "web"}
+    assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26, which counts" in found.notes
+
+
+def test_pods_of_jobs() -> None:
+    spec = "template: {metadata: {labels: {a: b}}, spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}"
+    text = f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: once}}\nspec: {{parallelism: 2, {spec}}}\n---\n"
+    cron = f"{{schedule: '* * * * *', jobTemplate: {{spec: {{{spec}}}}}}}"
+    text += f"apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: often}}\nspec: {cron}\n"
+    pods = described(text).world.pods
+    assert [pod.metadata.name for pod in pods] == ["once-0", "once-1", "often-0"]
+    assert pods[0].metadata.labels == {"a": "b", "job-name": "once", "batch.kubernetes.io/job-name": "once"}
 
 
 def test_folders(tmp_path: Path) -> None:

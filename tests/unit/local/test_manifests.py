@@ -19,6 +19,54 @@ def test_lists_are_opened_up() -> None:
     assert [m.name for m in parse_manifests(text, "l.yaml")] == ["Pod a"]
 
 
+FIELDS = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: db
+  annotations: {a.b/c: d}
+spec:
+  podSelector: {}
+  ingress:
+  - from:
+    - podSelector: {matchLabels: {app: web}}
+    - &other
+      namespaceSelector:
+        matchLabels:
+          team: a
+    ports: [
+      {port: 80},
+      {port: 81}]
+  - from:
+    - *other
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("", 2),
+        ("metadata.annotations[a.b/c]", 6),
+        ("spec.ingress[0]", 10),
+        ("spec.ingress[0].from[1].namespaceSelector.matchLabels.team", 15),
+        ("spec.ingress[0].ports[1].port", 18),
+        ("spec.ingress[1].from[0].namespaceSelector", 13),
+        ("spec.ingress[1].from[3].ipBlock", 19),
+        ("spec.policyTypes[0]", 7),
+    ],
+)
+def test_fields_have_lines(path: str, line: int) -> None:
+    (found,) = parse_manifests(FIELDS, "p.yaml")
+    assert found.at(path) == f"p.yaml:{line}"
+
+
+def test_items_of_lists_and_json_have_lines() -> None:
+    pod = '{"apiVersion": "v1",\n"kind": "Pod",\n"metadata": {"name": "a"}}'
+    text = f'{{"apiVersion": "v1", "kind": "List", "items": [\n{pod}]}}'
+    (found,) = parse_manifests(text, "p.json")
+    assert (found.source, found.at("metadata.name")) == ("p.json:2", "p.json:4")
+
+
 def test_namespaces_come_first() -> None:
     found = in_order(parse_manifests(f"{POD}---\n{NAMESPACE}", "app.yaml"))
     assert [m.kind for m in found] == ["Namespace", "Pod"]
