@@ -18,6 +18,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The node's addresses, both families."""
     log_group: int = 0
     """The netlink group that hears of what is dropped; 0: none does."""
+    cluster_ranges: tuple[str, ...] = ()
+    """The ranges that pods of the whole cluster have their addresses from, both families."""
+    encapsulation_ports: tuple[int, ...] = ()
+    """UDP ports to which a pod may send to pods alone, since a node may unpack what comes there; IP in IP and GRE too.
+    Empty: pods may encapsulate as they like."""
+    keep: bool = False
+    """Whether connections that were allowed when they began live on; else every packet of theirs is judged."""
 
 
 class PolicyDataPlane(Protocol):

@@ -97,6 +97,9 @@ class NftablesPolicy:
             pod_ranges=own(facts.pod_ranges),
             node_addresses=own(facts.addresses),
             log_group=facts.log_group,
+            cluster_ranges=own(facts.cluster_ranges),
+            encapsulation_ports=facts.encapsulation_ports,
+            keep=facts.keep,
         )
 
     def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Transaction, ...]:

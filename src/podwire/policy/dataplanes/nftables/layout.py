@@ -15,7 +15,10 @@ node is looked up in ``to-node``; a pod whose NetworkPolicies have no say in tha
 is not in it.
 
 Only the reply direction of a known connection, and what is related to one, passes unseen: the original direction is
-looked up packet by packet, so a connection that a changed policy forbids ends with its next packet.
+looked up packet by packet, so a connection that a changed policy forbids ends with its next packet. With ``keep`` both
+directions of a known connection pass.
+
+What pods encapsulate themselves (VXLAN, Geneve, IP in IP, GRE) is looked at first: it passes to pods alone.
 
 A profile's chain never changes its rules, nor its ranges: where these differ it is another chain, and what leads a
 device to the one or to the other is one element. Its exact addresses do change, each by itself. So a packet is judged
@@ -56,6 +59,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses of this node by which policies know it, of this family."""
     log_group: int = 0
     """The netlink group that hears of what is dropped; 0: none does."""
+    cluster_ranges: tuple[str, ...] = ()
+    """The addresses of pods anywhere in the cluster, of this family, disjoint."""
+    encapsulation_ports: tuple[int, ...] = ()
+    """UDP ports to which pods send to pods alone, with IP in IP and GRE; empty: pods may encapsulate."""
+    keep: bool = False
+    """Whether connections that were allowed when they began live on."""
 
     @property
     def address(self) -> str:
@@ -70,6 +79,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """The sets that are always there; those about the node with their elements."""
         ranges = Set(name="pod-ranges", key=(self.address,), flags=("interval",))
         addresses = Set(name="node-addresses", key=(self.address,))
+        pods = Set(name="cluster-ranges", key=(self.address,), flags=("interval",))
+        return (
+            *self._device_sets(),
+            ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
+            addresses.with_elements(addresses.element(text) for text in self.node_addresses),
+            *((pods.with_elements(pods.element(text) for text in self.cluster_ranges),) if self._guarded else ()),
+        )
+
+    def _device_sets(self) -> tuple[Set, ...]:
+        """Those that pods' devices are in."""
         source = ("ifname", self.address)
         return (
             Set(name="egress", key=source, data=("verdict",)),
@@ -78,8 +97,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             Set(name="ingress", key=("ifname",), data=("verdict",)),
             Set(name="pod-devices", key=("ifname",)),
             Set(name="own", key=source),
-            ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
-            addresses.with_elements(addresses.element(text) for text in self.node_addresses),
         )
 
     def chains(self) -> tuple[Chain, ...]:
@@ -90,6 +107,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "forward-egress",
                 "forward",
                 PRIORITY,
+                *self._to_encapsulation,
                 f"{source} vmap @egress",
                 "iifname @pod-devices counter drop",
                 f"{self.family} saddr @pod-ranges counter drop",
@@ -105,6 +123,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "input",
                 "input",
                 PRIORITY,
+                *self._to_encapsulation,
                 f"{source} vmap @to-node",
                 f"iifname @pod-devices {self._no_link_local}counter drop",
             ),
@@ -116,7 +135,37 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 f"oifname . {self.family} saddr @own accept",
                 "oifname @pod-devices fib saddr type != local oifname vmap @ingress",
             ),
+            *(self._encapsulation() if self._guarded else ()),
         )
+
+    @property
+    def _guarded(self) -> bool:
+        """Whether pods may not encapsulate."""
+        return bool(self.encapsulation_ports)
+
+    @property
+    def _to_encapsulation(self) -> tuple[str, ...]:
+        return ("meta l4proto != tcp jump encapsulation",) if self._guarded else ()
+
+    def _encapsulation(self) -> tuple[Chain, ...]:
+        """A node unpacks what comes to its tunnels, whoever sent it, and no policy sees what was inside.
+
+        To the address of a pod, pods may send what they like: their policies say whether. What the node itself takes
+        has a local destination, even where that lies in the ranges of pods.
+        """
+        ports = ", ".join(str(port) for port in sorted(set(self.encapsulation_ports)))
+        destination = f"{self.family} daddr @cluster-ranges fib daddr type != local"
+        look = self.rules(
+            f"udp dport {{ {ports} }} goto encapsulated",
+            "meta l4proto { 4, 41, gre } goto encapsulated",
+        )
+        judge = self.rules(
+            f"{destination} return",
+            "ct direction reply ct state established return",
+            'iifname @pod-devices counter drop comment "policy.encapsulation: drop"',
+            f'{self.family} saddr @cluster-ranges counter drop comment "policy.encapsulation: drop"',
+        )
+        return Chain(name="encapsulation", rules=look), Chain(name="encapsulated", rules=judge)
 
     @property
     def _no_link_local(self) -> str:
@@ -128,7 +177,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def placed(self, device: str, addresses: tuple[str, ...], chains: "Chains") -> dict[str, dict[bytes, Element]]:
         """What belongs to a pod's device, by the name of the set."""
-        sets = {each.name: each for each in self.sets()}
+        sets = {each.name: each for each in self._device_sets()}
         own = [address for address in addresses if (":" in address) == (self.family == "ip6")]
         sources = [f"{device} . {address}" for address in own]
         return {
@@ -151,8 +200,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def profile_chain(self, name: str, key: ProfileKey, default: str) -> Chain:
         """The chain of a profile; ``default`` is the chain for everybody else."""
         peer = f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
+        known = "" if self.keep else "ct direction reply "
         rules = self.rules(
-            "ct direction reply ct state established accept",
+            f"{known}ct state established accept",
             "ct state related accept",
             "ct state invalid counter drop",
             *((f"ct status dnat oifname . {self.family} saddr @own accept",) if key.direction == "Ingress" else ()),
