@@ -73,6 +73,38 @@ def test_both_other_families(kernel: Nft) -> None:
         assert not kernel.apply(table)
 
 
+BRIDGE = """table bridge t {
+	set own {
+		type ifname . ipv4_addr
+		elements = { "veth1" . 10.0.0.1 }
+	}
+
+	set own6 {
+		type ifname . ipv6_addr
+	}
+
+	chain c {
+		type filter hook prerouting priority -310; policy accept;
+		iifname . ip saddr @own accept
+		iifname . arp saddr ip @own accept
+		arp saddr ip != 0.0.0.0 counter packets 0 bytes 0 drop
+		iifname . ip6 saddr @own6 accept
+		ip6 saddr != fe80::/10 ip6 saddr != :: drop
+		meta protocol ip drop
+	}
+}
+"""
+
+
+def test_frames_of_a_bridge(kernel: Nft) -> None:
+    kernel.apply(parse_table(BRIDGE))
+    assert nft("list", "table", "bridge", "t") == BRIDGE.replace("-310", "dstnat - 10")
+    assert not kernel.apply(parse_table(BRIDGE))
+    nft("flush", "ruleset")
+    nft("-f", "-", text=BRIDGE)
+    assert not kernel.apply(parse_table(BRIDGE))
+
+
 def test_every_step_between_two_tables(kernel: Nft, everything: Table) -> None:
     smaller = msgspec.structs.replace(
         everything,

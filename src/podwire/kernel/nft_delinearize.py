@@ -154,7 +154,7 @@ class _Reader:
         if field.protocol:
             self.drop_implied("meta l4proto")
         elif field.family and self.family not in ("ip", "ip6"):
-            self.drop_implied("meta nfproto")
+            self.drop_implied("meta protocol" if self.family == "bridge" else "meta nfproto")
 
     def loaded(self, source: str, found: dict[int, bytes], direction: int) -> None:
         """A ``meta``, ``ct`` or ``fib`` value."""
@@ -246,6 +246,9 @@ class _Reader:
             self.implied = match
         elif name == "meta nfproto":
             self.network = "ip" if data[0] == FAMILIES["ip"] else "ip6"
+            self.implied = match
+        elif name == "meta protocol":
+            self.network = str(match.right)
             self.implied = match
 
     def range(self, found: dict[int, bytes]) -> None:

@@ -45,7 +45,7 @@ from podwire.state.nft_rules import (
     VerdictMap,
     operand_types,
 )
-from podwire.state.nft_types import width
+from podwire.state.nft_types import ETHERTYPES, width
 
 VERDICT_CODES = {"drop": 0, "accept": 1, "continue": -1, "break": -2, "jump": -3, "goto": -4, "return": -5}
 COMPARISONS = {"==": 0, "!=": 1, "<": 2, "<=": 3, ">": 4, ">=": 5}
@@ -147,7 +147,10 @@ class _Writer:
     def need(self, field: FieldType) -> None:
         """Adds the matches that a field implies, once."""
         if field.family and not self.network and field.source == "payload":
-            self._require("meta nfproto", bytes([FAMILIES[field.family]]))
+            if self.family == "bridge":
+                self._require("meta protocol", ETHERTYPES[field.family].to_bytes(2, "big"))
+            else:
+                self._require("meta nfproto", bytes([FAMILIES[field.family]]))
             self.network = field.family
         if field.protocol and self.protocol != field.protocol:
             self._require("meta l4proto", bytes([field.protocol]))
@@ -284,6 +287,8 @@ class _Writer:
                 self.protocol = data[0]
             elif match.left.name == "meta nfproto":
                 self.network = "ip" if data[0] == FAMILIES["ip"] else "ip6"
+            elif match.left.name == "meta protocol":
+                self.network = match.right.text if isinstance(match.right, Value) else ""
 
     def _match_prefix(self, match: Match, value: str) -> None:
         assert isinstance(match.left, Field)

@@ -2,7 +2,7 @@
 
 A field is loaded by one expression: ``payload`` (base header, offset), ``meta``, ``ct`` or ``fib``. ``protocol`` and
 ``family`` are what nft adds by itself and leaves out of its listing: ``tcp dport`` implies ``meta l4proto tcp``, and
-``ip saddr`` in an ``inet`` table implies ``meta nfproto ipv4``.
+``ip saddr`` in an ``inet`` table implies ``meta nfproto ipv4``, in a ``bridge`` table ``meta protocol ip``.
 
 Source: ``include/uapi/linux/netfilter/nf_tables.h``; names from nft(8).
 """
@@ -28,7 +28,7 @@ class FieldType(msgspec.Struct, frozen=True):
     protocol: int = 0
     """Transport protocol that the field implies, 0 for none."""
     family: str = ""
-    """``ip`` or ``ip6`` when the field exists in one family only."""
+    """``ip``, ``ip6`` or ``arp`` when the field exists in one family only."""
 
     @property
     def type(self) -> DataType:
@@ -59,6 +59,8 @@ FIELDS: dict[str, FieldType] = {
         FieldType("tcp flags", "payload", TRANSPORT_HEADER, 13, "tcp_flag", 6),
         FieldType("icmp type", "payload", TRANSPORT_HEADER, 0, "icmp_type", 1),
         FieldType("icmpv6 type", "payload", TRANSPORT_HEADER, 0, "icmpv6_type", 58),
+        FieldType("arp saddr ip", "payload", NETWORK_HEADER, 14, "ipv4_addr", family="arp"),
+        FieldType("meta protocol", "meta", 1, 0, "ether_type"),
         FieldType("meta mark", "meta", 3, 0, "mark"),
         FieldType("iifname", "meta", 6, 0, "ifname"),
         FieldType("oifname", "meta", 7, 0, "ifname"),

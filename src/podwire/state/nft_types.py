@@ -134,6 +134,7 @@ _ADDRESS_TYPES = {
 _CT_STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
 _CT_STATUSES = {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat": 16, "dnat": 32, "dying": 512}
 _TCP_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
+ETHERTYPES = {"ip": 0x0800, "arp": 0x0806, "ip6": 0x86DD}
 _ICMP = {
     "echo-reply": 0,
     "destination-unreachable": 3,
@@ -170,6 +171,7 @@ TYPES: dict[str, DataType] = {
             lambda data: data[:6].hex(":"),
             example="ether saddr",
         ),
+        DataType("ether_type", 10, 2, *_symbol(2, "big", ETHERTYPES), example="meta protocol"),
         DataType("inet_proto", 12, 1, *_symbol(1, "big", PROTOCOLS), example="meta l4proto"),
         DataType("inet_service", 13, 2, *_number(2, "big"), example="th dport"),
         DataType("icmp_type", 14, 1, *_symbol(1, "big", _ICMP), example="icmp type"),
