@@ -26,13 +26,14 @@ from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.unenforced import Unenforced
+from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 from podwire.state.share import Share
 
 KNOWN_S = 5.0
 """How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
-_KIND_S = 30.0
-"""How often an API without cluster policies is asked whether it has them now."""
+_KIND_S = (0.25, 30.0)
+"""How often an API without cluster policies is asked whether it has them now: first, and later on."""
 
 
 class PolicyPart:
@@ -119,12 +120,13 @@ class PolicyPart:
 
     async def _follow_cluster_policies(self) -> None:
         """Waits for the kind, where the API has none; there are no cluster policies then."""
+        backoff = Backoff(*_KIND_S)
         while True:
             try:
                 await self._client.list(CLUSTERNETWORKPOLICIES, limit=1)
             except NotFound:
                 self._cluster_policies.synced.set()
-                await self._clock.sleep(_KIND_S)
+                await self._clock.sleep(backoff.next_delay_s())
             else:
                 break
         await self._cluster_policies.run()

@@ -1,4 +1,4 @@
-"""Creates the objects that every local cluster has: cluster DNS and the network's configuration.
+"""Creates the objects that every local cluster has: cluster DNS, the network's configuration, cluster policies' kind.
 
 What exists is left as it is, so that a user's change to it survives the next ``podwire up``; only the routing
 backend and the settings of the proxy follow the cluster's configuration: what it names is set, what it does not name
@@ -23,15 +23,19 @@ NETWORK_CONFIG = "podwire-config"
 
 
 def manifests(service_dns: str, replicas: int) -> tuple[Manifest, ...]:
-    """Cluster DNS, answering on ``service_dns``."""
-    text = resources.files("podwire.local.addons").joinpath("dns.yaml").read_text(encoding="utf-8")
-    found = parse_manifests(text, "dns.yaml")
+    """The kind ClusterNetworkPolicy, and cluster DNS, answering on ``service_dns``."""
+    found = _read("clusternetworkpolicy.yaml") + _read("dns.yaml")
     for manifest in found:
         if manifest.kind == "Service":
             manifest.body["spec"] |= {"clusterIP": service_dns, "clusterIPs": [service_dns]}
         if manifest.kind == "Deployment":
             manifest.body["spec"]["replicas"] = replicas
     return found
+
+
+def _read(name: str) -> tuple[Manifest, ...]:
+    text = resources.files("podwire.local.addons").joinpath(name).read_text(encoding="utf-8")
+    return parse_manifests(text, name)
 
 
 def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[str, Any]:
