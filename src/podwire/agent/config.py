@@ -55,7 +55,10 @@ class CniSection(Section, frozen=True):
     @property
     def conflist(self) -> bytes:
         """The network configuration for the container runtime."""
-        plugin = {"type": "podwire-cni", "capabilities": {"portMappings": True}}
+        plugin = {
+            "type": "podwire-cni",
+            "capabilities": {"portMappings": True, "io.kubernetes.cri.pod-annotations": True},
+        }
         document = {
             "cniVersion": "1.0.0",
             "cniVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"],
@@ -140,7 +143,7 @@ def parse(text: str, source: str) -> AgentConfig:
     Raises: ConfigError naming the source and the field.
     """
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as problem:
         raise ConfigError(source, "", f"not YAML: {problem}") from problem
     config: AgentConfig = _convert(document if document is not None else {}, AgentConfig, source)
@@ -179,7 +182,7 @@ def overlay(
         if section not in documents:
             raise ConfigError(source, key, "is not a setting; they begin with routing. or proxy.")
         try:
-            documents[section][field] = yaml.safe_load(text) if text.strip() else text
+            documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:
             raise ConfigError(source, key, f"not YAML: {' '.join(str(problem).split())}") from problem
     merged: Options = _convert(documents["routing"], Options, source, "routing")

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from podwire.cni import ports, spec, wiring
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.pinned import pinned
 from podwire.cni.protocol import Key, Request
 from podwire.cni.wiring import Node, Wiring
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound
@@ -341,7 +342,7 @@ class PodNetwork:
 
     def _reserve(self, request: Request, node: Node) -> tuple[Attachment, Wiring]:
         """Chooses addresses and makes them durable; on failure nothing is held."""
-        addresses = self._leases.choose()
+        addresses = self._leases.choose(pinned(request.conf.runtime_config.annotations))
         try:
             one = wiring.attach(request, addresses)
             planned = wiring.plan(one, node)

@@ -1,5 +1,8 @@
 """The CNI part of an agent: socket, addresses and kernel put together, and its background jobs.
 
+STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`: a runtime that asks while the node starts
+need not ask again and again.
+
 ``bury`` deletes unwired devices in a thread, :data:`BURY_S` after the first DEL, so that a burst of them is one
 deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods' routes,
 neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a route or neighbour of a pod
@@ -11,7 +14,7 @@ is looked at with ``sweep``.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -31,6 +34,7 @@ from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
+STATUS_S = 1.0
 BURY_S = 0.05
 SWEEP_S = 60.0
 HEAL_S = 0.05
@@ -56,13 +60,14 @@ class CniService:
         self._log = Log("cni")
         self._ledger = Ledger(settings.database)
         self._node = Node()
+        self._served = asyncio.Event()
         self._unwired = asyncio.Event()
         self._disturbed = asyncio.Event()
         self._thorough = True
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
-        self._server = Server(settings.socket, self._handle, self._log, self.pods.before)
+        self._server = Server(settings.socket, self._handle, self._log, self._before)
 
     def set_node(self, node: Node) -> None:
         """Sets what is known of the node; pods that run follow a new MTU.
@@ -81,6 +86,8 @@ class CniService:
         self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
         self.pods.node_changed()
         self._disturbed.set()
+        if node.cidrs:
+            self._served.set()
 
     def recover(self) -> None:
         """Puts right what an earlier agent left; to be called before ``run``."""
@@ -166,6 +173,18 @@ class CniService:
     def samples(self) -> list[Sample]:
         """The metrics."""
         return self.pods.samples()
+
+    def _before(self, request: Request) -> Awaitable[None] | None:
+        if request.command == "STATUS" and not self._served.is_set():
+            return self._wait_for_cidrs()
+        return self.pods.before(request)
+
+    async def _wait_for_cidrs(self) -> None:
+        try:
+            async with asyncio.timeout(STATUS_S):
+                await self._served.wait()
+        except TimeoutError:
+            pass
 
     def _handle(self, request: Request, netns: str) -> bytes:
         try:

@@ -107,6 +107,7 @@ class RuntimeConfig(Document, frozen=True):
     port_mappings: tuple[PortMapping, ...] = ()
     ips: tuple[str, ...] = ()
     mac: str = ""
+    annotations: dict[str, str] = msgspec.field(default={}, name="io.kubernetes.cri.pod-annotations")
 
 
 class ValidAttachment(Document, frozen=True):

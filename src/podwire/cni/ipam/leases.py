@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.ipam.pool import COOLDOWN_S, Address, Network, Pool
 from podwire.cni.protocol import Key
-from podwire.cni.spec import TRY_LATER
+from podwire.cni.spec import INVALID_CONFIG, TRY_LATER
 from podwire.errors import CniError
 
 
@@ -43,21 +43,37 @@ class Leases:
         for pool in self._pools:
             pool.restore(addresses, released, cursors.get(pool.network.version))
 
-    def choose(self) -> tuple[Address, ...]:
+    def choose(self, wanted: Iterable[Address] = ()) -> tuple[Address, ...]:
         """One address of each family, taken in memory only; ``hold`` or ``put_back`` must follow.
 
-        Raises: CniError 11 when a family has none left or the node has no pod CIDR; nothing is taken then.
+        ``wanted`` are those that are to be taken of their families, even if they were released a moment ago.
+
+        Raises: CniError 11 when a family has none left, the node has no pod CIDR or a wanted address is in use; 7 when
+        a wanted one is not one of the node's. Nothing is taken then.
         """
         if not self._pools:
             raise CniError(TRY_LATER, "the node has no pod CIDR yet")
         chosen: list[Address] = []
-        for family in sorted({pool.network.version for pool in self._pools}):
-            try:
+        pinned = {address.version: address for address in wanted}
+        families = {pool.network.version for pool in self._pools}
+        try:
+            for address in pinned.values():
+                self._claim(address)
+                chosen.append(address)
+            for family in families - pinned.keys():
                 chosen.append(self._choose_of(family))
-            except CniError:
-                self.put_back(chosen)
-                raise
-        return tuple(chosen)
+        except CniError:
+            self.put_back(chosen)
+            raise
+        return tuple(sorted(chosen, key=lambda address: address.version))
+
+    def _claim(self, address: Address) -> None:
+        for pool in self._pools:
+            if pool.contains(address):
+                pool.claim(address)
+                return
+        ranges = ", ".join(str(pool.network) for pool in self._pools)
+        raise CniError(INVALID_CONFIG, f"{address} is not one that this node gives to pods", f"they are in {ranges}")
 
     def _choose_of(self, family: int) -> Address:
         pools = [pool for pool in self._pools if pool.network.version == family]

@@ -137,7 +137,9 @@ class Sandbox:
             return
         netns.create(path)
         result, problem = await asyncio.gather(
-            self._network.add(self._attachment()), self._start_shim_meanwhile(pod), return_exceptions=True
+            self._network.add(msgspec.structs.replace(self._attachment(), annotations=pod.metadata.annotations)),
+            self._start_shim_meanwhile(pod),
+            return_exceptions=True,
         )
         for failure in (result, problem):
             if isinstance(failure, BaseException):

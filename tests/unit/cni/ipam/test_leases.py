@@ -3,7 +3,7 @@
 import datetime
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -112,3 +112,43 @@ def test_a_disk_that_refuses_is_an_error_and_nothing_is_held(tmp_path: Path, ope
             write()
         assert failure.value.code == 5
     assert set(leases.held) == {one.key}
+
+
+def test_wanted_addresses_are_given_also_right_after_their_release(
+    tmp_path: Path, opened: Callable[[Path], Ledger]
+) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
+    leases.serve([V4, V6])
+    wanted = [ip_address("10.244.1.5"), ip_address("fd00::77")]
+    assert leases.choose(wanted) == tuple(wanted)
+    leases.put_back(wanted)
+    assert leases.choose(reversed(wanted)) == tuple(wanted)
+    assert add(leases, "a").addresses == ("10.244.1.2", "fd00::2")
+
+
+def test_a_family_that_is_not_wanted_gets_an_address_as_usual(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
+    leases.serve([V4, V6])
+    assert [str(address) for address in leases.choose([ip_address("fd00::77")])] == ["10.244.1.2", "fd00::77"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "problem"),
+    [
+        ("10.244.1.5", 11, "10.244.1.5 is in use"),
+        ("10.244.9.5", 7, "10.244.9.5 is not one that this node gives to pods"),
+        ("10.244.1.7", 7, "10.244.1.7 is not one that this node gives to pods"),
+    ],
+    ids=str,
+)
+def test_a_wanted_address_that_cannot_be_had_takes_nothing(
+    tmp_path: Path, opened: Callable[[Path], Ledger], wanted: str, code: int, problem: str
+) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
+    leases.serve([V4, V6])
+    leases.choose([ip_address("10.244.1.5")])
+    free = [pool.free for pool in leases.pools]
+    with pytest.raises(CniError, match=problem) as failure:
+        leases.choose([ip_address("fd00::77"), ip_address(wanted)])
+    assert failure.value.code == code
+    assert [pool.free for pool in leases.pools] == free
