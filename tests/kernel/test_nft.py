@@ -100,9 +100,6 @@ def test_frames_of_a_bridge(kernel: Nft) -> None:
     kernel.apply(parse_table(BRIDGE))
     assert nft("list", "table", "bridge", "t") == BRIDGE.replace("-310", "dstnat - 10")
     assert not kernel.apply(parse_table(BRIDGE))
-    nft("flush", "ruleset")
-    nft("-f", "-", text=BRIDGE)
-    assert not kernel.apply(parse_table(BRIDGE))
 
 
 def test_every_step_between_two_tables(kernel: Nft, everything: Table) -> None:
