@@ -99,18 +99,23 @@ def evaluate(world: World, connection: Connection, rules: Rules | None = None) -
 
 def decide(world: World, connection: Connection, direction: str, rules: Rules) -> Decision:
     """What one direction comes to."""
-    subject, peer = connection.source, connection.destination
-    if direction == INGRESS:
-        subject, peer = peer, subject
+    subject, peer = ends(connection, direction)
     if reason := _exempt(subject, peer, direction):
         return Decision(direction=direction, allowed=True, tier="", reason=reason)
     assert subject.pod is not None, "everything else is exempt"
-    case = _Case(world, connection, direction, subject.pod, peer)
-    if rules.own_node_egress and _own_node(subject, peer):
+    case = Case(world, connection, direction, subject.pod, peer)
+    if rules.own_node_egress and own_node(subject, peer):
         reason = "a pod reaches its own node"
         return case.cluster_tier("Admin") or case.cluster_tier("Baseline") or case.allowed(reason)
-    reason = f"no policy selects {subject.name} for {direction.lower()}"
-    return case.cluster_tier("Admin") or case.namespace_tier() or case.cluster_tier("Baseline") or case.allowed(reason)
+    found = case.cluster_tier("Admin") or case.namespace_tier() or case.cluster_tier("Baseline")
+    return found or case.allowed(case.unspoken())
+
+
+def ends(connection: Connection, direction: str) -> tuple[Party, Party]:
+    """Whose policies are asked, and the other end."""
+    if direction == INGRESS:
+        return connection.destination, connection.source
+    return connection.source, connection.destination
 
 
 def _exempt(subject: Party, peer: Party, direction: str) -> str:
@@ -119,16 +124,17 @@ def _exempt(subject: Party, peer: Party, direction: str) -> str:
         return f"{subject.name} is no pod that policies select"
     if peer.pod is not None and key_of(peer.pod.metadata) == key_of(subject.pod.metadata):
         return "a pod reaches itself"
-    if direction == INGRESS and _own_node(subject, peer):
+    if direction == INGRESS and own_node(subject, peer):
         return "the pod's own node reaches it"
     return ""
 
 
-def _own_node(subject: Party, peer: Party) -> bool:
+def own_node(subject: Party, peer: Party) -> bool:
+    """Whether the other end is the node of the one."""
     return peer.pod is None and bool(peer.node) and peer.node == subject.node
 
 
-class _Case:
+class Case:
     """One direction of one connection, for the pod whose policies are asked."""
 
     def __init__(self, world: World, connection: Connection, direction: str, pod: Pod, peer: Party) -> None:
@@ -142,6 +148,14 @@ class _Case:
     def allowed(self, reason: str) -> Decision:
         """What no policy speaks of is allowed."""
         return Decision(direction=self.direction, allowed=True, tier="", reason=reason)
+
+    def unspoken(self) -> str:
+        """Why no policy has a say."""
+        cluster = ", ".join(policy.metadata.name for tier in ("Admin", "Baseline") for policy in self.in_order(tier))
+        subject = key_of(self.pod.metadata)
+        if not cluster:
+            return f"no policy selects {subject} for {self.direction.lower()}"
+        return f"no {self.direction.lower()} rule of {cluster} speaks of it, and no NetworkPolicy selects {subject}"
 
     def isolating(self) -> tuple[NetworkPolicy, ...]:
         """The NetworkPolicies that select the pod for this direction."""
