@@ -83,7 +83,7 @@ def test_pods_of_a_stateful_set_have_names_forward_and_reverse(cluster: Cluster,
         full = f"{pod}.db.{database}.svc.cluster.local"
         for name in (f"{pod}.db", full):
             assert eventually(lambda name=name: hosts(cluster, database, name)) == [own, full]
-        assert hosts(cluster, database, own) == [own, full]
+        assert hosts(cluster, database, own)[:2] == [own, full]
     # A pod that is made anew keeps its name, which then means its new address.
     before = address(cluster, database, "db-1")
     cluster.kubectl("delete", "pod", "db-1", "-n", database)

@@ -380,8 +380,10 @@ class Zone:
     def _pointers(self, asked: _Asked, known: dict[tuple[ServiceKey, str], None]) -> tuple[Record, ...]:
         own = [owner for owner, host in known if not host]
         domain = encode_name(self._domain)
+        # Many programs take the first: a name that somebody gave goes before one that is made of the address.
+        hosts = sorted(known, key=lambda entry: bool(parse_dashed(entry[1])))
         targets = [join_labels((name, namespace, "svc"), domain) for namespace, name in own[:1]] or [
-            join_labels((host, name, namespace, "svc"), domain) for (namespace, name), host in known
+            join_labels((host, name, namespace, "svc"), domain) for (namespace, name), host in hosts
         ]
         return tuple(Record(asked.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
 

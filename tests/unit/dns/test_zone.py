@@ -113,6 +113,17 @@ def test_an_address_shared_by_services_has_a_pointer_for_each(zone: Zone) -> Non
     assert len(ask(zone, "5.0.244.10.in-addr.arpa", wire.PTR).records) == 1
 
 
+def test_of_several_pointers_a_given_name_goes_before_one_made_of_the_address(zone: Zone) -> None:
+    for owner, hostnames in (("a", ()), ("b", ("db-0",))):
+        zone.set_service(f"shop/{owner}", service(owner, "None"), 1)
+        zone.set_slice(f"shop/{owner}-x", endpoints(owner, "10.244.0.5", hostnames=hostnames), 1)
+    pointers = ask(zone, "5.0.244.10.in-addr.arpa", wire.PTR).records
+    assert [decode_name(record.names[0]) for record in pointers] == [
+        "db-0.b.shop.svc.cluster.local.",
+        "10-244-0-5.a.shop.svc.cluster.local.",
+    ]
+
+
 def test_srv_of_a_service_tells_its_port_and_of_a_headless_one_the_target_port(zone: Zone) -> None:
     zone.set_service("shop/web", service("web"), 1)
     zone.set_service("shop/db", service("db", "None"), 1)
