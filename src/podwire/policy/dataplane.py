@@ -25,6 +25,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     Empty: pods may encapsulate as they like."""
     keep: bool = False
     """Whether connections that were allowed when they began live on; else every packet of theirs is judged."""
+    bridges: tuple[str, ...] = ()
+    """Bridges that pods are ports of: there a pod is known by its address, not by the device."""
 
 
 class PolicyDataPlane(Protocol):

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
-    SHARED,
     TABLE,
     Chains,
     Layout,
@@ -43,7 +42,7 @@ class Contents:
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._claims: dict[bytes, dict[str, Element]] = {}
+        self._claims: dict[tuple[str, bytes], dict[str, Element]] = {}
         self._touched = _Touched(self)
 
     def table(self) -> Table:
@@ -68,22 +67,20 @@ class Contents:
             self._placed[pod] = (device, profiles)
             for name, elements in self._of_device(device, profiles).items():
                 for key, element in elements.items():
-                    if name == SHARED:
-                        self._claims.setdefault(key, {})[pod] = element
-                    self._touched.set(name, key, self._first(key) if name == SHARED else element)
+                    self._claims.setdefault((name, key), {})[pod] = element
+                    self._touched.set(name, key, self._first(name, key))
 
     def _unplace(self, pod: str, device: str, profiles: PodProfiles) -> None:
         for name, elements in self._of_device(device, profiles).items():
             for key in elements:
-                if name == SHARED:
-                    del self._claims[key][pod]
-                self._touched.set(name, key, self._first(key) if name == SHARED else None)
+                del self._claims[name, key][pod]
+                self._touched.set(name, key, self._first(name, key))
 
-    def _first(self, address: bytes) -> Element | None:
-        """The element of an address, should two pods have it: that of the first by name; None: nobody has it."""
-        claims = self._claims.get(address)
+    def _first(self, name: str, key: bytes) -> Element | None:
+        """The element of a key, should two pods have it: that of the first by name; None: nobody has it."""
+        claims = self._claims.get((name, key))
         if not claims:
-            self._claims.pop(address, None)
+            self._claims.pop((name, key), None)
             return None
         return claims[min(claims)]
 

@@ -100,6 +100,7 @@ class NftablesPolicy:
             cluster_ranges=own(facts.cluster_ranges),
             encapsulation_ports=facts.encapsulation_ports,
             keep=facts.keep,
+            bridges=facts.bridges,
         )
 
     def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Transaction, ...]:

@@ -20,6 +20,9 @@ directions of a known connection pass.
 
 What pods encapsulate themselves (VXLAN, Geneve, IP in IP, GRE) is looked at first: it passes to pods alone.
 
+Pods of other CNI plugins may be ports of a bridge (``bridges``). There the device says nothing of the pod: its address
+does, by ``bridged``; see :mod:`podwire.policy.bridges` for who may use an address there. Neighbour discovery passes.
+
 A profile's chain never changes its rules, nor its ranges: where these differ it is another chain, and what leads a
 device to the one or to the other is one element. Its exact addresses do change, each by itself. So a packet is judged
 by what was before a change or by what is after it, never by a mixture.
@@ -30,6 +33,7 @@ and drop by rule, since replacing rules under a dropping policy loses packets on
 """
 
 import hashlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -65,6 +69,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """UDP ports to which pods send to pods alone, with IP in IP and GRE; empty: pods may encapsulate."""
     keep: bool = False
     """Whether connections that were allowed when they began live on."""
+    bridges: tuple[str, ...] = ()
+    """The bridges that pods of this node are ports of."""
 
     @property
     def address(self) -> str:
@@ -81,7 +87,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         addresses = Set(name="node-addresses", key=(self.address,))
         pods = Set(name="cluster-ranges", key=(self.address,), flags=("interval",))
         return (
-            *self._device_sets(),
+            *(each.with_elements(self._of_bridges(each)) for each in self._device_sets()),
             ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
             addresses.with_elements(addresses.element(text) for text in self.node_addresses),
             *((pods.with_elements(pods.element(text) for text in self.cluster_ranges),) if self._guarded else ()),
@@ -97,7 +103,24 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             Set(name="ingress", key=("ifname",), data=("verdict",)),
             Set(name="pod-devices", key=("ifname",)),
             Set(name="own", key=source),
+            *self._bridge_sets(),
         )
+
+    def _bridge_sets(self) -> tuple[Set, ...]:
+        """Those of pods that share a device."""
+        if not self.bridges:
+            return ()
+        itself = (self.address, self.address)
+        return Set(name="bridged", key=(self.address,), data=("verdict",)), Set(name="self", key=itself)
+
+    def _of_bridges(self, declared: Set) -> Iterable[tuple[bytes, Element]]:
+        """What a bridge has in a set, whichever pods it has."""
+        match declared.name:
+            case "ingress":
+                return [declared.element(bridge, "goto on-bridge") for bridge in self.bridges]
+            case "pod-devices":
+                return [declared.element(bridge) for bridge in self.bridges]
+        return ()
 
     def chains(self) -> tuple[Chain, ...]:
         """The base chains."""
@@ -107,6 +130,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "forward-egress",
                 "forward",
                 PRIORITY,
+                *self._neighbours,
                 *self._to_encapsulation,
                 f"{source} vmap @egress",
                 "iifname @pod-devices counter drop",
@@ -116,6 +140,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "forward-ingress",
                 "forward",
                 PRIORITY + 1,
+                *self._neighbours,
                 "oifname vmap @ingress",
                 f"{self.family} daddr @pod-ranges counter drop",
             ),
@@ -133,10 +158,28 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "output",
                 PRIORITY + 1,
                 f"oifname . {self.family} saddr @own accept",
+                *((f"{self._itself} accept",) if self.bridges else ()),
                 "oifname @pod-devices fib saddr type != local oifname vmap @ingress",
             ),
             *(self._encapsulation() if self._guarded else ()),
+            *((Chain(name="on-bridge", rules=self.rules(*self._to_bridged)),) if self.bridges else ()),
         )
+
+    @property
+    def _to_bridged(self) -> tuple[str, ...]:
+        """What goes to a bridge and to none of its pods would reach them all."""
+        return f"{self.family} daddr vmap @bridged", "counter drop"
+
+    @property
+    def _itself(self) -> str:
+        """A pod of a bridge and what it sent to itself."""
+        return f"{self.family} saddr . {self.family} daddr @self"
+
+    @property
+    def _neighbours(self) -> tuple[str, ...]:
+        """How pods of one bridge find each other; ARP is not seen here."""
+        asked = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"
+        return tuple(f'oifname "{bridge}" {asked}' for bridge in self.bridges if self.family == "ip6")
 
     @property
     def _guarded(self) -> bool:
@@ -180,10 +223,21 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         sets = {each.name: each for each in self._device_sets()}
         own = [address for address in addresses if (":" in address) == (self.family == "ip6")]
         sources = [f"{device} . {address}" for address in own]
-        return {
+        if device in self.bridges:
+            return self._sending(sets, sources, own, chains) | {
+                "bridged": dict(sets["bridged"].element(address, _leads(chains.ingress)) for address in own),
+                "self": dict(sets["self"].element(f"{one} . {other}") for one in own for other in own),
+            }
+        return self._sending(sets, sources, own, chains) | {
             "pod-devices": dict((sets["pod-devices"].element(device),)),
             "own": dict(sets["own"].element(source) for source in sources),
             "ingress": dict((sets["ingress"].element(device, _leads(chains.ingress)),)),
+        }
+
+    def _sending(
+        self, sets: dict[str, Set], sources: list[str], own: list[str], chains: "Chains"
+    ) -> dict[str, dict[bytes, Element]]:
+        return {
             "egress": dict(sets["egress"].element(source, _leads(chains.egress)) for source in sources),
             SHARED: dict(sets[SHARED].element(address, _leads(chains.egress)) for address in own),
             "to-node": dict(sets["to-node"].element(source, _leads(chains.to_node)) for source in sources),
@@ -205,12 +259,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             f"{known}ct state established accept",
             "ct state related accept",
             "ct state invalid counter drop",
-            *((f"ct status dnat oifname . {self.family} saddr @own accept",) if key.direction == "Ingress" else ()),
+            *(self._to_itself if key.direction == "Ingress" else ()),
             f"{peer} vmap @{name}-hosts",
             f"{peer} vmap @{name}-ranges",
             f"goto {default}",
         )
         return Chain(name=name, comment=comment(key), rules=rules)
+
+    @property
+    def _to_itself(self) -> tuple[str, ...]:
+        """What a pod sent to a Service and got back itself."""
+        bridged = (f"ct status dnat {self._itself} accept",) if self.bridges else ()
+        return f"ct status dnat oifname . {self.family} saddr @own accept", *bridged
 
     def node_chain(self, name: str, key: ProfileKey) -> Chain:
         """The chain for what pods of a profile send to their own node: only its own addresses are looked up."""
