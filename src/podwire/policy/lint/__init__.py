@@ -1,0 +1,1 @@
+"""What is probably not meant in policies: ``podwire policy check``."""

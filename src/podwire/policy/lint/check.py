@@ -1,0 +1,52 @@
+"""All findings about the policies of a cluster, in order (pure).
+
+An annotation ``podwire.io/ignore: id,id`` of a policy takes out findings of these kinds about it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from podwire.policy.lint import blocks, lookups, nothing, peers, ports, priority, redundant, types
+from podwire.policy.lint.finding import KINDS, SEVERITIES, Finding
+from podwire.policy.lint.outline import PolicyOutline
+from podwire.policy.lint.scene import Around, Scene
+from podwire.policy.lint.words import some
+from podwire.policy.world import World
+
+IGNORE = "podwire.io/ignore"
+
+CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
+    nothing.check,
+    types.check,
+    peers.check,
+    ports.check,
+    blocks.check,
+    lookups.check,
+    redundant.check,
+    priority.check,
+)
+
+
+def check(world: World, around: Around | None = None) -> tuple[Finding, ...]:
+    """What is probably not meant, by object and the gravest first."""
+    scene = Scene(world, around)
+    ignored = {policy.name: _ignored(policy) for policy in scene.policies}
+    found = [finding for each in CHECKS for finding in each(scene)]
+    found += [finding for policy in scene.policies for finding in _unknown(policy, ignored[policy.name])]
+    kept = {each for each in found if each.id not in ignored[f"{each.kind} {each.name}"]}
+    return tuple(sorted(kept, key=_order))
+
+
+def _order(finding: Finding) -> tuple[str, str, int, str, str, str]:
+    return (finding.kind, finding.name, SEVERITIES.index(finding.severity), finding.field, finding.id, finding.text)
+
+
+def _ignored(policy: PolicyOutline) -> frozenset[str]:
+    annotations: Mapping[str, str] = policy.meta.annotations
+    return frozenset(filter(None, (word.strip() for word in annotations.get(IGNORE, "").split(","))))
+
+
+def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding]:
+    wrong = sorted(word for word in ignored if word not in KINDS)
+    if wrong:
+        text = f"there is no finding {some(wrong)}"
+        yield policy.finding("unknown-ignore", f"metadata.annotations[{IGNORE}]", text)

@@ -1,0 +1,122 @@
+"""Pods that may connect to others by name and cannot look names up (pure).
+
+A pod counts as able to when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port, or to any
+range of addresses: a resolver of the node or outside. Cluster DNS are the pods of the Services of kube-system with port
+53, and where there are none, one is taken as given: ``k8s-app: kube-dns`` in kube-system.
+"""
+
+from collections.abc import Iterator
+
+from podwire.model.meta import ObjectMeta, key_of
+from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
+from podwire.policy.lint.finding import Finding
+from podwire.policy.lint.outline import EGRESS, PolicyOutline, RuleOutline
+from podwire.policy.lint.scene import NAME_LABEL, Scene
+from podwire.policy.lint.words import count, some, some_pods
+from podwire.policy.ports import overlap
+from podwire.policy.selectors import PodSelector
+from podwire.policy.world import ports_of
+
+_DNS = 53
+_NAMESPACE = "kube-system"
+_USUAL = Pod(
+    metadata=ObjectMeta(namespace=_NAMESPACE, name="dns", labels={"k8s-app": "kube-dns"}),
+    spec=PodSpec(containers=(Container(name="dns", ports=(ContainerPort(container_port=_DNS, protocol="UDP"),)),)),
+    status=PodStatus(phase="Running"),
+)
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """The pods that NetworkPolicies isolate for egress, together where the same ones do."""
+    servers = _servers(scene)
+    isolating: dict[int, list[PolicyOutline]] = {}
+    pods: dict[int, Pod] = {}
+    for policy in scene.policies:
+        if policy.kind == "NetworkPolicy" and EGRESS in policy.types:
+            for pod in scene.pods(policy.subject):
+                isolating.setdefault(id(pod), []).append(policy)
+                pods[id(pod)] = pod
+    together: dict[tuple[str, ...], list[Pod]] = {}
+    named: dict[tuple[str, ...], list[PolicyOutline]] = {}
+    for number, policies in isolating.items():
+        keys = tuple(policy.key for policy in policies)
+        together.setdefault(keys, []).append(pods[number])
+        named[keys] = policies
+    admin = [policy for policy in scene.policies if policy.tier == "Admin"]
+    for keys, some_of in together.items():
+        policies = named[keys]
+        rules = [rule for policy in policies for rule in policy.of(EGRESS)]
+        if not any(_to_pods(rule) for rule in rules):
+            continue
+        if any(_lets(scene, rule, servers) for rule in rules):
+            continue
+        if any(_accepts(scene, policy, some_of[0], servers) for policy in admin):
+            continue
+        yield _finding(policies, some_of)
+
+
+def _finding(policies: list[PolicyOutline], pods: list[Pod]) -> Finding:
+    with_rules = [policy for policy in policies if policy.of(EGRESS)]
+    at = with_rules[0]
+    by = "this policy" if len(policies) == 1 else some(policy.key for policy in policies)
+    text = (
+        f"{count(len(pods), 'pod')} ({some_pods(pods)}) may go only where {by} says, and no rule lets UDP port 53 go "
+        "to cluster DNS: names of Services cannot be looked up. Add a rule to namespaceSelector "
+        f"{{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports 53/UDP and 53/TCP"
+    )
+    return at.finding("no-dns", "spec.egress", text)
+
+
+def _to_pods(rule: RuleOutline) -> bool:
+    """Whether a rule is for pods, whose Services have names."""
+    return any(peer.pods is not None for peer in rule.peers)
+
+
+def _servers(scene: Scene) -> tuple[Pod, ...]:
+    found = [
+        pod
+        for group in scene.groups.get(_NAMESPACE, ())
+        for pod in group.pods
+        if any(port.port == _DNS for service in scene.services_of(pod) for port in service.spec.ports)
+    ]
+    return tuple(found) or (_USUAL,)
+
+
+def _lets(scene: Scene, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
+    """Whether a rule lets a question go to some server."""
+    by_number = any(
+        protocol == "UDP" and any(overlap(ranges, ((number, number),)) for number in _numbers(servers))
+        for protocol, ranges in rule.numbers.ports
+    )
+    if not by_number and not any(_named(rule, pod) for pod in servers):
+        return False
+    if rule.everyone or any(peer.blocks or peer.nodes is not None for peer in rule.peers):
+        return True
+    return any(peer.pods is not None and _selects(scene, peer.pods, servers) for peer in rule.peers)
+
+
+def _numbers(servers: tuple[Pod, ...]) -> set[int]:
+    """The ports at which servers are asked: 53, or what they declare for UDP where they do not have it."""
+    found = {port.container_port for pod in servers for port in ports_of(pod) if port.protocol == "UDP"}
+    return found | {_DNS}
+
+
+def _named(rule: RuleOutline, pod: Pod) -> bool:
+    have = {(port.name, port.protocol) for port in ports_of(pod) if port.protocol == "UDP"}
+    return any((name, protocol or "UDP") in have for name, protocol in rule.names)
+
+
+def _selects(scene: Scene, selector: PodSelector, servers: tuple[Pod, ...]) -> bool:
+    if any(any(port.container_port == _DNS for port in ports_of(pod)) for pod in scene.pods(selector)):
+        return True
+    return any(
+        selector.matches(pod.metadata.namespace, scene.world.labels_of(pod.metadata.namespace), pod.metadata.labels)
+        for pod in servers
+    )
+
+
+def _accepts(scene: Scene, policy: PolicyOutline, pod: Pod, servers: tuple[Pod, ...]) -> bool:
+    """Whether a cluster policy of the Admin tier lets a pod ask, whatever NetworkPolicies say."""
+    if key_of(pod.metadata) not in {key_of(each.metadata) for each in scene.pods(policy.subject)}:
+        return False
+    return any(rule.action == "Accept" and _lets(scene, rule, servers) for rule in policy.of(EGRESS))

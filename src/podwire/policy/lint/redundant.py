@@ -1,0 +1,110 @@
+"""Rules that nothing is left for, because of other rules (pure).
+
+NetworkPolicies add up: a rule that others cover is only superfluous. In a tier of cluster policies the first rule
+decides, so one that comes after rules which cover it never does, and what an Admin policy denies no NetworkPolicy
+allows.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from podwire.policy.lint import cover
+from podwire.policy.lint.finding import NOTE, WARNING, Finding
+from podwire.policy.lint.outline import EGRESS, INGRESS, PolicyOutline, RuleOutline
+from podwire.policy.lint.scene import Scene
+from podwire.policy.lint.words import some
+
+Owned = tuple[PolicyOutline, RuleOutline]
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """The rules of all policies."""
+    cluster = {tier: in_order(scene, tier) for tier in ("Admin", "Baseline")}
+    for policies in cluster.values():
+        yield from _never_reached(policies)
+    spaces: dict[str, list[PolicyOutline]] = {}
+    for policy in scene.policies:
+        if policy.kind == "NetworkPolicy":
+            spaces.setdefault(policy.meta.namespace, []).append(policy)
+    for policies in spaces.values():
+        yield from _covered(policies)
+        for policy in policies:
+            yield from _overruled(policy, cluster["Admin"])
+
+
+def in_order(scene: Scene, tier: str) -> list[PolicyOutline]:
+    """The cluster policies of a tier, the first to be asked first."""
+    found = [policy for policy in scene.policies if policy.tier == tier]
+    return sorted(found, key=lambda policy: (policy.priority, policy.key))
+
+
+def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
+    earlier: dict[str, list[Owned]] = {INGRESS: [], EGRESS: []}
+    for policy in policies:
+        for rule in policy.rules:
+            before = [owned for owned in earlier[rule.direction] if cover.pods_within(policy.subject, owned[0].subject)]
+            found = _first_covering(policy, rule, before)
+            if found:
+                same = all(owned[1].action == rule.action for owned in found)
+                names = _names(policy, found)
+                text = f"it is never reached: {names} {_decides(found)} all of it before"
+                yield policy.finding("never-reached", rule.path, text, NOTE if same else WARNING)
+            earlier[rule.direction].append((policy, rule))
+
+
+def _decides(found: list[Owned]) -> str:
+    actions = sorted({owned[1].action for owned in found})
+    words = {"Accept": "accepts", "Deny": "denies", "Pass": "passes on"}
+    return words[actions[0]] if len(found) == 1 else "decide"
+
+
+def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[Owned]) -> list[Owned]:
+    """The other rules that cover one."""
+    candidates = [owned for owned in others if owned[1] is not rule]
+    found = cover.covered_by(rule, (owned[1] for owned in candidates))
+    return [owned for owned in candidates if any(owned[1] is each for each in found)]
+
+
+def _names(policy: PolicyOutline, found: list[Owned]) -> str:
+    return some(rule.path if owner is policy else f"{rule.path} of {owner.key}" for owner, rule in found)
+
+
+def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
+    """Of two rules that cover each other, the later one is superfluous."""
+    by_subject: dict[frozenset[cover.Term], list[PolicyOutline]] = {}
+    for policy in policies:
+        by_subject.setdefault(cover.terms(policy.subject.pods), []).append(policy)
+    gone: set[int] = set()
+    for policy in reversed(policies):
+        own = cover.terms(policy.subject.pods)
+        wider = [other for subject, some_of in by_subject.items() if subject <= own for other in some_of]
+        for rule in reversed(policy.rules):
+            others = [(other, each) for other in wider for each in other.of(rule.direction) if id(each) not in gone]
+            found = _first_covering(policy, rule, others)
+            if found:
+                gone.add(id(rule))
+                text = f"{_names(policy, found)} {'allows' if len(found) == 1 else 'allow'} all of it anyway"
+                yield policy.finding("covered", rule.path, text)
+
+
+def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Finding]:
+    """Rules that allow what the Admin tier denies, for all pods of the policy, with nothing before that."""
+    denying = {direction: _denied_first(policy, admin, direction) for direction in (INGRESS, EGRESS)}
+    for rule in policy.rules:
+        found = _first_covering(policy, rule, denying[rule.direction])
+        if found:
+            denies = "denies" if len(found) == 1 else "deny"
+            text = f"{_names(policy, found)} of the Admin tier {denies} all of it before: this allows nothing"
+            yield policy.finding("overruled", rule.path, text)
+
+
+def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: str) -> list[Owned]:
+    """The rules that deny for all pods of a policy, up to the first that may let something pass."""
+    found: list[Owned] = []
+    for other in admin:
+        about = cover.pods_within(policy.subject, other.subject)
+        for rule in other.of(direction):
+            if rule.action != "Deny":
+                return found
+            if about:
+                found.append((other, rule))
+    return found
