@@ -155,6 +155,18 @@ def test_status_tells_exhaustion(make: Callable[..., NodeAgent]) -> None:
     assert node.service.leases.early == 1
 
 
+def test_status_waits_a_moment_for_the_pod_cidr(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    node.within(lambda: node.service.set_node(PodNode()))
+    assert node.call("STATUS")[1]["code"] == 50
+    answers: list[tuple[int, object]] = []
+    asking = threading.Thread(target=lambda: answers.append(node.call("STATUS")))
+    asking.start()
+    node.within(lambda: node.service.set_node(PodNode(cidrs=("10.244.1.0/24",))))
+    asking.join()
+    assert answers == [(0, {})]
+
+
 def test_gc_removes_exactly_the_others(make: Callable[..., NodeAgent]) -> None:
     node = make()
     for name in "abc":

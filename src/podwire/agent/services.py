@@ -134,12 +134,14 @@ class ServicePart:
         self._tune()
 
         async def tell() -> None:
+            later = False
             while True:
                 await self._loaded.wait()
                 self._loaded.clear()
                 self._metrics.mode = self.mode
                 note()
-                memory.settle()
+                memory.settle(later=later)
+                later = True
                 await announcer.insist({ANNOTATION: self.mode})
 
         async def run() -> None:

@@ -84,7 +84,7 @@ def load(path: Path) -> Settings:
     Raises: ConfigError naming the field.
     """
     try:
-        document = yaml.safe_load(path.read_text())
+        document = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
         return msgspec.convert(document, Settings, strict=False, dec_hook=_path)
     except OSError as failure:
         raise ConfigError(str(path), "", f"cannot be read: {failure.strerror}") from failure

@@ -1,7 +1,7 @@
 """The CNI part of an agent: socket, addresses and kernel put together, and its background jobs.
 
-STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`: a runtime that asks while the node starts
-need not ask again and again.
+STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`: a runtime that asks while the node
+starts need not ask again and again.
 
 ``bury`` deletes unwired devices in a thread, :data:`BURY_S` after the first DEL, so that a burst of them is one
 deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods' routes,
@@ -88,6 +88,8 @@ class CniService:
         self._disturbed.set()
         if node.cidrs:
             self._served.set()
+        else:
+            self._served.clear()
 
     def recover(self) -> None:
         """Puts right what an earlier agent left; to be called before ``run``."""

@@ -79,7 +79,7 @@ def load_kubeconfig(path: Path | str, context: str = "") -> ApiConfig:
     """
     file = Path(path)
     try:
-        document = yaml.safe_load(file.read_text())
+        document = yaml.load(file.read_text(), Loader=yaml.CSafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as failure:
         raise ConfigError(str(file), "", f"cannot be read: {failure}") from failure
     if not isinstance(document, dict):

@@ -6,6 +6,7 @@ module imports all of them, so that a process forked from one that has imported 
 
 import socket
 from collections.abc import Mapping
+from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from podwire.local.layout import Layout, NodePlace
 from podwire.local.processes import Order
 from podwire.local.workloads import parts
 from podwire.observe import log
+from podwire.proxy.registry import DATAPLANES
+from podwire.routing.registry import BACKENDS
 from podwire.runtime.child import Placement
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.foreground import run_until_signal
@@ -106,6 +109,13 @@ ENTRIES: Mapping[str, Entry] = {
     "kubelet": run_kubelet,
 }
 """What the fork server can start."""
+
+
+def preload() -> None:
+    """Imports also what components import when they need it, once for all that are forked from this process."""
+    parts.preload()
+    for target in ("podwire.agent.policies", "podwire.agent.services", *DATAPLANES.values(), *BACKENDS.values()):
+        import_module(target.partition(":")[0])
 
 
 def free_port() -> int:
@@ -198,6 +208,7 @@ def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Order:
         "cni": {"confDir": str(run / "cni/net.d"), "binDir": str(run / "cni/bin")},
         "routing": {"backend": config.routing.backend},
         "proxy": msgspec.to_builtins(config.proxy),
+        "policy": msgspec.to_builtins(config.policy),
         "health": {"address": "0.0.0.0", "port": 9440},
         "logLevel": config.log_level,
     }

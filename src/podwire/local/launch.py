@@ -6,7 +6,6 @@ component begins as a fork of one warm process.
 """
 
 import asyncio
-import gc
 import os
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ from podwire.local import cgroup, components, processes
 from podwire.local.control import answers
 from podwire.local.layout import Layout
 from podwire.local.supervisor import CONTROL_SOCKET, ClusterSupervisor
-from podwire.local.workloads import parts
 from podwire.observe import log
 from podwire.runtime import child
 from podwire.runtime.clock import SystemClock
@@ -82,7 +80,6 @@ def serve(layout: Layout) -> None:
     log.configure("info")
     child.set_title(f"podwire: supervisor {layout.name}")
     processes.join_cgroup(os.getpid(), cgroup.create(layout.name))
-    parts.preload()
-    gc.collect()
-    fork_server = ForkServer.start(components.ENTRIES, title=f"podwire: fork server {layout.name}")
+    title = f"podwire: fork server {layout.name}"
+    fork_server = ForkServer.start(components.ENTRIES, title=title, prepare=components.preload)
     asyncio.run(ClusterSupervisor(layout, fork_server, SystemClock()).run())

@@ -71,10 +71,13 @@ class ForkServer:
         self._rest = b""
 
     @classmethod
-    def start(cls, entries: Mapping[str, Entry], *, title: str = "") -> "ForkServer":
+    def start(
+        cls, entries: Mapping[str, Entry], *, title: str = "", prepare: Callable[[], None] | None = None
+    ) -> "ForkServer":
         """Forks the server; the caller must have neither threads nor an event loop yet.
 
-        Everything imported by now is shared with the children.
+        Everything imported by now is shared with the children, and what ``prepare`` imports: it is called in the
+        server while the owner goes on, and :meth:`spawn` waits for it.
         """
         ours, theirs = socket.socketpair()
         exits_in, exits_out = socket.socketpair()
@@ -82,7 +85,7 @@ class ForkServer:
         gc.freeze()
         pid = os.fork()
         if pid == 0:
-            _become_server(entries, theirs.detach(), exits_out.detach(), title)
+            _become_server(entries, (theirs.detach(), exits_out.detach()), title, prepare)
         theirs.close()
         exits_out.close()
         gc.unfreeze()
@@ -149,14 +152,20 @@ def _receive(control: socket.socket, count: int) -> bytes:
     return data
 
 
-def _become_server(entries: Mapping[str, Entry], control: int, exits: int, title: str) -> NoReturn:
+def _become_server(
+    entries: Mapping[str, Entry], ends: tuple[int, int], title: str, prepare: Callable[[], None] | None
+) -> NoReturn:
     code = 1
     try:
         wake_in, wake_out = socket.socketpair()
-        fds = (control, exits, wake_in.detach(), wake_out.detach())
+        fds = (*ends, wake_in.detach(), wake_out.detach())
         settle(Placement(title=title, daemon=True), fds, os.getppid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if prepare is not None:
+            prepare()
+            gc.collect()
+            gc.freeze()
         server = _Server(entries, 3, 4, 5)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         os.set_blocking(6, False)

@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,3 +132,20 @@ def test_daemons_outlive_the_server_and_others_do_not(tmp_path: Path) -> None:
     os.kill(stays, signal.SIGKILL)
     with pytest.raises(ClusterError, match="the fork server is gone"):
         server.spawn("wait")
+
+
+def test_what_is_prepared_in_the_server_is_there_in_its_children_and_not_in_the_owner() -> None:
+    here: list[str] = []
+
+    def tell(payload: bytes) -> None:
+        Path(payload.decode()).write_text(" ".join(here))
+
+    with tempfile.NamedTemporaryFile() as file:
+        server = ForkServer.start({"tell": tell}, title="pwt-forkserver", prepare=lambda: here.append("prepared"))
+        try:
+            server.spawn("tell", file.name.encode())
+            assert _exits(server, 1)[0].code == 0
+            assert Path(file.name).read_text() == "prepared"
+            assert here == []
+        finally:
+            server.close()

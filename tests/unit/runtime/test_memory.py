@@ -32,6 +32,8 @@ def test_garbage_goes_and_what_stays_is_not_searched_again() -> None:
         gc.collect()
         assert found() is not None
         memory.settle()
+        assert found() is not None
+        memory.settle(later=True)
         assert found() is None
     finally:
         gc.unfreeze()

@@ -86,7 +86,7 @@ def parse_config(text: str | bytes, source: str) -> KubeletConfig:
     Raises: ConfigError with the field path.
     """
     try:
-        document: Any = yaml.safe_load(text)
+        document: Any = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as failure:
         raise ConfigError(source, "", f"not YAML: {' '.join(str(failure).split())}") from failure
     try:
