@@ -14,6 +14,8 @@ import msgspec
 import yaml
 
 from podwire.errors import ConfigError
+from podwire.policy.settings import PolicySettings
+from podwire.policy.settings import parse_settings as parse_policy
 from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.routing.backend import Options
 from podwire.routing.registry import BACKENDS
@@ -75,12 +77,6 @@ class HealthSection(Section, frozen=True):
     port: int = 0
 
 
-class PolicySection(Section, frozen=True):
-    """``own_node_egress``: whether pods reach their own node whatever NetworkPolicies say; the API leaves it open."""
-
-    own_node_egress: bool = True
-
-
 class AgentConfig(Section, frozen=True):
     """One node's agent.
 
@@ -99,7 +95,7 @@ class AgentConfig(Section, frozen=True):
     settings: str = "kube-system/podwire-config"
     cni: CniSection = CniSection()
     routing: Options = Options()
-    policy: PolicySection = PolicySection()
+    policy: PolicySettings = PolicySettings()
     proxy: dict[str, Any] = {}
     health: HealthSection = HealthSection()
     log_level: str = "info"
@@ -167,27 +163,38 @@ class ClusterSettings(msgspec.Struct, frozen=True):
 
     routing: Options
     proxy: ProxySettings
+    policy: PolicySettings
 
 
 def overlay(
-    options: Options, data: Mapping[str, str], source: str, proxy: Mapping[str, Any] | None = None
+    options: Options,
+    data: Mapping[str, str],
+    source: str,
+    proxy: Mapping[str, Any] | None = None,
+    policy: PolicySettings | None = None,
 ) -> ClusterSettings:
-    """The routing options and the section ``proxy`` with the keys of the cluster's settings laid over them.
+    """The routing options and the sections ``proxy`` and ``policy`` with the cluster's settings laid over them.
 
     Raises: ConfigError naming the key.
     """
-    documents = {"routing": msgspec.to_builtins(options), "proxy": dict(proxy or {})}
+    documents = {
+        "routing": msgspec.to_builtins(options),
+        "proxy": dict(proxy or {}),
+        "policy": msgspec.to_builtins(policy or PolicySettings()),
+    }
     for key, text in data.items():
         section, _, field = key.partition(".")
         if section not in documents:
-            raise ConfigError(source, key, "is not a setting; they begin with routing. or proxy.")
+            raise ConfigError(source, key, "is not a setting; they begin with routing., proxy. or policy.")
         try:
             documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:
             raise ConfigError(source, key, f"not YAML: {' '.join(str(problem).split())}") from problem
     merged: Options = _convert(documents["routing"], Options, source, "routing")
     _check_options(merged, source)
-    return ClusterSettings(merged, parse_settings(documents["proxy"], source))
+    return ClusterSettings(
+        merged, parse_settings(documents["proxy"], source), parse_policy(documents["policy"], source)
+    )
 
 
 def _convert(document: object, kind: type[Any], source: str, prefix: str = "") -> Any:

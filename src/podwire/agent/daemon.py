@@ -143,7 +143,7 @@ class Agent:
 
     def _make_settings(self, tasks: Tasks) -> "Informer[Json] | None":
         """Follows the cluster's settings; each part that can change while it runs is told of them."""
-        if not self.config.settings or not {"routing", "proxy"} & set(self.config.parts):
+        if not self.config.settings or not {"routing", "proxy", "policy"} & set(self.config.parts):
             return None
         namespace, _, name = self.config.settings.partition("/")
         informer: Informer[Json] = Informer(
@@ -154,7 +154,7 @@ class Agent:
         def changed(key: str, _old: Json | None, new: Json | None) -> None:
             data: Mapping[str, Any] = (new or {}).get("data") or {}
             try:
-                found = overlay(self.config.routing, data, f"ConfigMap {key}", self.config.proxy)
+                found = overlay(self.config.routing, data, f"ConfigMap {key}", self.config.proxy, self.config.policy)
             except ConfigError as problem:
                 text = f"{problem}; the last good settings stay (routing.backend {last[0]})"
                 self.notes.note("settings", SETTINGS_REFUSED, text)
@@ -199,7 +199,8 @@ class Agent:
             self.notes.note("policy", FEATURE_MISSING, f"policy: {lacks}; pods that policies select are refused")
         if cni is not None:
             policies.guard(cni.pods, tuple(cni.leases.held.values()))
-        tasks |= policies.tasks(self.health)
+        self._on_settings.append(lambda settings: policies.configure(settings.policy, settings.routing.port))
+        tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
         self.holdings.parts["policy"] = lambda: [policies.share()]
 
     def _leave_policies(self) -> None:

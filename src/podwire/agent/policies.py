@@ -25,6 +25,7 @@ from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 from podwire.policy.runner import Attached, Enforcement, Sources
+from podwire.policy.settings import PolicySettings
 from podwire.policy.unenforced import Unenforced
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
@@ -68,6 +69,12 @@ class PolicyPart:
             self._clock,
             self,
         )
+        self._ranges = config.cluster_cidrs
+        self.configure(config.policy, config.routing.port)
+
+    def configure(self, settings: PolicySettings, tunnel_port: int) -> None:
+        """Takes over settings, and the port of the nodes' own tunnels, while policies are enforced too."""
+        self._enforcement.configure(settings, (tunnel_port,), self._ranges)
 
     def _open(self) -> PolicyDataPlane:
         try:
@@ -76,8 +83,17 @@ class PolicyPart:
             self.missing = missing
             return Unenforced(missing)
 
-    def tasks(self, health: Health) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What is to run, by name; checks and metrics are added to ``health``."""
+    def tasks(self, health: Health, settings: asyncio.Event | None = None) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What is to run, by name; checks and metrics are added to ``health``.
+
+        Nothing is enforced anew before the cluster's ``settings`` are known, where there are any.
+        """
+
+        async def enforce() -> None:
+            if settings is not None:
+                await settings.wait()
+            await self._enforcement.run()
+
         health.ready["policy"] = self._problem
         health.metrics["policy"] = self._samples
         return {
@@ -85,7 +101,7 @@ class PolicyPart:
             "namespaces": self._namespaces.run,
             "networkpolicies": self._policies.run,
             "clusternetworkpolicies": self._follow_cluster_policies,
-            "policy": self._enforcement.run,
+            "policy": enforce,
         }
 
     def guard(self, pods: PodNetwork, attached: tuple[Attachment, ...]) -> None:

@@ -25,6 +25,7 @@ import yaml
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
 from podwire.local.layout import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Layout
+from podwire.policy.settings import PolicySettings
 from podwire.proxy.settings import ProxySettings, check_settings, normalized
 from podwire.routing.registry import BACKENDS
 
@@ -68,6 +69,7 @@ class ClusterConfig(_Section, frozen=True):
     """TCP port of the API on loopback; 0 takes a free one."""
     routing: RoutingSection = RoutingSection()
     proxy: ProxySettings = ProxySettings()
+    policy: PolicySettings = PolicySettings()
     images: tuple[ImageRule, ...] = ()
     log_level: str = "info"
 

@@ -8,7 +8,7 @@ from 0.1 s to 10 s, with all that changed meanwhile; 5. what somebody else chang
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -21,6 +21,8 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.ranges import ClusterRanges
+from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
@@ -98,6 +100,7 @@ class Enforcement:
         self._attached: dict[str, Attached] = {}
         self._strangers: dict[str, Pod] = {}
         self._facts = Facts()
+        self._ranges = ClusterRanges()
         self._full = True
         self._subscribed = False
         self._disturbed = False
@@ -115,6 +118,29 @@ class Enforcement:
     def attached(self) -> Mapping[str, Attached]:
         """The pods' devices by their names."""
         return self._attached
+
+    def configure(
+        self, settings: PolicySettings, tunnel_ports: Iterable[int] = (), ranges: tuple[str, ...] = ()
+    ) -> None:
+        """Takes over settings, while policies are enforced too.
+
+        ``tunnel_ports`` are UDP ports at which nodes unpack packets, beside the usual ones. ``ranges`` are those of
+        the cluster's pods where nodes have none.
+        """
+        self.compiler.set_own_node_egress(reaches=settings.own_node_egress)
+        guarded = settings.encapsulation == "drop"
+        ports = tuple(sorted({*ENCAPSULATION_PORTS, *tunnel_ports})) if guarded else ()
+        if self._ranges.configure(ranges):
+            self._adopt(cluster_ranges=self._ranges.ranges)
+        self._adopt(encapsulation_ports=ports, keep=settings.established == "keep")
+        self._mark("settings")
+
+    def _adopt(self, **facts: object) -> None:
+        """Takes over facts of the node; everything is loaded anew when they are others."""
+        changed = msgspec.structs.replace(self._facts, **facts)
+        if changed != self._facts:
+            self._facts = changed
+            self._full = True
 
     async def known(self, pod: str, uid: str = "") -> None:
         """Waits until the first load is done and a pod is known; with ``uid``, this very pod."""
@@ -241,12 +267,11 @@ class Enforcement:
 
     def _node_changed(self, key: str, _old: Node | None, new: Node | None) -> None:
         self.compiler.set_node(key, new)
+        if self._ranges.follow(key, new):
+            self._adopt(cluster_ranges=self._ranges.ranges)
         if key == self.compiler.node and new is not None:
             ranges = new.spec.pod_cidrs or tuple(filter(None, (new.spec.pod_cidr,)))
-            facts = msgspec.structs.replace(self._facts, pod_ranges=ranges, addresses=new.internal_ips)
-            if facts != self._facts:
-                self._facts = facts
-                self._full = True
+            self._adopt(pod_ranges=ranges, addresses=new.internal_ips)
         self._mark(f"node {key}")
 
     def _policy_changed(self, key: str, _old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:

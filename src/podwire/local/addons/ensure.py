@@ -1,8 +1,8 @@
 """Creates the objects that every local cluster has: cluster DNS, the network's configuration, cluster policies' kind.
 
 What exists is left as it is, so that a user's change to it survives the next ``podwire up``; only the routing
-backend and the settings of the proxy follow the cluster's configuration: what it names is set, what it does not name
-any more has its default again.
+backend and the settings of proxy and policy follow the cluster's configuration: what it names is set, what it does
+not name any more has its default again.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from podwire.kube.resources import CONFIGMAPS
 from podwire.local.config import ClusterConfig
 from podwire.local.manifests import Manifest, parse_manifests
 from podwire.local.objects import Kinds
+from podwire.policy import settings as policy_settings
 from podwire.proxy.settings import as_keys
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -41,11 +42,13 @@ def _read(name: str) -> tuple[Manifest, ...]:
 def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[str, Any]:
     """The ConfigMap ``kube-system/podwire-config``; what ``before`` named has its default again."""
     proxy = as_keys(config.proxy, as_keys(before.proxy) if before is not None else ())
+    named = policy_settings.as_keys(before.policy) if before is not None else ()
+    policy = policy_settings.as_keys(config.policy, named)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": NETWORK_CONFIG, "namespace": SYSTEM_NAMESPACE},
-        "data": {"routing.backend": config.routing.backend, **proxy},
+        "data": {"routing.backend": config.routing.backend, **proxy, **policy},
     }
 
 
