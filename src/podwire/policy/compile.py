@@ -135,13 +135,13 @@ class Compiler:
         if key in self.pods or (pod is not None and pod.spec.node_name == self.node):
             self._dirty_pods.add(key)
 
-    def set_policy(self, key: str, policy: NetworkPolicy | None) -> None:
     def set_own_node_egress(self, *, reaches: bool) -> None:
         """Whether pods reach their own node whatever NetworkPolicies say."""
         if reaches != self._own_node_egress:
             self._own_node_egress = reaches
             self._dirty_pods.update(self.pods)
 
+    def set_policy(self, key: str, policy: NetworkPolicy | None) -> None:
         """A NetworkPolicy came or changed; None: it went."""
         self._keep(("Namespace", key), network_policy(policy, self._index) if policy is not None else None)
 
