@@ -17,6 +17,7 @@ import msgspec
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.annotations import ALL, DROPS, NONE
 from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import Match, SelectorIndex
@@ -227,17 +228,21 @@ class Compiler:
         ingress, egress = (self._key(direction, selecting, ports) for direction in DIRECTIONS)
         return PodProfiles(addresses=pod.addresses, ingress=ingress, egress=egress)
 
-    def _key(self, direction: str, selecting: Iterable[Policy], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
-        concerned = [policy for policy in selecting if direction in policy.rules]
-        isolating = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
+    def _key(self, direction: str, about: Iterable[Policy], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
+        concerned = [policy for policy in about if direction in policy.rules]
+        selecting = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
+        isolating = [policy for policy in selecting if not policy.audit]
+        audited = [policy for policy in selecting if policy.audit]
         cluster = [policy for policy in concerned if policy.tier != "Namespace" and policy.rules[direction]]
         cluster.sort(key=lambda policy: (policy.tier != "Admin", policy.priority, policy.key))
-        if not isolating and not cluster:
+        if not selecting and not cluster:
             return None
         names = frozenset().union(*(policy.names[direction] for policy in concerned))
         return ProfileKey(
             direction=direction,
             policies=tuple(policy.key for policy in isolating),
+            audited=tuple(policy.key for policy in audited),
+            log=_logged(isolating or audited),
             cluster_policies=tuple(policy.key for policy in cluster),
             named=tuple(sorted(port for port in ports if port[0] in names)) if direction == INGRESS else (),
             own_node_egress=self._own_node_egress,
@@ -247,7 +252,7 @@ class Compiler:
         cluster = [self._policies["Cluster", name] for name in key.cluster_policies]
         admin = [policy for policy in cluster if policy.tier == "Admin"]
         baseline = [policy for policy in cluster if policy.tier == "Baseline"]
-        isolating = [self._policies["Namespace", name] for name in key.policies]
+        isolating = [self._policies["Namespace", name] for name in (*key.policies, *key.audited)]
         rules = (rule for policy in (*admin, *isolating, *baseline) for rule in policy.rules[key.direction])
         profile = Profile(key, tuple(rules))
         self._follow(profile, self.addresses(), peers)
@@ -284,8 +289,14 @@ class Compiler:
         return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
 
 
+def _logged(isolating: Iterable[Policy]) -> str:
+    """What is logged of denials because no rule of these policies allows: it is, unless all of them are quiet."""
+    said = {policy.log for policy in isolating}
+    return NONE if said == {NONE} else DROPS if said & {ALL, DROPS} else ""
+
+
 def _parts(key: ProfileKey) -> frozenset[tuple[str, str, str]]:
     """The policies that a profile is made of, in its direction."""
-    return frozenset(("Namespace", name, key.direction) for name in key.policies).union(
+    return frozenset(("Namespace", name, key.direction) for name in (*key.policies, *key.audited)).union(
         ("Cluster", name, key.direction) for name in key.cluster_policies
     )

@@ -9,6 +9,9 @@ ingress both let it. Each direction is decided by the tiers in their order::
     Baseline    cluster policies as in Admin
                 allowed
 
+A policy with the annotation ``podwire.io/mode: audit`` is not in force, as though it were not there. What passes and
+would not if all policies in audit were in force is marked, with those of them that it is due to.
+
 What no policy can change: a pod reaches itself, and its own node reaches it. Whether NetworkPolicies have a say in what
 a pod sends to its own node is ``Rules.own_node_egress`` (the API leaves it open); cluster policies always do.
 Sources: NetworkPolicy of Kubernetes 1.36, ClusterNetworkPolicy v1alpha2.
@@ -18,6 +21,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
@@ -38,6 +42,7 @@ from podwire.model.policy import (
     ProtocolPorts,
 )
 from podwire.model.selector import LabelSelector
+from podwire.policy.annotations import in_audit
 from podwire.policy.world import Party, World, ports_of
 
 INGRESS, EGRESS = "Ingress", "Egress"
@@ -75,6 +80,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The NetworkPolicies that select the pod for this direction, in the order of their names."""
     reason: str = ""
     """Where no policy had a say: why."""
+    audit: tuple[str, ...] = ()
+    """The policies in audit that would make this a denial."""
+    audit_rule: int = -1
+    """The place of the rule in audit; -1: it is because no rule allows."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,12 +112,13 @@ def decide(world: World, connection: Connection, direction: str, rules: Rules) -
     if reason := _exempt(subject, peer, direction):
         return Decision(direction=direction, allowed=True, tier="", reason=reason)
     assert subject.pod is not None, "everything else is exempt"
-    case = Case(world, connection, direction, subject.pod, peer)
-    if rules.own_node_egress and own_node(subject, peer):
-        reason = "a pod reaches its own node"
-        return case.cluster_tier("Admin") or case.cluster_tier("Baseline") or case.allowed(reason)
-    found = case.cluster_tier("Admin") or case.namespace_tier() or case.cluster_tier("Baseline")
-    return found or case.allowed(case.unspoken())
+    exempt = rules.own_node_egress and own_node(subject, peer)
+    held = Case(world, connection, direction, subject.pod, peer).decide(own_node=exempt)
+    if not held.allowed or not (any(map(audits, world.policies)) or any(map(audits, world.cluster_policies))):
+        return held
+    whole = Case(world, connection, direction, subject.pod, peer, audited=True)
+    audit, rule = whole.audit(whole.decide(own_node=exempt))
+    return replace(held, audit=audit, audit_rule=rule)
 
 
 def ends(connection: Connection, direction: str) -> tuple[Party, Party]:
@@ -137,13 +147,49 @@ def own_node(subject: Party, peer: Party) -> bool:
 class Case:
     """One direction of one connection, for the pod whose policies are asked."""
 
-    def __init__(self, world: World, connection: Connection, direction: str, pod: Pod, peer: Party) -> None:
+    def __init__(
+        self,
+        world: World,
+        connection: Connection,
+        direction: str,
+        pod: Pod,
+        peer: Party,
+        *,
+        audited: bool = False,
+    ) -> None:
+        """``audited``: policies in audit count as in force; otherwise they are as though not there."""
         self.world = world
+        self.audited = audited
         self.connection = connection
         self.direction = direction
         self.pod = pod
         self.peer = peer
         self.namespace = pod.metadata.namespace
+
+    def decide(self, *, own_node: bool) -> Decision:
+        """What the tiers come to; of what a pod sends to its own node, NetworkPolicies have no say."""
+        if own_node:
+            reason = "a pod reaches its own node"
+            return self.cluster_tier("Admin") or self.cluster_tier("Baseline") or self.allowed(reason)
+        found = self.cluster_tier("Admin") or self.namespace_tier() or self.cluster_tier("Baseline")
+        return found or self.allowed(self.unspoken())
+
+    def audit(self, decided: Decision) -> tuple[tuple[str, ...], int]:
+        """The policies in audit that a denial is due to, and the place of their rule; none of what is allowed."""
+        if decided.allowed:
+            return (), -1
+        isolating = self.isolating() if not decided.policy else ()
+        if isolating and all(map(audits, isolating)):
+            return decided.isolated_by, -1
+        if decided.policy in {policy.metadata.name for policy in self.world.cluster_policies if audits(policy)}:
+            return (decided.policy,), decided.rule
+        passing = self.first("Admin")
+        assert passing is not None, "only a Pass in audit leads by what is in force and accepts"
+        return (passing[0].metadata.name,), passing[1]
+
+    def counts(self, policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
+        """Whether a policy is asked."""
+        return self.audited or not audits(policy)
 
     def allowed(self, reason: str) -> Decision:
         """What no policy speaks of is allowed."""
@@ -162,7 +208,8 @@ class Case:
         found = (
             policy
             for policy in self.world.policies
-            if policy.metadata.namespace == self.namespace
+            if self.counts(policy)
+            and policy.metadata.namespace == self.namespace
             and self.direction in policy.spec.types
             and policy.spec.pod_selector.matches(self.pod.metadata.labels)
         )
@@ -230,26 +277,26 @@ class Case:
 
     def cluster_tier(self, tier: str) -> Decision | None:
         """By cluster policies of one tier; None: they leave it to the next one."""
+        found = self.first(tier)
+        if found is None or found[2] == "Pass":
+            return None
+        policy, index, action = found
+        allowed, name = action == "Accept", policy.metadata.name
+        return Decision(direction=self.direction, allowed=allowed, tier=tier, policy=name, rule=index)
+
+    def first(self, tier: str) -> tuple[ClusterNetworkPolicy, int, str] | None:
+        """The first rule of a tier that speaks of the connection: its policy, its place, its action."""
         for policy in self.in_order(tier):
             for index, rule in enumerate(cluster_rules(policy, self.direction)):
-                action = self.action_of(rule)
-                if action == "Pass":
-                    return None
-                if action:
-                    return Decision(
-                        direction=self.direction,
-                        allowed=action == "Accept",
-                        tier=tier,
-                        policy=policy.metadata.name,
-                        rule=index,
-                    )
+                if action := self.action_of(rule):
+                    return policy, index, action
         return None
 
     def in_order(self, tier: str) -> Iterator[ClusterNetworkPolicy]:
         """The cluster policies of a tier that select the pod, the first to be asked first."""
         found = (policy for policy in self.world.cluster_policies if policy.spec.tier == tier)
         for policy in sorted(found, key=lambda policy: (policy.spec.priority, policy.metadata.name)):
-            if self.subject_of(policy.spec.subject):
+            if self.counts(policy) and self.subject_of(policy.spec.subject):
                 yield policy
 
     def subject_of(self, subject: ClusterSubject) -> bool:
@@ -300,6 +347,11 @@ class Case:
             return self.named(protocol.destination_named_port)
         ports = {"TCP": protocol.tcp, "UDP": protocol.udp, "SCTP": protocol.sctp}.get(self.connection.protocol)
         return ports is not None and port_in(self.connection.port, ports)
+
+
+def audits(policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
+    """Whether a policy is in audit."""
+    return in_audit(policy.metadata.annotations)
 
 
 def policy_rules(policy: NetworkPolicy, direction: str) -> tuple[IngressRule | EgressRule, ...]:

@@ -28,6 +28,14 @@ class Ruling(msgspec.Struct, frozen=True, gc=False, order=True):
     """The key of the policy; empty: no rule allows, or no policy has a say."""
     rule: int = -1
     """The place of the rule in the list of its direction."""
+    log: str = ""
+    """Which of its packets are logged: ``all``, ``drops`` or ``none``; empty: as the node's settings say."""
+    audit: bool = False
+    """Accepted, and dropped if the policies in audit were in force."""
+    audit_policy: str = ""
+    """The policy in audit whose rule would drop it; empty: no rule of the NetworkPolicies in audit allows."""
+    audit_rule: int = -1
+    """The place of that rule."""
 
 
 class Selection(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +44,12 @@ class Selection(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[tuple[str, Ranges], ...]
     """In the order of :data:`PROTOCOLS`; a protocol without ranges is left out."""
     other: bool = False
+
+    def has(self, place: tuple[str, int] | None) -> bool:
+        """Whether it speaks of a protocol and port; None: of protocols without ports."""
+        if place is None:
+            return self.other
+        return any(first <= place[1] <= last for first, last in dict(self.ports).get(place[0], ()))
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, order=True):

@@ -5,12 +5,13 @@ profile. A profile is the rules of all tiers in one list; for a peer, those of t
 :class:`~podwire.policy.ports.Table`. Tables are remembered by what matched, so ten thousand peers cost a few of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from podwire.model.pod import ContainerPort
 from podwire.model.policy import IPBlock
+from podwire.policy.audit import Audited, mark
 from podwire.policy.blocks import Blocks
 from podwire.policy.ports import EVERYTHING, Ruling, Selection, Table, TableMaker, selection, union
 
@@ -43,6 +44,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     ports: Selection = EVERYTHING
     names: tuple[tuple[str, str], ...] = ()
     """Ports by name, each with its protocol (empty: any), besides ``ports``."""
+    audit: bool = False
+    """Whether its policy is in audit, and so not in force."""
+    log: str = ""
+    """What its policy has logged, as in :class:`~podwire.policy.ports.Ruling`."""
 
     def speaks_of(self, named: tuple[NamedPort, ...]) -> Selection:
         """Its ports, for a destination with such named ports."""
@@ -75,9 +80,13 @@ class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
 
     direction: str
     policies: tuple[str, ...] = ()
-    """Keys of the NetworkPolicies that select the pods, in order; without one, nobody is isolated."""
+    """Keys of the NetworkPolicies in force that select the pods, in order; without one, nobody is isolated."""
+    audited: tuple[str, ...] = ()
+    """The same of those in audit."""
     cluster_policies: tuple[str, ...] = ()
-    """Names in the order in which they are asked."""
+    """Names in the order in which they are asked, those in audit among them."""
+    log: str = ""
+    """What is logged of denials because no rule allows."""
     named: tuple[NamedPort, ...] = ()
     """The pods' own ports that the policies name; ingress only."""
     own_node_egress: bool = True
@@ -168,14 +177,35 @@ class Profile:
         return found
 
     def _make(self, matched: list[int], named: tuple[NamedPort, ...], *, own_node: bool) -> Table:
-        maker = TableMaker()
         rules = [self.rules[place] for place in matched]
-        _decide(maker, (rule for rule in rules if rule.tier == "Admin"), named)
-        if self.key.policies and not own_node:
-            _decide(maker, (rule for rule in rules if rule.tier == "Namespace"), named)
-            maker.decide(EVERYTHING, DENIED)
-        _decide(maker, (rule for rule in rules if rule.tier == "Baseline"), named)
-        return maker.table(rest=NOT_SPOKEN_OF)
+        denied = DENIED if not self.key.log else Ruling(accept=False, log=self.key.log)
+        isolated = bool(self.key.policies) and not own_node
+        would_isolate = bool(self.key.audited) and not own_node
+        held = _decided([rule for rule in rules if not rule.audit], named, denied if isolated else None)
+        if not would_isolate and not any(rule.audit for rule in rules):
+            return held
+        audited = Audited(
+            policies=frozenset(rule.policy for rule in rules if rule.audit and rule.tier != "Namespace"),
+            isolating=not isolated,
+            passing=tuple(
+                (rule.speaks_of(named), Ruling(accept=False, policy=rule.policy, rule=rule.place))
+                for rule in rules
+                if rule.audit and rule.tier == "Admin" and rule.action == "Pass"
+            ),
+        )
+        whole = _decided(rules, named, denied if isolated or would_isolate else None)
+        return mark(held, whole, audited)
+
+
+def _decided(rules: Sequence[Rule], named: tuple[NamedPort, ...], denied: Ruling | None) -> Table:
+    """What all tiers come to; ``denied`` is for what no NetworkPolicy allows, None where none isolates."""
+    maker = TableMaker()
+    _decide(maker, (rule for rule in rules if rule.tier == "Admin"), named)
+    if denied is not None:
+        _decide(maker, (rule for rule in rules if rule.tier == "Namespace"), named)
+        maker.decide(EVERYTHING, denied)
+    _decide(maker, (rule for rule in rules if rule.tier == "Baseline"), named)
+    return maker.table(rest=NOT_SPOKEN_OF)
 
 
 def _decide(maker: TableMaker, rules: Iterable[Rule], named: tuple[NamedPort, ...]) -> None:
@@ -185,7 +215,7 @@ def _decide(maker: TableMaker, rules: Iterable[Rule], named: tuple[NamedPort, ..
         if rule.action == "Pass":
             maker.pass_on(ports)
         else:
-            maker.decide(ports, Ruling(rule.action == "Accept", rule.policy, rule.place))
+            maker.decide(ports, Ruling(rule.action == "Accept", rule.policy, rule.place, rule.log))
     maker.next_tier()
 
 

@@ -4,9 +4,10 @@ Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; 
 back by :meth:`Policy.release`. What this program does not know makes Accept speak of nobody, Deny and Pass deny all.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.model.meta import key_of
 from podwire.model.policy import (
@@ -25,6 +26,7 @@ from podwire.model.policy import (
     ProtocolPorts,
 )
 from podwire.model.selector import LabelSelector
+from podwire.policy.annotations import in_audit, log_of
 from podwire.policy.ports import EVERY_PORT, EVERYTHING, PROTOCOLS, Range, Ranges, Selection, selection
 from podwire.policy.profile import Rule
 from podwire.policy.selectors import PodSelector, SelectorIndex
@@ -46,6 +48,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """By direction; a NetworkPolicy isolates for the directions that are there, whether they have rules or not."""
     names: dict[str, frozenset[str]]
     """The named ports of its rules, by direction."""
+    audit: bool = False
+    """Whether it is in audit, and so not in force."""
+    log: str = ""
+    """What it has logged: ``all``, ``drops`` or ``none``; empty: as the node's settings say."""
     taken: tuple[int, ...]
 
     def release(self, index: SelectorIndex) -> None:
@@ -80,7 +86,7 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
         if direction in spec.types
     }
     subject = take(PodSelector(namespace=namespace, pods=spec.pod_selector))
-    return Policy(
+    made = Policy(
         key=key,
         tier="Namespace",
         subject=subject,
@@ -88,6 +94,7 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
         names=_names(rules),
         taken=tuple(take.taken),
     )
+    return _annotated(made, policy.metadata.annotations)
 
 
 def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -> Policy:
@@ -103,7 +110,7 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         for direction in DIRECTIONS
     }
     subject = take(_pods(spec.subject.namespaces, spec.subject.pods))
-    return Policy(
+    made = Policy(
         key=policy.metadata.name,
         tier=spec.tier,
         priority=spec.priority,
@@ -112,6 +119,19 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         names=_names(rules),
         taken=tuple(take.taken),
     )
+    return _annotated(made, policy.metadata.annotations)
+
+
+def _annotated(policy: Policy, annotations: Mapping[str, str]) -> Policy:
+    """The policy and its rules with what the annotations ask for."""
+    audit, log = in_audit(annotations), log_of(annotations)
+    if not audit and not log:
+        return policy
+    rules = {
+        direction: tuple(replace(rule, audit=audit, log=log) for rule in some)
+        for direction, some in policy.rules.items()
+    }
+    return replace(policy, rules=rules, audit=audit, log=log)
 
 
 def _names(rules: dict[str, tuple[Rule, ...]]) -> dict[str, frozenset[str]]:

@@ -31,6 +31,9 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from",
     """What decides for the destination: a policy and the place of its rule (``shop/db 0``), ``no rule`` or ``none``."""
     egress: str = ""
     """The same for the source."""
+    audit: str = ""
+    """Who would drop it if the policies in audit were in force: ``shop/a, shop/b``, or a cluster policy and the place
+    of its rule; ``none`` where nobody would."""
     families: tuple[int, ...] = (4, 6)
 
     def __str__(self) -> str:
@@ -108,7 +111,8 @@ def parse_case(document: dict[str, Any], base: dict[str, Any]) -> Case:
 
 def _named(policy: dict[str, Any]) -> dict[str, Any]:
     namespace, _, name = policy["name"].rpartition("/")
-    return {"metadata": {"name": name, "namespace": namespace}, "spec": policy["spec"]}
+    meta = {"name": name, "namespace": namespace, "annotations": policy.get("annotations", {})}
+    return {"metadata": meta, "spec": policy["spec"]}
 
 
 def _node(entry: dict[str, Any]) -> Node:

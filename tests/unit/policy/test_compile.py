@@ -15,7 +15,6 @@ from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, Rules, decide
-from podwire.policy.ports import Ruling
 from podwire.policy.world import Party, World
 from podwire.testing.policycases import Case, parse_case, read_cases
 
@@ -39,18 +38,24 @@ def filled(world: World, node: str, *, own_node_egress: bool = True) -> Compiler
     return made
 
 
-def ruling_of(decision: Decision) -> Ruling:
-    return Ruling(decision.allowed, decision.policy, decision.rule)
+Found = tuple[bool, str, int, tuple[str, ...], int]
+"""Whether it is allowed, by which rule of which policy; which policies in audit would drop it, by which rule."""
 
 
-def compiled(compiler: Compiler, direction: str, subject: Party, peer: Party, wanted: Connection) -> Ruling:
+def ruling_of(decision: Decision) -> Found:
+    return decision.allowed, decision.policy, decision.rule, decision.audit, decision.audit_rule
+
+
+def compiled(compiler: Compiler, direction: str, subject: Party, peer: Party, wanted: Connection) -> Found:
     """What a node's profiles say of one direction."""
     assert subject.pod is not None
     of = compiler.pods[key_of(subject.pod.metadata)]
     key = of.ingress if direction == INGRESS else of.egress
     if key is None:
-        return Ruling(accept=True)
-    return compiler.profiles[key].at(peer.address).ruling(wanted.protocol, wanted.port)
+        return True, "", -1, (), -1
+    ruling = compiler.profiles[key].at(peer.address).ruling(wanted.protocol, wanted.port)
+    alone = (ruling.audit_policy,) if ruling.audit_policy else key.audited
+    return ruling.accept, ruling.policy, ruling.rule, alone if ruling.audit else (), ruling.audit_rule
 
 
 def sides(connection: Connection) -> Iterator[tuple[str, Party, Party]]:
@@ -150,7 +155,12 @@ class Chaos:
             "ingress": self.few(lambda: {"from": self.few(self.peer), "ports": self.few(self.port)}),
             "egress": self.few(lambda: {"to": self.few(self.peer), "ports": self.few(self.port)}),
         }
-        return msgspec.convert({"metadata": {"name": short, "namespace": namespace}, "spec": spec}, NetworkPolicy)
+        meta = {"name": short, "namespace": namespace, "annotations": self.annotations()}
+        return msgspec.convert({"metadata": meta, "spec": spec}, NetworkPolicy)
+
+    def annotations(self) -> dict[str, str]:
+        """Of a policy: now and then it is in audit."""
+        return {"podwire.io/mode": "audit"} if self.random.random() < 0.3 else {}
 
     def cluster_peer(self, *, egress: bool) -> dict[str, Any]:
         pods = {"namespaceSelector": self.of_namespace(), "podSelector": self.selector()}
@@ -188,7 +198,8 @@ class Chaos:
             "ingress": self.few(lambda: rule(egress=False)),
             "egress": self.few(lambda: rule(egress=True)),
         }
-        return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ClusterNetworkPolicy)
+        meta = {"name": name, "annotations": self.annotations()}
+        return msgspec.convert({"metadata": meta, "spec": spec}, ClusterNetworkPolicy)
 
     def change(self) -> None:
         """One change of anything."""

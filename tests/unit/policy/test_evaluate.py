@@ -20,6 +20,14 @@ def by(decision: Decision) -> str:
     return f"{decision.policy} {decision.rule}" if decision.policy else "no rule"
 
 
+def audited(*decisions: Decision) -> str:
+    """Who would drop a connection, as the table says it: what the source's egress says, else the other side."""
+    for decision in decisions:
+        if decision.audit:
+            return ", ".join(decision.audit) + (f" {decision.audit_rule}" if decision.audit_rule >= 0 else "")
+    return "none"
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_verdicts(case: Case) -> None:
     for check in case.checks:
@@ -28,6 +36,7 @@ def test_verdicts(case: Case) -> None:
             assert verdict.allowed == check.allowed, (str(check), family, verdict)
             assert check.ingress in ("", by(verdict.ingress)), (str(check), family)
             assert check.egress in ("", by(verdict.egress)), (str(check), family)
+            assert check.audit in ("", audited(verdict.egress, verdict.ingress)), (str(check), family)
 
 
 def test_who_isolates_is_told() -> None:

@@ -1,0 +1,19 @@
+"""What annotations of policies ask for."""
+
+from podwire.policy.annotations import in_audit, log_of, problems
+
+
+def test_what_is_known() -> None:
+    assert in_audit({"podwire.io/mode": "audit"})
+    assert not in_audit({"podwire.io/mode": "enforce"}) and not in_audit({})
+    assert [log_of({"podwire.io/log": value}) for value in ("all", "drops", "none")] == ["all", "drops", "none"]
+    assert problems({"podwire.io/mode": "audit", "podwire.io/log": "none", "podwire.io/enforced": "{}"}) == ()
+
+
+def test_what_is_not_known_counts_as_nothing_and_is_said() -> None:
+    annotations = {"podwire.io/mode": "Audit", "podwire.io/log": ""}
+    assert not in_audit(annotations) and log_of(annotations) == ""
+    assert problems(annotations) == (
+        "podwire.io/mode: 'Audit' is not known, there are audit, enforce; the policy is enforced",
+        "podwire.io/log: '' is not known, there are all, drops, none; the settings of the nodes hold",
+    )
