@@ -43,6 +43,7 @@ class Described(msgspec.Struct, frozen=True):
     objects: Collection
     world: World
     """What policies are about."""
+    services: tuple[Service, ...]
     manifests: Mapping[tuple[str, str], Manifest]
     """By kind and key (``namespace/name``); pods of a template are not among them."""
     notes: tuple[str, ...]
@@ -114,6 +115,7 @@ class _Maker:
         return Described(
             objects=Collection(self.services, self.slices, self.pods, self.nodes),
             world=self._world(),
+            services=tuple(self.services),
             manifests=self.manifests,
             notes=tuple(self.notes),
             cluster_cidrs=(*own, *_POD_RANGES),
@@ -182,6 +184,7 @@ class _Maker:
             body = msgspec.json.decode(msgspec.json.encode(spec["template"]))
             own = body.setdefault("metadata", {})
             own |= {"name": f"{meta['name']}-{number}", "namespace": meta["namespace"]}
+            own["ownerReferences"] = [{"kind": kind, "name": meta["name"], "controller": True}]
             own["labels"] = {**own.get("labels", {}), **_labels_of(kind, own["name"], number, meta["name"])}
             if kind == "DaemonSet":
                 body["spec"]["nodeName"] = nodes[number]
