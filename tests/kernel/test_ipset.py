@@ -63,6 +63,8 @@ def drawn(kind: str, family: Family, count: int, seed: int = 1) -> dict[str, Ele
         "net": lambda: network() if chance.random() < 0.9 else address(),
         "port": lambda: f"{chance.choice(['tcp', 'udp', 'sctp', 'udplite'])}:{chance.randint(1, 65535)}",
         "number": lambda: str(chance.randint(0, 65535)),
+        "within": lambda: network() if chance.random() < 0.9 else address(),
+        "device": lambda: f"veth{chance.randint(0, 9)}",  # one network takes 64 devices
     }
     return plain(element_text(kind, ",".join(parts[part]() for part in KINDS[kind])) for _ in range(count))
 
@@ -127,6 +129,18 @@ def test_options_of_elements(sets: IpSets) -> None:
         assert left["10.2.0.0/16"] == 0
         assert 0 < left["10.0.0.0/8"] <= 600 < left["10.3.0.0/16"] <= 100000
     assert sets.apply(want) == ()
+
+
+def test_marks_of_elements(sets: IpSets) -> None:
+    """What ``-j SET --map-set`` gives to packets; one that changes is written over."""
+    marked = {"0.0.0.0/0,eth0": Element(mark=(0x100000, 0xFFF00000)), "10.0.0.1,web": Element(mark=(0, 0xFFF00000))}
+    want = IpSet(name="some", kind="hash:net,iface", marks=True, comment=True, elements=marked)
+    sets.apply(want)
+    assert saved("some") == sets.read("some") == want
+    assert sets.apply(want) == ()
+    other = msgspec.structs.replace(want, elements=marked | {"10.0.0.1,web": Element(mark=(7, 15), comment="shop")})
+    assert list(map(str, sets.apply(other))) == ['add some 10.0.0.1,web comment "shop" skbmark 0x7/0xf']
+    assert saved("some") == sets.read("some") == other
 
 
 def test_other_protocols_are_read(sets: IpSets) -> None:

@@ -32,11 +32,11 @@ IPSET_ATTR_FLAGS, IPSET_ATTR_DATA, IPSET_ATTR_ADT = 6, 7, 8
 IPSET_ATTR_IP, IPSET_ATTR_CIDR, IPSET_ATTR_PORT, IPSET_ATTR_PORT_TO, IPSET_ATTR_TIMEOUT = 1, 3, 4, 5, 6
 IPSET_ATTR_PROTO, IPSET_ATTR_CADT_FLAGS = 7, 8
 IPSET_ATTR_HASHSIZE, IPSET_ATTR_MAXELEM = 18, 19
-IPSET_ATTR_IP2, IPSET_ATTR_CIDR2, IPSET_ATTR_COMMENT = 20, 21, 26
+IPSET_ATTR_IP2, IPSET_ATTR_CIDR2, IPSET_ATTR_IFACE, IPSET_ATTR_COMMENT, IPSET_ATTR_SKBMARK = 20, 21, 23, 26, 27
 IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6 = 1, 2
 
 IPSET_FLAG_LIST_SETNAME = 1 << 1
-IPSET_FLAG_NOMATCH, IPSET_FLAG_WITH_COMMENT = 1 << 2, 1 << 4
+IPSET_FLAG_NOMATCH, IPSET_FLAG_WITH_COMMENT, IPSET_FLAG_WITH_SKBINFO = 1 << 2, 1 << 4, 1 << 6
 
 _NLA_F_NET_BYTEORDER = 0x4000
 _FAMILIES: dict[Family, int] = {"inet": 2, "inet6": 10}
@@ -120,8 +120,9 @@ def create(want: IpSet, revision: int) -> bytes:
         data = _be32(IPSET_ATTR_HASHSIZE, want.hashsize) + _be32(IPSET_ATTR_MAXELEM, want.maxelem)
     if want.timeout_s is not None:
         data += _be32(IPSET_ATTR_TIMEOUT, want.timeout_s)
-    if want.comment:
-        data += _be32(IPSET_ATTR_CADT_FLAGS, IPSET_FLAG_WITH_COMMENT)
+    flags = (IPSET_FLAG_WITH_COMMENT if want.comment else 0) | (IPSET_FLAG_WITH_SKBINFO if want.marks else 0)
+    if flags:
+        data += _be32(IPSET_ATTR_CADT_FLAGS, flags)
     kind = text(IPSET_ATTR_TYPENAME, want.kind) + u8(IPSET_ATTR_REVISION, revision)
     return named(want.name) + kind + u8(IPSET_ATTR_FAMILY, _family(want)) + nested(IPSET_ATTR_DATA, data)
 
@@ -139,10 +140,12 @@ def _part(part: str, word: str, *, second: bool) -> bytes:
         return _be16(IPSET_ATTR_PORT, int(word))
     if part == "port":
         return _port(word)
+    if part == "device":
+        return text(IPSET_ATTR_IFACE, word)
     address, _, length = word.partition("/")
     packed = pack_ip(address)
     found = nested(IPSET_ATTR_IP2 if second else IPSET_ATTR_IP, _address(packed))
-    if part == "net":
+    if part in ("net", "within"):
         found += u8(IPSET_ATTR_CIDR2 if second else IPSET_ATTR_CIDR, int(length or len(packed) * 8))
     return found
 
@@ -168,6 +171,9 @@ def change(want: IpSet, key: str, options: Element | None) -> bytes:
             data += _be32(IPSET_ATTR_CADT_FLAGS, IPSET_FLAG_NOMATCH)
         if options.comment:
             data += text(IPSET_ATTR_COMMENT, options.comment)
+        if options.mark is not None:
+            mark, mask = options.mark
+            data += attribute(IPSET_ATTR_SKBMARK | _NLA_F_NET_BYTEORDER, (mark << 32 | mask).to_bytes(8, "big"))
     return named(want.name) + nested(IPSET_ATTR_DATA, data)
 
 
@@ -210,6 +216,7 @@ def _read_head(top: Mapping[int, bytes]) -> IpSet:
         maxelem=_be(data, IPSET_ATTR_MAXELEM, 65536),
         timeout_s=_be(data, IPSET_ATTR_TIMEOUT) if IPSET_ATTR_TIMEOUT in data else None,
         comment=bool(_be(data, IPSET_ATTR_CADT_FLAGS) & IPSET_FLAG_WITH_COMMENT),
+        marks=bool(_be(data, IPSET_ATTR_CADT_FLAGS) & IPSET_FLAG_WITH_SKBINFO),
         ports=(_be(data, IPSET_ATTR_PORT), _be(data, IPSET_ATTR_PORT_TO, 65535)),
     )
 
@@ -236,11 +243,15 @@ def _read_part(part: str, found: Mapping[int, bytes], *, second: bool) -> str:
         protocol, port = number(found, IPSET_ATTR_PROTO), _be(found, IPSET_ATTR_PORT)
         name = _PROTOCOL_OF.get(protocol, str(protocol))
         return f"{name}:{port >> 8}/{port & 0xFF}" if name.startswith("icmp") else f"{name}:{port}"
+    if part == "device":
+        return string(found, IPSET_ATTR_IFACE)
     packed = next(iter(parse(found.get(IPSET_ATTR_IP2 if second else IPSET_ATTR_IP, b"")).values()), b"")
     if len(packed) not in _ADDRESS:
         raise ProtocolError("remote", f"an address of {len(packed)} bytes in an element of a set")
     whole = len(packed) * 8
-    length = number(found, IPSET_ATTR_CIDR2 if second else IPSET_ATTR_CIDR, whole) if part == "net" else whole
+    length = (
+        number(found, IPSET_ATTR_CIDR2 if second else IPSET_ATTR_CIDR, whole) if part in ("net", "within") else whole
+    )
     return unpack_ip(packed) if length == whole else f"{unpack_ip(packed)}/{length}"
 
 
@@ -249,4 +260,11 @@ def _read_options(found: Mapping[int, bytes]) -> Element:
         timeout_s=_be(found, IPSET_ATTR_TIMEOUT) if IPSET_ATTR_TIMEOUT in found else None,
         comment=string(found, IPSET_ATTR_COMMENT),
         nomatch=bool(_be(found, IPSET_ATTR_CADT_FLAGS) & IPSET_FLAG_NOMATCH),
+        mark=_read_mark(found.get(IPSET_ATTR_SKBMARK)),
     )
+
+
+def _read_mark(data: bytes | None) -> tuple[int, int] | None:
+    if data is None:
+        return None
+    return int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")

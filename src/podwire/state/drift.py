@@ -124,6 +124,9 @@ def compare_ipset(title: str, have: IpSet | None, want: IpSet) -> Iterator[Diffe
             yield Difference(place, "-", have.added(key))
         elif key not in there:
             yield Difference(place, "+", want.added(key))
+        elif have is not None and there[key].mark != want.elements[key].mark:
+            yield Difference(place, "-", have.added(key))
+            yield Difference(place, "+", want.added(key))
 
 
 def compare_servers(title: str, have: Iterable[VirtualServer], want: Iterable[VirtualServer]) -> Iterator[Difference]:

@@ -26,6 +26,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "hash:ip,port,ip": ("ip", "port", "ip"),
     "hash:ip,port,net": ("ip", "port", "net"),
     "hash:net": ("net",),
+    "hash:net,iface": ("within", "device"),
     "bitmap:port": ("number",),
 }
 """The types that are known, with the parts of an element."""
@@ -33,6 +34,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 NAME_MAX = 31
 """Bytes of a name: IPSET_MAXNAMELEN of linux/netfilter/ipset/ip_set.h, without the closing zero."""
 COMMENT_MAX = 255
+DEVICE_MAX = 15
 
 PROTOCOLS: dict[str, int] = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132, "udplite": 136}
 """Those with a name here; others are numbers. ``icmp:8/0`` is type and code."""
@@ -46,12 +48,16 @@ class Element(msgspec.Struct, frozen=True, gc=False):
     comment: str = ""
     nomatch: bool = False
     """An exception in a set of networks."""
+    mark: tuple[int, int] | None = None
+    """The mark that ``-j SET --map-set`` gives to a packet, and its mask; None: it gives none."""
 
     def options(self) -> str:
         """As it stands behind the key, with a space before it; empty for a plain one."""
         timeout = f" timeout {self.timeout_s}" if self.timeout_s is not None else ""
         nomatch = " nomatch" if self.nomatch else ""
-        return timeout + nomatch + (f' comment "{self.comment}"' if self.comment else "")
+        comment = f' comment "{self.comment}"' if self.comment else ""
+        mark = f" skbmark 0x{self.mark[0]:x}/0x{self.mark[1]:x}" if self.mark is not None else ""
+        return timeout + nomatch + comment + mark
 
 
 PLAIN = Element()
@@ -73,6 +79,8 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What an element without one gets, 0: never; None: elements have no timeouts."""
     comment: bool = False
     """Whether elements may have comments."""
+    marks: bool = False
+    """Whether elements may have marks."""
     ports: tuple[int, int] = (0, 65535)
     """First and last of ``bitmap:port``."""
     elements: Mapping[str, Element] = {}
@@ -81,8 +89,8 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def declaration(self) -> tuple[object, ...]:
         """What two sets must have in common for one to become the other by its elements alone."""
         if self.kind == "bitmap:port":
-            return self.kind, self.ports, self.timeout_s, self.comment
-        return self.kind, self.family, self.maxelem, self.timeout_s, self.comment
+            return self.kind, self.ports, self.timeout_s, self.comment, self.marks
+        return self.kind, self.family, self.maxelem, self.timeout_s, self.comment, self.marks
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -100,7 +108,8 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         else:
             shape = f"family {self.family} hashsize {self.hashsize} maxelem {self.maxelem}"
         timeout = f" timeout {self.timeout_s}" if self.timeout_s is not None else ""
-        return f"create {self.name} {self.kind} {shape}{timeout}" + (" comment" if self.comment else "")
+        flags = (" comment" if self.comment else "") + (" skbinfo" if self.marks else "")
+        return f"create {self.name} {self.kind} {shape}{timeout}{flags}"
 
     def added(self, key: str) -> str:
         """The line that adds one of its elements."""
@@ -131,6 +140,8 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             raise ValueError(f"{where}: the set has no timeouts")
         if element.nomatch and "net" not in KINDS[self.kind]:
             raise ValueError(f"{where}: nomatch is for networks")
+        if element.mark is not None and not self.marks:
+            raise ValueError(f"{where}: the set has no marks")
 
 
 def plain(keys: Iterable[str]) -> dict[str, Element]:
@@ -176,11 +187,24 @@ def _within(word: str, most: int) -> int:
     return int(word)
 
 
+def _device(word: str) -> str:
+    if not 0 < len(word.encode()) <= DEVICE_MAX or word.split() != [word]:
+        raise ValueError(f"{word!r} is not the name of a device")
+    return word
+
+
+def _within_network(word: str) -> str:
+    network = ip_network(word)
+    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
+
+
 _PARTS: dict[str, Callable[[str], str]] = {
     "ip": lambda word: str(ip_address(word)),
     "net": _network,
     "port": _port,
     "number": lambda word: str(_within(word, 65535)),
+    "within": _within_network,
+    "device": _device,
 }
 
 
@@ -215,6 +239,7 @@ def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
     return tuple(msgspec.structs.replace(each, elements=elements[name]) for name, each in sets.items())
 
 
+_FLAGS: dict[str, dict[str, Any]] = {"comment": {"comment": True}, "skbinfo": {"marks": True}, "counters": {}}
 _PASSED_OVER = ("bucketsize", "initval", "packets", "bytes")
 
 
@@ -236,7 +261,7 @@ def _parse_created(name: str, kind: str, words: list[str]) -> IpSet:
     if kind not in KINDS:
         raise ValueError(f"type {kind!r} is none of {', '.join(KINDS)}")
     fields: dict[str, Any] = {}
-    for word, value in _options(words, ("comment", "counters")):
+    for word, value in _options(words, tuple(_FLAGS)):
         if word == "family":
             if value not in ("inet", "inet6"):
                 raise ValueError(f"family {value!r} is neither inet nor inet6")
@@ -248,11 +273,19 @@ def _parse_created(name: str, kind: str, words: list[str]) -> IpSet:
         elif word == "range":
             first, _, last = value.partition("-")
             fields["ports"] = (_within(first, 65535), _within(last, 65535))
-        elif word == "comment":
-            fields["comment"] = True
-        elif word != "counters":
+        elif word in _FLAGS:
+            fields |= _FLAGS[word]
+        else:
             raise ValueError(f"unknown option {word!r}")
     return IpSet(name=name, kind=kind, **fields)
+
+
+def _mark(text: str) -> tuple[int, int]:
+    value, _, mask = text.partition("/")
+    try:
+        return int(value, 16), int(mask or "0xffffffff", 16)
+    except ValueError as failure:
+        raise ValueError(f"{text!r} is not a mark, such as 0x10/0xff") from failure
 
 
 def _parse_element(words: list[str]) -> Element:
@@ -264,6 +297,8 @@ def _parse_element(words: list[str]) -> Element:
             fields["nomatch"] = True
         elif word == "comment":
             fields["comment"] = value
+        elif word == "skbmark":
+            fields["mark"] = _mark(value)
         else:
             raise ValueError(f"unknown option {word!r}")
     return Element(**fields) if fields else PLAIN

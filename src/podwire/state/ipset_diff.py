@@ -75,7 +75,11 @@ def diff(have: IpSet | None, want: IpSet) -> tuple[Operation, ...]:
 
 
 def _same(have: Element | None, want: Element) -> bool:
-    return have is not None and (have.comment, have.nomatch) == (want.comment, want.nomatch)
+    return have is not None and _said(have) == _said(want)
+
+
+def _said(element: Element) -> tuple[object, ...]:
+    return element.comment, element.nomatch, element.mark
 
 
 def replacement(want: IpSet) -> tuple[Operation, ...]:

@@ -44,6 +44,15 @@ def test_an_element_as_bytes() -> None:
     assert sent == HEAD + text(2, "some") + nested(7, address, port, network, options)
 
 
+def test_a_mark_as_bytes() -> None:
+    want = IpSet(name="some", kind="hash:net,iface", marks=True)
+    assert parse(parse(codec.create(want, 7), 4)[7])[8] == bytes((0, 0, 0, 64))
+    address = nested(1, attribute(0x4001, bytes((10, 0, 0, 1)))) + u8(3, 32)
+    mark = attribute(0x401B, bytes((0, 16, 0, 0, 255, 240, 0, 0)))
+    sent = codec.change(want, "10.0.0.1,web", Element(mark=(0x100000, 0xFFF00000)))
+    assert sent == HEAD + text(2, "some") + nested(7, address, text(23, "web"), mark)
+
+
 def answers(want: IpSet, room: int = 3) -> list[bytes]:
     """A dump of a set, as the kernel tells it: what is sent to make it, cut into messages."""
     head = codec.create(want, 1)
@@ -64,6 +73,8 @@ PARTS = {
     "net": ADDRESSES | st.sampled_from(["10.0.0.0/8", "fd00::/64", "128.0.0.0/1"]),
     "port": st.sampled_from(["tcp:80", "udp:65535", "sctp:0", "udplite:1", "icmp:8/0", "icmpv6:128/3", "47:0"]),
     "number": st.integers(0, 65535).map(str),
+    "within": st.ip_addresses(network="10.0.0.0/8").map(lambda address: f"{address}/32") | st.just("0.0.0.0/0"),
+    "device": st.from_regex(r"[a-z]{1,8}[0-9]{0,3}", fullmatch=True),
 }
 
 
@@ -75,6 +86,7 @@ def test_a_set_is_read_as_it_was_written(data: st.DataObject) -> None:
         timeout_s=st.none() | st.integers(0, 2**32 - 1),
         comment=st.text(st.characters(exclude_characters='"\n\0', exclude_categories=("Cs",)), max_size=9),
         nomatch=st.booleans(),
+        mark=st.none() | st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
     )
     key = st.tuples(*(PARTS[part] for part in KINDS[kind])).map(lambda parts: element_text(kind, ",".join(parts)))
     family = "inet" if kind == "bitmap:port" else data.draw(st.sampled_from(["inet", "inet6"]))

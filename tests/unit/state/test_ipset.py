@@ -11,6 +11,9 @@ add KUBE-CLUSTER-IP 10.96.0.10,tcp:53
 create allowed hash:net family inet6 hashsize 1024 maxelem 10 timeout 0 comment
 add allowed fd00::/64 timeout 30 comment "two words"
 add allowed fd00::1 nomatch
+create marked hash:net,iface family inet hashsize 1024 maxelem 65536 comment skbinfo
+add marked 0.0.0.0/0,eth0 skbmark 0x100000/0xfff00000
+add marked 10.0.0.1,web comment "shop/web" skbmark 0x0/0xfff00000
 create ports bitmap:port range 30000-32767
 add ports 30080"""
 
@@ -18,11 +21,15 @@ add ports 30080"""
 def test_the_text_form_is_that_of_ipset_save() -> None:
     sets = parse(SAVED.splitlines())
     assert "\n".join(map(str, sets)) == SAVED
-    cluster, allowed, ports = sets
+    cluster, allowed, marked, ports = sets
     assert cluster.elements == plain(["10.96.0.10,sctp:53", "10.96.0.10,tcp:53"])
     assert allowed.elements == {
         "fd00::/64": Element(timeout_s=30, comment="two words"),
         "fd00::1": Element(nomatch=True),
+    }
+    assert marked.elements == {
+        "0.0.0.0/0,eth0": Element(mark=(0x100000, 0xFFF00000)),
+        "10.0.0.1,web": Element(comment="shop/web", mark=(0, 0xFFF00000)),
     }
     assert (ports.ports, ports.elements) == ((30000, 32767), {"30080": PLAIN})
 
@@ -51,6 +58,8 @@ def test_what_the_kernel_chooses_is_passed_over() -> None:
         ("hash:ip,port,ip", "10.0.0.1,udp:53,10.0.0.1", "10.0.0.1,udp:53,10.0.0.1"),
         ("hash:ip,port,net", "10.0.0.1,udp:53,10.0.0.0/24", "10.0.0.1,udp:53,10.0.0.0/24"),
         ("bitmap:port", "0080", "80"),
+        ("hash:net,iface", "fd00::1/128,eth0", "fd00::1,eth0"),
+        ("hash:net,iface", "::/0,eth0", "::/0,eth0"),
     ],
 )
 def test_an_element_has_one_form(kind: str, text: str, canonical: str) -> None:
@@ -113,23 +122,36 @@ NETWORKS = st.tuples(st.ip_addresses(v=4), st.integers(1, 32)).map(
 PORTS = st.tuples(st.sampled_from(["tcp", "udp", "sctp"]), st.integers(0, 65535)).map(
     lambda pair: f"{pair[0]}:{pair[1]}"
 )
-PARTS = {"ip": ADDRESSES, "net": NETWORKS, "port": PORTS, "number": st.integers(0, 65535).map(str)}
+PARTS = {
+    "ip": ADDRESSES,
+    "net": NETWORKS,
+    "port": PORTS,
+    "number": st.integers(0, 65535).map(str),
+    "within": NETWORKS | st.just("0.0.0.0/0"),
+    "device": st.from_regex(r"[a-z]{1,8}[0-9]{0,3}", fullmatch=True),
+}
 
 
 @given(st.data())
 def test_every_set_is_read_back_from_its_text(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(KINDS)))
-    comment = data.draw(st.booleans())
+    comment, marks = data.draw(st.booleans()), data.draw(st.booleans())
     words = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"'), max_size=20)
     options = st.builds(
         Element,
         timeout_s=st.none() | st.integers(0, 2**31),
         comment=words if comment else st.just(""),
         nomatch=st.booleans() if "net" in KINDS[kind] else st.just(False),
+        mark=st.none() | st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)) if marks else st.none(),
     )
     key = st.tuples(*(PARTS[part] for part in KINDS[kind])).map(lambda parts: element_text(kind, ",".join(parts)))
     want = IpSet(
-        name="a", kind=kind, timeout_s=9, comment=comment, elements=data.draw(st.dictionaries(key, options, max_size=5))
+        name="a",
+        kind=kind,
+        timeout_s=9,
+        comment=comment,
+        marks=marks,
+        elements=data.draw(st.dictionaries(key, options, max_size=5)),
     )
     want.check()
     assert parse(str(want).splitlines()) == (want,)
