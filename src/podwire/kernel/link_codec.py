@@ -71,7 +71,8 @@ class ReadLink(NamedTuple):
     """A device as it was read, its relations still numbers of this namespace.
 
     ``lower`` is a veth's peer or the underlay; ``lower_elsewhere`` says that the number belongs to another
-    namespace. ``ready`` means that operstate is UP (or UNKNOWN on devices that have none).
+    namespace, ``elsewhere`` which one, as this namespace numbers them (-1: it has no number). ``ready`` means that
+    operstate is UP (or UNKNOWN on devices that have none).
     """
 
     link: Link
@@ -79,6 +80,7 @@ class ReadLink(NamedTuple):
     lower: int
     lower_elsewhere: bool
     operstate: int
+    elsewhere: int = -1
 
 
 def header(index: int = 0, flags: int = 0, change: int = 0, family: int = AF_UNSPEC) -> bytes:
@@ -243,8 +245,10 @@ def decode(payload: bytes) -> ReadLink:
         hairpin=bool(number(port, IFLA_BRPORT_MODE)),
     )
     lower = number(data, IFLA_VXLAN_LINK) if kind == "vxlan" else number(found, IFLA_LINK)
-    elsewhere = IFLA_LINK_NETNSID in found
-    return ReadLink(link, number(found, IFLA_MASTER), lower, elsewhere, number(found, IFLA_OPERSTATE))
+    place = struct.unpack("=i", found[IFLA_LINK_NETNSID])[0] if IFLA_LINK_NETNSID in found else -1
+    return ReadLink(
+        link, number(found, IFLA_MASTER), lower, IFLA_LINK_NETNSID in found, number(found, IFLA_OPERSTATE), place
+    )
 
 
 def _mac(data: bytes) -> str:

@@ -38,6 +38,7 @@ from podwire.kernel.uapi import (
     IFA_FLAGS,
     IFA_LOCAL,
     IFA_PROTO,
+    IFA_TARGET_NETNSID,
     NDA_DST,
     NDA_LLADDR,
     NDA_MASTER,
@@ -147,6 +148,11 @@ def encode_address(address: Address, indexes: Mapping[str, int]) -> bytes:
 def encode_address_dump() -> bytes:
     """RTM_GETADDR for all."""
     return IFADDRMSG.pack(AF_UNSPEC, 0, 0, 0, 0)
+
+
+def encode_address_dump_elsewhere(place: int) -> bytes:
+    """RTM_GETADDR for all of the namespace that has this number here (Linux 5.0); needs NETLINK_GET_STRICT_CHK."""
+    return IFADDRMSG.pack(AF_UNSPEC, 0, 0, 0, 0) + u32(IFA_TARGET_NETNSID, place)
 
 
 def decode_address(payload: bytes, names: Mapping[int, str]) -> Address | None:
