@@ -6,6 +6,7 @@ import pytest
 
 from podwire.agent.config import load, overlay, parse
 from podwire.errors import ConfigError
+from podwire.policy.settings import PolicySettings
 from podwire.routing.backend import Options
 
 EXAMPLE = """
@@ -75,6 +76,14 @@ def test_settings_of_the_cluster_win_over_the_section_of_the_proxy() -> None:
     assert (found.mode, found.masquerade_all, found.node_port_addresses) == ("nftables", True, ("10.0.0.0/8",))
     assert (found.conntrack.min, found.conntrack.max_per_core) == (9, 1)
     assert overlay(Options(), {}, "podwire-config", file).proxy.mode == "iptables"
+
+
+def test_settings_of_the_cluster_win_over_the_section_of_policies() -> None:
+    file = parse("{nodeName: n1, policy: {ownNodeEgress: false, established: keep}}", "agent.yaml").policy
+    found = overlay(Options(), {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
+    assert found.policy == PolicySettings(own_node_egress=False, encapsulation="allow")
+    with pytest.raises(ConfigError, match=r"^x: policy\.established: invalid enum value 'always'"):
+        overlay(Options(), {"policy.established": "always"}, "x")
 
 
 @pytest.mark.parametrize(
