@@ -13,6 +13,7 @@ from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, ClusterSettings, overlay
 from podwire.agent.holdings import Holdings
 from podwire.agent.notes import CONNECTION_TABLE_FULL, FEATURE_MISSING, PEER_UNREACHED, SETTINGS_REFUSED, Notes
+from podwire.agent.seen import Seen
 from podwire.cni import program
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
@@ -55,6 +56,7 @@ class Agent:
         self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()
         self.holdings = Holdings()
+        self.seen = Seen()
         self._settings: Informer[Json] | None = None
         self._on_settings: list[Callable[[ClusterSettings], None]] = []
 
@@ -64,7 +66,8 @@ class Agent:
         Raises: ConfigError, KernelError when a part cannot even be made; no part runs then.
         """
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
-        pages = Pages(self.config.agent_socket, {"/state": self.holdings.page}, lambda: self.clock.sleep(0))
+        found = {"/state": self.holdings.page, "/seen": self.seen.page}
+        pages = Pages(self.config.agent_socket, found, lambda: self.clock.sleep(0))
         tasks: Tasks = {"health": self._serve_health, "pages": pages.serve}
         self._settings = self._make_settings(tasks)
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
@@ -202,6 +205,7 @@ class Agent:
         self._on_settings.append(lambda settings: policies.configure(settings.policy, settings.routing.port))
         tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
         self.holdings.parts["policy"] = lambda: [policies.share()]
+        self.seen.parts["policy"] = policies.seen
 
     def _leave_policies(self) -> None:
         """Without the part, nobody would tell an earlier one's tables of new pods: they go."""
@@ -242,6 +246,7 @@ class Agent:
         self.health.metrics["conntrack"] = table.samples
         tasks["conntrack"] = table.run
         self.holdings.parts["proxy"] = lambda: [services.share()]
+        self.seen.parts["proxy"] = services.seen
 
     def _lacks(self, mode: str, failure: KernelError) -> str:
         """What keeps a data plane from being used."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from podwire.agent.config import AgentConfig
+from podwire.agent.seen import Versions
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
 from podwire.cni.protocol import Request
@@ -167,6 +168,13 @@ class PolicyPart:
         """What the kernel should hold for policies, as last programmed."""
         desired = self._plane.desired()
         return Share(part="policy", tables=desired, note="" if desired else self._problem())
+
+    def seen(self) -> Versions | None:
+        """The versions of everything that policies depend on; None while the kernel does not hold it."""
+        if not self._enforcement.programmed.is_set():
+            return None
+        informers = (self._pods, self._namespaces, self._nodes, self._policies, self._cluster_policies)
+        return {informer.resource.plural: informer.versions for informer in informers}
 
     def _problem(self) -> str:
         return "" if self._enforcement.programmed.is_set() else "policies are not in force yet"

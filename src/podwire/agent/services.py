@@ -10,6 +10,7 @@ import msgspec
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
+from podwire.agent.seen import Versions
 from podwire.errors import KernelError
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
@@ -162,6 +163,12 @@ class ServicePart:
             self._cidrs.subscribe(lambda _key, _old, _new: self._proxy.configure(self._facts()))
             tasks["service CIDRs"] = self._cidrs.run
         return tasks
+
+    def seen(self) -> Versions | None:
+        """The versions of Services and their slices; None while the kernel does not hold them."""
+        if not self._proxy.programmed.is_set():
+            return None
+        return {informer.resource.plural: informer.versions for informer in (self._services, self._slices)}
 
     def _tune(self) -> None:
         for problem in sysctls.apply(sysctls.plan(self._settings.conntrack, os.cpu_count() or 1)):

@@ -11,7 +11,7 @@ Cost: one connection, one task; 20 us per event plus the subscribers. Source: Ku
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast, overload
 
 from podwire.errors import ApiError, ApiUnreachable, Gone, ProtocolError
@@ -80,6 +80,11 @@ class Informer(Generic[T]):
         self._versions: dict[str, str] = {}
         self._away = False
         self._log = Log(f"informer.{resource.plural}")
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The resourceVersion of each object, by its key."""
+        return self._versions
 
     def subscribe(self, callback: OnChange[T], *, replay: bool = True) -> None:
         """Calls ``callback`` on each change from now on; with ``replay`` first for what is there already."""
