@@ -2,7 +2,8 @@
 
 An :class:`Answer` has a :class:`Hop` for each node that decides something about the connection, most often one. A hop
 has steps in the order in which the packet meets them; each names its layer (``routing``, ``service``, ``policy``), so
-that another layer adds its own steps and takes nothing away. The names of the fields are those of the JSON form and
+that another layer adds its own steps and takes nothing away. Beside the hops stands what policies say of each end to
+which they lead. The names of the fields are those of the JSON form and
 stay: new ones may come, none changes its meaning. What has nothing to say is left out of the JSON.
 """
 
@@ -144,6 +145,117 @@ class Hop(Said, frozen=True, kw_only=True):
     """Connections of this client to this target that the kernel knows: they keep their endpoint."""
 
 
+class TermSaid(Said, frozen=True, kw_only=True):
+    """A part of a rule: one of its peers or ports, or one term of a selector."""
+
+    field: str
+    """``spec.ingress[0].from[1].podSelector``."""
+    text: str
+    """``podSelector app=web``."""
+    line: str = ""
+    """``file:line``, where that is known."""
+    found: str = ""
+    """What there is instead, of a part that does not match: ``the pod has app=webb``."""
+
+
+class RuleSaid(Said, frozen=True, kw_only=True):
+    """A rule of a policy, and by which of its peers and ports it matches."""
+
+    tier: Literal["Admin", "Namespace", "Baseline"]
+    policy: str
+    """``namespace/name``; the name of a cluster policy."""
+    field: str
+    """``spec.ingress[0]``."""
+    rule: int
+    """Its place in that list."""
+    name: str = ""
+    """Of a cluster policy's rule, where it has one."""
+    action: Literal["Accept", "Deny", "Pass"]
+    line: str = ""
+    text: str = ""
+    """The rule as YAML."""
+    peer: TermSaid | None = None
+    """None: the rule has no peers, or none of them matches."""
+    port: TermSaid | None = None
+    """None: the rule has no ports, or none of them matches."""
+
+    def __str__(self) -> str:
+        named = f' "{self.name}"' if self.name else ""
+        line = f" ({self.line})" if self.line else ""
+        return f"{self.policy} {self.field.removeprefix('spec.')}{named}{line}"
+
+
+class NearSaid(Said, frozen=True, kw_only=True):
+    """The rule that comes nearest to allowing it, and what it misses."""
+
+    rule: RuleSaid
+    misses: tuple[TermSaid, ...]
+
+
+class PolicyNamed(Said, frozen=True, kw_only=True):
+    """A policy."""
+
+    policy: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.policy} ({self.line})" if self.line else self.policy
+
+
+class DirectionSaid(Reason, frozen=True, kw_only=True):
+    """What policies say of one direction."""
+
+    direction: Literal["Ingress", "Egress"]
+    subject: str
+    """Whose policies are asked: ``namespace/name``, ``node NAME`` or an address."""
+    peer: str
+    """The other end, as it is seen there."""
+    node: str = ""
+    """Where that is decided."""
+    allowed: bool
+    tier: str = ""
+    """Admin, Namespace or Baseline; empty: no policy had a say."""
+    rule: RuleSaid | None = None
+    """The rule that decided; None: isolated and no rule allows, or no policy had a say."""
+    isolated_by: tuple[PolicyNamed, ...] = ()
+    passed: tuple[RuleSaid, ...] = ()
+    """Rules of cluster policies that left it to the next tier."""
+    nearest: NearSaid | None = None
+    audited_by: tuple[str, ...] = ()
+    """Policies in audit to which a denial would be due."""
+    audit: "DirectionSaid | None" = None
+    """What it would be if the policies in audit were in force, where that is a denial."""
+
+
+class EnforcedSaid(Said, frozen=True, kw_only=True):
+    """What the rules of one node make of it."""
+
+    node: str
+    mode: str
+    """The policy data plane."""
+    state: Literal["held", "planned"]
+    outcome: Literal["allowed", "dropped"]
+    steps: tuple[Step, ...] = ()
+    drift: tuple[Drift, ...] = ()
+
+
+class PolicySaid(Said, frozen=True, kw_only=True):
+    """What policies make of one end that the connection may come to, behind all Services."""
+
+    address: str
+    port: int
+    pod: str = ""
+    probability: float = 1.0
+    """Of a new connection to come to this end."""
+    outcome: Literal["allowed", "dropped"]
+    message: str
+    """All of it in one line."""
+    egress: DirectionSaid
+    ingress: DirectionSaid
+    nodes: tuple[EnforcedSaid, ...] = ()
+    """The nodes on the way, in its order."""
+
+
 class Answer(Said, frozen=True, kw_only=True):
     """The whole answer."""
 
@@ -152,5 +264,7 @@ class Answer(Said, frozen=True, kw_only=True):
     protocol: str
     outcome: Outcome
     hops: tuple[Hop, ...]
+    policies: tuple[PolicySaid, ...] = ()
+    """For each end that Services leave; empty where policies were not asked."""
     notes: tuple[str, ...] = ()
     """What the reader should know of how the answer was found."""

@@ -1,0 +1,247 @@
+"""The peers and ports of rules as text, and what of one a connection misses (pure).
+
+Each miss has a cost, so that of several rules the nearest one can be told: a value that looks like a misspelling costs
+less than another value, that less than a label which is not there. Whether a peer or a port matches at all is asked of
+:mod:`podwire.policy.evaluate`; here is only how far it is from that.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+
+from podwire.model.policy import ClusterPeer, ClusterProtocol, IPBlock, PolicyPeer, PolicyPort, ProtocolPorts
+from podwire.model.selector import LabelSelector, Requirement
+from podwire.policy.evaluate import INGRESS, Case, in_block
+from podwire.policy.world import ports_of
+
+_ALIKE = 0.7
+"""From which share of like letters on a value passes for a misspelling."""
+_HOPELESS = 3.0
+_NEWER = "a kind that is newer than this program"
+
+
+class Part(NamedTuple):
+    """A part of a rule: the path of its field, and how a reader would say it."""
+
+    field: str
+    text: str
+
+
+class Miss(NamedTuple):
+    """A part that does not match, what there is instead, and how far that is from a match."""
+
+    part: Part
+    found: str
+    cost: float
+
+
+def selector_text(selector: LabelSelector) -> str:
+    """``app=web,tier!=back``; ``{}`` for the selector of everything."""
+    return str(selector.requirements()) or "{}"
+
+
+def peer_text(peer: PolicyPeer) -> str:
+    """A peer of a NetworkPolicy."""
+    if peer.ip_block is not None:
+        return _block_text(peer.ip_block)
+    texts = [f"namespaceSelector {selector_text(peer.namespace_selector)}"] if peer.namespace_selector else []
+    texts += [f"podSelector {selector_text(peer.pod_selector)}"] if peer.pod_selector else []
+    return ", ".join(texts) or "a peer that is nobody"
+
+
+def cluster_peer_text(peer: ClusterPeer) -> str:
+    """A peer of a cluster policy."""
+    if peer.namespaces is not None:
+        return f"namespaces {selector_text(peer.namespaces)}"
+    if peer.pods is not None:
+        namespaces, pods = selector_text(peer.pods.namespace_selector), selector_text(peer.pods.pod_selector)
+        return f"pods {pods} of namespaces {namespaces}"
+    if peer.networks:
+        return f"networks {', '.join(peer.networks)}"
+    return f"nodes {selector_text(peer.nodes)}" if peer.nodes is not None else _NEWER
+
+
+def _block_text(block: IPBlock) -> str:
+    excepted = f" except {', '.join(block.excepted)}" if block.excepted else ""
+    return f"ipBlock {block.cidr}{excepted}"
+
+
+def port_text(port: PolicyPort) -> str:
+    """A port of a NetworkPolicy: ``TCP 80``, ``TCP 80-90``, ``TCP http``, or ``TCP`` for all of them."""
+    if port.port is None:
+        return port.protocol or "TCP"
+    last = f"-{port.end_port}" if port.end_port else ""
+    return f"{port.protocol or 'TCP'} {port.port}{last}"
+
+
+def protocol_text(protocol: ClusterProtocol) -> str:
+    """A port of a cluster policy, in the same words."""
+    if protocol.destination_named_port:
+        return f"port {protocol.destination_named_port}"
+    each = (("TCP", protocol.tcp), ("UDP", protocol.udp), ("SCTP", protocol.sctp))
+    return ", ".join(f"{word}{_number(ports)}" for word, ports in each if ports is not None) or _NEWER
+
+
+def _number(ports: ProtocolPorts) -> str:
+    destination = ports.destination_port
+    if destination is None:
+        return ""
+    if destination.number is not None:
+        return f" {destination.number}"
+    return f" {destination.range.start}-{destination.range.end}" if destination.range is not None else " no port"
+
+
+def peer_misses(case: Case, namespace: str, peer: PolicyPeer, field: str) -> tuple[Miss, ...]:
+    """What of a peer of a NetworkPolicy in a namespace the other end is not."""
+    whole = Part(field, peer_text(peer))
+    if peer.ip_block is not None:
+        return (_block_miss(case.peer.address, peer.ip_block, f"{field}.ipBlock"),)
+    if case.peer.pod is None:
+        return (Miss(whole, f"{case.peer.name} is no pod", _HOPELESS),)
+    meta = case.peer.pod.metadata
+    found: list[Miss] = []
+    if peer.namespace_selector is not None:
+        found += _namespace_misses(case, meta.namespace, peer.namespace_selector, f"{field}.namespaceSelector")
+    elif meta.namespace != namespace:
+        found.append(Miss(whole, f"that is for pods of namespace {namespace}, the pod is in {meta.namespace}", 1.0))
+    if peer.pod_selector is not None:
+        found += _terms(peer.pod_selector, f"{field}.podSelector", meta.labels, "the pod")
+    return tuple(found)
+
+
+def cluster_peer_misses(case: Case, peer: ClusterPeer, field: str) -> tuple[Miss, ...]:
+    """What of a peer of a cluster policy the other end is not."""
+    pod, whole = case.peer.pod, Part(field, cluster_peer_text(peer))
+    if peer.namespaces is not None or peer.pods is not None:
+        if pod is None:
+            return (Miss(whole, f"{case.peer.name} is no pod", _HOPELESS),)
+        if peer.namespaces is not None:
+            return tuple(_namespace_misses(case, pod.metadata.namespace, peer.namespaces, f"{field}.namespaces"))
+        assert peer.pods is not None, "one of the two is there"
+        namespaces = _namespace_misses(
+            case, pod.metadata.namespace, peer.pods.namespace_selector, f"{field}.pods.namespaceSelector"
+        )
+        pods = _terms(peer.pods.pod_selector, f"{field}.pods.podSelector", pod.metadata.labels, "the pod")
+        return (*namespaces, *pods)
+    if case.direction == INGRESS:
+        return (Miss(whole, "that is for egress alone", _HOPELESS),)
+    if peer.networks:
+        places = enumerate(peer.networks)
+        return (
+            min((_network_miss(case.peer.address, cidr, f"{field}.networks[{n}]") for n, cidr in places), key=_cost),
+        )
+    return _node_misses(case, peer, whole)
+
+
+def _network_miss(address: str, cidr: str, field: str) -> Miss:
+    return Miss(Part(field, f"networks {cidr}"), f"{address} is not in it", _far(address, cidr))
+
+
+def _node_misses(case: Case, peer: ClusterPeer, whole: Part) -> tuple[Miss, ...]:
+    if case.peer.pod is not None or not case.peer.node:
+        return (Miss(whole, f"{case.peer.name} is no node", _HOPELESS),)
+    labels = next((n.metadata.labels for n in case.world.nodes if n.metadata.name == case.peer.node), {})
+    return tuple(_terms(peer.nodes or LabelSelector(), f"{whole.field}.nodes", labels, f"node {case.peer.node}"))
+
+
+def _cost(miss: Miss) -> float:
+    return miss.cost
+
+
+def _namespace_misses(case: Case, namespace: str, selector: LabelSelector, field: str) -> Iterator[Miss]:
+    return _terms(selector, field, case.world.labels_of(namespace), f"namespace {namespace}")
+
+
+def _terms(selector: LabelSelector, field: str, labels: Mapping[str, str], who: str) -> Iterator[Miss]:
+    """The terms of a selector that labels do not satisfy."""
+    word = field.rpartition(".")[2]
+    for term, place in _placed(selector):
+        if not term.matches(dict(labels)):
+            have = labels.get(term.key)
+            found = f"{who} has no label {term.key}" if have is None else f"{who} has {term.key}={have}"
+            yield Miss(Part(f"{field}.{place}", f"{word} {term}"), found, _unlike(term, have))
+
+
+def _placed(selector: LabelSelector) -> Iterator[tuple[Requirement, str]]:
+    for key, value in sorted(selector.match_labels.items()):
+        yield Requirement(key=key, operator="In", values=(value,)), f"matchLabels[{key}]"
+    for number, term in enumerate(selector.match_expressions):
+        yield term, f"matchExpressions[{number}]"
+
+
+def _unlike(term: Requirement, have: str | None) -> float:
+    if have is None or term.operator != "In":
+        return 1.0
+    alike = max((SequenceMatcher(None, have, value).ratio() for value in term.values), default=0.0)
+    return 0.5 if alike >= _ALIKE else 0.8
+
+
+def _block_miss(address: str, block: IPBlock, field: str) -> Miss:
+    for number, part in enumerate(block.excepted):
+        if in_block(address, IPBlock(cidr=part)):
+            return Miss(Part(f"{field}.except[{number}]", _block_text(block)), f"{address} is in {part}", 0.5)
+    return Miss(Part(f"{field}.cidr", _block_text(block)), f"{address} is not in it", _far(address, block.cidr))
+
+
+def _far(address: str, cidr: str) -> float:
+    """Between 1 and 2: how little of a range's prefix an address has."""
+    try:
+        found, network = ip_address(address), ip_network(cidr.strip(), strict=False)
+    except ValueError:
+        return _HOPELESS
+    if found.version != network.version:
+        return _HOPELESS
+    differing = (int(found) ^ int(network.network_address)).bit_length()
+    return 2.0 - min(1.0, (found.max_prefixlen - differing) / max(1, network.prefixlen))
+
+
+def connection_text(case: Case) -> str:
+    """``TCP 5432``; the protocol alone where it has no ports."""
+    port = f" {case.connection.port}" if case.connection.port else ""
+    return f"{case.connection.protocol}{port}"
+
+
+def port_miss(case: Case, ports: tuple[PolicyPort, ...], field: str) -> Miss:
+    """What none of the ports of a NetworkPolicy's rule has."""
+    costs = (_port_cost(case, port) for port in ports)
+    texts = tuple(port_text(port) for port in ports)
+    names = [port.port for port in ports if isinstance(port.port, str)]
+    return _ports_miss(case, texts, names, f"{field}.ports", min(costs))
+
+
+def protocol_miss(case: Case, protocols: tuple[ClusterProtocol, ...], field: str) -> Miss:
+    """What none of the protocols of a cluster policy's rule has."""
+    texts = tuple(protocol_text(each) for each in protocols)
+    names = [each.destination_named_port for each in protocols if each.destination_named_port]
+    return _ports_miss(case, texts, names, f"{field}.protocols", 1.0)
+
+
+def _ports_miss(case: Case, texts: tuple[str, ...], names: Iterable[str], field: str, cost: float) -> Miss:
+    place = f"{field}[0]" if len(texts) == 1 else field
+    found = [f"the connection is {connection_text(case)}", *(_called(case, name) for name in names)]
+    return Miss(Part(place, f"ports {', '.join(texts)}"), ", ".join(found), cost)
+
+
+def _port_cost(case: Case, port: PolicyPort) -> float:
+    same = (port.protocol or "TCP") == case.connection.protocol
+    if isinstance(port.port, str):
+        return 0.8 if same else 1.2
+    first = port.port or 0
+    inside = port.port is None or first <= case.connection.port <= (port.end_port or first)
+    return 1.0 if same else 0.5 if inside else 1.5
+
+
+def _called(case: Case, name: str) -> str:
+    """What the destination calls by this name."""
+    destination = case.connection.destination
+    if destination.pod is None:
+        return f"{destination.name} has no named ports"
+    numbers = [
+        f"{port.protocol or 'TCP'} {port.container_port}" for port in ports_of(destination.pod) if port.name == name
+    ]
+    return (
+        f"port {name} of {destination.name} is {' and '.join(numbers)}"
+        if numbers
+        else (f"{destination.name} has no port {name}")
+    )
