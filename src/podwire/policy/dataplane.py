@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.settings import SILENT, LogSettings
 from podwire.state.nft import Table
 
 
@@ -16,8 +17,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The ranges that this node gives addresses to pods from, both families."""
     addresses: tuple[str, ...] = ()
     """The node's addresses, both families."""
-    log_group: int = 0
-    """The netlink group that hears of what is dropped; 0: none does."""
+    log: LogSettings = SILENT
+    """What is logged, and how much of it."""
     cluster_ranges: tuple[str, ...] = ()
     """The ranges that pods of the whole cluster have their addresses from, both families."""
     encapsulation_ports: tuple[int, ...] = ()

@@ -77,10 +77,14 @@ class Table(msgspec.Struct, frozen=True, gc=False):
         return self.other
 
     @property
+    def rulings(self) -> frozenset[Ruling]:
+        """Those that there are."""
+        return frozenset((*(entry.ruling for entry in self.entries), self.other))
+
+    @property
     def uniform(self) -> Ruling | None:
         """The ruling that holds for everything; None: it depends."""
-        rulings = {entry.ruling for entry in self.entries} | {self.other}
-        return self.other if len(rulings) == 1 else None
+        return self.other if len(self.rulings) == 1 else None
 
 
 EVERYTHING = Selection(ports=tuple((protocol, EVERY_PORT) for protocol in PROTOCOLS), other=True)

@@ -11,6 +11,26 @@ ENCAPSULATION_PORTS = (4789, 6081, 8472)
 """Where tunnels listen by default: VXLAN, Geneve, and VXLAN as Linux and Flannel have it."""
 
 
+class LogSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """What of policies is logged; a policy's annotation ``podwire.io/log`` wins over ``drops`` and ``allows``.
+
+    ``drops``: what policies drop, or would drop if they were not in audit. ``allows``: the first packets of connections
+    that a rule allows. ``rate`` and ``burst``: packets a second that the kernel tells of each rule, and lines a second
+    that an agent writes in all. ``group``: the netlink group (nflog) of each node's network namespace; 0: the kernel
+    tells nothing.
+    """
+
+    drops: bool = True
+    allows: bool = False
+    rate: int = 10
+    burst: int = 50
+    group: int = 9440
+
+
+SILENT = LogSettings(group=0)
+"""Nothing is logged."""
+
+
 class PolicySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What the API leaves open, and what is to become of packets that it does not speak of.
 
@@ -18,11 +38,13 @@ class PolicySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, 
     judges every packet of a connection by the policies of the moment, ``keep`` lets a connection that was allowed when
     it began live on. ``encapsulation``: ``drop`` lets pods send VXLAN, Geneve, IP in IP and GRE to pods alone, because
     a node that unpacks such a packet would let in what is inside, past all policies; ``allow`` leaves that to policies.
+    ``log``: what is logged, and how much.
     """
 
     own_node_egress: bool = True
     established: Literal["strict", "keep"] = "strict"
     encapsulation: Literal["drop", "allow"] = "drop"
+    log: LogSettings = LogSettings()
 
 
 def parse_settings(document: Mapping[str, Any], source: str = "configuration", path: str = "policy") -> PolicySettings:
@@ -31,11 +53,19 @@ def parse_settings(document: Mapping[str, Any], source: str = "configuration", p
     Raises: ConfigError with the field that is wrong.
     """
     try:
-        return msgspec.convert(document, PolicySettings)
+        made = msgspec.convert(document, PolicySettings)
     except msgspec.ValidationError as failure:
         problem, _, where = str(failure).partition(" - at `$")
         field = ".".join(filter(None, (path, where.rstrip("`").lstrip("."))))
         raise ConfigError(source, field, problem[:1].lower() + problem[1:]) from failure
+    for field, value, low, high in (
+        ("rate", made.log.rate, 1, 100_000),
+        ("burst", made.log.burst, 1, 100_000),
+        ("group", made.log.group, 0, 65535),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(source, f"{path}.log.{field}", f"{value} is not in {low}..{high}")
+    return made
 
 
 def as_keys(settings: PolicySettings, named: Iterable[str] = ()) -> dict[str, str]:

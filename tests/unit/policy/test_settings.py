@@ -1,9 +1,10 @@
 """The section ``policy``."""
 
 import pytest
+import yaml
 
 from podwire.errors import ConfigError
-from podwire.policy.settings import PolicySettings, as_keys, parse_settings
+from podwire.policy.settings import LogSettings, PolicySettings, as_keys, parse_settings
 
 
 def test_defaults_and_other_values() -> None:
@@ -17,6 +18,9 @@ def test_defaults_and_other_values() -> None:
     [
         ({"established": "maybe"}, r"^agent\.yaml: policy\.established: invalid enum value 'maybe'"),
         ({"encapsulation": True}, r"^agent\.yaml: policy\.encapsulation: expected `str`"),
+        ({"log": {"rate": 0}}, r"^agent\.yaml: policy\.log\.rate: 0 is not in 1\.\.100000"),
+        ({"log": {"group": 65536}}, r"^agent\.yaml: policy\.log\.group: 65536 is not in 0\.\.65535"),
+        ({"log": {"drop": True}}, r"^agent\.yaml: policy\.log: object contains unknown field `drop`"),
         ({"encapsulated": "drop"}, r"^agent\.yaml: policy: object contains unknown field `encapsulated`"),
     ],
 )
@@ -29,4 +33,7 @@ def test_as_keys_of_a_configmap() -> None:
     assert as_keys(PolicySettings()) == {}
     keys = as_keys(PolicySettings(established="keep", own_node_egress=False))
     assert keys == {"policy.established": "keep", "policy.ownNodeEgress": "false"}
+    loud = as_keys(PolicySettings(log=LogSettings(allows=True)))
+    assert loud == {"policy.log": '{"drops":true,"allows":true,"rate":10,"burst":50,"group":9440}'}
+    assert parse_settings({"log": yaml.safe_load(loud["policy.log"])}).log.allows
     assert as_keys(PolicySettings(), keys) == {"policy.established": "strict", "policy.ownNodeEgress": "true"}

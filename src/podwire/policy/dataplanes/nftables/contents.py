@@ -14,8 +14,6 @@ from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
     Layout,
-    Owner,
-    Ruled,
     node_name,
     ports_name,
     profile_name,
@@ -23,6 +21,7 @@ from podwire.policy.dataplanes.nftables.layout import (
 )
 from podwire.policy.ports import Table as Ports
 from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.ruled import Ruled, owner_of
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import Transaction, diff
 
@@ -44,6 +43,8 @@ class Contents:
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._claims: dict[tuple[str, bytes], dict[str, Element]] = {}
         self._touched = _Touched(self)
+        self.ruled: dict[str, Ruled] = {}
+        """What the chains of rules stand for, by their names."""
 
     def table(self) -> Table:
         """All of it."""
@@ -159,7 +160,7 @@ class Contents:
 
     def _differing(self, name: str, profile: Profile) -> list[str]:
         """The addresses whose table has another chain now; peers share tables, so few names are made."""
-        owner = Owner(profile.key.direction, profile.key.policies)
+        owner = owner_of(profile.key)
         names: dict[int, str] = {}
         for table in profile.hosts.values():
             if id(table) not in names:
@@ -190,16 +191,16 @@ class Contents:
 
     def _take(self, table: Ports, key: ProfileKey) -> str:
         """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
-        owner = Owner(key.direction, key.policies)
+        owner = owner_of(key)
         name = ports_name(table, owner)
         if not self._uses[name]:
-            rulings = {entry.ruling for entry in table.entries} | {table.other}
-            for ruling in rulings:
-                self._rule(owner.ruled(ruling))
+            ruled = [owner.ruled(ruling) for ruling in table.rulings]
+            for each in ruled:
+                self._rule(each)
             sets = self.layout.ports_sets(name, table, owner)
             for declared in sets:
                 self._touched.add_set(declared)
-            needs = tuple(rule_name(owner.ruled(ruling)) for ruling in rulings)
+            needs = tuple(map(rule_name, ruled))
             self._touched.put(self.layout.ports_chain(name, table, owner))
             self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
         self._uses[name] += 1
@@ -209,6 +210,7 @@ class Contents:
         name = rule_name(ruled)
         if not self._uses[name]:
             self._touched.put(self.layout.rule_chain(ruled))
+            self.ruled[name] = ruled
         self._uses[name] += 1
 
     def _drop(self, name: str) -> None:
@@ -217,6 +219,7 @@ class Contents:
         if self._uses[name]:
             return
         del self._uses[name]
+        self.ruled.pop(name, None)
         self._touched.remove(name)
         for need in self._needs.pop(name, ()):
             if need.startswith("@"):

@@ -96,7 +96,7 @@ class NftablesPolicy:
             family=family,
             pod_ranges=own(facts.pod_ranges),
             node_addresses=own(facts.addresses),
-            log_group=facts.log_group,
+            log=facts.log,
             cluster_ranges=own(facts.cluster_ranges),
             encapsulation_ports=facts.encapsulation_ports,
             keep=facts.keep,

@@ -37,8 +37,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from podwire.policy.ports import PROTOCOLS, Ruling, Table
+from podwire.policy.ports import PROTOCOLS, Table
 from podwire.policy.profile import ProfileKey
+from podwire.policy.ruled import Owner, Ruled
+from podwire.policy.settings import SILENT, LogSettings
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule
 from podwire.state.nft_text import parse_rule
@@ -61,8 +63,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses that this node gives to pods, of this family."""
     node_addresses: tuple[str, ...] = ()
     """The addresses of this node by which policies know it, of this family."""
-    log_group: int = 0
-    """The netlink group that hears of what is dropped; 0: none does."""
+    log: LogSettings = SILENT
+    """What is logged, and how much of it."""
     cluster_ranges: tuple[str, ...] = ()
     """The addresses of pods anywhere in the cluster, of this family, disjoint."""
     encapsulation_ports: tuple[int, ...] = ()
@@ -288,7 +290,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         start = first.to_bytes(size, "big")
         return start, msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
 
-    def ports_sets(self, name: str, table: Table, owner: "Owner") -> tuple[Set, ...]:
+    def ports_sets(self, name: str, table: Table, owner: Owner) -> tuple[Set, ...]:
         """The maps of a table of ports, one for each protocol whose ports differ."""
         found = []
         for protocol in PROTOCOLS:
@@ -307,7 +309,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 found.append(declared.with_elements(elements))
         return tuple(found)
 
-    def ports_chain(self, name: str, table: Table, owner: "Owner") -> Chain:
+    def ports_chain(self, name: str, table: Table, owner: Owner) -> Chain:
         """The chain of a table of ports."""
         texts = []
         for protocol in PROTOCOLS:
@@ -320,14 +322,20 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         texts.append(f"goto {rule_name(owner.ruled(table.other))}")
         return Chain(name=name, rules=self.rules(*texts))
 
-    def rule_chain(self, ruled: "Ruled") -> Chain:
+    def rule_chain(self, ruled: Ruled) -> Chain:
         """The chain of one rule, or of a denial because no rule allows."""
-        if ruled.ruling.accept:
-            return Chain(name=rule_name(ruled), comment=ruled.text, rules=self.rules("counter accept"))
-        name, group = rule_name(ruled), self.log_group
-        log = f'limit rate 100/second burst 200 packets log prefix "{name}" group {group}'
-        texts = (log, "counter drop") if group else ("counter drop",)
-        return Chain(name=name, comment=ruled.text, rules=self.rules(*texts))
+        name, verdict = rule_name(ruled), "accept" if ruled.ruling.accept else "drop"
+        texts = (*(self._logs(ruled, name) if ruled.logged(self.log) else ()), f"counter {verdict}")
+        return Chain(name=name, comment=ruled.text[:_COMMENT], rules=self.rules(*texts))
+
+    def _logs(self, ruled: Ruled, name: str) -> tuple[str, ...]:
+        """Of what passes, the first packets of connections; of what only audit lets pass, now and then a later one."""
+        limit = f"limit rate {self.log.rate}/second burst {self.log.burst} packets"
+        tell = f'log prefix "{name}" group {self.log.group}'
+        if not ruled.ruling.accept:
+            return (f"{limit} {tell}",)
+        later = f"ct state != new limit rate 6/minute burst 5 packets {tell}"
+        return (f"ct state new {limit} {tell}", *((later,) if ruled.ruling.audit else ()))
 
 
 class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -340,37 +348,6 @@ class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 def _leads(chain: str) -> str:
     return f"goto {chain}" if chain else "accept"
-
-
-class Ruled(msgspec.Struct, frozen=True, gc=False):
-    """A ruling with what a reader needs to know of it."""
-
-    direction: str
-    ruling: Ruling
-    isolated_by: tuple[str, ...] = ()
-    """For a denial because no rule allows: the policies that isolate."""
-
-    @property
-    def text(self) -> str:
-        """Which rule of which policy."""
-        direction = self.direction.lower()
-        if self.ruling.policy:
-            return f"{self.ruling.policy} {direction} {self.ruling.rule}"[:_COMMENT]
-        if self.ruling.accept:
-            return f"no policy speaks of it, {direction}"
-        return f"no {direction} rule of {', '.join(self.isolated_by)}"[:_COMMENT]
-
-
-class Owner(msgspec.Struct, frozen=True, gc=False):
-    """For whom a table of ports stands: what its denials are to say."""
-
-    direction: str
-    isolated_by: tuple[str, ...]
-
-    def ruled(self, ruling: Ruling) -> Ruled:
-        """A ruling of the table."""
-        alone = not ruling.accept and not ruling.policy
-        return Ruled(self.direction, ruling, self.isolated_by if alone else ())
 
 
 _COMMENT = 127
@@ -394,15 +371,13 @@ def node_name(name: str) -> str:
 
 def comment(key: ProfileKey) -> str:
     """What a profile is made of."""
-    return ", ".join((*key.cluster_policies, *key.policies))[:_COMMENT]
+    audited = (f"{name} (audit)" for name in key.audited)
+    return ", ".join((*key.cluster_policies, *key.policies, *audited))[:_COMMENT]
 
 
 def ports_name(table: Table, owner: Owner) -> str:
     """The chain of a table of ports."""
-    denies = any(not entry.ruling.accept and not entry.ruling.policy for entry in table.entries)
-    alone = denies or (not table.other.accept and not table.other.policy)
-    isolated = owner.isolated_by if alone else ()
-    return f"ports-{_short(msgspec.json.encode((owner.direction, isolated, table)).decode())}"
+    return f"ports-{_short(msgspec.json.encode((owner.of(table), table)).decode())}"
 
 
 def rule_name(ruled: Ruled) -> str:

@@ -9,6 +9,7 @@ from tests.unit.policy.test_compile import CASES, Chaos, filled
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import Layout
+from podwire.policy.settings import LogSettings
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import (
     AddChain,
@@ -26,7 +27,9 @@ from podwire.state.nft_diff import (
 from podwire.state.nft_rules import Rule, SetRef, Verdict, VerdictMap
 
 LAYOUTS = {
-    "ip": Layout(family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log_group=5),
+    "ip": Layout(
+        family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log=LogSettings(group=5)
+    ),
     "ip6": Layout(family="ip6", pod_ranges=("fd18::/64",), node_addresses=("fd99::1",)),
 }
 

@@ -1,12 +1,14 @@
 """The pieces of the table, as nft prints them."""
 
-from podwire.policy.dataplanes.nftables.layout import Layout, Owner, Ruled, ports_name, profile_name, rule_name
+from podwire.policy.dataplanes.nftables.layout import Layout, ports_name, profile_name, rule_name
 from podwire.policy.ports import Ruling, TableMaker, selection
 from podwire.policy.profile import ProfileKey
+from podwire.policy.ruled import Owner, Ruled
+from podwire.policy.settings import LogSettings
 from podwire.state.nft import Table
 from podwire.state.nft_text import parse_table
 
-LAYOUT = Layout(family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log_group=5)
+LAYOUT = Layout(family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log=LogSettings(group=5))
 OWNER = Owner("Ingress", ("shop/db",))
 
 
@@ -37,11 +39,32 @@ def test_a_denial_says_which_policies_isolate_and_is_logged() -> None:
     chain = LAYOUT.rule_chain(ruled)
     assert chain.comment == "no ingress rule of shop/db"
     assert [str(rule) for rule in chain.rules] == [
-        f'limit rate 100/second burst 200 packets log prefix "{chain.name}" group 5',
+        f'limit rate 10/second burst 50 packets log prefix "{chain.name}" group 5',
         "counter packets 0 bytes 0 drop",
     ]
     quiet = Layout(family="ip").rule_chain(ruled)
     assert [str(rule) for rule in quiet.rules] == ["counter packets 0 bytes 0 drop"]
+
+
+def test_what_audit_lets_pass_is_logged_at_first_and_now_and_then() -> None:
+    ruled = Owner("Ingress", (), ("shop/db",)).ruled(Ruling(accept=True, audit=True))
+    chain = LAYOUT.rule_chain(ruled)
+    assert chain.comment == "audit: no ingress rule of shop/db"
+    tell = f'log prefix "{chain.name}" group 5'
+    assert [str(rule) for rule in chain.rules] == [
+        f"ct state new limit rate 10/second burst 50 packets {tell}",
+        f"ct state != new limit rate 6/minute {tell}",
+        "counter packets 0 bytes 0 accept",
+    ]
+
+
+def test_of_what_is_allowed_the_first_packets_are_logged_where_that_is_asked_for() -> None:
+    chain = LAYOUT.rule_chain(Ruled("Egress", Ruling(True, "shop/web", 2, log="all")))
+    limit = "limit rate 10/second burst 50 packets"
+    assert [str(rule) for rule in chain.rules] == [
+        f'ct state new {limit} log prefix "{chain.name}" group 5',
+        "counter packets 0 bytes 0 accept",
+    ]
 
 
 def test_a_rule_that_allows_counts() -> None:
