@@ -68,6 +68,13 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
     uid: str = ""
     """Of the pod; empty where the runtime does not tell."""
+    port: str = ""
+    """The pod's port, where ``device`` is a bridge that it shares with others."""
+
+    @property
+    def link(self) -> str:
+        """The device that is the pod's alone."""
+        return self.port or self.device
 
 
 class Reporter(Protocol):
@@ -116,7 +123,7 @@ class Enforcement:
 
     @property
     def attached(self) -> Mapping[str, Attached]:
-        """The pods' devices by their names."""
+        """The pods by the names of their own devices."""
         return self._attached
 
     def configure(
@@ -132,7 +139,7 @@ class Enforcement:
         ports = tuple(sorted({*ENCAPSULATION_PORTS, *tunnel_ports})) if guarded else ()
         if self._ranges.configure(ranges):
             self._adopt(cluster_ranges=self._ranges.ranges)
-        self._adopt(encapsulation_ports=ports, keep=settings.established == "keep")
+        self._adopt(encapsulation_ports=ports, keep=settings.established == "keep", log=settings.log)
         self._mark("settings")
 
     def _adopt(self, **facts: object) -> None:
@@ -159,24 +166,26 @@ class Enforcement:
         Raises: KernelError; the pod is shut off.
         """
         self._keep(one)
-        self._mark(f"pod {self._attached[one.device].pod}")
+        self._mark(f"pod {self._attached[one.link].pod}")
         if self.loaded.is_set():
             self._take_over()
             self._commit()
 
-    def detach(self, device: str) -> None:
-        """Forgets a device; what remains of it in the kernel is harmless, and goes soon."""
-        one = self._attached.pop(device, None)
+    def detach(self, link: str) -> None:
+        """Forgets a pod's own device; what remains of it in the kernel is harmless, and goes soon."""
+        one = self._attached.pop(link, None)
         if one is not None:
             self._strangers.pop(one.pod, None)
             self._pod_changed(one.pod, None, None)
 
     def _keep(self, one: Attached) -> None:
         if not one.pod:
-            one = msgspec.structs.replace(one, pod=f"/{one.device}")
-            meta = ObjectMeta(name=one.device)
+            one = msgspec.structs.replace(one, pod=f"/{one.link}")
+            meta = ObjectMeta(name=one.link)
             self._strangers[one.pod] = Pod(metadata=meta, spec=PodSpec(node_name=self.compiler.node))
-        self._attached[one.device] = one
+        self._attached[one.link] = one
+        if one.port:
+            self._adopt(bridges=tuple(sorted({*self._facts.bridges, one.device})))
 
     def _pod(self, key: str) -> Pod | None:
         return self._sources.pods.objects.get(key) or self._strangers.get(key)

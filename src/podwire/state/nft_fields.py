@@ -59,6 +59,7 @@ FIELDS: dict[str, FieldType] = {
         FieldType("tcp flags", "payload", TRANSPORT_HEADER, 13, "tcp_flag", 6),
         FieldType("icmp type", "payload", TRANSPORT_HEADER, 0, "icmp_type", 1),
         FieldType("icmpv6 type", "payload", TRANSPORT_HEADER, 0, "icmpv6_type", 58),
+        FieldType("icmpv6 taddr", "payload", TRANSPORT_HEADER, 8, "ipv6_addr", 58),
         FieldType("arp saddr ip", "payload", NETWORK_HEADER, 14, "ipv4_addr", family="arp"),
         FieldType("meta protocol", "meta", 1, 0, "ether_type"),
         FieldType("meta mark", "meta", 3, 0, "mark"),
