@@ -6,7 +6,9 @@ import click
 
 from podwire.cli.lazy import LazyGroup
 
-COMMANDS: Mapping[str, tuple[str, str]] = {}
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "check": ("podwire.cli.policy_check:check", "Find what is probably not meant in policies."),
+}
 """Name of the command: where it is, and its line in the overview."""
 
 

@@ -13,23 +13,26 @@ Thing = tuple[Mapping[str, str], int]
 _ALIKE = 0.6
 
 
-def miss(selector: LabelSelector, things: Iterable[Thing], noun: str) -> str:
-    """Why none of the things is matched, in half a sentence; ``noun`` is what one of them is called."""
+def miss(selector: LabelSelector, things: Iterable[Thing], noun: str, where: str = "") -> str:
+    """Why none of the things is matched, in half a sentence; ``noun`` is what one of them is called.
+
+    ``where`` is said once, of all of them.
+    """
     each = [(dict(labels), number) for labels, number in things]
     terms = selector.requirements().requirements
     if not each:
-        return f"there is no {noun}"
+        return f"there is no {noun}{where}"
     best: tuple[int, str] | None = None
     for term in terms:
         near = [(labels, n) for labels, n in each if all(t.matches(labels) for t in terms if t is not term)]
         number = sum(n for _, n in near)
         if near and (best is None or number > best[0]):
             rest = ",".join(str(t) for t in terms if t is not term)
-            best = number, _of_term(term, near, each, noun) + (f" among those with {rest}" if rest else "")
+            best = number, (f"of those with {rest}, " if rest else "") + _of_term(term, near, each, (noun, where))
     if best is not None:
         return best[1]
     alone = (f"{term} {_number(term, each, noun)}" for term in terms)
-    return f"no {noun} has all of it: " + ", ".join(alone)
+    return f"no {noun}{where} has all of it: " + ", ".join(alone)
 
 
 def _number(term: Requirement, things: Sequence[Thing], noun: str) -> str:
@@ -37,21 +40,24 @@ def _number(term: Requirement, things: Sequence[Thing], noun: str) -> str:
     return f"matches {count(matched, noun)}" if matched else f"matches no {noun}"
 
 
-def _of_term(term: Requirement, near: Sequence[Thing], everything: Sequence[Thing], noun: str) -> str:
+def _of_term(term: Requirement, near: Sequence[Thing], everything: Sequence[Thing], called: tuple[str, str]) -> str:
     """What one term misses, among things that match all others."""
+    noun, where = called
+    none = f"no {noun}{where}"
     if term.operator in ("NotIn", "DoesNotExist"):
-        return f"no {noun} has {term}: all {sum(n for _, n in near)} differ"
+        values = "" if term.operator == "DoesNotExist" else f" with one of {', '.join(term.values)}"
+        return f"{none} is without a label {term.key}{values}"
     values: Counter[str] = Counter()
     for labels, number in near:
         if term.key in labels:
             values[labels[term.key]] += number
     if not values:
-        return f"no {noun} has a label {term.key}" + _other_key(term, near, everything, noun)
+        return f"{none} has a label {term.key}" + _other_key(term, near, everything, noun)
     alike = get_close_matches(term.values[0], list(values), 1, _ALIKE) if term.values else []
     if alike:
-        return f"no {noun} has {term}, {count(values[alike[0]], noun)} {_have(values[alike[0]])} {term.key}={alike[0]}"
+        return f"{none} has {term}, {count(values[alike[0]], noun)} {_have(values[alike[0]])} {term.key}={alike[0]}"
     listed = some(f"{value or '(empty)'} ({number})" for value, number in values.most_common())
-    return f"no {noun} has {term}; values of {term.key} there are {listed}"
+    return f"{none} has {term}; values of {term.key} there are {listed}"
 
 
 def _other_key(term: Requirement, near: Sequence[Thing], everything: Sequence[Thing], noun: str) -> str:

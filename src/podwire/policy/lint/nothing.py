@@ -75,11 +75,11 @@ def _reason(scene: Scene, selector: PodSelector) -> str:
     names = scene.namespaces_of(selector)
     if not names:
         return miss(selector.namespaces, _labels(scene), "namespace")
-    where = f"pod of namespace {some(names)}" if len(names) == 1 else "pod of these namespaces"
+    where = f" of namespace {some(names)}" if len(names) == 1 else " of these namespaces"
     things = [(group.labels, len(group.pods)) for name in names for group in scene.groups.get(name, ())]
     if not things:
         return f"namespace {some(names)} has no pods"
-    return miss(selector.pods, things, "pod") if len(scene.groups) == 1 else miss(selector.pods, things, where)
+    return miss(selector.pods, things, "pod", where)
 
 
 def _labels(scene: Scene) -> list[Thing]:

@@ -1,0 +1,136 @@
+"""The objects that policies are judged by, all of them: from files, or from a cluster's API."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from podwire.errors import ApiError, ClusterError, NotFound
+from podwire.kube.client import Client
+from podwire.kube.config import load
+from podwire.kube.resources import (
+    CLUSTERNETWORKPOLICIES,
+    NAMESPACES,
+    NETWORKPOLICIES,
+    NODES,
+    PODS,
+    SERVICECIDRS,
+    SERVICES,
+    Resource,
+)
+from podwire.local import credentials, places
+from podwire.model.meta import Fact, Object, key_of
+from podwire.policy.lint.scene import Around
+from podwire.policy.world import World
+from podwire.runtime.clock import SystemClock
+
+T = TypeVar("T")
+
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""Where kubectl keeps what was written."""
+
+
+class Gathered(NamedTuple):
+    """A cluster as policies see it, and where its objects stand."""
+
+    world: World
+    around: Around
+    line: Callable[[str, str, str], str]
+    """``file:line`` of a field, by kind, key and path; empty for what is in no file."""
+    notes: tuple[str, ...]
+
+
+def of_files(paths: tuple[str, ...]) -> Gathered:
+    """The cluster that files and folders describe.
+
+    Raises: ConfigError naming file, line and field of what is wrong.
+    """
+    from podwire.local.described import describe
+
+    found = describe(paths)
+    given = {key for kind, key in found.manifests if kind == "Pod"}
+    real = all(
+        key_of(pod.metadata) in given
+        and found.manifests["Pod", key_of(pod.metadata)].body.get("status", {}).get("podIP")
+        for pod in found.world.pods
+    )
+    around = Around(
+        services=found.services,
+        service_cidrs=found.service_cidrs,
+        pod_cidrs=found.cluster_cidrs,
+        whole=False,
+        made_up=not real,
+        written={f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()},
+    )
+    return Gathered(found.world, around, found.line, found.notes)
+
+
+def of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Gathered:
+    """A cluster that runs: a local one by its name, or that of a kubeconfig.
+
+    Raises: ClusterError, ApiError, ConfigError.
+    """
+    chosen = kubeconfig or os.environ.get("KUBECONFIG", "").split(":")[0]
+    if named or not chosen:
+        chosen = str(credentials.kubeconfig_path(places.existing(name), "admin"))
+    return asyncio.run(_ask(chosen))
+
+
+async def _ask(kubeconfig: str) -> Gathered:
+    client = Client(load(kubeconfig, os.environ), SystemClock())
+    try:
+        return await gather(client)
+    except ApiError as failure:
+        raise ClusterError(f"the objects of this cluster cannot be read: {failure}") from failure
+    finally:
+        await client.close()
+
+
+async def gather(client: Client) -> Gathered:
+    """All objects that matter.
+
+    Raises: ApiError.
+    """
+    world = World(
+        pods=(await client.list(PODS)).items,
+        namespaces=tuple(Object(metadata=each.metadata) for each in (await client.list(NAMESPACES)).items),
+        nodes=(await client.list(NODES)).items,
+        policies=(await client.list(NETWORKPOLICIES)).items,
+        cluster_policies=await _if_any(client, CLUSTERNETWORKPOLICIES),
+    )
+    cidrs = await _if_any(client, SERVICECIDRS)
+    around = Around(
+        services=(await client.list(SERVICES)).items,
+        service_cidrs=tuple(cidr for one in cidrs for cidr in one.get("spec", {}).get("cidrs", ())),
+        pod_cidrs=tuple(c for node in world.nodes for c in (node.spec.pod_cidrs or (node.spec.pod_cidr,)) if c),
+        written={name: body for policy in world.policies for name, body in _written("NetworkPolicy", policy)},
+    )
+    return Gathered(world, around, lambda _kind, _key, _field: "", ())
+
+
+async def _if_any(client: Client, resource: Resource[T]) -> tuple[T, ...]:
+    """Objects of a kind that the API may not have."""
+    try:
+        return tuple((await client.list(resource)).items)
+    except NotFound:
+        return ()
+
+
+def _written(kind: str, policy: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """What kubectl was given, if it was kubectl and it is still so."""
+    text = policy.metadata.annotations.get(_APPLIED, "")
+    if not text:
+        return []
+    try:
+        body = msgspec.json.decode(text, type=dict[str, Any])
+        read: Fact = msgspec.convert(body, type(policy))
+    except msgspec.MsgspecError:
+        return []
+    same = all(_rules(read, section) == _rules(policy, section) for section in ("ingress", "egress"))
+    return [(f"{kind} {key_of(policy.metadata)}", body)] if same else []
+
+
+def _rules(policy: Any, section: str) -> int:
+    return len(getattr(policy.spec, section))

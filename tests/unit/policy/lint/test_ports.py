@@ -1,0 +1,70 @@
+"""Ports that no pod has so."""
+
+import pytest
+from tests.unit.policy.lint.scenes import ids, policy, said
+
+from podwire.policy.lint.ports import check
+
+
+@pytest.mark.parametrize(
+    ("app", "ports", "kind", "text"),
+    [
+        (
+            "web",
+            "{port: htttp}",
+            "port-name-unknown",
+            "pod shop/web has no port named htttp: nothing matches; there is http",
+        ),
+        ("web", "{port: admin}", "port-name-unknown", "names of ports there are http"),
+        ("web", "{port: http, protocol: UDP}", "port-name-protocol", "http is a port of TCP there, not of UDP"),
+        ("web", "{port: 80}", "service-port", "80 is the port of Service shop/web, which leads to port 8080"),
+        ("db", "{port: 5432, protocol: UDP}", "port-protocol", "pods declare 5432 as TCP, not as UDP"),
+    ],
+)
+def test_ingress(app: str, ports: str, kind: str, text: str) -> None:
+    spec = f"podSelector: {{matchLabels: {{app: {app}}}}}, ingress: [{{ports: [{ports}]}}]"
+    found = said(check, policy("shop/p", spec))
+    assert [each[:2] for each in found] == [(kind, "spec.ingress[0].ports[0]")]
+    assert text in found[0][2]
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [
+        "{port: http}",
+        "{port: 8080}",
+        "{port: 9999}",
+        "{port: 80}, {port: 8080}",
+        "{port: 80, endPort: 90}",
+        "{port: 8080, protocol: UDP}, {port: http}, {port: 8080}",
+    ],
+)
+def test_nothing_is_wrong(ports: str) -> None:
+    spec = f"podSelector: {{matchLabels: {{app: web}}}}, ingress: [{{ports: [{ports}]}}]"
+    assert ids(check, policy("shop/p", spec)) == []
+
+
+def test_a_name_that_some_pods_have() -> None:
+    found = said(check, policy("shop/p", "podSelector: {}, ingress: [{ports: [{port: sql}]}]"))
+    assert [each[0] for each in found] == ["port-name-partly"]
+    assert "shop/web" in found[0][2]
+
+
+def test_egress_is_about_the_ports_of_the_peers() -> None:
+    to_web = "to: [{podSelector: {matchLabels: {app: web}}}]"
+    spec = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress], egress: [{%s}]"
+    assert ids(check, policy("shop/p", spec % f"{to_web}, ports: [{{port: 80}}]")) == [
+        ("service-port", "spec.egress[0].ports[0]")
+    ]
+    assert ids(check, policy("shop/p", spec % f"{to_web}, ports: [{{port: sql}}]")) == [
+        ("port-name-unknown", "spec.egress[0].ports[0]")
+    ]
+    assert ids(check, policy("shop/p", spec % "ports: [{port: 80}]")) == [], "80 may be anybody's"
+    outside = "to: [{podSelector: {matchLabels: {app: web}}}, {ipBlock: {cidr: 192.0.2.0/24}}], ports: [{port: 80}]"
+    assert ids(check, policy("shop/p", spec % outside)) == []
+
+
+def test_a_range_of_a_cluster_policy_that_ends_before_it_begins() -> None:
+    ports = "protocols: [{tcp: {destinationPort: {range: {start: 90, end: 80}}}}]"
+    spec = f"ingress: [{{action: Deny, from: [{{namespaces: {{}}}}], {ports}}}]"
+    assert ids(check, policy("p", spec)) == [("end-before-port", "spec.ingress[0].protocols[0].tcp")]
