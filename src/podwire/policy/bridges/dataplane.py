@@ -1,0 +1,208 @@
+"""A policy data plane for nodes whose pods may be ports of bridges: another one, and beside it the bridges' table.
+
+1. Nothing is written about bridges where no pod is a port of one. 2. Whether packets between ports are seen
+(``br_netfilter``) is looked at with every change, and when :meth:`OnBridges.look` is called; pods that policies select
+are shut off from the other ports while they are not, and it is said by name. 3. With ``show`` what is missing is turned
+on, for the bridges of pods alone. 4. Where the kernel has no tables for bridges, addresses are not checked port by
+port, which is said; pods that would have to be shut off make the change fail.
+"""
+
+import select
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel import bridges
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.nft import Nft
+from podwire.kernel.nft_socket import NftMonitor
+from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.runner import Attached
+from podwire.state.nft import Table
+from podwire.state.nft_diff import Transaction, removal
+
+FEATURE = "nftables tables of the family bridge"
+
+
+class OnBridges:
+    """``plane`` enforces policies; this one keeps pods of one bridge apart in one network namespace."""
+
+    def __init__(self, plane: PolicyDataPlane, netns: Path | str | None = None) -> None:
+        self._plane = plane
+        self._nft = Nft(netns)
+        self._monitor = NftMonitor(netns, (self._nft.port,))
+        self._netlink = Netlink(netns)
+        self._both = select.epoll()
+        for each in (plane, self._monitor):
+            self._both.register(each.fileno(), select.EPOLLIN)
+        self._compiler: Compiler | None = None
+        self._held: tuple[Port, ...] | None = None
+        self._missing: Unsupported | None = None
+        self._failure = ""
+        self.attached: Callable[[], Iterable[Attached]] = tuple
+        """The pods that are there."""
+        self.show = False
+        """Whether to turn on what is missing."""
+        self.unseen: dict[str, dict[str, str]] = {}
+        """By bridge and family: why packets between its ports are not seen; empty: they are."""
+
+    @property
+    def name(self) -> str:
+        """That of the data plane for everything else."""
+        return self._plane.name
+
+    @property
+    def problem(self) -> str:
+        """What is not as it should be, by name; empty when all is well."""
+        texts = []
+        for bridge, missing in sorted(self.unseen.items()):
+            if missing:
+                words = " and ".join(dict.fromkeys(missing.values()))
+                texts.append(f"{bridge}: {words}; pods that policies select are shut off from its other pods")
+        if self.unseen and self._missing is not None:
+            texts.append(f"{', '.join(sorted(self.unseen))}: the kernel has no {FEATURE}; senders are not checked")
+        if self._failure and texts:
+            texts.append(self._failure)
+        return "; ".join(texts)
+
+    def look(self) -> bool:
+        """Whether packets between ports are seen otherwise than before, or not as they should be.
+
+        Raises: KernelError.
+        """
+        return self._look(self.unseen) != self.unseen
+
+    def _look(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        found = {}
+        for bridge in names:
+            try:
+                found[bridge] = bridges.unseen(self._netlink, bridge)
+            except KernelError:
+                continue
+        return found
+
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Sequence[object]:
+        """Makes the kernel hold exactly what the compiler says, and the bridges' table.
+
+        Raises: KernelError.
+        """
+        self._held = None
+        return self._after(self._hold(compiler), self._plane.load(compiler, devices, facts))
+
+    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> Sequence[object]:
+        """Takes over a change.
+
+        Raises: KernelError.
+        """
+        return self._after(self._hold(compiler), self._plane.update(compiler, devices, delta))
+
+    def heal(self) -> Sequence[object]:
+        """Puts right what somebody else changed.
+
+        Raises: KernelError.
+        """
+        self._held = None
+        own = self._hold(self._compiler) if self._compiler is not None else ()
+        return self._after(own, self._plane.heal())
+
+    def _after(self, own: Sequence[object], done: Sequence[object]) -> Sequence[object]:
+        """What both have done.
+
+        Raises: Unsupported when pods cannot be shut off that have to be; everything else is done.
+        """
+        shut = [port.name for port in self._held or () if port.shut]
+        if self._missing is not None and shut:
+            detail = f"policies select pods of a bridge and are not enforced there: {self.problem}"
+            raise Unsupported(FEATURE, self._missing.minimum, detail)
+        return (*own, *done)
+
+    def _hold(self, compiler: Compiler) -> Sequence[Transaction]:
+        self._compiler = compiler
+        pods = [one for one in self.attached() if one.port]
+        self.unseen = self._look({one.device for one in pods})
+        if self.show and any(self.unseen.values()):
+            self._show()
+        ports = tuple(sorted((self._port(one, compiler) for one in pods), key=lambda port: port.name))
+        if ports == self._held:
+            return ()
+        transaction = self._apply(table(ports))
+        self._held = ports
+        return (transaction,) if transaction else ()
+
+    def _port(self, one: Attached, compiler: Compiler) -> Port:
+        pod = compiler.pods.get(one.pod)
+        selected = pod is not None and (pod.ingress is not None or pod.egress is not None)
+        shut = frozenset(self.unseen.get(one.device, ())) if selected else frozenset[str]()
+        return Port(name=one.port, addresses=one.addresses, shut=shut)
+
+    def _show(self) -> None:
+        """Turns on what is missing; what cannot be is said with the problem."""
+        self._failure = ""
+        try:
+            if any(bridges.MODULE in why for missing in self.unseen.values() for why in missing.values()):
+                bridges.load_module()
+            for bridge, missing in self.unseen.items():
+                if missing:
+                    bridges.show(self._netlink, bridge)
+        except KernelError as failure:
+            self._failure = failure.detail or str(failure)
+        self.unseen = self._look(self.unseen)
+
+    def _apply(self, want: Table | None) -> Transaction | None:
+        try:
+            if want is not None:
+                transaction = self._nft.apply(want)
+            elif (FAMILY, TABLE) in self._nft.tables():
+                transaction = removal(FAMILY, TABLE)
+                self._nft.commit(transaction)
+            else:
+                return None
+        except Unsupported as missing:
+            self._missing = missing
+            return None
+        self._missing = None
+        return transaction
+
+    def fileno(self) -> int:
+        """Readable when :meth:`disturbed` should be asked."""
+        return self._both.fileno()
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed what this data plane holds."""
+        changed = self._monitor.changed()
+        own = ("", "") in changed or (FAMILY, TABLE) in changed
+        return self._plane.disturbed() or own
+
+    def desired(self) -> tuple[Table, ...]:
+        """What the kernel should hold."""
+        own = table(self._held or ()) if self._missing is None else None
+        return (*self._plane.desired(), *((own.canonical(),) if own is not None else ()))
+
+    def remove(self) -> None:
+        """Takes all of it out of the kernel.
+
+        Raises: KernelError.
+        """
+        self._plane.remove()
+        self._nft.delete(FAMILY, TABLE)
+        self._held = None
+
+    def close(self) -> None:
+        """Lets go of the kernel; what is in force stays."""
+        self._both.close()
+        self._plane.close()
+        for each in (self._nft, self._monitor, self._netlink):
+            each.close()
+
+
+def clear(netns: Path | str | None = None) -> bool:
+    """Takes away what an earlier run left; whether there was anything.
+
+    Raises: KernelError.
+    """
+    with Nft(netns) as nft:
+        there = (FAMILY, TABLE) in nft.tables()
+        nft.delete(FAMILY, TABLE)
+    return there
