@@ -1,102 +1,16 @@
-"""The rules of one mode in a network namespace: who else changes them, what was left of them, and their removal.
+"""The rules of one mode in a network namespace: what was left of them, and their removal."""
 
-Rules of the nft kind tell of changes at once; legacy ones change in silence, so ``changed`` says yes every 30 s.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
-from podwire.kernel.iptables import Iptables, Kind, Programs, Ticker, find, legacy_tables, nft_tables
-from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.kernel.iptables import Iptables, Kind, Programs, find, legacy_tables, nft_tables
 from podwire.proxy.xtables.ownership import MARKS, Ownership
-from podwire.proxy.xtables.restore import Saved, count_tables, own_part, removal
 from podwire.state.iptables import Ruleset, parse_save
+from podwire.state.iptables_diff import Saved, count_tables, own_part, removal
 
 FAMILIES = ("ip", "ip6")
-_POLL_S = 30.0  # as kube-proxy's syncPeriod
 
 Place = Path | str | None
-
-
-class Watch(Protocol):
-    """Tells when somebody else may have changed rules."""
-
-    def fileno(self) -> int:
-        """Readable when :meth:`changed` should be asked."""
-        ...
-
-    def changed(self) -> bool:
-        """Whether somebody else may have changed a table since the last call."""
-        ...
-
-    def started(self, process: int) -> None:
-        """A program of ours that writes rules has started."""
-        ...
-
-    def unheard(self, write: Callable[[], int]) -> None:
-        """Does a large write that returns how many tables it changed, while nothing is told."""
-        ...
-
-    def close(self) -> None:
-        """Ends it."""
-        ...
-
-
-class _NftWatch:
-    """Notifications of nf_tables, without those of our own calls."""
-
-    def __init__(self, place: Place, tables: frozenset[str]) -> None:
-        self._nft = Nft(place)
-        self._monitor = NftMonitor(place)
-        self._tables = tables
-        self._unheard = False
-        self.started = self._monitor.leave_out
-        self.fileno = self._monitor.fileno
-
-    def changed(self) -> bool:
-        found = self._monitor.changed()
-        unheard, self._unheard = self._unheard, False
-        return unheard or any(f in ("", *FAMILIES) and (not t or t in self._tables) for f, t in found)
-
-    def unheard(self, write: Callable[[], int]) -> None:
-        self._monitor.pause()
-        before = self._nft.generation()
-        count = -1
-        try:
-            count = write()
-        finally:
-            self._monitor.resume()
-            self._unheard = self._nft.generation() != before + count
-
-    def close(self) -> None:
-        self._monitor.close()
-        self._nft.close()
-
-
-class _Poll:
-    """Legacy rules change in silence."""
-
-    def __init__(self) -> None:
-        self._ticker = Ticker(_POLL_S)
-        self.fileno = self._ticker.fileno
-        self.changed = self._ticker.ticked
-        self.close = self._ticker.close
-
-    def started(self, process: int) -> None:
-        """Of no interest here."""
-
-    def unheard(self, write: Callable[[], int]) -> None:
-        write()
-
-
-def watch(programs: Programs, owner: Ownership, place: Place) -> Watch:
-    """What tells of changes of that kind's rules.
-
-    Raises: KernelError.
-    """
-    return _NftWatch(place, frozenset(owner.tables)) if programs.kind == "nft" else _Poll()
 
 
 def read(tool: Iptables) -> Saved:

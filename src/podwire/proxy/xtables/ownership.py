@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from podwire.state.iptables import Rules
-
-ChainKey = tuple[str, str]
-"""Table and chain."""
+from podwire.state.iptables_diff import ChainKey
 
 IPTABLES_MARK = "PODWIRE-PROXY"
 IPVS_MARK = "PODWIRE-IPVS"
@@ -47,6 +45,8 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True):
     """Beginnings of the names of chains of single Services, in ``nat``."""
     free: frozenset[ChainKey] = frozenset()
     """Chains whose rules exclude each other, so that their order says nothing."""
+    first: bool = False
+    """Jumps stand where they were put; rules of others may come before them."""
     is_tail: Callable[[str], bool] = lambda rule: False
     """Whether a rule of such a chain must stand behind the others."""
 

@@ -1,8 +1,8 @@
 """Whose chains are whose, and what follows of it for texts."""
 
 from podwire.proxy.xtables.ownership import IPTABLES_MARK, IPVS_MARK, Ownership, comment, host
-from podwire.proxy.xtables.restore import count_tables, document, own_part, removal, repair, target_of
 from podwire.state.iptables import Ruleset
+from podwire.state.iptables_diff import count_tables, document, own_part, removal, repair, target_of
 
 MINE = Ownership(
     mark=IPVS_MARK,

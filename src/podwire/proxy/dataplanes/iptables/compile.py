@@ -26,8 +26,9 @@ from podwire.proxy.dataplanes.iptables.layout import (
 from podwire.proxy.dataplanes.iptables.names import PortChains
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.servicemap import Endpoint, ServicePort, of_family
-from podwire.proxy.xtables.ownership import ChainKey, comment, host
+from podwire.proxy.xtables.ownership import comment, host
 from podwire.state.iptables import Rules
+from podwire.state.iptables_diff import ChainKey
 
 _SCALE = 0x80000000  # linux/netfilter/xt_statistic.h: probabilities are 31 bits
 

@@ -15,8 +15,8 @@ from podwire.proxy.dataplanes.iptables.layout import SHARED, Layout
 from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, Delta
 from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ServicePort
-from podwire.proxy.xtables.ownership import ChainKey
 from podwire.state.iptables import TABLES, Rules, Ruleset
+from podwire.state.iptables_diff import ChainKey
 
 _FEW = 8
 """Deletions in one shared chain up to which single rules are taken out."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from podwire.errors import KernelError
 from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import Iptables, Programs, choose
+from podwire.kernel.iptables_watch import watch
 from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.dataplanes.iptables.contents import Contents
@@ -26,8 +27,8 @@ from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, repair_in_parts
 from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.proxy.xtables import kernel as xtables
-from podwire.proxy.xtables.restore import Saved, count_rules, count_tables, repair
 from podwire.state.iptables import Ruleset
+from podwire.state.iptables_diff import Saved, count_rules, count_tables, repair
 
 FAMILIES = ("ip", "ip6")
 COUNTERS = (INVALID_DROPPED, LOCALHOST_ACCEPTED)
@@ -55,7 +56,7 @@ class IptablesDataPlane:
         self.programs = programs or xtables.held_by(place, OWNERSHIP) or choose(place)
         self._place = place
         self._facts = facts
-        self._watch = xtables.watch(self.programs, OWNERSHIP, place)
+        self._watch = watch(self.programs, OWNERSHIP.tables, place)
         self._rules = {family: _Rules(family, self.programs, place) for family in FAMILIES}
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._missing: set[str] = set()

@@ -19,8 +19,9 @@ from podwire.proxy.dataplane import INVALID_DROPPED
 from podwire.proxy.dataplanes.iptables.names import MARK
 from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, of_family
-from podwire.proxy.xtables.ownership import ChainKey, comment, host
+from podwire.proxy.xtables.ownership import comment, host
 from podwire.state.iptables import Rules
+from podwire.state.iptables_diff import ChainKey
 
 SERVICES = ("nat", "KUBE-SERVICES")
 NODE_PORTS = ("nat", "KUBE-NODEPORTS")

@@ -11,9 +11,9 @@ import msgspec
 
 from podwire.proxy.dataplanes.iptables.layout import SHARED
 from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK, MARK, OWN_PREFIXES
-from podwire.proxy.xtables.ownership import ChainKey, Ownership
-from podwire.proxy.xtables.restore import Saved, chains_text, document, repair
+from podwire.proxy.xtables.ownership import Ownership
 from podwire.state.iptables import Rules, Ruleset
+from podwire.state.iptables_diff import ChainKey, Saved, chains_text, document, repair
 
 OWNERSHIP = Ownership(
     mark=MARK,

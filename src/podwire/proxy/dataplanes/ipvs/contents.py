@@ -14,9 +14,9 @@ from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
 from podwire.proxy.dataplanes.ipvs.names import OWNERSHIP, SETS, declare, set_name
 from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ServicePort
-from podwire.proxy.xtables.ownership import ChainKey
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Rules, Ruleset
+from podwire.state.iptables_diff import ChainKey
 from podwire.state.ipvs import Key, VirtualServer
 
 

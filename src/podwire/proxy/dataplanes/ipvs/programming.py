@@ -17,6 +17,7 @@ from podwire.kernel import netns, network
 from podwire.kernel.conntrack import Conntrack, Flow
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Iptables, Programs, choose
+from podwire.kernel.iptables_watch import watch
 from podwire.kernel.ipvs import Ipvs, Timeouts
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.network import Report
@@ -28,10 +29,10 @@ from podwire.proxy.dataplanes.ipvs.compile import OWN, flags_of
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP, SETS, set_name
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.xtables import kernel as xtables
-from podwire.proxy.xtables.restore import count_rules, count_tables, repair
 from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Delete, Operation, Swap, diff
 from podwire.state.iptables import Ruleset
+from podwire.state.iptables_diff import count_rules, count_tables, repair
 from podwire.state.ipvs import Key, VirtualServer
 from podwire.state.ipvs_changes import Step
 from podwire.state.network import Address, Link, NetworkState, Sysctl
@@ -94,7 +95,7 @@ class Programming:
         self._place = place
         self.ipvs = Ipvs(place)
         self.programs = programs or xtables.held_by(place, OWNERSHIP) or choose(place)
-        self.watch = xtables.watch(self.programs, OWNERSHIP, place)
+        self.watch = watch(self.programs, OWNERSHIP.tables, place)
         self.families = FAMILIES if _IP6.exists() else FAMILIES[:1]
         self.sets = IpSets(place)
         self._netlink = Netlink(place)

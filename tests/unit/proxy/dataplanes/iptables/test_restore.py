@@ -5,8 +5,8 @@ from tests.unit.proxy.dataplanes.iptables.test_compile import FACTS, SEP_ONE, SV
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import SERVICES, Layout
 from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, PART, repair_in_parts
-from podwire.proxy.xtables.restore import Saved, count_tables, removal, repair
 from podwire.state.iptables import parse_save
+from podwire.state.iptables_diff import Saved, count_tables, removal, repair
 
 
 def contents(*names: str) -> Contents:

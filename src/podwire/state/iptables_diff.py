@@ -1,16 +1,46 @@
-"""What makes a kernel hold a mode's rules, as text for ``iptables-restore --noflush`` (pure).
+"""What makes a kernel hold somebody's share of iptables, as text for ``iptables-restore --noflush``.
 
 That program changes a table at once or not at all, but one table after the other. Chains that the text does not name
 stay as they are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-from podwire.proxy.xtables.ownership import Ownership
 from podwire.state.iptables import Rules, Ruleset
 
 Saved = Mapping[str, Mapping[str, Sequence[str]]]
 """Rules by chain by table, as ``state.iptables.parse_save`` gives them."""
+
+
+ChainKey = tuple[str, str]
+"""Table and chain."""
+
+
+class Owner(Protocol):
+    """Whose chains and jumps it is about."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """In the order in which a whole load writes them."""
+        ...
+
+    @property
+    def first(self) -> bool:
+        """Whether jumps stand before all rules of others; else it is enough that they are there."""
+        ...
+
+    def ours(self, table: str, chain: str) -> bool:
+        """Whether a chain is the owner's."""
+        ...
+
+    def canonical(self, key: ChainKey, rules: Sequence[str]) -> Rules:
+        """Rules of a chain in an order that does not tell how they came there."""
+        ...
+
+    def equal(self, key: ChainKey, one: Sequence[str], other: Sequence[str]) -> bool:
+        """Whether two lists of rules do the same."""
+        ...
 
 
 def chains_text(chains: Mapping[str, Iterable[str]]) -> Iterator[str]:
@@ -47,18 +77,18 @@ def count_rules(text: str) -> dict[str, int]:
     return found
 
 
-def repair(saved: Saved, wanted: Iterable[Ruleset], owner: Ownership) -> str:
-    """The text that makes the kernel hold what is wanted and nothing else of the mode; empty when it does."""
+def repair(saved: Saved, wanted: Iterable[Ruleset], owner: Owner) -> str:
+    """The text that makes the kernel hold what is wanted and nothing else of the owner's; empty when it does."""
     by_table = {each.table: each for each in wanted}
     return document((table, _repair_table(saved.get(table, {}), by_table[table], owner)) for table in owner.tables)
 
 
-def removal(saved: Saved, owner: Ownership) -> str:
-    """The text that takes away all that is the mode's."""
+def removal(saved: Saved, owner: Owner) -> str:
+    """The text that takes away all that is the owner's."""
     return repair(saved, (Ruleset(family="", table=table) for table in owner.tables), owner)
 
 
-def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Ownership) -> Iterator[str]:
+def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Owner) -> Iterator[str]:
     write: dict[str, Rules] = {}
     for chain, rules in wanted.chains.items():
         have = saved.get(chain)
@@ -67,9 +97,18 @@ def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Ow
     gone: dict[str, Rules] = {c: () for c in saved if owner.ours(wanted.table, c) and c not in wanted.chains}
     yield from chains_text({**write, **gone})
     yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, wanted, owner))
-    missing = [(chain, rule) for chain, rule in wanted.jumps if rule not in saved.get(chain, ())]
+    jumps = tuple(wanted.jumps)
+    late = [(chain, rule) for chain, rule in jumps if owner.first and _is_late(chain, rule, saved, jumps)]
+    yield from (f"-D {chain} {rule}" for chain, rule in late)
+    missing = [(chain, rule) for chain, rule in jumps if rule not in saved.get(chain, ()) or (chain, rule) in late]
     yield from (f"-I {chain} {rule}" for chain, rule in reversed(missing))
     yield from (f"-X {chain}" for chain in gone)
+
+
+def _is_late(chain: str, rule: str, saved: Mapping[str, Sequence[str]], jumps: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a jump is there, behind a rule that is not one of the owner's jumps."""
+    have = list(saved.get(chain, ()))
+    return rule in have and any((chain, each) not in jumps for each in have[: have.index(rule)])
 
 
 def target_of(rule: str) -> str:
@@ -77,7 +116,7 @@ def target_of(rule: str) -> str:
     return rule.rpartition(" -j ")[2].partition(" ")[0] if " -j " in rule else rule.removeprefix("-j ")
 
 
-def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Ownership) -> Iterator[tuple[str, str]]:
+def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Owner) -> Iterator[tuple[str, str]]:
     """Rules of others' chains that lead into ours, and should not."""
     keep = set(wanted.jumps)
     for chain, rules in saved.items():
@@ -90,8 +129,8 @@ def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: O
             seen.add(rule)
 
 
-def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], owner: Ownership) -> Ruleset:
-    """What of a table is the mode's; chains in which the order is free come in canonical order."""
+def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], owner: Owner) -> Ruleset:
+    """What of a table is the owner's; chains in which the order is free come in canonical order."""
     own = {chain: owner.canonical((table, chain), rules) for chain, rules in chains.items() if owner.ours(table, chain)}
     jumps = tuple(
         (chain, rule)
