@@ -142,6 +142,11 @@ class Enforcement:
         self._adopt(encapsulation_ports=ports, keep=settings.established == "keep", log=settings.log)
         self._mark("settings")
 
+    def look_again(self) -> None:
+        """Has everything loaded anew: something that rules depend on has changed in the kernel."""
+        self._full = True
+        self._mark("kernel")
+
     def _adopt(self, **facts: object) -> None:
         """Takes over facts of the node; everything is loaded anew when they are others."""
         changed = msgspec.structs.replace(self._facts, **facts)
