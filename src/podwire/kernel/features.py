@@ -39,7 +39,8 @@ from podwire.kernel.uapi import (
     RTM_NEWLINK,
 )
 from podwire.state.nft import Chain
-from podwire.state.nft_diff import AddChain, AddTable, Transaction
+from podwire.state.nft_diff import AddChain, AddRule, AddTable, Transaction
+from podwire.state.nft_rules import Log, Rule
 
 Verdict = Literal["yes", "no", "unknown"]
 
@@ -124,6 +125,19 @@ def _nftables() -> None:
         os.close(descriptor)
 
 
+def _nflog() -> None:
+    """A rule may log to a group where both nft_log and nfnetlink_log are there."""
+    rule = AddRule("probe", Rule((Log(prefix="probe", group=1),)))
+    descriptor = netns.create_anonymous()
+    try:
+        with Nft(descriptor) as scratch:
+            scratch.commit(Transaction("ip", "probe", (AddTable(), AddChain(Chain(name="probe")), rule)))
+    except KernelNotFound as failure:
+        raise Unsupported("nflog", detail=failure.detail) from failure
+    finally:
+        os.close(descriptor)
+
+
 def _dump(subsystem: int, message: int) -> Callable[[], None]:
     def probe() -> None:
         with Netlink(None, NETLINK_NETFILTER) as scratch:
@@ -190,6 +204,7 @@ FEATURES: dict[str, Feature] = {
     "ipv6": Feature("2.2", _file("/proc/sys/net/ipv6", "ipv6")),
     "br_netfilter": Feature("2.6", _file("/proc/sys/net/bridge/bridge-nf-call-iptables", "br_netfilter")),
     "nftables": Feature("3.13", _nftables),
+    "nflog": Feature("3.14", _nflog),
     "conntrack": Feature("2.6.18", _dump(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET)),
     "ip_vs": Feature("2.6.28", _generic("IPVS")),
     "bpf": Feature("3.18", _bpf),

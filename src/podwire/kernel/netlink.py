@@ -198,6 +198,18 @@ class Netlink:
                 failure = _failure(payload, flags, message)
                 raise failure or refusal(message.operation, str(message.subject), errno.ENODATA)
 
+    def unasked(self) -> bytes | None:
+        """A datagram that came without a request, empty where the kernel had no room for some; None: there is none.
+
+        Raises: KernelError when the socket fails.
+        """
+        try:
+            return self._socket.recv(_RECEIVE, socket.MSG_DONTWAIT)
+        except OSError as failure:
+            if failure.errno in (errno.EAGAIN, errno.ENOBUFS):
+                return None if failure.errno == errno.EAGAIN else b""
+            raise refusal("read", "netlink messages", failure.errno or 0) from failure
+
     def delete_link(self, name: str) -> None:
         """Deletes one device by name; takes 16-22 ms (RCU grace periods). Many go together: ``network.GRAVE``.
 
