@@ -235,6 +235,8 @@ class EnforcedSaid(Said, frozen=True, kw_only=True):
     """The policy data plane."""
     state: Literal["held", "planned"]
     outcome: Literal["allowed", "dropped"]
+    drifted: bool = False
+    """Whether the rules in force are not those that should be, and it comes out otherwise."""
     steps: tuple[Step, ...] = ()
     drift: tuple[Drift, ...] = ()
 

@@ -1,1 +1,1 @@
-"""Why policies let a connection through or drop it: ``explain.said(world, connection)``, or ``explain.line`` as text."""
+"""Why policies let a connection through or drop it: ``explain.said(world, connection)``; ``explain.line``: as text."""

@@ -70,8 +70,8 @@ class NftablesPolicy:
         for family in FAMILIES:
             if family in self._missing:
                 continue
-            contents = Contents(self._layout(family))
-            _follow(contents, compiler, everything, devices)
+            contents = Contents(layout_of(self._facts, family))
+            follow(contents, compiler, everything, devices)
             contents.commit()
             have = self._nft.read(family, TABLE)
             transaction = diff(have, contents.table())
@@ -87,22 +87,6 @@ class NftablesPolicy:
         self._lost = False
         return tuple(committed)
 
-    def _layout(self, family: str) -> Layout:
-        def own(texts: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(text for text in texts if (":" in text) == (family == "ip6"))
-
-        facts = self._facts
-        return Layout(
-            family=family,
-            pod_ranges=own(facts.pod_ranges),
-            node_addresses=own(facts.addresses),
-            log=facts.log,
-            cluster_ranges=own(facts.cluster_ranges),
-            encapsulation_ports=facts.encapsulation_ports,
-            keep=facts.keep,
-            bridges=facts.bridges,
-        )
-
     def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Transaction, ...]:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
 
@@ -113,7 +97,7 @@ class NftablesPolicy:
         committed = []
         try:
             for contents in self._contents.values():
-                _follow(contents, compiler, delta, devices)
+                follow(contents, compiler, delta, devices)
                 committed.append(contents.commit())
                 self._commit(committed[-1])
         except KernelError:
@@ -172,7 +156,26 @@ class NftablesPolicy:
         self._lost = True
 
 
-def _follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
+def layout_of(facts: Facts, family: str) -> Layout:
+    """What is laid out for a node in one family."""
+
+    def own(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(text for text in texts if (":" in text) == (family == "ip6"))
+
+    return Layout(
+        family=family,
+        pod_ranges=own(facts.pod_ranges),
+        node_addresses=own(facts.addresses),
+        log=facts.log,
+        cluster_ranges=own(facts.cluster_ranges),
+        encapsulation_ports=facts.encapsulation_ports,
+        keep=facts.keep,
+        bridges=facts.bridges,
+    )
+
+
+def follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
+    """Brings contents up to what a compiler says."""
     contents.follow(compiler.profiles, delta)
     for pod, profiles in delta.pods.items():
         device = devices.get(pod, "")

@@ -1,0 +1,42 @@
+"""How a packet is followed through what a policy data plane puts into a kernel: the seam of ``podwire why``.
+
+Each data plane has a module with two functions, named in :data:`MODULES`: ``planned`` makes what a compiler's profiles
+mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.policy.why.enforced.Tracer`.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from podwire.policy.compile import Compiler
+from podwire.policy.dataplane import Facts
+from podwire.policy.why.enforced import Tracer
+from podwire.trace.packet import Machine
+
+MODULES: Mapping[str, str] = {"nftables": "podwire.policy.dataplanes.nftables.tracing"}
+
+
+class Tracing(Protocol):
+    """What a module of :data:`MODULES` has."""
+
+    def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
+        """What the data plane would program; ``devices`` has that of each pod of the node. Pure."""
+        ...
+
+    def held(self, netns: Path | str | None, machine: Machine) -> Tracer | None:
+        """What the kernel of a network namespace holds of the data plane (None: that of this thread).
+
+        None: nothing at all.
+
+        Raises: KernelError, and ProtocolError for a rule that cannot be read.
+        """
+        ...
+
+
+def open_tracing(mode: str) -> Tracing | None:
+    """The functions of a data plane; None for one that cannot be traced."""
+    if mode not in MODULES:
+        return None
+    module: Tracing = importlib.import_module(MODULES[mode])
+    return module
