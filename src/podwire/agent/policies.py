@@ -25,6 +25,7 @@ from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.policy.flows import FlowKeeper, forget
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
 from podwire.policy.unenforced import Unenforced
@@ -70,12 +71,14 @@ class PolicyPart:
             self._clock,
             self,
         )
+        self._flows = FlowKeeper(self._enforcement.compiler, self._clock, forget)
         self._ranges = config.cluster_cidrs
         self.configure(config.policy, config.routing.port)
 
     def configure(self, settings: PolicySettings, tunnel_port: int) -> None:
         """Takes over settings, and the port of the nodes' own tunnels, while policies are enforced too."""
         self._enforcement.configure(settings, (tunnel_port,), self._ranges)
+        self._flows.configure(strict=settings.established == "strict")
 
     def _open(self) -> PolicyDataPlane:
         try:
@@ -103,6 +106,7 @@ class PolicyPart:
             "networkpolicies": self._policies.run,
             "clusternetworkpolicies": self._follow_cluster_policies,
             "policy": enforce,
+            "policy flows": self._flows.run,
         }
 
     def guard(self, pods: PodNetwork, attached: tuple[Attachment, ...]) -> None:
@@ -150,6 +154,7 @@ class PolicyPart:
 
     def committed(self, delta: Delta, duration_s: float, *, full: bool) -> None:
         """A change is in force."""
+        self._flows.committed(delta)
         self._commits += 1
         self._seconds += duration_s
         if full:

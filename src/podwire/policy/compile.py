@@ -44,6 +44,8 @@ class Delta(msgspec.Struct, kw_only=True):
     """New profiles, and such whose policies say something else now."""
     hosts: dict[ProfileKey, set[str]] = {}
     """Addresses whose entry changed in a profile that is otherwise as it was."""
+    lost: dict[ProfileKey, set[str]] = {}
+    """Of :attr:`hosts` the addresses for which something is dropped now that was accepted before."""
     ended: set[ProfileKey] = set()
     """Profiles that no pod of this node has any more."""
 
@@ -182,6 +184,8 @@ class Compiler:
                 delta.made.add(profile_key)
             elif changed := self._follow(profile, self._dirty_addresses, peers):
                 delta.hosts[profile_key] = changed
+                if profile.lost:
+                    delta.lost[profile_key], profile.lost = profile.lost, set()
         self._dirty_pods.clear()
         self._dirty_rules.clear()
         self._dirty_addresses.clear()
@@ -255,8 +259,16 @@ class Compiler:
         isolating = [self._policies["Namespace", name] for name in (*key.policies, *key.audited)]
         rules = (rule for policy in (*admin, *isolating, *baseline) for rule in policy.rules[key.direction])
         profile = Profile(key, tuple(rules))
-        self._follow(profile, self.addresses(), peers)
+        for address in self.addresses():
+            if address not in peers:
+                peers[address] = self.peer(address)
+            profile.begin(peers[address], address)
         return profile
+
+    def own_addresses(self) -> frozenset[str]:
+        """The addresses by which policies know this compiler's node."""
+        own = self._nodes.get(self.node)
+        return frozenset(addresses_of(own)) if own is not None else frozenset()
 
     def addresses(self) -> set[str]:
         """All addresses of pods and nodes."""

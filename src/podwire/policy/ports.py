@@ -86,6 +86,21 @@ class Table(msgspec.Struct, frozen=True, gc=False):
         """The ruling that holds for everything; None: it depends."""
         return self.other if len(self.rulings) == 1 else None
 
+    def lessens(self, other: "Table") -> bool:
+        """Whether the other one drops anything that this one accepts."""
+        if self.other.accept and not other.other.accept:
+            return True
+        accepted, dropped = self.accepting(accept=True), other.accepting(accept=False)
+        return any(overlap(accepted[protocol], dropped[protocol]) for protocol in PROTOCOLS)
+
+    def accepting(self, *, accept: bool) -> dict[str, Ranges]:
+        """The ports that are accepted, or those that are dropped, by protocol."""
+        found: dict[str, list[Range]] = {protocol: [] for protocol in PROTOCOLS}
+        for entry in self.entries:
+            if entry.ruling.accept == accept:
+                found[entry.protocol].append((entry.first, entry.last))
+        return {protocol: merged(ranges) for protocol, ranges in found.items()}
+
 
 EVERYTHING = Selection(ports=tuple((protocol, EVERY_PORT) for protocol in PROTOCOLS), other=True)
 NOTHING = Selection(ports=())

@@ -100,6 +100,9 @@ class Profile:
         self.rules = rules
         self.hosts: dict[str, Table] = {}
         """By address: what becomes of peers that :attr:`blocks` and :attr:`default` do not describe."""
+        self.lost: set[str] = set()
+        """Addresses to or from which something is dropped now that was accepted before; who reads it empties it."""
+        self._lessening: dict[tuple[int, int], bool] = {}
         self.blocks = {family: Blocks(_blocks(rules), family) for family in (4, 6)}
         self._of_selector: dict[int, list[int]] = {}
         self._of_nodes: dict[str, list[int]] = {}
@@ -152,21 +155,40 @@ class Profile:
 
     def at(self, address: str) -> Table:
         """What becomes of an address."""
-        if address in self.hosts:
-            return self.hosts[address]
+        return self.hosts.get(address) or self._around(address)
+
+    def _around(self, address: str) -> Table:
+        """What becomes of an address that is none of :attr:`hosts`."""
         holding = self.blocks[6 if ":" in address else 4].holding(address)
         return self._table(self._everyone | holding, (), own_node=False)
+
+    def begin(self, peer: Peer | None, address: str) -> None:
+        """Takes an address in, of which nothing was said yet."""
+        table = self.table(peer) if peer is not None else None
+        if table is not None:
+            self.hosts[address] = table
 
     def follow(self, peer: Peer | None, address: str) -> bool:
         """Takes over what became of an address (None: nobody has it); whether :attr:`hosts` changed."""
         table = self.table(peer) if peer is not None else None
-        if self.hosts.get(address) == table:
+        before = self.hosts.get(address)
+        if before == table:
             return False
+        if self._lessens(before or self._around(address), table or self._around(address)):
+            self.lost.add(address)
         if table is None:
             del self.hosts[address]
         else:
             self.hosts[address] = table
         return True
+
+    def _lessens(self, before: Table, after: Table) -> bool:
+        """Whether something is dropped now; tables are kept as long as the profile, and so is what became of them."""
+        pair = (id(before), id(after))
+        found = self._lessening.get(pair)
+        if found is None:
+            found = self._lessening[pair] = before.lessens(after)
+        return found
 
     def _table(self, matched: frozenset[int], named: tuple[NamedPort, ...], *, own_node: bool) -> Table:
         key = (matched, named, own_node)

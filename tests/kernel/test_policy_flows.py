@@ -1,0 +1,223 @@
+"""Connections when policies change: strict ends them, though the other side alone sends; keep lets them live on."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec.structs import replace
+from tests.kernel.policyworld import FACTS, World, path
+from tests.kernel.test_policy_nftables import OPEN, policy
+from tests.kernel.test_policy_packets import compilers
+
+from podwire.kernel import netns
+from podwire.kernel.conntrack import Conntrack
+from podwire.model.meta import key_of
+from podwire.policy.compile import Delta
+from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.policy.flows import Losses, forget, verdicts
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+SERVER = {socket.AF_INET: "10.180.0.2", socket.AF_INET6: "fd18::2"}
+PORT = 5432
+QUIET_S = 0.3
+ONLY = policy("shop/only", podSelector={}, policyTypes=["Ingress", "Egress"])
+OUT = policy(
+    "shop/out",
+    podSelector={"matchLabels": {"app": "web"}},
+    policyTypes=["Egress"],
+    egress=[{"to": [{"podSelector": {"matchLabels": {"app": "db"}}}]}],
+)
+INTO = policy(
+    "shop/into",
+    podSelector={"matchLabels": {"app": "db"}},
+    ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}],
+)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        for pod in OPEN.world.pods:
+            if not pod.spec.host_network:
+                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        yield made
+
+
+class Node:
+    """The first node with its policies, and what its agent does about flows."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.plane = NftablesPolicy(FACTS["n1"], path("n1"))
+        self.compiler = compilers(OPEN)["n1"]
+        self.losses = Losses(self.compiler)
+        for name, made in (("only", ONLY), ("out", OUT), ("into", INTO)):
+            self.compiler.set_policy(f"shop/{name}", made)
+        self.compiler.flush()
+
+    def load(self, *, keep: bool) -> None:
+        self.plane.load(self.compiler, self.world.devices("n1"), replace(FACTS["n1"], keep=keep))
+        self.losses.follow(Delta(pods=dict(self.compiler.pods)))
+
+    def allow(self, *, allowed: bool) -> set[str]:
+        """Takes the policy that lets the client in away, or gives it back; who lost something by that."""
+        self.compiler.set_policy("shop/into", INTO if allowed else None)
+        delta = self.compiler.flush()
+        self.plane.update(self.compiler, self.world.devices("n1"), delta)
+        return self.losses.follow(delta)
+
+    def forget(self, addresses: set[str]) -> int:
+        return len(forget(lambda local: verdicts(self.compiler, local), addresses, path("n1")))
+
+
+@pytest.fixture
+def node(world: World) -> Iterator[Node]:
+    with Conntrack(path("n1")) as conntrack:
+        conntrack.forget(lambda _flow: True)
+    made = Node(world)
+    yield made
+    made.plane.remove()
+    made.plane.close()
+
+
+def in_pod(name: str, family: int, kind: int) -> socket.socket:
+    with netns.inside(path(name)):
+        made = socket.socket(family, kind)
+    made.settimeout(2)
+    return made
+
+
+class Pusher(threading.Thread):
+    """A server that sends to its first client for ever, and hears nothing any more."""
+
+    def __init__(self, family: int, kind: int) -> None:
+        super().__init__(daemon=True)
+        self.kind = kind
+        self.sock = in_pod("shop-db", family, kind)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.sock.bind(("", PORT))
+        self.stopping = False
+        if kind == socket.SOCK_STREAM:
+            self.sock.listen()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            if self.kind == socket.SOCK_STREAM:
+                peer, _ = self.sock.accept()
+                peer.settimeout(0.1)
+            else:
+                _, address = self.sock.recvfrom(100)
+                peer = self.sock
+                peer.connect(address)
+            while not self.stopping:
+                with contextlib.suppress(TimeoutError, PermissionError):
+                    peer.send(b"x" * 500)
+                time.sleep(0.002)
+            peer.close()
+
+    def close(self) -> None:
+        self.stopping = True
+        self.join()
+        self.sock.close()
+
+
+@pytest.fixture
+def pushed(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], socket.socket]]:
+    """Connects a client to a server that pushes."""
+    opened: list[Pusher | socket.socket] = []
+
+    def start(family: int, kind: int) -> socket.socket:
+        server = Pusher(family, kind)
+        server.start()
+        sock = in_pod("shop-web", family, kind)
+        opened.extend((server, sock))
+        sock.connect((SERVER[socket.AddressFamily(family)], PORT))
+        if kind == socket.SOCK_DGRAM:
+            sock.send(b"go")
+        return sock
+
+    yield start
+    for each in reversed(opened):
+        each.close()
+
+
+def comes(sock: socket.socket, seconds: float = QUIET_S) -> bool:
+    """Whether anything comes that was not there before."""
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while sock.recv(1 << 16):
+            pass
+    sock.settimeout(seconds)
+    try:
+        return bool(sock.recv(1 << 16))
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_server_that_pushes_datagrams_is_stopped(
+    node: Node, pushed: Callable[[int, int], socket.socket], family: int
+) -> None:
+    node.load(keep=False)
+    sock = pushed(family, socket.SOCK_DGRAM)
+    assert comes(sock)
+    lost = node.allow(allowed=False)
+    assert SERVER[socket.AddressFamily(family)] in lost
+    assert comes(sock), "answers alone pass unseen: this is what forgetting is for"
+    assert node.forget(lost) == 1
+    assert not comes(sock)
+    assert node.forget(lost) == 0
+    assert not node.allow(allowed=True), "nothing is taken away"
+    sock.send(b"go")
+    assert comes(sock), "allowed again"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_download_stops_by_itself_and_goes_on_when_it_is_allowed_again(
+    node: Node, pushed: Callable[[int, int], socket.socket], family: int
+) -> None:
+    node.load(keep=False)
+    sock = pushed(family, socket.SOCK_STREAM)
+    assert comes(sock)
+    lost = node.allow(allowed=False)
+    assert node.forget(lost) == 0, "TCP is let be"
+    time.sleep(QUIET_S)
+    assert not comes(sock), "nothing is acknowledged, so nothing more is sent"
+    node.allow(allowed=True)
+    assert comes(sock, 5), "it goes on where it was"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_connections_that_are_kept_live_on_and_new_ones_are_judged(
+    node: Node, pushed: Callable[[int, int], socket.socket], family: int, kind: int
+) -> None:
+    node.load(keep=True)
+    sock = pushed(family, kind)
+    assert comes(sock)
+    node.allow(allowed=False)
+    sock.settimeout(1)
+    for _ in range(3):
+        sock.send(b"y")
+        assert comes(sock)
+    with in_pod("shop-web", family, socket.SOCK_STREAM) as late:
+        late.settimeout(QUIET_S)
+        with pytest.raises(TimeoutError):
+            late.connect((SERVER[socket.AddressFamily(family)], PORT))
+
+
+def test_flows_of_others_and_flows_that_are_allowed_stay(
+    node: Node, pushed: Callable[[int, int], socket.socket]
+) -> None:
+    node.load(keep=False)
+    sock = pushed(socket.AF_INET, socket.SOCK_DGRAM)
+    assert comes(sock)
+    everything = {address for pod in node.compiler.pods.values() for address in pod.addresses}
+    assert node.forget(everything) == 0
+    assert comes(sock)
