@@ -129,6 +129,44 @@ def test_what_is_expected_and_fails_is_exit_status_1(nine: Cluster) -> None:
     eventually(lambda: run("probe", "--name", NAME, "--to", "web-1").returncode == 0)
 
 
+_GUARD = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: guard}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 80}]}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: mute}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  policyTypes: [Egress]
+"""
+
+
+def test_what_policies_deny_is_expected_and_told(nine: Cluster) -> None:
+    nine.apply(_GUARD)
+    try:
+        words = ("--from", "web-1", "--to", "db-1", "--port", "80", "--port", "81")
+        eventually(lambda: [line["reached"] for line in probe(*words)] == [True, False], within=5)
+        table = run("probe", "--name", NAME, *words).stdout.splitlines()
+        assert table[-1].startswith("2 of 2 as expected, 1 denied by policies")
+        assert "default/web-1 -> default/db-1 TCP 81: dropped at ingress" in table[2]
+        assert "default/guard" in table[2]
+        named = run("probe", "--name", NAME, "--from", "db-1", "--to", "svc/web", "--port", "8080/TCP")
+        assert named.returncode == 0, named.stdout
+        assert "cluster DNS: default/db-1 -> kube-system/podwire-dns" in named.stdout
+        assert "default/mute" in named.stdout
+        shown = run("up", "--name", NAME, "--probe")
+        assert shown.returncode == 0, shown.stdout
+        assert "o reached, . denied by policies, X not as expected" in shown.stdout
+    finally:
+        nine.kubectl("delete", "networkpolicy", "guard", "mute")
+    eventually(lambda: run("probe", "--name", NAME, "--from", "web-1", "--to", "db-1").returncode == 0)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

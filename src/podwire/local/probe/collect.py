@@ -4,42 +4,61 @@ import asyncio
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
+
 from podwire.dns import wire
 from podwire.dns.names import encode_name
-from podwire.errors import ProtocolError
+from podwire.errors import NotFound, ProtocolError
 from podwire.kube.client import Client
-from podwire.kube.resources import ENDPOINTSLICES, NODES, PODS, SERVICES
+from podwire.kube.resources import (
+    CLUSTERNETWORKPOLICIES,
+    ENDPOINTSLICES,
+    NAMESPACES,
+    NETWORKPOLICIES,
+    NODES,
+    PODS,
+    SERVICES,
+)
 from podwire.local import credentials
 from podwire.local.kubelet.sandbox import load_record
 from podwire.local.layout import Layout
 from podwire.local.probe.execute import Lookup, Prober
-from podwire.local.probe.plan import HOST, Facts, Place
-from podwire.model.service import EndpointSlice
+from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place
+from podwire.model.meta import key_of
+from podwire.model.policy import ClusterNetworkPolicy
+from podwire.policy.world import World
 from podwire.runtime.clock import Clock
-
-_SERVICE_LABEL = "kubernetes.io/service-name"
-_DNS_SERVICE = ("kube-system", "kube-dns")
 
 
 async def facts_of(client: Client, layout: Layout) -> Facts:
-    """What the plan reads, from four lists at the same time."""
-    pods, services, nodes, slices = await asyncio.gather(
-        client.list(PODS), client.list(SERVICES), client.list(NODES), client.list(ENDPOINTSLICES)
+    """What the plan reads, from lists at the same time."""
+    pods, services, nodes, slices, world = await asyncio.gather(
+        client.list(PODS), client.list(SERVICES), client.list(NODES), client.list(ENDPOINTSLICES), _policies(client)
     )
     return Facts(
         pods=tuple(pods.items),
         services=tuple(sorted(services.items, key=lambda s: (s.metadata.namespace, s.metadata.name))),
         node_addresses=tuple((n.metadata.name, n.internal_ips[0]) for n in nodes.items if n.internal_ips),
-        backed=frozenset(key for key in map(_backed, slices.items) if key),
+        slices=tuple(slices.items),
+        world=msgspec.structs.replace(world, pods=tuple(pods.items), nodes=tuple(nodes.items)),
         host_address=str(layout.host_address),
         host_port=credentials.API_FABRIC_PORT,
     )
 
 
-def _backed(one: EndpointSlice) -> str:
-    ready = any(e.conditions.ready is not False for e in one.endpoints or ())
-    service = one.metadata.labels.get(_SERVICE_LABEL, "")
-    return f"{one.metadata.namespace}/{service}" if ready and service else ""
+async def _policies(client: Client) -> World:
+    """What policies say; an API without cluster policies has none."""
+    namespaces, policies, cluster_policies = await asyncio.gather(
+        client.list(NAMESPACES), client.list(NETWORKPOLICIES), _cluster_policies(client)
+    )
+    return World(namespaces=tuple(namespaces.items), policies=tuple(policies.items), cluster_policies=cluster_policies)
+
+
+async def _cluster_policies(client: Client) -> tuple[ClusterNetworkPolicy, ...]:
+    try:
+        return tuple((await client.list(CLUSTERNETWORKPOLICIES)).items)
+    except NotFound:
+        return ()
 
 
 def pod_namespaces(layout: Layout) -> dict[str, Path]:
@@ -55,9 +74,7 @@ def pod_namespaces(layout: Layout) -> dict[str, Path]:
 async def prober(layout: Layout, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
     """A prober for the pods of a local cluster, and the facts to plan with."""
     facts = await facts_of(client, layout)
-    server = next(
-        (s.spec.cluster_ip for s in facts.services if (s.metadata.namespace, s.metadata.name) == _DNS_SERVICE), ""
-    )
+    server = next((s.spec.cluster_ip for s in facts.services if key_of(s.metadata) == DNS_SERVICE), "")
 
     namespaces = pod_namespaces(layout)
 

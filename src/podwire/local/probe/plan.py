@@ -11,6 +11,9 @@ Words name sources and targets:
 ``svc/shop/web``          a Service, asked by its DNS name; from the host, by its NodePorts
 ========================  ==========================================================================
 
+What is expected of each is what the objects promise: a pod answers on the ports that it declares while it is Ready, a
+Service where an endpoint may be chosen, and policies have their say in both, and in whether a name can be looked up.
+
 Cost: sources x targets x ports attempts, a socket each.
 """
 
@@ -19,13 +22,18 @@ from collections.abc import Iterable
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.local.probe.verdicts import Verdict, Verdicts
+from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
-from podwire.model.service import Service
+from podwire.model.service import EndpointSlice, Service
+from podwire.policy.world import Party, World
 
 HOST = "host"
 SYSTEM_NAMESPACE = "kube-system"
 PROTOCOLS = ("TCP", "UDP")
+DNS_SERVICE = "kube-system/kube-dns"
+DNS_PORT = 53
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -60,6 +68,10 @@ class Attempt(msgspec.Struct, frozen=True):
     named: bool = False
     """Whether ``address`` is a DNS name."""
     expected: bool = True
+    either: bool = False
+    """Whether both are well: policies let some endpoints of the Service through and not others."""
+    because: str = ""
+    """What policies have against it, in one line."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -69,8 +81,9 @@ class Facts(msgspec.Struct, frozen=True):
     services: tuple[Service, ...]
     node_addresses: tuple[tuple[str, str], ...] = ()
     domain: str = "cluster.local"
-    backed: frozenset[str] = frozenset()
-    """Keys of the Services that have a ready endpoint."""
+    slices: tuple[EndpointSlice, ...] = ()
+    world: World = World()
+    """What policies are about."""
     host_address: str = ""
     """This machine on the fabric."""
     host_port: int = 0
@@ -97,10 +110,11 @@ def plan(
     Raises: ConfigError for a word that names nothing.
     """
     places = [place for word in sources for place in source_places(facts, word)]
+    expecting = Expecting(facts)
     attempts: list[Attempt] = []
     for place in dict.fromkeys(places):
         for word in targets:
-            attempts.extend(_towards(facts, place, word, ports))
+            attempts.extend(_towards(expecting, place, word, ports))
     return tuple(dict.fromkeys(attempts))
 
 
@@ -159,45 +173,86 @@ def _by_selector(pods: list[Pod], text: str) -> list[Pod]:
     return [p for p in pods if selector.matches(p.metadata.labels)]
 
 
-def _towards(facts: Facts, place: Place, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
+class Expecting:
+    """What is expected of attempts."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.verdicts = Verdicts(facts.world, facts.slices)
+        self._pods = {pod.metadata.uid: pod for pod in facts.pods}
+        self._dns = next((s for s in facts.services if key_of(s.metadata) == DNS_SERVICE), None)
+
+    def party(self, place: Place) -> Party:
+        """A place as an end of connections."""
+        pod = self._pods.get(place.pod_uid)
+        return self.verdicts.pod(pod) if pod is not None else self.verdicts.party(self.facts.host_address)
+
+    def judged(self, attempt: Attempt, verdict: Verdict | None) -> Attempt:
+        """The attempt with what policies say of it; None: there is nobody to reach."""
+        if verdict is None:
+            return msgspec.structs.replace(attempt, expected=False)
+        if not attempt.expected:
+            return attempt
+        return msgspec.structs.replace(
+            attempt, expected=verdict.allowed, either=verdict.either, because=verdict.because
+        )
+
+    def lookup(self, place: Place) -> Verdict:
+        """Whether a place may ask cluster DNS."""
+        found = self.verdicts.service(self.party(place), self._dns, DNS_PORT, "UDP") if self._dns is not None else None
+        if found is None or not found.because:
+            return Verdict(allowed=True)
+        return msgspec.structs.replace(found, because=f"cluster DNS: {found.because}")
+
+
+def _towards(expecting: Expecting, place: Place, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
+    facts = expecting.facts
     if word.startswith(("svc/", "service/")):
-        return _to_service(facts, place, service_named(facts, word), ports)
+        return _to_service(expecting, place, service_named(facts, word), ports)
     if word == HOST:
-        return _to_host(facts, place, ports)
+        return _to_host(expecting, place, ports)
     return [
         attempt
         for pod in pods_named(facts, word, "--to")
         if place.pod_uid != pod.metadata.uid
-        for attempt in to_pod(place, pod, ports)
+        for attempt in to_pod(expecting, place, pod, ports)
     ]
 
 
-def _to_host(facts: Facts, place: Place, ports: tuple[Port, ...]) -> list[Attempt]:
+def _to_host(expecting: Expecting, place: Place, ports: tuple[Port, ...]) -> list[Attempt]:
     """From a pod to this machine: who names a port expects somebody there."""
     if place.name == HOST:
         return []
-    tried = ports or (Port(number=facts.host_port),)
-    return [Attempt(source=place, target=HOST, address=facts.host_address, port=port) for port in tried]
+    facts = expecting.facts
+    source, host = expecting.party(place), expecting.verdicts.party(facts.host_address)
+    attempts = []
+    for port in ports or (Port(number=facts.host_port),):
+        verdict = expecting.verdicts.between(source, host, port.number, port.protocol)
+        attempt = Attempt(source=place, target=HOST, address=facts.host_address, port=port)
+        attempts.append(expecting.judged(attempt, verdict))
+    return attempts
 
 
-def to_pod(place: Place, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
+def to_pod(expecting: Expecting, place: Place, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
     """The attempts from one place to one pod: the given ports, else all it declares.
 
     The host has no route to pods, so from there only pods in the host network can be reached.
     """
     declared = tuple(dict.fromkeys(declared_ports(pod)))
-    target = f"{pod.metadata.namespace}/{pod.metadata.name}"
     reachable = place.name != HOST or pod.spec.host_network
-    return [
-        Attempt(
+    source, destination = expecting.party(place), expecting.verdicts.pod(pod)
+    attempts = []
+    for port in ports or declared:
+        attempt = Attempt(
             source=place,
-            target=target,
+            target=f"{pod.metadata.namespace}/{pod.metadata.name}",
             address=pod.addresses[0],
             port=port,
             expected=reachable and port in declared and pod.ready,
         )
-        for port in (ports or declared)
-    ]
+        verdict = expecting.verdicts.between(source, destination, port.number, port.protocol)
+        attempts.append(expecting.judged(attempt, verdict))
+    return attempts
 
 
 def declared_ports(pod: Pod) -> list[Port]:
@@ -224,31 +279,40 @@ def service_named(facts: Facts, word: str) -> Service:
     raise ConfigError("--to", "", f"{word!r}: there is no Service {name} in namespace {namespace}")
 
 
-def _to_service(facts: Facts, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
+def _to_service(expecting: Expecting, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
     if place.name == HOST:
-        return node_port_attempts(facts, service, ports)
-    return named_attempts(facts, place, service, ports)
+        return node_port_attempts(expecting, service, ports)
+    return named_attempts(expecting, place, service, ports)
 
 
-def named_attempts(facts: Facts, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
+def named_attempts(expecting: Expecting, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
     """The attempts from a pod to a Service by its DNS name.
 
     A headless Service is asked at its target ports when they are numbers.
     """
     meta = service.metadata
     offered = tuple(_offered(service))
-    backed = f"{meta.namespace}/{meta.name}" in facts.backed
-    return [
-        Attempt(
+    source, lookup = expecting.party(place), expecting.lookup(place)
+    attempts = []
+    for port in ports or offered:
+        attempt = Attempt(
             source=place,
             target=f"svc/{meta.namespace}/{meta.name}",
-            address=f"{meta.name}.{meta.namespace}.svc.{facts.domain}",
+            address=f"{meta.name}.{meta.namespace}.svc.{expecting.facts.domain}",
             port=port,
             named=True,
-            expected=backed and port in offered,
+            expected=port in offered,
         )
-        for port in (ports or offered)
-    ]
+        found = expecting.verdicts.service(source, service, port.number, port.protocol)
+        attempts.append(expecting.judged(attempt, _first_hindrance(lookup, found)))
+    return attempts
+
+
+def _first_hindrance(lookup: Verdict, verdict: Verdict | None) -> Verdict | None:
+    """Of looking a name up and of what follows, what hinders; who cannot look up needs no endpoint."""
+    if verdict is None or (lookup.allowed and not lookup.either):
+        return verdict
+    return lookup if verdict.allowed else msgspec.structs.replace(lookup, allowed=False, either=False)
 
 
 def _offered(service: Service) -> Iterable[Port]:
@@ -259,25 +323,25 @@ def _offered(service: Service) -> Iterable[Port]:
         yield Port(number=direct or port.port, protocol=port.protocol)
 
 
-def node_port_attempts(facts: Facts, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
+def node_port_attempts(expecting: Expecting, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
     """The attempts from the host to each node's address at the Service's NodePorts."""
     meta = service.metadata
-    backed = f"{meta.namespace}/{meta.name}" in facts.backed
-    local_only = service.spec.external_traffic_policy == "Local"
-    return [
-        Attempt(
-            source=Place(name=HOST),
-            target=f"{node}:{port.node_port} of svc/{meta.namespace}/{meta.name}",
-            address=address,
-            port=Port(number=port.node_port, protocol=port.protocol),
-            expected=backed and not local_only,
-        )
-        for node, address in facts.node_addresses
-        for port in service.spec.ports
-        if port.node_port
-        and port.protocol in PROTOCOLS
-        and (not ports or Port(number=port.port, protocol=port.protocol) in ports)
-    ]
+    facts = expecting.facts
+    attempts = []
+    for node, address in facts.node_addresses:
+        for port in service.spec.ports:
+            asked = not ports or Port(number=port.port, protocol=port.protocol) in ports
+            if not port.node_port or port.protocol not in PROTOCOLS or not asked:
+                continue
+            attempt = Attempt(
+                source=Place(name=HOST),
+                target=f"{node}:{port.node_port} of svc/{meta.namespace}/{meta.name}",
+                address=address,
+                port=Port(number=port.node_port, protocol=port.protocol),
+            )
+            found = expecting.verdicts.node_port(node, facts.host_address, service, port.node_port, port.protocol)
+            attempts.append(expecting.judged(attempt, found))
+    return attempts
 
 
 def overview(facts: Facts, most: int = 9) -> tuple[Attempt, ...]:
@@ -287,16 +351,21 @@ def overview(facts: Facts, most: int = 9) -> tuple[Attempt, ...]:
     every Service by name; from the host every NodePort on every node.
     """
     chosen = _spread(facts, most)
+    expecting = Expecting(facts)
     attempts = [
-        a for source in chosen for pod in chosen if pod is not source for a in to_pod(place_of(source), pod, ())
+        attempt
+        for source in chosen
+        for pod in chosen
+        if pod is not source
+        for attempt in to_pod(expecting, place_of(source), pod, ())
     ]
     fronts = {pod.spec.node_name: pod for pod in reversed(chosen)}
     for _, pod in sorted(fronts.items()):
         for service in facts.services:
             if service.spec.type != "ExternalName" and service.spec.ports:
-                attempts.extend(named_attempts(facts, place_of(pod), service, ()))
+                attempts.extend(named_attempts(expecting, place_of(pod), service, ()))
     for service in facts.services:
-        attempts.extend(node_port_attempts(facts, service, ()))
+        attempts.extend(node_port_attempts(expecting, service, ()))
     return tuple(attempts)
 
 

@@ -10,6 +10,12 @@ import msgspec
 
 from podwire.local.probe.plan import HOST, Attempt
 
+_LEGEND = "o reached, X not"
+_SELF = "-"
+_DENIED = "."
+_WORSE = "o.X"
+"""Marks of the tables, the worst one last."""
+
 
 class Result(msgspec.Struct, frozen=True):
     """What one attempt found."""
@@ -26,7 +32,12 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def surprising(self) -> bool:
         """Whether the outcome differs from what the cluster's objects promise."""
-        return self.reached != self.attempt.expected
+        return not self.attempt.either and self.reached != self.attempt.expected
+
+    @property
+    def denied(self) -> bool:
+        """Whether policies let it not through, and it did not get through."""
+        return not self.reached and bool(self.attempt.because)
 
 
 def as_json(result: Result) -> str:
@@ -66,9 +77,14 @@ def as_table(results: Sequence[Result]) -> str:
 
 
 def _surprise(result: Result) -> str:
+    attempt = result.attempt
+    if attempt.either:
+        return f"depends on the endpoint: {attempt.because}"
     if not result.surprising:
-        return ""
-    return "<- expected to be reached" if result.attempt.expected else "<- not expected to be reached"
+        return attempt.because
+    if attempt.expected:
+        return "<- expected to be reached"
+    return "<- not expected to be reached" + (f": {attempt.because}" if attempt.because else "")
 
 
 def columns(rows: Iterable[Sequence[str]], indent: str = "") -> str:
@@ -85,7 +101,10 @@ def summary(results: Sequence[Result]) -> str:
     times = sorted(r.ms for r in results if r.reached)
     median = f", median {times[len(times) // 2]:.1f} ms" if times else ""
     good = len(results) - surprises
-    return f"{good} of {len(results)} as expected{median}" + (f"; {surprises} NOT as expected" if surprises else "")
+    denied = sum(1 for r in results if r.denied)
+    policies = f", {denied} denied by policies" if denied else ""
+    bad = f"; {surprises} NOT as expected" if surprises else ""
+    return f"{good} of {len(results)} as expected{policies}{median}{bad}"
 
 
 def overview(results: Sequence[Result]) -> str:
@@ -94,8 +113,11 @@ def overview(results: Sequence[Result]) -> str:
     named = [r for r in results if r.attempt.named]
     host = [r for r in results if r.attempt.source.name == HOST]
     parts = []
+    legend = (
+        f"o reached, {_DENIED} denied by policies, X not as expected" if any(r.denied for r in results) else _LEGEND
+    )
     if pods:
-        parts.append("Pods to pods (o reached, X not):\n" + _matrix(pods))
+        parts.append(f"Pods to pods ({legend}):\n" + _matrix(pods))
     if named:
         parts.append("Pods to Services by name, from one pod of each node:\n" + _grid(named, _service_port, _node_of))
     if host:
@@ -105,29 +127,39 @@ def overview(results: Sequence[Result]) -> str:
         parts.append(
             "Not as expected:\n"
             + columns(
-                [(r.attempt.source.name, "->", r.attempt.target, str(r.attempt.port), r.error) for r in failed[:20]],
+                [
+                    (r.attempt.source.name, "->", r.attempt.target, str(r.attempt.port), _failure(r))
+                    for r in failed[:20]
+                ],
                 "  ",
             )
         )
     return "\n\n".join([*parts, summary(results)])
 
 
+def _failure(result: Result) -> str:
+    return f"reached, yet: {result.attempt.because}" if result.reached else result.error
+
+
 def _matrix(results: Sequence[Result]) -> str:
     names = list(dict.fromkeys(r.attempt.source.name for r in results))
     nodes = {r.attempt.source.name: r.attempt.source.node for r in results}
-    cells: dict[tuple[str, str], bool] = {}
-    for r in results:
-        at = (r.attempt.source.name, r.attempt.target)
-        cells[at] = cells.get(at, True) and not r.surprising
+    cells = _cells(results, lambda r: (r.attempt.source.name, r.attempt.target))
     rows = [("#", "POD", "NODE", *(str(n + 1) for n in range(len(names))))]
     for number, name in enumerate(names):
-        marks = ("-" if other == name else _mark(cells.get((name, other))) for other in names)
+        marks = (_SELF if other == name else cells.get((name, other), " ") for other in names)
         rows.append((str(number + 1), name, nodes[name], *marks))
     return columns(rows, "  ")
 
 
-def _mark(good: bool | None) -> str:
-    return " " if good is None else "o" if good else "X"
+def _cells(results: Sequence[Result], place: Callable[[Result], tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The worst mark of the results at each place."""
+    cells: dict[tuple[str, str], str] = {}
+    for result in results:
+        mark = "X" if result.surprising else _DENIED if result.denied else "o"
+        at = place(result)
+        cells[at] = max(cells.get(at, mark), mark, key=_WORSE.index)
+    return cells
 
 
 def _node_of(result: Result) -> str:
@@ -148,11 +180,8 @@ def _node_port(result: Result) -> str:
 
 def _grid(results: Sequence[Result], row_of: Callable[[Result], str], column_of: Callable[[Result], str]) -> str:
     heads = sorted({column_of(r) for r in results})
-    cells: dict[tuple[str, str], bool] = {}
-    for r in results:
-        at = (row_of(r), column_of(r))
-        cells[at] = cells.get(at, True) and not r.surprising
+    cells = _cells(results, lambda r: (row_of(r), column_of(r)))
     rows = [("SERVICE", *heads)]
     for row in dict.fromkeys(row_of(r) for r in results):
-        rows.append((row, *(_mark(cells.get((row, head))) for head in heads)))
+        rows.append((row, *(cells.get((row, head), " ") for head in heads)))
     return columns(rows, "  ")

@@ -4,7 +4,7 @@ from podwire.errors import ConfigError
 from podwire.local.probe.plan import Facts, Port, overview, parse_port, plan
 from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
-from podwire.model.service import Service, ServicePort, ServiceSpec
+from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
 
 
 def pod(name: str, node: str, address: str, *, namespace: str = "shop", ready: bool = True, port: int = 80) -> Pod:
@@ -20,6 +20,18 @@ def service(name: str, cluster_ip: str, **fields: object) -> Service:
     return Service(metadata=ObjectMeta(name=name, namespace="shop"), spec=spec)
 
 
+def endpoints(name: str, *addresses: str) -> EndpointSlice:
+    """The slice of a Service, with endpoints on node-1, node-2 and so on."""
+    return EndpointSlice(
+        metadata=ObjectMeta(name=f"{name}-1", namespace="shop", labels={"kubernetes.io/service-name": name}),
+        address_type="IPv4",
+        endpoints=tuple(
+            Endpoint(addresses=(address,), node_name=f"node-{number}") for number, address in enumerate(addresses, 1)
+        ),
+        ports=(EndpointPort(name="", protocol="TCP", port=80),),
+    )
+
+
 FACTS = Facts(
     pods=(
         pod("web-1", "node-1", "10.244.0.2"),
@@ -28,7 +40,7 @@ FACTS = Facts(
     ),
     services=(service("web", "10.96.0.7", node_port=30080), service("all", "None", target_port=80)),
     node_addresses=(("node-1", "10.89.0.11"), ("node-2", "10.89.0.12")),
-    backed=frozenset({"shop/web", "shop/all"}),
+    slices=(endpoints("web", "10.244.0.2", "10.244.1.2"), endpoints("all", "10.244.0.2")),
     host_address="10.89.0.1",
     host_port=6443,
 )

@@ -51,3 +51,40 @@ def test_the_overview_has_three_parts_and_names_failures() -> None:
     assert "  shop/web 80/TCP  o" in text
     assert "shop/db  ->  shop/web  80/TCP  refused" in text
     assert text.endswith("3 of 4 as expected, median 1.2 ms; 1 NOT as expected")
+
+
+def denied(source: Place, target: str, *, reached: bool = False, either: bool = False) -> Result:
+    because = "shop/web -> shop/db TCP 80: dropped at ingress"
+    attempt = Attempt(
+        source=source,
+        target=target,
+        address="10.0.0.1",
+        port=Port(number=80),
+        expected=either,
+        either=either,
+        because=because,
+    )
+    return Result(attempt, reached=reached, error="" if reached else "timed out")
+
+
+def test_what_policies_deny_is_told_and_is_as_expected() -> None:
+    text = as_table([denied(WEB, "shop/db"), denied(WEB, "shop/db", reached=True), denied(WEB, "x", either=True)])
+    assert text.splitlines()[1].endswith("no (timed out)  -            -            0.0  "
+                                         "shop/web -> shop/db TCP 80: dropped at ingress")  # fmt: skip
+    assert text.splitlines()[2].endswith(
+        "<- not expected to be reached: shop/web -> shop/db TCP 80: dropped at ingress"
+    )
+    assert "depends on the endpoint" in text.splitlines()[3]
+    assert summary([denied(WEB, "shop/db")]) == "1 of 1 as expected, 1 denied by policies"
+
+
+def test_the_overview_tells_denied_from_lost() -> None:
+    text = overview([denied(WEB, "shop/db"), result(DB, "shop/web", reached=False, error="timed out")])
+    assert text.splitlines()[:4] == [
+        "Pods to pods (o reached, . denied by policies, X not as expected):",
+        "  #  POD       NODE    1  2",
+        "  1  shop/web  node-1  -  .",
+        "  2  shop/db   node-2  X  -",
+    ]
+    leaked = overview([denied(WEB, "shop/db", reached=True)])
+    assert "reached, yet: shop/web -> shop/db TCP 80: dropped at ingress" in leaked

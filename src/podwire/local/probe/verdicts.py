@@ -1,0 +1,126 @@
+"""What policies make of a connection that is to be tried: expected to pass, to be dropped, or either way (pure).
+
+The verdict is that of the reference evaluator, on the objects as the API has them. A Service stands for the endpoints
+that the source's node may choose, since policies see the pod that is chosen. When they let some of them through and not
+others, nothing is expected: it depends on the choice.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from podwire.model.meta import key_of
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.service import EndpointSlice, Service
+from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.why import explain
+from podwire.policy.world import Party, World, owners, subject_to_policy
+from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
+from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+
+_MODE = "podwire.io/proxy"
+_ZONE = "topology.kubernetes.io/zone"
+_RELAYED = "userspace"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is to be expected; ``because`` says in one line what policies have against it."""
+
+    allowed: bool
+    either: bool = False
+    because: str = ""
+
+
+class Verdicts:
+    """What policies say between the places of one cluster."""
+
+    def __init__(self, world: World, slices: Iterable[EndpointSlice] = ()) -> None:
+        self._world = world
+        self._owners = owners(world.pods)
+        self._nodes = {node.metadata.name: node for node in world.nodes}
+        self._slices: dict[str, list[EndpointSlice]] = {}
+        for piece in slices:
+            name = piece.metadata.labels.get(SERVICE_NAME_LABEL, "")
+            self._slices.setdefault(f"{piece.metadata.namespace}/{name}", []).append(piece)
+
+    def party(self, address: str) -> Party:
+        """Who has an address."""
+        pod = self._owners.get(address)
+        if pod is not None:
+            return Party(address=address, node=pod.spec.node_name, pod=pod)
+        return self._world.party(address)
+
+    def pod(self, pod: Pod) -> Party:
+        """A pod as an end of a connection; one in the node's network is its node."""
+        if subject_to_policy(pod):
+            return Party(address=pod.addresses[0], node=pod.spec.node_name, pod=pod)
+        return Party(address=pod.addresses[0], node=pod.spec.node_name)
+
+    def between(self, source: Party, destination: Party, port: int, protocol: str) -> Verdict:
+        """From one to another."""
+        asked = Connection(source=source, destination=destination, protocol=protocol, port=port)
+        if evaluate(self._world, asked).allowed:
+            return Verdict(allowed=True)
+        return Verdict(allowed=False, because=explain.line(self._world, asked))
+
+    def service(self, source: Party, service: Service, port: int, protocol: str) -> Verdict | None:
+        """From a place to a Service; None: it has no endpoint that may be chosen there."""
+        if self._mode(source.node) == _RELAYED and not service.headless:
+            source = self._node_party(source.node)
+        found = self.endpoints(service, source.node, port, protocol)
+        return self._any(((source, end) for end in found), protocol)
+
+    def node_port(self, node: str, client: str, service: Service, port: int, protocol: str) -> Verdict | None:
+        """From outside to a Service's port at a node; None: it has no endpoint that may be chosen there."""
+        ends: list[tuple[Party, Endpoint]] = []
+        for one in self._ports(service, node):
+            if (one.node_port, one.protocol.upper()) == (port, protocol):
+                chosen = one.local_endpoints if one.external_local else one.cluster_endpoints
+                ends += [(self._client(node, client, end), end) for end in chosen]
+        return self._any(ends, protocol)
+
+    def endpoints(self, service: Service, node: str, port: int, protocol: str) -> Sequence[Endpoint]:
+        """Where a connection to a Service may end that a pod of a node makes."""
+        if service.headless or not handled(service):
+            pieces = self._slices.get(key_of(service.metadata), [])
+            ready = (
+                entry for piece in pieces for entry in piece.endpoints or () if entry.conditions.ready is not False
+            )
+            return [Endpoint(address, port) for entry in ready for address in entry.addresses]
+        for one in self._ports(service, node):
+            if (one.port, one.protocol.upper()) == (port, protocol):
+                return one.internal_endpoints
+        return ()
+
+    def _ports(self, service: Service, node: str) -> tuple[ServicePort, ...]:
+        pieces = self._slices.get(key_of(service.metadata), [])
+        known = self._nodes.get(node)
+        zone = known.metadata.labels.get(_ZONE, "") if known is not None else ""
+        return resolve(service, pieces, NodeFacts(name=node, zone=zone))
+
+    def _any(self, ends: Iterable[tuple[Party, Endpoint]], protocol: str) -> Verdict | None:
+        said = [self.between(source, self.party(end.address), end.port, protocol) for source, end in ends]
+        denied = [one for one in said if not one.allowed]
+        if not said:
+            return None
+        if not denied:
+            return said[0]
+        if len(denied) < len(said):
+            return Verdict(allowed=True, either=True, because=denied[0].because)
+        return denied[0]
+
+    def _client(self, node: str, client: str, end: Endpoint) -> Party:
+        """How an endpoint sees a client from outside: masqueraded where the connection goes on to another node."""
+        if end.local and self._mode(node) != _RELAYED:
+            return Party(address=client)
+        return self._node_party(node)
+
+    def _node_party(self, node: str) -> Party:
+        known = self._nodes.get(node)
+        address = known.internal_ips[0] if known is not None and known.internal_ips else ""
+        return Party(address=address, node=node)
+
+    def _mode(self, node: str) -> str:
+        known: Node | None = self._nodes.get(node)
+        return known.metadata.annotations.get(_MODE, "") if known is not None else ""

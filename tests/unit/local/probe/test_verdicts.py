@@ -1,0 +1,161 @@
+"""What policies make of connections that are to be tried."""
+
+from typing import Any
+
+import msgspec
+
+from podwire.local.probe.plan import Facts, Port, plan
+from podwire.local.probe.verdicts import Verdicts
+from podwire.model.meta import Condition, Object, ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeStatus
+from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
+from podwire.model.policy import NetworkPolicy
+from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
+from podwire.policy.world import World
+
+
+def pod(name: str, node: int, last: int, *, port: int = 80, host: bool = False) -> Pod:
+    address = f"10.89.0.{10 + node}" if host else f"10.244.{node}.{last}"
+    containers = (Container(name="c", ports=(ContainerPort(container_port=port),)),)
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="shop", uid=name, labels={"app": name.split("-")[0]}),
+        spec=PodSpec(node_name=f"node-{node}", containers=containers, host_network=host),
+        status=PodStatus(phase="Running", pod_ip=address, conditions=(Condition(type="Ready", status="True"),)),
+    )
+
+
+def node(number: int, mode: str = "nftables") -> Node:
+    return Node(
+        metadata=ObjectMeta(name=f"node-{number}", annotations={"podwire.io/proxy": mode}),
+        status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address=f"10.89.0.{10 + number}"),)),
+    )
+
+
+def policy(name: str, **spec: Any) -> NetworkPolicy:
+    return msgspec.convert({"metadata": {"name": name, "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+
+
+WEB, DB_1, DB_2, HOSTED = pod("web", 1, 2), pod("db-1", 1, 3), pod("db-2", 2, 3), pod("hosted", 1, 0, host=True)
+DB = Service(
+    metadata=ObjectMeta(name="db", namespace="shop"),
+    spec=ServiceSpec(type="NodePort", cluster_ip="10.96.0.9", ports=(ServicePort(port=8080, node_port=30080),)),
+)
+DNS = Service(
+    metadata=ObjectMeta(name="kube-dns", namespace="kube-system"),
+    spec=ServiceSpec(cluster_ip="10.96.0.10", ports=(ServicePort(name="dns", port=53, protocol="UDP"),)),
+)
+
+
+def slices(service: Service, port: EndpointPort, *pods: Pod) -> EndpointSlice:
+    meta = service.metadata
+    ends = tuple(Endpoint(addresses=(p.addresses[0],), node_name=p.spec.node_name) for p in pods)
+    labels = {"kubernetes.io/service-name": meta.name}
+    meta = ObjectMeta(name=f"{meta.name}-1", namespace=meta.namespace, labels=labels)
+    return EndpointSlice(metadata=meta, address_type="IPv4", endpoints=ends, ports=(port,))
+
+
+def facts(*policies: NetworkPolicy, mode: str = "nftables") -> Facts:
+    dns = pod("dns", 2, 9)
+    pods = (WEB, DB_1, DB_2, HOSTED, dns)
+    nodes = (node(1, mode), node(2, mode))
+    return Facts(
+        pods=pods,
+        services=(DB, DNS),
+        node_addresses=(("node-1", "10.89.0.11"), ("node-2", "10.89.0.12")),
+        slices=(
+            slices(DB, EndpointPort(name="", protocol="TCP", port=80), DB_1, DB_2),
+            slices(DNS, EndpointPort(name="dns", protocol="UDP", port=53), dns),
+        ),
+        world=World(pods=pods, nodes=nodes, namespaces=(Object(ObjectMeta(name="shop")),), policies=policies),
+        host_address="10.89.0.1",
+        host_port=6443,
+    )
+
+
+def told(found: Facts, source: str, target: str, *ports: Port) -> list[tuple[str, bool, bool, bool]]:
+    """Of each attempt the target, whether it is expected, whether both are well, and whether policies speak."""
+    return [(a.target, a.expected, a.either, bool(a.because)) for a in plan(found, (source,), (target,), ports)]
+
+
+DENY_DB = policy("deny", podSelector={"matchLabels": {"app": "db"}}, policyTypes=["Ingress"])
+QUIET = policy("quiet", podSelector={"matchLabels": {"app": "web"}}, policyTypes=["Egress"])
+
+
+def test_without_policies_everything_is_expected() -> None:
+    assert told(facts(), "shop/web", "shop/db-1") == [("shop/db-1", True, False, False)]
+    assert told(facts(), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
+
+
+def test_a_denial_is_expected_and_says_which_policy_it_is() -> None:
+    found = plan(facts(DENY_DB), ("shop/web",), ("shop/db-1",), ())[0]
+    assert not found.expected
+    assert "shop/deny" in found.because
+    assert found.because.startswith("shop/web -> shop/db-1 TCP 80: dropped at ingress")
+
+
+def test_a_port_that_nobody_declares_is_no_matter_of_policies() -> None:
+    assert told(facts(), "shop/web", "shop/db-1", Port(number=9)) == [("shop/db-1", False, False, False)]
+
+
+def test_a_service_is_what_its_endpoints_are() -> None:
+    assert told(facts(DENY_DB), "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, True)]
+    some = policy("some", podSelector={}, ingress=[{"from": [{"ipBlock": {"cidr": "10.244.1.2/32"}}]}])
+    rest = policy("rest", podSelector={}, policyTypes=["Ingress"])
+    assert told(facts(some, rest), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
+
+
+def test_endpoints_that_policies_tell_apart_let_both_be_well() -> None:
+    block = policy(
+        "half",
+        podSelector={"matchLabels": {"app": "web"}},
+        egress=[{"to": [{"ipBlock": {"cidr": "10.244.1.0/24"}}]}, {"ports": [{"port": 53, "protocol": "UDP"}]}],
+    )
+    assert told(facts(block), "shop/web", "svc/shop/db") == [("svc/shop/db", True, True, True)]
+
+
+def test_who_may_not_ask_dns_reaches_no_name() -> None:
+    allow = policy(
+        "allow",
+        podSelector={"matchLabels": {"app": "web"}},
+        egress=[{"to": [{"podSelector": {"matchLabels": {"app": "db"}}}]}],
+        policyTypes=["Egress"],
+    )
+    assert told(facts(allow), "shop/web", "shop/db-1") == [("shop/db-1", True, False, False)]
+    found = plan(facts(allow), ("shop/web",), ("svc/shop/db",), ())[0]
+    assert not found.expected
+    assert found.because.startswith("cluster DNS: shop/web -> shop/dns UDP 53: dropped at egress")
+
+
+def test_pods_in_the_network_of_their_node_are_their_node() -> None:
+    assert told(facts(DENY_DB), "shop/hosted", "shop/db-1") == [("shop/db-1", True, False, False)]
+    assert told(facts(DENY_DB), "shop/hosted", "shop/db-2") == [("shop/db-2", False, False, True)]
+
+
+def test_this_machine_is_outside_of_the_cluster() -> None:
+    assert told(facts(QUIET), "shop/web", "host") == [("host", False, False, True)]
+    assert told(facts(), "shop/web", "host") == [("host", True, False, False)]
+
+
+def test_a_client_of_a_node_port_is_itself_on_the_endpoints_node_and_the_node_elsewhere() -> None:
+    outside = policy(
+        "outside",
+        podSelector={"matchLabels": {"app": "db"}},
+        ingress=[{"from": [{"ipBlock": {"cidr": "10.89.0.1/32"}}]}],
+    )
+    verdicts = Verdicts(facts(outside).world, facts().slices)
+    found = verdicts.node_port("node-1", "10.89.0.1", DB, 30080, "TCP")
+    assert found is not None
+    assert (found.allowed, found.either) == (True, True)
+    assert "node node-1 -> shop/db-2 TCP 80" in found.because
+    assert told(facts(outside), "host", "svc/shop/db")[0][1:3] == (True, True)
+
+
+def test_a_service_without_endpoints_reaches_nobody() -> None:
+    found = msgspec.structs.replace(facts(), slices=())
+    assert told(found, "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, False)]
+    assert told(found, "host", "svc/shop/db")[0][1] is False
+
+
+def test_a_relay_makes_the_connection_the_nodes_own() -> None:
+    relayed = facts(DENY_DB, mode="userspace")
+    assert told(relayed, "shop/web", "svc/shop/db") == [("svc/shop/db", True, True, True)]
