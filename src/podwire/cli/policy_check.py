@@ -1,7 +1,5 @@
 """The command ``podwire policy check``."""
 
-import sys
-
 import click
 import msgspec
 
@@ -48,7 +46,7 @@ def check(  # noqa: PLR0913 - one parameter an option, as click calls it
     else:
         for finding in found:
             click.echo(str(finding))
-        click.echo(summary(gathered, found), err=not sys.stdout.isatty())
+        click.echo(summary(gathered, found))
     return 1 if any(strict or finding.severity != NOTE for finding in found) else 0
 
 

@@ -7,51 +7,10 @@ others. So what is found stays true when pods come and go; what is part of sever
 from collections.abc import Iterable, Sequence
 
 from podwire.model.policy import IPBlock
-from podwire.model.selector import LabelSelector, Requirement
 from podwire.policy.blocks import Blocks
 from podwire.policy.lint.outline import PeerOutline, RuleOutline
-from podwire.policy.lint.scene import NAME_LABEL
+from podwire.policy.lint.scope import terms
 from podwire.policy.ports import Selection, without
-from podwire.policy.selectors import PodSelector
-
-Term = tuple[str, str, frozenset[str]]
-
-
-def terms(selector: LabelSelector) -> frozenset[Term]:
-    """The terms of a selector, to be compared."""
-    return frozenset(_term(each) for each in selector.requirements().requirements)
-
-
-def _term(each: Requirement) -> Term:
-    return each.key, each.operator, frozenset(each.values)
-
-
-def narrower(one: LabelSelector, other: LabelSelector) -> bool:
-    """Whether all that one selector matches is matched by the other."""
-    return terms(other) <= terms(one)
-
-
-def pods_within(one: PodSelector, other: PodSelector) -> bool:
-    """Whether all pods of one selector are pods of the other."""
-    if not narrower(one.pods, other.pods):
-        return False
-    if not other.namespace and other.namespaces == LabelSelector():
-        return True
-    mine = _fixed(one)
-    if mine and mine == _fixed(other):
-        return True
-    if one.namespace or other.namespace:
-        return False
-    return narrower(one.namespaces, other.namespaces)
-
-
-def _fixed(selector: PodSelector) -> str:
-    """The only namespace that a selector can mean and nothing else is asked of; empty: there is no such."""
-    if selector.namespace:
-        return selector.namespace
-    named = selector.namespaces.match_labels
-    alone = len(named) == 1 and not selector.namespaces.match_expressions
-    return named.get(NAME_LABEL, "") if alone else ""
 
 
 def ports_within(one: RuleOutline, other: RuleOutline) -> bool:
@@ -92,9 +51,9 @@ def peer_within(peer: PeerOutline, rules: Iterable[RuleOutline]) -> bool:
         return True
     peers = [other for rule in found for other in rule.peers]
     if peer.pods is not None:
-        return any(other.pods is not None and pods_within(peer.pods, other.pods) for other in peers)
+        return any(other.pods is not None and peer.scope.within(other.scope) for other in peers)
     if peer.nodes is not None:
-        return any(other.nodes is not None and narrower(peer.nodes, other.nodes) for other in peers)
+        return any(other.nodes is not None and terms(other.nodes) <= terms(peer.nodes) for other in peers)
     blocks = [block for other in peers for _, block in other.blocks]
     return bool(peer.blocks) and all(blocks_within(block, blocks) for _, block in peer.blocks)
 

@@ -11,7 +11,8 @@ from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.policy.lint.finding import Finding
 from podwire.policy.lint.outline import EGRESS, PolicyOutline, RuleOutline
-from podwire.policy.lint.scene import NAME_LABEL, Scene
+from podwire.policy.lint.scene import Scene
+from podwire.policy.lint.scope import NAME_LABEL
 from podwire.policy.lint.words import count, some, some_pods
 from podwire.policy.ports import overlap
 from podwire.policy.selectors import PodSelector

@@ -45,8 +45,8 @@ def _of_term(term: Requirement, near: Sequence[Thing], everything: Sequence[Thin
     noun, where = called
     none = f"no {noun}{where}"
     if term.operator in ("NotIn", "DoesNotExist"):
-        values = "" if term.operator == "DoesNotExist" else f" with one of {', '.join(term.values)}"
-        return f"{none} is without a label {term.key}{values}"
+        those = "" if term.operator == "DoesNotExist" else f" with one of {', '.join(term.values)}"
+        return f"{none} is without a label {term.key}{those}"
     values: Counter[str] = Counter()
     for labels, number in near:
         if term.key in labels:

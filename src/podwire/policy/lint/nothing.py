@@ -7,7 +7,8 @@ from podwire.model.selector import LabelSelector
 from podwire.policy.lint.finding import NOTE, WARNING, Finding
 from podwire.policy.lint.miss import Thing, alike, miss
 from podwire.policy.lint.outline import PeerOutline, PolicyOutline
-from podwire.policy.lint.scene import NAME_LABEL, Group, Scene
+from podwire.policy.lint.scene import Group, Scene
+from podwire.policy.lint.scope import NAME_LABEL
 from podwire.policy.lint.words import count, some, some_pods
 from podwire.policy.selectors import PodSelector
 

@@ -22,6 +22,7 @@ from podwire.model.policy import (
 )
 from podwire.model.selector import LabelSelector
 from podwire.policy.lint.finding import KINDS, Finding
+from podwire.policy.lint.scope import Scope, scope
 from podwire.policy.ports import EVERYTHING, LAST_PORT, PROTOCOLS, Selection, selection
 from podwire.policy.selectors import PodSelector
 
@@ -55,6 +56,8 @@ class PeerOutline(msgspec.Struct, frozen=True, kw_only=True):
     """The path of the selector of namespaces."""
     blocks: tuple[tuple[str, IPBlock], ...] = ()
     """With their paths."""
+    scope: Scope = Scope()
+    """That of :attr:`pods`."""
     nodes: LabelSelector | None = None
 
 
@@ -101,6 +104,8 @@ class PolicyOutline(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     priority: int = 0
     subject: PodSelector
+    scope: Scope
+    """That of the subject."""
     subject_path: str
     types: tuple[str, ...]
     """The directions that it isolates for, or (for a cluster policy) both."""
@@ -153,11 +158,13 @@ def outline(policy: NetworkPolicy) -> PolicyOutline:
                     names=_names_of(ports),
                 )
             )
+    subject = PodSelector(namespace=namespace, pods=spec.pod_selector)
     return PolicyOutline(
         kind="NetworkPolicy",
         meta=policy.metadata,
         tier="Namespace",
-        subject=PodSelector(namespace=namespace, pods=spec.pod_selector),
+        subject=subject,
+        scope=scope(subject),
         subject_path="spec.podSelector",
         types=spec.types,
         rules=tuple(rules),
@@ -169,10 +176,12 @@ def _peer(peer: PolicyPeer, namespace: str, path: str) -> PeerOutline:
         return PeerOutline(path=path, blocks=((f"{path}.ipBlock", peer.ip_block),))
     if peer.namespace_selector is None:
         own = PodSelector(namespace=namespace, pods=peer.pod_selector or LabelSelector())
-        return PeerOutline(path=path, pods=own, pods_path=f"{path}.podSelector")
+        return PeerOutline(path=path, pods=own, scope=scope(own), pods_path=f"{path}.podSelector")
+    pods = PodSelector(namespaces=peer.namespace_selector, pods=peer.pod_selector or LabelSelector())
     return PeerOutline(
         path=path,
-        pods=PodSelector(namespaces=peer.namespace_selector, pods=peer.pod_selector or LabelSelector()),
+        pods=pods,
+        scope=scope(pods),
         pods_path=f"{path}.podSelector" if peer.pod_selector is not None else path,
         namespaces_path=f"{path}.namespaceSelector",
     )
@@ -200,12 +209,14 @@ def outline_cluster(policy: ClusterNetworkPolicy) -> PolicyOutline:
         for direction, section, word, some in each
         for place, rule in enumerate(some)
     )
+    subject = _pods(spec.subject.namespaces, spec.subject.pods)
     return PolicyOutline(
         kind="ClusterNetworkPolicy",
         meta=policy.metadata,
         tier=spec.tier,
         priority=spec.priority,
-        subject=_pods(spec.subject.namespaces, spec.subject.pods),
+        subject=subject,
+        scope=scope(subject),
         subject_path="spec.subject.namespaces" if of_namespaces else "spec.subject.pods",
         types=(INGRESS, EGRESS),
         rules=rules,
@@ -234,9 +245,11 @@ def _cluster_rule(
 def _cluster_peer(peer: ClusterPeer, path: str) -> PeerOutline:
     if peer.namespaces is not None or peer.pods is not None:
         of_namespaces = peer.namespaces is not None
+        pods = _pods(peer.namespaces, peer.pods)
         return PeerOutline(
             path=path,
-            pods=_pods(peer.namespaces, peer.pods),
+            pods=pods,
+            scope=scope(pods),
             pods_path=path if of_namespaces else f"{path}.pods.podSelector",
             namespaces_path=f"{path}.namespaces" if of_namespaces else f"{path}.pods.namespaceSelector",
         )

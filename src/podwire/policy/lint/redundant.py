@@ -11,6 +11,7 @@ from podwire.policy.lint import cover
 from podwire.policy.lint.finding import NOTE, WARNING, Finding
 from podwire.policy.lint.outline import EGRESS, INGRESS, PolicyOutline, RuleOutline
 from podwire.policy.lint.scene import Scene
+from podwire.policy.lint.scope import Terms
 from podwire.policy.lint.words import some
 
 Owned = tuple[PolicyOutline, RuleOutline]
@@ -41,7 +42,7 @@ def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
     earlier: dict[str, list[Owned]] = {INGRESS: [], EGRESS: []}
     for policy in policies:
         for rule in policy.rules:
-            before = [owned for owned in earlier[rule.direction] if cover.pods_within(policy.subject, owned[0].subject)]
+            before = [owned for owned in earlier[rule.direction] if policy.scope.within(owned[0].scope)]
             found = _first_covering(policy, rule, before)
             if found:
                 same = all(owned[1].action == rule.action for owned in found)
@@ -70,12 +71,12 @@ def _names(policy: PolicyOutline, found: list[Owned]) -> str:
 
 def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
     """Of two rules that cover each other, the later one is superfluous."""
-    by_subject: dict[frozenset[cover.Term], list[PolicyOutline]] = {}
+    by_subject: dict[Terms, list[PolicyOutline]] = {}
     for policy in policies:
-        by_subject.setdefault(cover.terms(policy.subject.pods), []).append(policy)
+        by_subject.setdefault(policy.scope.pods, []).append(policy)
     gone: set[int] = set()
     for policy in reversed(policies):
-        own = cover.terms(policy.subject.pods)
+        own = policy.scope.pods
         wider = [other for subject, some_of in by_subject.items() if subject <= own for other in some_of]
         for rule in reversed(policy.rules):
             others = [(other, each) for other in wider for each in other.of(rule.direction) if id(each) not in gone]
@@ -101,7 +102,7 @@ def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: 
     """The rules that deny for all pods of a policy, up to the first that may let something pass."""
     found: list[Owned] = []
     for other in admin:
-        about = cover.pods_within(policy.subject, other.subject)
+        about = policy.scope.within(other.scope)
         for rule in other.of(direction):
             if rule.action != "Deny":
                 return found

@@ -15,8 +15,6 @@ from podwire.policy.lint.outline import PeerOutline, PolicyOutline, RuleOutline,
 from podwire.policy.selectors import PodSelector
 from podwire.policy.world import World, subject_to_policy
 
-NAME_LABEL = "kubernetes.io/metadata.name"
-
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
     """What there is beside the objects that verdicts depend on."""

@@ -4,10 +4,8 @@ import msgspec
 from tests.unit.policy.lint.scenes import policy, scene
 
 from podwire.model.policy import IPBlock
-from podwire.model.selector import LabelSelector, Requirement
-from podwire.policy.lint.cover import blocks_within, covered_by, narrower, pods_within
+from podwire.policy.lint.cover import blocks_within, covered_by
 from podwire.policy.lint.outline import RuleOutline
-from podwire.policy.selectors import PodSelector
 
 _SPEC = "podSelector: {}, ingress: [%s]"
 
@@ -19,21 +17,6 @@ def rules(*texts: str) -> tuple[RuleOutline, ...]:
 def covered(one: str, *others: str) -> bool:
     first, *rest = rules(one, *others)
     return bool(covered_by(first, rest))
-
-
-def test_selectors() -> None:
-    web = LabelSelector(match_labels={"app": "web"})
-    both = LabelSelector(match_labels={"app": "web", "tier": "front"})
-    same = LabelSelector(match_expressions=(Requirement(key="app", operator="In", values=("web",)),))
-    assert narrower(both, web)
-    assert not narrower(web, both)
-    assert narrower(same, web)
-    shop = LabelSelector(match_labels={"kubernetes.io/metadata.name": "shop"})
-    assert pods_within(PodSelector(namespace="shop", pods=both), PodSelector(namespaces=shop, pods=web))
-    assert pods_within(PodSelector(namespace="shop"), PodSelector())
-    assert not pods_within(PodSelector(namespace="shop"), PodSelector(namespace="blog"))
-    assert not pods_within(PodSelector(namespaces=web), PodSelector(namespace="shop"))
-    assert pods_within(PodSelector(namespaces=both), PodSelector(namespaces=web))
 
 
 def test_blocks() -> None:

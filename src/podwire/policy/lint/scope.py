@@ -1,0 +1,56 @@
+"""What a selector asks for, made ready to be compared with others (pure)."""
+
+import msgspec
+
+from podwire.model.selector import LabelSelector, Requirement
+from podwire.policy.selectors import PodSelector
+
+NAME_LABEL = "kubernetes.io/metadata.name"
+"""The label that every namespace has: its name."""
+
+Term = tuple[str, str, frozenset[str]]
+Terms = frozenset[Term]
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of a selector of pods."""
+
+    namespace: str = ""
+    """The only namespace; empty: those of ``namespaces``."""
+    namespaces: Terms = frozenset()
+    pods: Terms = frozenset()
+    named: str = ""
+    """The only namespace, be it said by its label alone."""
+
+    def within(self, other: "Scope") -> bool:
+        """Whether all pods of this selector are pods of the other."""
+        if not other.pods <= self.pods:
+            return False
+        if not other.namespace and not other.namespaces:
+            return True
+        if self.named and self.named == other.named:
+            return True
+        if self.namespace or other.namespace:
+            return False
+        return other.namespaces <= self.namespaces
+
+
+def scope(selector: PodSelector) -> Scope:
+    """That of a selector."""
+    named = selector.namespaces.match_labels
+    alone = len(named) == 1 and not selector.namespaces.match_expressions
+    return Scope(
+        namespace=selector.namespace,
+        namespaces=terms(selector.namespaces),
+        pods=terms(selector.pods),
+        named=selector.namespace or (named.get(NAME_LABEL, "") if alone else ""),
+    )
+
+
+def terms(selector: LabelSelector) -> Terms:
+    """The terms of a selector; all that it matches is matched by one with fewer of them."""
+    return frozenset(_term(each) for each in selector.requirements().requirements)
+
+
+def _term(each: Requirement) -> Term:
+    return each.key, each.operator, frozenset(each.values)

@@ -1,0 +1,91 @@
+"""``podwire policy check`` on files: no cluster, no root."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from podwire.cli.main import root
+from podwire.errors import ConfigError
+
+WORKLOADS = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: i, ports: [{containerPort: 8080}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+"""
+POLICY = """apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: web
+  namespace: shop
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+  - from:
+    - podSelector: {}
+    ports:
+    - port: 80
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "workloads.yaml").write_text(WORKLOADS)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    return tmp_path
+
+
+def check(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(
+        root, ["policy", "check", "-f", str(folder), *words], catch_exceptions=False, standalone_mode=False
+    )
+
+
+def test_a_finding_has_its_line(folder: Path) -> None:
+    found = check(folder)
+    assert found.return_value == 1
+    lines = found.output.splitlines()
+    assert lines[0].startswith(
+        f"{folder}/policy.yaml:12: warning: NetworkPolicy shop/web spec.ingress[0].ports[0]: 80 is the port of Service"
+    )
+    assert lines[0].endswith("Write 8080 [service-port]")
+    assert lines[1:] == ["1 policy, 2 pods: 0 errors, 1 warning, 0 notes"]
+
+
+def test_json(folder: Path) -> None:
+    (finding,) = json.loads(check(folder, "-o", "json").output)
+    assert finding["id"] == "service-port"
+    assert finding["severity"] == "warning"
+    assert finding["name"] == "shop/web"
+    assert finding["where"] == f"{folder}/policy.yaml:12"
+
+
+def test_what_is_right_is_status_0(folder: Path) -> None:
+    (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "port: 8080"))
+    found = check(folder, "--strict")
+    assert found.return_value == 0
+    assert found.output == "1 policy, 2 pods: 0 errors, 0 warnings, 0 notes\n"
+
+
+def test_notes_count_where_it_is_said(folder: Path) -> None:
+    (folder / "policy.yaml").write_text(POLICY.partition("  - from")[0] + "  - {}\n")
+    assert check(folder).return_value == 0
+    assert check(folder, "--strict").return_value == 1
+
+
+def test_what_the_api_would_refuse_is_told_with_its_line(folder: Path) -> None:
+    (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "prot: 80"))
+    with pytest.raises(ConfigError, match=r"policy.yaml:12.*ports\[0\].prot"):
+        check(folder)
