@@ -146,8 +146,6 @@ def parse(text: str, source: str) -> AgentConfig:
     for index, part in enumerate(config.parts):
         if part not in PARTS:
             raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; there are {', '.join(PARTS)}")
-        if part == "policy" and "cni" not in config.parts:
-            raise ConfigError(source, f"parts[{index}]", "policy needs cni, which tells it of the pods' devices")
     for field, texts in (("clusterCIDRs", config.cluster_cidrs), ("serviceCIDRs", config.service_cidrs)):
         for index, cidr in enumerate(texts):
             _check_network(source, f"{field}[{index}]", cidr)

@@ -7,12 +7,19 @@ kill -9, leaves the kernel as it is; the next start compares and goes on.
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, ClusterSettings, overlay
 from podwire.agent.holdings import Holdings
-from podwire.agent.notes import CONNECTION_TABLE_FULL, FEATURE_MISSING, PEER_UNREACHED, SETTINGS_REFUSED, Notes
+from podwire.agent.notes import (
+    BRIDGE_NOT_SEEN,
+    CONNECTION_TABLE_FULL,
+    FEATURE_MISSING,
+    PEER_UNREACHED,
+    SETTINGS_REFUSED,
+    Notes,
+)
 from podwire.agent.seen import Seen
 from podwire.cni import program
 from podwire.cni.service import CniService
@@ -35,6 +42,9 @@ from podwire.routing.router import Router, annotation
 from podwire.routing.underlay import DEFAULT_MTU
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
+
+if TYPE_CHECKING:
+    from podwire.agent.policies import PolicyPart
 
 Tasks = dict[str, Callable[[], Awaitable[None]]]
 """What is to run, by name."""
@@ -202,10 +212,21 @@ class Agent:
             self.notes.note("policy", FEATURE_MISSING, f"policy: {lacks}; pods that policies select are refused")
         if cni is not None:
             policies.guard(cni.pods, tuple(cni.leases.held.values()))
+        else:
+            self._make_others(tasks, policies)
         self._on_settings.append(lambda settings: policies.configure(settings.policy, settings.routing.port))
         tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
         self.holdings.parts["policy"] = lambda: [policies.share()]
         self.seen.parts["policy"] = policies.seen
+
+    def _make_others(self, tasks: Tasks, policies: "PolicyPart") -> None:
+        """Other plugins wire this node's pods."""
+        from podwire.agent.others import OtherPlugins
+
+        others = OtherPlugins(self.config, policies, self.clock)
+        others.on_bridges(lambda text: self.notes.note("bridges", BRIDGE_NOT_SEEN, text and f"policy: {text}"))
+        self.health.metrics["policy others"] = others.samples
+        tasks |= others.tasks()
 
     def _leave_policies(self) -> None:
         """Without the part, nobody would tell an earlier one's tables of new pods: they go."""

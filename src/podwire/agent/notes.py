@@ -17,6 +17,7 @@ from podwire.observe.log import Log
 ANNOTATION = "podwire.io/fallback"
 SETTINGS_REFUSED = "SettingsRefused"
 FEATURE_MISSING = "FeatureMissing"
+BRIDGE_NOT_SEEN = "BridgeNotSeen"
 PEER_UNREACHED = "PeerUnreached"
 CONNECTION_TABLE_FULL = "ConnectionTableFull"
 

@@ -22,6 +22,7 @@ from podwire.model.pod import Container, Pod, PodSpec, PodStatus
 from podwire.model.policy import ClusterNetworkPolicy
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
+from podwire.policy.bridges.dataplane import OnBridges, clear
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
@@ -57,7 +58,11 @@ class PolicyPart:
         self._seconds = 0.0
         self.missing: Unsupported | None = None
         """What keeps policies from being enforced here."""
-        self._plane = self._open()
+        self.bridges: OnBridges | None = None
+        """What keeps pods of one bridge apart, where other plugins wire pods."""
+        self.prepared: list[asyncio.Event] = []
+        """What has to be there before anything is enforced anew."""
+        self._plane = self._open(others="cni" not in config.parts)
         self._enforcement = Enforcement(
             Sources(
                 pods=self._pods,
@@ -78,14 +83,32 @@ class PolicyPart:
     def configure(self, settings: PolicySettings, tunnel_port: int) -> None:
         """Takes over settings, and the port of the nodes' own tunnels, while policies are enforced too."""
         self._enforcement.configure(settings, (tunnel_port,), self._ranges)
+        if self.bridges is not None:
+            self.bridges.show = settings.bridge_netfilter == "set"
         self._flows.configure(strict=settings.established == "strict")
 
-    def _open(self) -> PolicyDataPlane:
+    def _open(self, *, others: bool) -> PolicyDataPlane:
+        """The data plane; with ``others``, other plugins wire this node's pods."""
         try:
-            return NftablesPolicy(Facts())
+            plane = NftablesPolicy(Facts())
         except Unsupported as missing:
             self.missing = missing
             return Unenforced(missing)
+        if not others:
+            clear()
+            return plane
+        self.bridges = OnBridges(plane)
+        return self.bridges
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """What is enforced."""
+        return self._enforcement
+
+    @property
+    def pods(self) -> Informer[Pod]:
+        """The pods of the cluster."""
+        return self._pods
 
     def tasks(self, health: Health, settings: asyncio.Event | None = None) -> dict[str, Callable[[], Awaitable[None]]]:
         """What is to run, by name; checks and metrics are added to ``health``.
@@ -96,9 +119,11 @@ class PolicyPart:
         async def enforce() -> None:
             if settings is not None:
                 await settings.wait()
+            for event in self.prepared:
+                await event.wait()
             await self._enforcement.run()
 
-        health.ready["policy"] = self._problem
+        health.ready["policy"] = self.problem
         health.metrics["policy"] = self._samples
         return {
             "pods": self._pods.run,
@@ -172,7 +197,7 @@ class PolicyPart:
     def share(self) -> Share:
         """What the kernel should hold for policies, as last programmed."""
         desired = self._plane.desired()
-        return Share(part="policy", tables=desired, note="" if desired else self._problem())
+        return Share(part="policy", tables=desired, note="" if desired else self.problem())
 
     def seen(self) -> Versions | None:
         """The versions of everything that policies depend on; None while the kernel does not hold it."""
@@ -181,7 +206,8 @@ class PolicyPart:
         informers = (self._pods, self._namespaces, self._nodes, self._policies, self._cluster_policies)
         return {informer.resource.plural: informer.versions for informer in informers}
 
-    def _problem(self) -> str:
+    def problem(self) -> str:
+        """Why policies are not in force; empty: they are."""
         return "" if self._enforcement.programmed.is_set() else "policies are not in force yet"
 
     def _samples(self) -> list[Metric]:

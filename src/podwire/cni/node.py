@@ -145,6 +145,9 @@ class PodNetwork:
         """
         verbs = {"ADD": self.add, "DEL": self.delete, "CHECK": self.check, "STATUS": self.status, "GC": self.collect}
         outcome = "failed"
+        if request.conf.policy and request.command == "ADD":
+            detail = "policy: true is for nodes whose pods other plugins wire (agent without the part cni)"
+            raise CniError(spec.INVALID_CONFIG, "podwire-cni wires pods here itself", detail)
         try:
             if request.command == "VERSION":
                 answer = spec.render_versions(request.conf.cni_version)

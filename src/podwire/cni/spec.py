@@ -132,6 +132,8 @@ class NetConf(Document, frozen=True):
     dns: Dns = Dns()
     disable_check: bool = False
     disable_gc: bool = msgspec.field(default=False, name="disableGC")
+    policy: bool = False
+    """Whether the program stands behind the plugin that wires pods, and only has their policies put in force."""
 
     @property
     def kept(self) -> frozenset[tuple[str, str]] | None:

@@ -6,6 +6,8 @@ from typing import Any, Literal
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.policy.marks import MARKS, check_marks
+from podwire.policy.registry import AUTO, DATAPLANES
 
 ENCAPSULATION_PORTS = (4789, 6081, 8472)
 """Where tunnels listen by default: VXLAN, Geneve, and VXLAN as Linux and Flannel have it."""
@@ -32,18 +34,25 @@ SILENT = LogSettings(group=0)
 
 
 class PolicySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What the API leaves open, and what is to become of packets that it does not speak of.
+    """How policies are enforced, and what the API leaves open.
 
+    ``mode``: the data plane, a name of :mod:`podwire.policy.registry`, or ``auto`` for the first that the node has.
+    ``marks``: the bits of packets' marks that the data plane ``iptables`` may use.
     ``own_node_egress``: whether pods reach their own node whatever NetworkPolicies say. ``established``: ``strict``
     judges every packet of a connection by the policies of the moment, ``keep`` lets a connection that was allowed when
     it began live on. ``encapsulation``: ``drop`` lets pods send VXLAN, Geneve, IP in IP and GRE to pods alone, because
     a node that unpacks such a packet would let in what is inside, past all policies; ``allow`` leaves that to policies.
+    ``bridge_netfilter``, where other CNI plugins make pods ports of a bridge: ``check`` says when the kernel does not
+    show the packets between them, ``set`` turns that on for those bridges, and loads the module br_netfilter for it.
     ``log``: what is logged, and how much.
     """
 
+    mode: str = AUTO
+    marks: int = MARKS
     own_node_egress: bool = True
     established: Literal["strict", "keep"] = "strict"
     encapsulation: Literal["drop", "allow"] = "drop"
+    bridge_netfilter: Literal["check", "set"] = "check"
     log: LogSettings = LogSettings()
 
 
@@ -58,14 +67,29 @@ def parse_settings(document: Mapping[str, Any], source: str = "configuration", p
         problem, _, where = str(failure).partition(" - at `$")
         field = ".".join(filter(None, (path, where.rstrip("`").lstrip("."))))
         raise ConfigError(source, field, problem[:1].lower() + problem[1:]) from failure
+    check_settings(made, source, path)
+    return made
+
+
+def check_settings(settings: PolicySettings, source: str, path: str = "policy") -> None:
+    """What types do not say.
+
+    Raises: ConfigError with the field that is wrong.
+    """
+    if settings.mode not in (AUTO, *DATAPLANES):
+        problem = f"{settings.mode!r} is not a data plane of policies; there are {', '.join((AUTO, *DATAPLANES))}"
+        raise ConfigError(source, f"{path}.mode", problem)
+    try:
+        check_marks(settings.marks)
+    except ValueError as problem:
+        raise ConfigError(source, f"{path}.marks", str(problem)) from problem
     for field, value, low, high in (
-        ("rate", made.log.rate, 1, 100_000),
-        ("burst", made.log.burst, 1, 100_000),
-        ("group", made.log.group, 0, 65535),
+        ("rate", settings.log.rate, 1, 100_000),
+        ("burst", settings.log.burst, 1, 100_000),
+        ("group", settings.log.group, 0, 65535),
     ):
         if not low <= value <= high:
             raise ConfigError(source, f"{path}.log.{field}", f"{value} is not in {low}..{high}")
-    return made
 
 
 def as_keys(settings: PolicySettings, named: Iterable[str] = ()) -> dict[str, str]:

@@ -40,7 +40,7 @@ def test_example(tmp_path: Path) -> None:
         ("- a", "object"),
         ("nodeName: 5", "nodeName"),
         ("nodeName: a\nparts: [cni, dns]", r"parts\[1\]: 'dns' is not a part"),
-        ("nodeName: a\nparts: [policy, proxy]", r"parts\[0\]: policy needs cni"),
+        ("nodeName: a\npolicy: {bridgeNetfilter: load}", r"policy.bridgeNetfilter: invalid enum value 'load'"),
         ("nodeName: a\nclusterCIDRs: [10.0.0.1/8]", r"clusterCIDRs\[0\]: 10.0.0.1/8 has host bits set"),
         ("nodeName: a\nrouting: {backend: ipip}", "routing.backend: 'ipip'"),
         ("nodeName: a\nrouting: {mtu: 100}", "routing.mtu: 100 is not in"),

@@ -45,6 +45,8 @@ class OnBridges:
         """The pods that are there."""
         self.show = False
         """Whether to turn on what is missing."""
+        self.told: Callable[[str], None] = lambda _: None
+        """Hears what is not as it should be, with every change."""
         self.unseen: dict[str, dict[str, str]] = {}
         """By bridge and family: why packets between its ports are not seen; empty: they are."""
 
@@ -125,10 +127,11 @@ class OnBridges:
         if self.show and any(self.unseen.values()):
             self._show()
         ports = tuple(sorted((self._port(one, compiler) for one in pods), key=lambda port: port.name))
-        if ports == self._held:
-            return ()
-        transaction = self._apply(table(ports))
-        self._held = ports
+        transaction = None
+        if ports != self._held:
+            transaction = self._apply(table(ports))
+            self._held = ports
+        self.told(self.problem)
         return (transaction,) if transaction else ()
 
     def _port(self, one: Attached, compiler: Compiler) -> Port:

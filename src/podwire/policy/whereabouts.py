@@ -1,0 +1,90 @@
+"""Where the pods of a node are, told from its kernel, when other programs have wired them (pure).
+
+The node's routing table says which device leads to a pod's address: a device of the pod's own, as ``ptp``, plain
+routes and most routing plugins make it, or a bridge, as ``bridge`` and Flannel do. On a bridge the pod's port is the
+veth whose other end has the address. Should two ports have it, the one that had it before is the pod's, and else the
+one that has fewer addresses of other pods: only root of the node makes routes, but whoever has rights in a pod's
+namespace can give it addresses.
+"""
+
+from collections.abc import Collection, Mapping
+from ipaddress import ip_address, ip_network
+
+import msgspec
+
+from podwire.state.network import NetworkState
+
+_MAIN = 254
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a pod is: its own device, or a bridge and its port there."""
+
+    device: str
+    port: str = ""
+
+
+class Ways:
+    """Which device leads to an address: routes without a gateway, and the networks of the node's own addresses."""
+
+    def __init__(self, state: NetworkState) -> None:
+        found: dict[tuple[int, int, int], str] = {}
+        for route in state.routes:
+            if route.kind == "unicast" and not route.via and route.link and route.table == _MAIN:
+                found.setdefault(_key(route.dst), route.link)
+        for address in state.addresses:
+            found.setdefault(_key(address.cidr), address.link)
+        self._links = found
+        self._lengths = sorted({(version, length) for version, length, _ in found}, reverse=True)
+
+    def device(self, address: str) -> str:
+        """The device of the longest prefix; empty when none leads there."""
+        value = ip_address(address)
+        for version, length in self._lengths:
+            if version == value.version:
+                shift = value.max_prefixlen - length
+                link = self._links.get((version, length, int(value) >> shift))
+                if link is not None:
+                    return link
+        return ""
+
+
+def _key(cidr: str) -> tuple[int, int, int]:
+    network = ip_network("::/0" if cidr == "default" else cidr, strict=False)
+    return network.version, network.prefixlen, int(network.network_address) >> network.max_prefixlen - network.prefixlen
+
+
+def locate(
+    pods: Mapping[str, Collection[str]],
+    state: NetworkState,
+    ports: Mapping[str, Mapping[str, frozenset[str]]],
+    before: Mapping[str, Place],
+) -> dict[str, Place]:
+    """The places of pods; those that are nowhere to be found are left out.
+
+    ``pods`` are addresses by pod, ``ports`` the addresses behind each port by bridge, ``before`` the places so far.
+    """
+    ways = Ways(state)
+    kinds = {link.name: link for link in state.links}
+    everybody = frozenset(address for addresses in pods.values() for address in addresses)
+    found = {}
+    for pod, addresses in pods.items():
+        device = next(filter(None, (ways.device(address) for address in addresses)), "")
+        link = kinds.get(device)
+        if link is None:
+            continue
+        if link.kind == "bridge":
+            own = frozenset(addresses)
+            port = _port(own, everybody, ports.get(device, {}), before.get(pod, Place("")).port)
+            if port:
+                found[pod] = Place(device, port)
+        elif link.kind == "veth" and not link.master and not link.peer:
+            found[pod] = Place(device)
+    return found
+
+
+def _port(own: frozenset[str], everybody: frozenset[str], ports: Mapping[str, frozenset[str]], before: str) -> str:
+    having = [name for name, addresses in ports.items() if addresses & own]
+    if before in having:
+        return before
+    return min(having, key=lambda name: (len(ports[name] & (everybody - own)), name), default="")
