@@ -26,6 +26,7 @@ from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
 from podwire.local.layout import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Layout
 from podwire.policy.settings import PolicySettings
+from podwire.policy.settings import check_settings as check_policy
 from podwire.proxy.settings import ProxySettings, check_settings, normalized
 from podwire.routing.registry import BACKENDS
 
@@ -151,6 +152,7 @@ def check_config(config: ClusterConfig, source: str) -> None:
         problem = f"hostgw reaches no node behind a router, and there are {config.segments} segments; use vxlan"
         raise ConfigError(source, "routing.backend", problem)
     check_settings(config.proxy, source)
+    check_policy(config.policy, source)
     _check_networks(config, source)
     for number, rule in enumerate(config.images):
         if bool(rule.name) == bool(rule.prefix):

@@ -1,4 +1,14 @@
-"""What a policy data plane is to the rest: the seam that every one implements."""
+"""What a policy data plane is to the rest: the seam that every one implements.
+
+A data plane is opened for one network namespace, takes what the compiler says and makes the kernel hold it. It is one
+module with a class and a function ``clear``, named in ``policy.registry``; by its entry there it is opened, stood in
+for, switched to, cleaned up, shown by ``podwire state``, and run by the packet table.
+
+What each one keeps to: 1. closed when in doubt: a device that it was not told of, a pod with another one's address;
+2. what is new is whole before anything leads there, so a packet is judged by what was before a change or by what is
+after it; 3. a load with nothing changed writes nothing; 4. a change that the kernel refuses leaves what was in force
+and is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear`` take away what is ours and no more.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -6,8 +16,14 @@ from typing import Protocol
 import msgspec
 
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.marks import MARKS
 from podwire.policy.settings import SILENT, LogSettings
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
 from podwire.state.nft import Table
+
+Held = Table | Ruleset | IpSet
+"""A piece of kernel state that a data plane answers for; it has a text form."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +42,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     Empty: pods may encapsulate as they like."""
     keep: bool = False
     """Whether connections that were allowed when they began live on; else every packet of theirs is judged."""
+    marks: int = MARKS
+    """The bits of packets' marks that a data plane may use."""
     bridges: tuple[str, ...] = ()
     """Bridges that pods are ports of: there a pod is known by its address, not by the device."""
 
@@ -69,7 +87,7 @@ class PolicyDataPlane(Protocol):
         """Whether somebody else may have changed what this data plane holds."""
         ...
 
-    def desired(self) -> tuple[Table, ...]:
+    def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold."""
         ...
 

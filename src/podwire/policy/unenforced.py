@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from podwire.errors import Unsupported
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts
-from podwire.state.nft import Table
+from podwire.policy.dataplane import Facts, Held
 
 
 class Unenforced:
@@ -53,7 +52,7 @@ class Unenforced:
         """Never."""
         return False
 
-    def desired(self) -> tuple[Table, ...]:
+    def desired(self) -> tuple[Held, ...]:
         """Nothing."""
         return ()
 

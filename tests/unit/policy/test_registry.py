@@ -1,0 +1,51 @@
+import pytest
+
+from podwire.errors import KernelError
+from podwire.policy import registry
+from podwire.policy.dataplane import Facts
+from podwire.policy.registry import DATAPLANES, Registry, clear_all, open_dataplane
+
+
+class Plane:
+    """A data plane of this module."""
+
+    def __init__(self, facts: Facts, netns: object = None) -> None:
+        self.facts, self.netns = facts, netns
+
+
+cleared: list[object] = []
+
+
+def clear(netns: object = None) -> bool:
+    cleared.append(netns)
+    if netns == "broken":
+        raise KernelError("delete", "table", 16)
+    return True
+
+
+@pytest.fixture
+def borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "DATAPLANES", {"mine": f"{__name__}:Plane", "other": f"{__name__}:Plane"})
+    cleared.clear()
+
+
+def test_a_data_plane_is_opened_and_cleared_by_its_name(borrowed: None) -> None:
+    made = open_dataplane("mine", Facts(marks=0xFF), "/run/netns/x")
+    assert isinstance(made, Plane)
+    assert (made.facts.marks, made.netns) == (0xFF, "/run/netns/x")
+    assert Registry("x").names() == ("mine", "other")
+    assert Registry("x").clear("mine")
+    assert cleared == ["x"]
+
+
+def test_all_are_cleared_also_when_one_cannot_be(borrowed: None) -> None:
+    assert clear_all("x")
+    with pytest.raises(KernelError):
+        clear_all("broken")
+    assert cleared == ["x", "x", "broken", "broken"]
+
+
+def test_every_name_is_one_word_of_the_registry() -> None:
+    assert list(DATAPLANES) == ["nftables", "iptables"]
+    with pytest.raises(KeyError):
+        open_dataplane("ipfw", Facts())
