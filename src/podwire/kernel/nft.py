@@ -6,7 +6,7 @@ transaction without reading anything (one changed element costs about 0.1 ms at 
 is started. A refusal names the operation and, for elements, the very element.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -136,6 +136,26 @@ class Nft:
         found = (read_rule(body) for body in self._socket.dump(nl.NFT_MSG_GETRULE, FAMILIES[family], request))
         return tuple(delinearize(e, family, sets, c) for t, owner, _, e, c in found if (t, owner) == (table, chain))
 
+    def counters(self, family: str, table: str, chain: str = "") -> dict[str, tuple[int, int]]:
+        """Packets and bytes that the rules of each chain have counted in all, or those of one chain alone.
+
+        Chains without a counter are left out, and so is everything where there is no such table or chain.
+
+        Raises: KernelError.
+        """
+        request = nl.text(1, table) + (nl.text(2, chain) if chain else b"")
+        found: dict[str, tuple[int, int]] = {}
+        try:
+            bodies = self._socket.dump(nl.NFT_MSG_GETRULE, FAMILIES[family], request)
+        except KernelNotFound:
+            return found
+        for owner, name, _, expressions, _ in map(read_rule, bodies):
+            if owner == table and chain in ("", name):
+                for packets, size in _counted(expressions):
+                    before = found.get(name, (0, 0))
+                    found[name] = before[0] + packets, before[1] + size
+        return found
+
     def apply(self, want: Table) -> Transaction:
         """Makes the kernel hold exactly this table; returns what had to change, empty when nothing had.
 
@@ -175,6 +195,15 @@ class Nft:
         if isinstance(operation, AddElements | DeleteElements) and refused.offset:
             subject = _element_at(operation, message, refused.offset) or subject
         return refusal("nft", f"{subject} in table {table}", refused.number, refused.words)
+
+
+def _counted(expressions: bytes) -> Iterator[tuple[int, int]]:
+    """Packets and bytes of the counters among a rule's expressions."""
+    for _, element in nl.pieces(expressions):
+        found = nl.attributes(element)
+        if nl.string(found.get(1)) == "counter":
+            values = nl.attributes(found.get(2, b""))
+            yield nl.number(values.get(2)), nl.number(values.get(1))
 
 
 def _element_at(operation: AddElements | DeleteElements, message: bytes, offset: int) -> str:

@@ -27,6 +27,9 @@ from podwire.state.nft_diff import Transaction, diff
 
 Elements = dict[str, dict[bytes, Element]]
 
+_GONE = 1024
+"""How many chains of rules are remembered that went: what they counted and logged is still asked for."""
+
 
 class Contents:
     """One family's table."""
@@ -43,8 +46,8 @@ class Contents:
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._claims: dict[tuple[str, bytes], dict[str, Element]] = {}
         self._touched = _Touched(self)
-        self.ruled: dict[str, Ruled] = {}
-        """What the chains of rules stand for, by their names."""
+        self._ruled: dict[str, Ruled] = {}
+        self._gone: dict[str, Ruled] = {}
 
     def table(self) -> Table:
         """All of it."""
@@ -210,7 +213,7 @@ class Contents:
         name = rule_name(ruled)
         if not self._uses[name]:
             self._touched.put(self.layout.rule_chain(ruled))
-            self.ruled[name] = ruled
+            self._ruled[name] = ruled
         self._uses[name] += 1
 
     def _drop(self, name: str) -> None:
@@ -219,7 +222,10 @@ class Contents:
         if self._uses[name]:
             return
         del self._uses[name]
-        self.ruled.pop(name, None)
+        if name in self._ruled:
+            self._gone[name] = self._ruled.pop(name)
+            if len(self._gone) > _GONE:
+                del self._gone[next(iter(self._gone))]
         self._touched.remove(name)
         for need in self._needs.pop(name, ()):
             if need.startswith("@"):
@@ -233,6 +239,10 @@ class Contents:
             self._touched.remove(name)
         for chain in self._needs.pop(name, ()):
             self._drop(chain)
+
+    def meaning(self, name: str) -> Ruled | None:
+        """What the chain of a rule stands for, or stood for lately; None: it is none that is known."""
+        return self._ruled.get(name) or self._gone.get(name)
 
     def pieces(self) -> tuple[dict[str, Chain], dict[str, Set], Elements]:
         """Where the pieces are kept; for :class:`_Touched` alone."""

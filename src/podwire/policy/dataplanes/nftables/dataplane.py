@@ -14,14 +14,28 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Count, Counted, Totals
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables.contents import Contents
-from podwire.policy.dataplanes.nftables.layout import TABLE, Layout
+from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, Layout
 from podwire.policy.dataplanes.nftables.steps import steps
+from podwire.policy.ruled import Ruled
 from podwire.state.nft import Table
-from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff, removal
+from podwire.state.nft_diff import (
+    AddElements,
+    DeleteChain,
+    DeleteElements,
+    DeleteTable,
+    FlushChain,
+    Transaction,
+    diff,
+    removal,
+)
 
 FAMILIES = ("ip", "ip6")
+
+_FEW = 16
+"""Chains up to which each is asked for what it counted; of more, all are."""
 
 _MANY = 256
 """Elements from which on a change is worth the two system calls that make it unheard."""
@@ -40,6 +54,7 @@ class NftablesPolicy:
         self._missing: set[str] = set()
         self._lost = True
         self._unheard = False
+        self._totals = Totals()
 
     def close(self) -> None:
         """Lets go of the kernel; what is in force stays."""
@@ -116,8 +131,46 @@ class NftablesPolicy:
             committed.append(transaction)
         return tuple(committed)
 
+    def ruled(self, prefix: str) -> Ruled | None:
+        """What packets that are logged with a prefix met; None: a rule that is there no more, or none of ours."""
+        found = (contents.meaning(prefix) for contents in self._contents.values())
+        return next(filter(None, found), None)
+
+    def counts(self) -> tuple[Counted, ...]:
+        """What rules have counted since this object was made, and before where they are older.
+
+        Raises: KernelError.
+        """
+        for family in self._contents:
+            self._totals.totals(family, self._read_counts(family))
+        return self._totals.all()
+
+    def _read_counts(self, family: str, chain: str = "") -> dict[str, Counted]:
+        """What rules have counted, as far as it is known what they stand for."""
+        contents = self._contents.get(family)
+        if contents is None:
+            return {}
+        read = self._nft.counters(family, TABLE, chain)
+        known = ((name, contents.meaning(name), Count(*numbers)) for name, numbers in read.items())
+        return {name: Counted(ruled, count) for name, ruled, count in known if ruled is not None}
+
+    def _keep_counts(self, transaction: Transaction) -> None:
+        """Keeps what rules have counted that a transaction takes away."""
+        gone = {o.name for o in transaction.operations if isinstance(o, DeleteChain | FlushChain)}
+        gone = {name for name in gone if name.startswith(RULE)}
+        family = transaction.family
+        if any(isinstance(operation, DeleteTable) for operation in transaction.operations):
+            self._totals.keep(family, self._read_counts(family))
+        elif len(gone) > _FEW:
+            readings = self._read_counts(family)
+            self._totals.keep(family, {name: readings[name] for name in gone & readings.keys()})
+        else:
+            for name in gone:
+                self._totals.keep(family, self._read_counts(family, name))
+
     def _commit(self, transaction: Transaction) -> None:
         """A large change is made unheard, since the kernel makes a message of each element for who listens."""
+        self._keep_counts(transaction)
         elements = sum(len(o.elements) for o in transaction.operations if isinstance(o, AddElements | DeleteElements))
         if elements < _MANY:
             self._commit_steps(transaction)

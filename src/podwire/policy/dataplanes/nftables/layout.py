@@ -46,6 +46,8 @@ from podwire.state.nft_rules import Rule
 from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-policy"
+RULE = "rule-"
+"""How the names of the chains of rules begin."""
 SHARED = "egress-sources"
 """The one set of pods whose keys say nothing of a device."""
 PRIORITY = -5
@@ -382,4 +384,4 @@ def ports_name(table: Table, owner: Owner) -> str:
 
 def rule_name(ruled: Ruled) -> str:
     """The chain of a rule."""
-    return f"rule-{_short(msgspec.json.encode(ruled).decode())}"
+    return f"{RULE}{_short(msgspec.json.encode(ruled).decode())}"

@@ -1,0 +1,66 @@
+"""Totals never go down, whatever becomes of the rules that count."""
+
+from podwire.policy.counts import GONE, Count, Counted, Totals, by_policy
+from podwire.policy.ports import Ruling
+from podwire.policy.ruled import Ruled
+
+DENIED = Ruled("Ingress", Ruling(accept=False), ("shop/a", "shop/b"))
+ALLOWED = Ruled("Ingress", Ruling(True, "shop/a", 0))
+NAMES = {"rule-1": DENIED, "rule-2": ALLOWED}
+
+
+def read(**packets: int) -> dict[str, Counted]:
+    return {name: Counted(NAMES[f"rule-{name[1:]}"], Count(count, 60 * count)) for name, count in packets.items()}
+
+
+def found(totals: Totals) -> dict[Ruled, int]:
+    return {each.ruled: each.count.packets for each in totals.all()}
+
+
+def test_families_are_added_up() -> None:
+    totals = Totals()
+    totals.totals("ip", read(r1=3, r2=0))
+    totals.totals("ip6", read(r1=2))
+    (only,) = totals.all()
+    assert only == Counted(DENIED, Count(5, 300))
+
+
+def test_a_rule_that_goes_and_comes_again_goes_on_counting() -> None:
+    totals = Totals()
+    totals.totals("ip", read(r1=3))
+    totals.keep("ip", read(r1=5))
+    assert found(totals) == {DENIED: 5}
+    totals.totals("ip", read(r2=1))
+    totals.totals("ip", read(r1=2, r2=1))
+    assert found(totals) == {DENIED: 7, ALLOWED: 1}
+
+
+def test_a_counter_that_somebody_took_away_begins_anew() -> None:
+    totals = Totals()
+    totals.totals("ip", read(r1=10))
+    totals.totals("ip", read(r1=4))
+    assert found(totals) == {DENIED: 14}
+    totals.totals("ip", {})
+    assert found(totals) == {DENIED: 14}
+    totals.totals("ip", read(r1=1))
+    assert found(totals) == {DENIED: 15}
+
+
+def test_of_rules_long_gone_a_sum_stays() -> None:
+    totals = Totals()
+    for number in range(3000):
+        ruled = Ruled("Ingress", Ruling(accept=False), (f"shop/{number}",))
+        totals.keep("ip", {"rule-x": Counted(ruled, Count(1, 60))})
+    assert sum(each.count.packets for each in totals.all()) == 3000
+    assert len(totals.all()) <= 2049
+    assert found(totals)[Ruled("Ingress", Ruling(accept=False), (GONE,))] > 900
+
+
+def test_a_denial_counts_for_all_that_isolate() -> None:
+    totals = Totals()
+    totals.totals("ip", read(r1=3, r2=1))
+    assert by_policy(totals.all()) == {
+        ("shop/a", "dropped"): Count(3, 180),
+        ("shop/b", "dropped"): Count(3, 180),
+        ("shop/a", "allowed"): Count(1, 60),
+    }
