@@ -1,7 +1,7 @@
 """NetworkPolicy as a part of the agent: its collections, its data plane, its say in CNI, its health and metrics."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -177,8 +177,8 @@ class PolicyPart:
                 break
         await self._cluster_policies.run()
 
-    def committed(self, delta: Delta, duration_s: float, *, full: bool) -> None:
-        """A change is in force."""
+    def committed(self, delta: Delta, duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
+        """A change is in force; ``changed`` says what it follows from, and when that was heard."""
         self._flows.committed(delta)
         self._commits += 1
         self._seconds += duration_s

@@ -16,7 +16,9 @@ from typing import Protocol
 import msgspec
 
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Counted
 from podwire.policy.marks import MARKS
+from podwire.policy.ruled import Ruled
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
@@ -85,6 +87,17 @@ class PolicyDataPlane(Protocol):
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed what this data plane holds."""
+        ...
+
+    def ruled(self, prefix: str) -> Ruled | None:
+        """What a packet met that was logged with a prefix; None: a rule that went long ago, or none of ours."""
+        ...
+
+    def counts(self) -> tuple[Counted, ...]:
+        """What rules have counted; never less than before, as long as this object lives.
+
+        Raises: KernelError.
+        """
         ...
 
     def desired(self) -> tuple[Held, ...]:

@@ -21,6 +21,7 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.inforce import same
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.runtime.backoff import Backoff
@@ -80,8 +81,8 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 class Reporter(Protocol):
     """Who is told what becomes of policies."""
 
-    def committed(self, delta: Delta, duration_s: float, *, full: bool) -> None:
-        """A change is in force."""
+    def committed(self, delta: Delta, duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
+        """A change is in force; ``changed`` says what it follows from (``policy shop/db``), and when that was heard."""
         ...
 
     def refused(self, failure: KernelError) -> None:
@@ -111,7 +112,7 @@ class Enforcement:
         self._full = True
         self._subscribed = False
         self._disturbed = False
-        self._changed: dict[str, object] = {}
+        self._changed: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._arrived: dict[str, asyncio.Event] = {}
         self._log = Log("policy")
@@ -288,18 +289,22 @@ class Enforcement:
             self._adopt(pod_ranges=ranges, addresses=new.internal_ips)
         self._mark(f"node {key}")
 
-    def _policy_changed(self, key: str, _old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:
+    def _policy_changed(self, key: str, old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:
+        if old is not None and new is not None and same(old, new):
+            return  # somebody noted something on it
         self.compiler.set_policy(key, new)
         self._mark(f"policy {key}")
 
     def _cluster_policy_changed(
-        self, key: str, _old: ClusterNetworkPolicy | None, new: ClusterNetworkPolicy | None
+        self, key: str, old: ClusterNetworkPolicy | None, new: ClusterNetworkPolicy | None
     ) -> None:
+        if old is not None and new is not None and same(old, new):
+            return
         self.compiler.set_cluster_policy(key, new)
         self._mark(f"cluster policy {key}")
 
     def _mark(self, what: str) -> None:
-        self._changed[what] = None
+        self._changed.setdefault(what, self._clock.monotonic())
         self.programmed.clear()
         self._wake.set()
 
@@ -342,12 +347,12 @@ class Enforcement:
             self._refused(failure)
             raise
         self._full = False
-        self._changed.clear()
+        self._changed, followed = {}, self._changed
         self.programmed.set()
         self.loaded.set()
         self._rules_changed()
         if self._reporter is not None:
-            self._reporter.committed(delta, self._clock.monotonic() - started, full=full)
+            self._reporter.committed(delta, self._clock.monotonic() - started, followed, full=full)
 
 
 def _with_addresses(pod: Pod, addresses: tuple[str, ...]) -> Pod:

@@ -15,8 +15,10 @@ from typing import Protocol
 
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Counted
 from podwire.policy.dataplane import Facts, Held, PolicyDataPlane
 from podwire.policy.registry import AUTO
+from podwire.policy.ruled import Ruled
 from podwire.policy.unenforced import Unenforced
 
 
@@ -173,6 +175,17 @@ class Switch:
         Raises: KernelError.
         """
         return self._plane.heal()
+
+    def ruled(self, prefix: str) -> Ruled | None:
+        """What a packet met that was logged with a prefix."""
+        return self._plane.ruled(prefix)
+
+    def counts(self) -> tuple[Counted, ...]:
+        """What rules have counted.
+
+        Raises: KernelError.
+        """
+        return self._plane.counts()
 
     def desired(self) -> tuple[Held, ...]:
         """What the kernel should hold."""

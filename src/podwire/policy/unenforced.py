@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 from podwire.errors import Unsupported
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Counted
 from podwire.policy.dataplane import Facts, Held
+from podwire.policy.ruled import Ruled
 
 
 class Unenforced:
@@ -51,6 +53,14 @@ class Unenforced:
     def disturbed(self) -> bool:
         """Never."""
         return False
+
+    def ruled(self, _prefix: str) -> Ruled | None:
+        """Nothing is logged."""
+        return None
+
+    def counts(self) -> tuple[Counted, ...]:
+        """Nothing is counted."""
+        return ()
 
     def desired(self) -> tuple[Held, ...]:
         """Nothing."""

@@ -14,7 +14,9 @@ from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Counted
 from podwire.policy.dataplane import Facts
+from podwire.policy.ruled import Ruled
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.state.nft import Table
 from podwire.testing.clock import FakeClock
@@ -98,6 +100,12 @@ class Memory:
     def fileno(self) -> int:
         return self.read
 
+    def ruled(self, _prefix: str) -> Ruled | None:
+        return None
+
+    def counts(self) -> tuple[Counted, ...]:
+        return ()
+
     def desired(self) -> tuple[Table, ...]:
         return ()
 
@@ -123,7 +131,14 @@ class Bench:
             policies=self.policies,
             cluster_policies=self.cluster,
         )
-        self.enforcement = Enforcement(sources, self.plane, Compiler("n1"), self.clock)
+        self.told: list[tuple[dict[str, float], float]] = []
+        self.enforcement = Enforcement(sources, self.plane, Compiler("n1"), self.clock, self)
+
+    def committed(self, _delta: Delta, _duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
+        assert not full or self.plane.calls[-1] == "load"
+        self.told.append((dict(changed), self.clock.monotonic()))
+
+    def refused(self, _failure: KernelError) -> None: ...
 
     def fill(self) -> None:
         for pod in WORLD.pods:
@@ -181,6 +196,37 @@ async def test_nothing_is_written_before_everything_is_known(bench: Bench) -> No
     assert bench.enforcement.loaded.is_set()
     ranges = ("10.180.0.0/24",)
     assert bench.plane.facts == Facts(pod_ranges=ranges, addresses=("192.168.99.1", "fd99::1"), cluster_ranges=ranges)
+
+
+@with_bench
+async def test_what_somebody_notes_on_a_policy_is_no_change(bench: Bench) -> None:
+    await bench.start()
+    bench.policies.put("shop/deny", DENY)
+    await bench.clock.advance(0.1)
+    bench.taken()
+    bench.told.clear()
+    for annotations in ({"podwire.io/enforced": "{}"}, {"podwire.io/enforced": "{}", "podwire.io/mode": "audit"}):
+        meta = msgspec.structs.replace(DENY.metadata, annotations=annotations, resource_version="9")
+        bench.policies.put("shop/deny", msgspec.structs.replace(DENY, metadata=meta))
+        await bench.clock.advance(0.1)
+    assert len(bench.told) == 1
+    assert list(bench.told[0][0]) == ["policy shop/deny"]
+
+
+@with_bench
+async def test_a_commit_says_what_it_follows_from_and_when_that_was_heard(bench: Bench) -> None:
+    await bench.start()
+    bench.told.clear()
+    first = bench.clock.monotonic()
+    bench.policies.put("shop/deny", DENY)
+    await bench.clock.advance(0.002)
+    bench.policies.put("shop/deny", None)
+    meta = msgspec.structs.replace(DENY.metadata, name="other")
+    bench.policies.put("shop/other", msgspec.structs.replace(DENY, metadata=meta))
+    await bench.clock.advance(0.1)
+    ((changed, at),) = bench.told
+    assert changed == {"policy shop/deny": first, "policy shop/other": pytest.approx(first + 0.002)}
+    assert at - first < 0.04
 
 
 @with_bench

@@ -18,7 +18,9 @@ from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Counted
 from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.ruled import Ruled
 from podwire.policy.runner import Attached
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction, removal
@@ -177,6 +179,17 @@ class OnBridges:
         changed = self._monitor.changed()
         own = ("", "") in changed or (FAMILY, TABLE) in changed
         return self._plane.disturbed() or own
+
+    def ruled(self, prefix: str) -> Ruled | None:
+        """What a packet met that was logged with a prefix."""
+        return self._plane.ruled(prefix)
+
+    def counts(self) -> tuple[Counted, ...]:
+        """What rules have counted.
+
+        Raises: KernelError.
+        """
+        return self._plane.counts()
 
     def desired(self) -> tuple[Table, ...]:
         """What the kernel should hold."""

@@ -1,0 +1,83 @@
+"""How far a node has come is told by a few bytes."""
+
+import random
+
+from podwire.model.meta import ObjectMeta
+from podwire.model.policy import NetworkPolicy, NetworkPolicySpec
+from podwire.policy.inforce import Digest, History, same, version
+
+
+def meta(uid: str = "u1", generation: int = 1, **annotations: str) -> ObjectMeta:
+    return ObjectMeta(
+        name="db",
+        namespace="shop",
+        uid=uid,
+        generation=generation,
+        annotations={f"podwire.io/{name}": value for name, value in annotations.items()},
+    )
+
+
+def test_what_podwire_notes_on_an_object_is_no_change_of_it() -> None:
+    assert version(meta()) == version(meta(enforced='{"generation":1}'))
+    others = (meta(generation=2), meta(mode="audit"), meta(log="all"), meta("u2"))
+    assert len({version(meta()), *map(version, others)}) == 5
+    plain = NetworkPolicy(metadata=meta())
+    assert same(plain, NetworkPolicy(metadata=meta(enforced="{}")))
+    assert not same(plain, NetworkPolicy(metadata=meta(mode="audit")))
+    assert not same(plain, NetworkPolicy(metadata=meta(), spec=NetworkPolicySpec(policy_types=("Egress",))))
+
+
+def test_a_digest_depends_on_what_is_there_and_not_on_the_way() -> None:
+    order = [(f"shop/{number}", meta(f"u{number}")) for number in range(20)]
+    one, other = Digest(), Digest()
+    for key, each in order:
+        assert one.put(key, each)
+    random.Random(1).shuffle(order)
+    for key, each in order:
+        other.put(key, meta("old"))
+        other.put(key, each)
+    assert str(one) == str(other) != str(Digest())
+    assert not one.put("shop/1", meta("u1"))
+    for key, _ in order:
+        one.put(key, None)
+    assert str(one) == str(Digest())
+
+
+def test_a_node_that_lags_behind_has_what_has_not_changed_since() -> None:
+    history = History([("shop/a", meta("a")), ("shop/b", meta("b"))])
+    node = Digest()
+    for key in ("a", "b"):
+        node.put(f"shop/{key}", meta(key))
+    assert history.step(str(node)) == 0
+    assert history.put("shop/b", meta("b", 2))
+    assert history.put("shop/c", meta("c"))
+    assert not history.put("shop/c", meta("c", enforced="x"))
+    assert history.step(str(node)) == 0
+    assert [history.changed(f"shop/{key}") for key in "abc"] == [0, 1, 2]
+    node.put("shop/b", meta("b", 2))
+    assert history.step(str(node)) == 1
+    node.put("shop/c", meta("c"))
+    assert history.step(str(node)) == 2
+    assert history.between(0, 2) == ["shop/b", "shop/c"]
+    assert history.between(1, 2) == ["shop/c"]
+    node.put("shop/d", meta("d"))
+    assert history.step(str(node)) == -1
+
+
+def test_a_set_that_was_there_before_is_told_as_the_latest() -> None:
+    history = History([("shop/a", meta("a"))])
+    first = Digest()
+    first.put("shop/a", meta("a"))
+    history.put("shop/b", meta("b"))
+    history.put("shop/b", None)
+    assert history.step(str(first)) == 2
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    history = History()
+    for generation in range(5000):
+        history.put("shop/a", meta("a", generation))
+    assert history.step(str(Digest())) == -1
+    node = Digest()
+    node.put("shop/a", meta("a", 4999))
+    assert history.step(str(node)) == 5000
