@@ -74,19 +74,24 @@ def pod_namespaces(layout: Layout) -> dict[str, Path]:
 async def prober(layout: Layout, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
     """A prober for the pods of a local cluster, and the facts to plan with."""
     facts = await facts_of(client, layout)
-    server = next((s.spec.cluster_ip for s in facts.services if key_of(s.metadata) == DNS_SERVICE), "")
+    return prober_of(layout, facts, clock, timeout_s), facts
 
+
+def prober_of(layout: Layout, facts: Facts, clock: Clock, timeout_s: float = 1.0) -> Prober:
+    """A prober for the places of a local cluster."""
+    server = next((s.spec.cluster_ip for s in facts.services if key_of(s.metadata) == DNS_SERVICE), "")
     namespaces = pod_namespaces(layout)
 
     def namespace_of(place: Place) -> Path | None:
         if place.name == HOST:
             return None
+        if place.namespace:
+            return Path(layout.netns(place.namespace))
         if place.host_network:
             return Path(layout.netns(place.node))
         return namespaces[place.pod_uid]
 
-    lookup = Lookup(server=server, query=_query, addresses=_addresses)
-    return Prober(namespace_of, lookup, clock, timeout_s), facts
+    return Prober(namespace_of, Lookup(server=server, query=_query, addresses=_addresses), clock, timeout_s)
 
 
 def _query(number: int, name: str, v6: bool) -> bytes:

@@ -37,13 +37,17 @@ DNS_PORT = 53
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where packets leave from: the host (empty name of a node) or a pod."""
+    """Where packets leave from: the host (empty name of a node), a pod, a node, or somewhere outside."""
 
     name: str
-    """``host`` or ``namespace/pod``."""
+    """``host``, ``namespace/pod``, or what a reader calls it."""
     pod_uid: str = ""
     node: str = ""
     host_network: bool = False
+    namespace: str = ""
+    """The namespace of the fabric that it is in, where it is neither of those."""
+    address: str = ""
+    """Its address then, and that of a node."""
 
 
 class Port(msgspec.Struct, frozen=True, order=True):
@@ -185,7 +189,9 @@ class Expecting:
     def party(self, place: Place) -> Party:
         """A place as an end of connections."""
         pod = self._pods.get(place.pod_uid)
-        return self.verdicts.pod(pod) if pod is not None else self.verdicts.party(self.facts.host_address)
+        if pod is not None:
+            return self.verdicts.pod(pod)
+        return self.verdicts.party(place.address or self.facts.host_address)
 
     def judged(self, attempt: Attempt, verdict: Verdict | None) -> Attempt:
         """The attempt with what policies say of it; None: there is nobody to reach."""
