@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.agent.config import AgentConfig, overlay
+from podwire.agent.config import AgentConfig, ClusterSettings, overlay
 from podwire.cni import ports
 from podwire.errors import ClusterError, ConfigError, KernelError, ProtocolError
 from podwire.kernel import netns, network
@@ -23,7 +23,6 @@ from podwire.model.node import Node
 from podwire.observe.fetch import fetch
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.proxy.settings import ProxySettings
 from podwire.proxy.tracing import Tracer, open_tracing
 from podwire.proxy.why.answering import of_node
 from podwire.proxy.why.hop import View
@@ -62,36 +61,39 @@ class Nodes:
         planned: bool = False,
         mode: str = "",
     ) -> None:
-        self._known = known
+        self.known = known
         self._data = settings or {}
         self._planned = planned
         self._mode = mode
         self._paths: dict[str, NetworkState] = {}
         self._refused = ""
 
-    def _settings(self, config: AgentConfig) -> ProxySettings:
+    def settings(self, name: str) -> ClusterSettings:
         """The settings of a node; where the cluster's are wrong, those of its own file."""
+        config = self.known(name).config
         source = f"ConfigMap {config.settings}"
         try:
-            return overlay(config.routing, self._data, source, config.proxy).proxy
+            return overlay(config.routing, self._data, source, config.proxy, config.policy)
         except ConfigError as problem:
             self._refused = f"{problem}; the agents keep the last good settings, which are not known here"
-            return overlay(config.routing, {}, source, config.proxy).proxy
+            return overlay(config.routing, {}, source, config.proxy, config.policy)
 
     def facts(self, node: Node) -> NodeFacts:
         """What the proxy of a node knows of it."""
-        config = self._known(node.metadata.name).config
-        facts = self._settings(config).facts(node.metadata.name, config.cluster_cidrs, config.service_cidrs)
+        config = self.known(node.metadata.name).config
+        proxy = self.settings(node.metadata.name).proxy
+        facts = proxy.facts(node.metadata.name, config.cluster_cidrs, config.service_cidrs)
         return of_node(facts, node)
 
-    def _reads(self, known: Known) -> bool:
+    def reads(self, known: Known) -> bool:
+        """Whether a node's kernel is read."""
         return known.readable and not self._planned
 
-    def _kernel(self, node: Node) -> NetworkState | None:
+    def kernel(self, node: Node) -> NetworkState | None:
         """Addresses and routes that a node has; None when its kernel is not read."""
         name = node.metadata.name
-        known = self._known(name)
-        if not self._reads(known):
+        known = self.known(name)
+        if not self.reads(known):
             return None
         if name not in self._paths:
             if known.netns is not None and not netns.exists(known.netns):
@@ -102,7 +104,7 @@ class Nodes:
 
     def arrives(self, node: Node, source: str) -> str:
         """The device of the narrowest route to the source, which is where its packets come from."""
-        state = self._kernel(node)
+        state = self.kernel(node)
         address = ip_address(source)
         found = (0, _DEVICE)
         for route in state.routes if state is not None else ():
@@ -117,13 +119,13 @@ class Nodes:
 
         Raises: KernelError, ClusterError.
         """
-        known = self._known(node.metadata.name)
+        known = self.known(node.metadata.name)
         if "proxy" not in known.config.parts:
             raise ClusterError(f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)")
-        state = self._kernel(node)
+        state = self.kernel(node)
         own = facts.addresses if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))
-        settings = self._settings(known.config)
+        settings = self.settings(node.metadata.name).proxy
         mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "")
         if not mode and state is not None and settings.metrics is not None:
             mode = ask_mode(known.netns, settings.metrics)
@@ -145,8 +147,8 @@ class Nodes:
 
     def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
         """The UDP flows that the node tracks from this client to this target."""
-        known = self._known(node.metadata.name)
-        if packet.protocol != "udp" or not self._reads(known):
+        known = self.known(node.metadata.name)
+        if packet.protocol != "udp" or not self.reads(known):
             return ()
         with Conntrack(known.netns) as conntrack:
             flows = conntrack.flows((packet.source,), "UDP")
@@ -156,9 +158,9 @@ class Nodes:
 
     def notes(self, node: Node) -> tuple[str, ...]:
         """Settings that are wrong, and whether the agent runs that keeps the rules as they should be."""
-        known = self._known(node.metadata.name)
+        known = self.known(node.metadata.name)
         refused = (self._refused,) if self._refused else ()
-        if not self._reads(known):
+        if not self.reads(known):
             return refused
         try:
             next(fetch(known.config.agent_socket, "/state?part=none", _AGENT_S), "")

@@ -14,6 +14,7 @@ from podwire.agent import config as agent_config
 from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
 from podwire.cli.cluster import name_option
+from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes, remote
 from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
 from podwire.kube.client import Client
@@ -21,6 +22,11 @@ from podwire.kube.config import load
 from podwire.kube.resources import CONFIGMAPS, SERVICECIDRS
 from podwire.local import credentials, places
 from podwire.local.layout import Layout
+from podwire.local.manifests import Written, read_manifests
+from podwire.policy.why.answering import with_policies
+from podwire.policy.why.cluster import world_of
+from podwire.policy.why.explain import Lines, nowhere
+from podwire.policy.world import World
 from podwire.proxy.tracing import MODULES
 from podwire.proxy.why.answering import answer
 from podwire.proxy.why.objects import Server
@@ -74,6 +80,11 @@ class _Request(NamedTuple):
     planned: bool
     mode: str
     hostname: str
+    manifests: tuple[str, ...]
+
+    def lines(self) -> Lines:
+        """Where fields of policies stand in what a person has written."""
+        return Written(read_manifests(self.manifests)).line if self.manifests else nowhere
 
 
 @click.command(help=_HELP)
@@ -85,6 +96,9 @@ class _Request(NamedTuple):
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's file, or kube-proxy's.")
 @click.option("--hostname-override", "hostname", metavar="NAME", default="", help="This Node's name, as the agent's.")
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects from a file or folder.")
+@click.option(
+    "--manifests", multiple=True, metavar="PATH", help="Files that policies were applied from, for line numbers."
+)
 @click.option("--node", metavar="NAME", default="", help="The node that gets a packet from outside.")
 @click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
 @click.option("--mode", type=click.Choice(tuple(MODULES)), help="With --planned or -f: the data plane.")
@@ -102,6 +116,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     config_file: str | None,
     hostname: str,
     files: tuple[str, ...],
+    manifests: tuple[str, ...],
     node: str,
     planned: bool,
     mode: str | None,
@@ -114,7 +129,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     asked = Asked(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     layout = None if files or config_file else _local(name, kubeconfig, named=named)
-    request = _Request(name, kubeconfig, config_file, files, planned, mode or "", hostname)
+    request = _Request(name, kubeconfig, config_file, files, planned, mode or "", hostname, manifests)
     found = _explain(asked, request, layout)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
@@ -231,11 +246,29 @@ async def _ask(asked: Asked, client: Client, known: Callable[[str], Known], requ
     objects = Server(client)
     settings = await _settings(client)
     question = await pose(asked, objects)
-    found = await answer(question, objects, Nodes(known, settings, planned=request.planned, mode=request.mode))
-    if not any(hop.drift for hop in found.hops):
-        return found
+
+    async def found() -> Answer:
+        nodes = Nodes(known, settings, planned=request.planned, mode=request.mode)
+        answered = await answer(question, objects, nodes)
+        return _with_policies(answered, await world_of(client, answered), nodes, request.lines())
+
+    once = await found()
+    if not _drifted(once):
+        return once
     await client.clock.sleep(_AGAIN_S)
-    return await answer(question, objects, Nodes(known, settings, mode=request.mode))
+    return await found()
+
+
+def _drifted(found: Answer) -> bool:
+    """Whether rules in force are not those that should be."""
+    nodes = (node for one in found.policies for node in one.nodes)
+    return any(hop.drift for hop in found.hops) or any(node.drifted for node in nodes)
+
+
+def _with_policies(answered: Answer, world: World, nodes: Nodes, lines: Lines) -> Answer:
+    guards = Guards(nodes, world)
+    found = with_policies(answered, world, guards, lines)
+    return msgspec.structs.replace(found, notes=(*found.notes, *guards.notes))
 
 
 async def _settings(client: Client) -> Mapping[str, str]:
@@ -255,5 +288,6 @@ async def _by_files(asked: Asked, request: _Request) -> Answer:
     described = describe(request.files)
     sites = Nodes(lambda node: Known(config=described.config(node), readable=False), planned=True, mode=request.mode)
     question = await pose(asked, described.objects)
-    found = await answer(question, described.objects, sites)
+    answered = await answer(question, described.objects, sites)
+    found = _with_policies(answered, described.world, sites, described.line)
     return msgspec.structs.replace(found, notes=(*found.notes, *described.notes))

@@ -6,6 +6,7 @@ Objects that others need come first: namespaces, definitions, accounts and confi
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,26 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         meta = self.body["metadata"]
         place = f"{meta['namespace']}/" if meta.get("namespace") else ""
         return f"{self.kind} {place}{meta.get('name') or meta.get('generateName', '')}"
+
+
+class Written:
+    """Where the fields of objects stand in files; an object without a namespace may be of any."""
+
+    def __init__(self, manifests: Iterable[Manifest]) -> None:
+        self.manifests = {
+            (m.kind, f"{meta.get('namespace', '')}/{meta.get('name', '')}".lstrip("/")): m
+            for m in manifests
+            for meta in (m.body["metadata"],)
+        }
+
+    def find(self, kind: str, key: str) -> Manifest | None:
+        """An object by its kind and ``namespace/name``."""
+        return self.manifests.get((kind, key)) or self.manifests.get((kind, key.rpartition("/")[2]))
+
+    def line(self, kind: str, key: str, field: str) -> str:
+        """``file:line`` of a field; empty for what no file has."""
+        found = self.find(kind, key)
+        return found.at(field) if found is not None else ""
 
 
 def read_manifests(paths: tuple[str, ...]) -> tuple[Manifest, ...]:

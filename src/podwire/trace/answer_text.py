@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from podwire.trace import policy_text
 from podwire.trace.answer import Answer, EndpointSaid, Hop, ServiceSaid, Step
 
 _LABEL = 10
@@ -16,18 +17,24 @@ _WORDS = {
 def render(answer: Answer) -> Iterator[str]:
     """The lines of the whole answer."""
     yield f"{answer.source} -> {answer.target} {answer.protocol}"
+    by_policies = list(policy_text.outcome(answer))
+    yield ""
+    yield from by_policies
     for number, hop in enumerate(answer.hops):
-        yield ""
         if number:
+            yield ""
             yield f"then on {hop.node}"
-        yield from _hop(hop)
+        yield from _hop(hop, "services" if by_policies else "outcome")
+    yield from policy_text.policies(answer)
+    yield from _rules(answer)
     if answer.notes:
         yield ""
         yield from (_line("note", note) for note in answer.notes)
 
 
-def _hop(hop: Hop) -> Iterator[str]:
-    yield _line("outcome", f"{_WORDS[hop.outcome]}: {hop.message}")
+def _hop(hop: Hop, label: str) -> Iterator[str]:
+    """``label`` stands before the outcome, which is that of Services alone where policies drop."""
+    yield _line(label, f"{_WORDS[hop.outcome]}: {hop.message}")
     rules = f"the {hop.mode} rules in its kernel" if hop.state == "held" else f"the {hop.mode} rules it should have"
     if hop.mode:
         yield _line("decided", f"on {hop.node}, by {rules}")
@@ -63,9 +70,6 @@ def _lists(hop: Hop) -> Iterator[str]:
         yield ""
         yield "differs from what should be (+ is missing, - is too much)"
         yield from (f"  {one.sign} {one.where}: {one.text}" for one in hop.drift)
-    if hop.steps:
-        yield ""
-        yield from _steps(hop.steps)
 
 
 def _line(label: str, text: str) -> str:
@@ -94,10 +98,21 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _steps(steps: Iterable[Step]) -> Iterator[str]:
-    yield "rules, in the order in which they matched"
+def _rules(answer: Answer) -> Iterator[str]:
+    """The rules of all nodes, those of Services first."""
+    several = len(answer.hops) > 1
+    for hop in answer.hops:
+        if hop.steps:
+            where = f" on {hop.node}" if several else ""
+            yield ""
+            yield f"rules{where}, in the order in which they matched"
+            yield from _steps(hop.steps)
+    yield from policy_text.rules(answer)
+
+
+def _steps(some: Iterable[Step]) -> Iterator[str]:
     place = ""
-    for step in steps:
+    for step in some:
         if step.where != place:
             place = step.where
             yield f"  {place}"

@@ -8,13 +8,20 @@ from podwire.trace import answer_text
 from podwire.trace.answer import (
     AffinitySaid,
     Answer,
+    DirectionSaid,
     Drift,
     EndpointSaid,
+    EnforcedSaid,
     Hop,
+    NearSaid,
     Place,
+    PolicyNamed,
+    PolicySaid,
+    RuleSaid,
     ServiceSaid,
     SnatSaid,
     Step,
+    TermSaid,
 )
 
 ENDPOINTS = (
@@ -151,10 +158,30 @@ def test_json_says_what_there_is_and_leaves_out_the_rest() -> None:
     assert msgspec.json.decode(msgspec.json.encode(ANSWER), type=Answer) == ANSWER
 
 
+_KINDS = (
+    Answer,
+    Hop,
+    Place,
+    ServiceSaid,
+    EndpointSaid,
+    SnatSaid,
+    AffinitySaid,
+    Step,
+    Drift,
+    PolicySaid,
+    DirectionSaid,
+    RuleSaid,
+    TermSaid,
+    NearSaid,
+    PolicyNamed,
+    EnforcedSaid,
+)
+
+
 def test_the_page_names_every_field() -> None:
     page = (Path(__file__).parents[3] / "docs/why.md").read_text()
     table = page[page.index("## JSON") : page.index("## What it costs")]
-    for kind in (Answer, Hop, Place, ServiceSaid, EndpointSaid, SnatSaid, AffinitySaid, Step, Drift):
+    for kind in _KINDS:
         for field in kind.__struct_encode_fields__:
             assert f"`{field}" in table or f".{field}`" in table or f".{field}[]`" in table, field
 

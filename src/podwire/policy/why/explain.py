@@ -86,9 +86,7 @@ def direction_said(
     whole = Case(world, connection, direction, subject.pod, peer, audited=True)
     exempt = rules.own_node_egress and own_node(subject, peer)
     audit = _Explainer(whole, lines).said(whole.decide(own_node=exempt), silence)
-    by = ", ".join(decision.audit)
-    message = f"{found.message}; in audit ({by}): it would be dropped, {audit.message}"
-    return msgspec.structs.replace(found, audit=audit, audited_by=decision.audit, message=message)
+    return msgspec.structs.replace(found, audit=audit, audited_by=decision.audit)
 
 
 def _silence(subject: Party, peer: Party, direction: str, rules: Rules) -> str:

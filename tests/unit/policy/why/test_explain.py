@@ -283,7 +283,7 @@ def test_policies_in_audit() -> None:
     assert (found.outcome, found.ingress.reason, found.ingress.audited_by) == ("allowed", "NotSelected", ("shop/db",))
     assert found.ingress.audit is not None
     assert found.ingress.audit.nearest is not None
-    assert "in audit (shop/db): it would be dropped, isolated by shop/db" in found.message
+    assert "in audit, shop/db would drop it: isolated by shop/db" in found.message
     assert "the pod has app=webb" in found.message
 
 
