@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "exec": ("podwire.cli.cluster:execute", "Run a command in a node's network namespace."),
     "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
     "why": ("podwire.cli.why:why", "Explain what becomes of a connection to a Service."),
+    "conformance": ("podwire.cli.conformance:conformance", "Check policies against files of cases, with real packets."),
     "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
     "policy": ("podwire.cli.policy:policy", "Show NetworkPolicies: in force where, dropping what, wrong how."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),

@@ -1,0 +1,54 @@
+"""The command ``podwire conformance``."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from podwire.errors import ConfigError
+from podwire.local import places
+
+_FAMILIES = {"4": (4,), "6": (6,), "both": (4, 6)}
+_ENDED = 128 + signal.SIGTERM
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--name", default="", metavar="NAME", help="A local cluster that runs.  [default: one of its own]")
+@click.option("--case", "pattern", default="*", metavar="GLOB", help="Only the cases whose id is like this.")
+@click.option("--family", type=click.Choice(tuple(_FAMILIES)), default="both", show_default=True)
+@click.option("-o", "--output", type=click.Choice(("table", "json", "junit")), default="table", show_default=True)
+def conformance(files: tuple[str, ...], name: str, pattern: str, family: str, output: str) -> int:
+    """Check policies against files of cases, with real packets.
+
+    A case is namespaces, pods at given addresses, and steps: changes of policies, labels and pods, and which pod then
+    reaches which on which port. The changes go through the API; when they are in force, all connections of a step are
+    tried at once: TCP, UDP and SCTP, in IPv4 and IPv6. What is not allowed has to be met by silence, not by a refusal.
+
+    Progress goes to standard error. Exit status 1 when a check fails, 2 when a file is not as it should be.
+
+    \b
+    podwire conformance cases/*.json
+    podwire conformance cases.json --case 'deny-*' --family 6 -o junit
+    """
+    from podwire.local.conformance import casefile, report, session
+
+    places.check_root()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED))
+    found = session.chosen([casefile.parse(_read(file), file) for file in files], pattern)
+    if name:
+        places.existing(name)
+    request = session.Request(files=found, name=name, own_name=f"conformance-{os.getpid()}", families=_FAMILIES[family])
+    results = session.run(request, lambda line: click.echo(line, err=True))
+    write = {"table": report.table, "json": report.as_json, "junit": report.junit}[output]
+    click.echo(write(results))
+    return 0 if all(one.passed for one in results) else 1
+
+
+def _read(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as failure:
+        raise ConfigError(file, "", f"cannot be read: {failure.strerror}") from failure

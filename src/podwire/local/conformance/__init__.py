@@ -1,0 +1,1 @@
+"""Runs files of conformance cases against a local cluster with real packets."""

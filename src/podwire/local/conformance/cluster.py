@@ -1,0 +1,367 @@
+"""Makes a local cluster what a case says, through the API alone, and waits until it is in force.
+
+Everything that was done is remembered as a stage, so that the next case changes only what differs from its own: pods
+that stay as they are run on. The waiting has no sleep in it: the API's own watches tell when pods run and when deleted
+objects are gone, and the agents tell when all of it is in the kernels (:mod:`podwire.local.inforce`).
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from ipaddress import IPv6Network
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from podwire.cni.pinned import ANNOTATION
+from podwire.errors import ApiError, ClusterError, ConfigError, Conflict, NotFound
+from podwire.kube.client import Client
+from podwire.kube.informer import Informer
+from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, NODES, PODS, Json, Resource
+from podwire.local import inforce
+from podwire.local.conformance.families import embedded, in_families
+from podwire.local.conformance.placing import Machine, Placing, labels_to_set, machines
+from podwire.local.conformance.stage import Action, CasePod, Manifest, Stage, follow, namespace_of
+from podwire.local.layout import Layout
+from podwire.local.readiness import why_not_ready
+from podwire.model.pod import Pod
+from podwire.observe.log import Log
+from podwire.runtime.tasks import TaskSet
+
+_READY_S = 60.0
+_IN_FORCE_S = 30.0
+_ACCOUNT_S = 10.0
+_POLL_S = 0.02
+_FORBIDDEN = 403
+
+
+class Families(msgspec.Struct, frozen=True, kw_only=True):
+    """The families that are checked, and those that pods have; where IPv4 is embedded in IPv6."""
+
+    checked: tuple[int, ...]
+    prefix: IPv6Network | None
+
+    @property
+    def of_pods(self) -> tuple[int, ...]:
+        """The families of which a pod is given an address that the case names."""
+        return (4,) if self.prefix is None else (4, 6)
+
+    def policy(self, manifest: Manifest) -> Manifest:
+        """A policy with its ranges in the families that are checked."""
+        return manifest if self.prefix is None else in_families(manifest, self.checked, self.prefix)
+
+    def address(self, four: str, family: int) -> str:
+        """The address of a family that stands for one of a case."""
+        if family == 4:
+            return four
+        assert self.prefix is not None, "IPv6 is checked only where there is a prefix"
+        return embedded(four, self.prefix)
+
+
+class CaseCluster:
+    """A cluster that cases are played on."""
+
+    def __init__(self, client: Client, layout: Layout, families: Families) -> None:
+        self.families = families
+        self.nodes: tuple[Machine, ...] = ()
+        self.placing = Placing(Stage(), ())
+        self.pods = Informer(client, PODS)
+        self._client = client
+        self._layout = layout
+        self._namespaces: Informer[Json] = Informer(client, NAMESPACES.raw)
+        self._nodes = Informer(client, NODES)
+        self._policies: Informer[Json] = Informer(client, NETWORKPOLICIES.raw)
+        self._cluster_policies: Informer[Json] = Informer(client, CLUSTERNETWORKPOLICIES.raw)
+        self._stage = Stage()
+        self._mine: set[str] = set()
+        """The namespaces that cases had so far."""
+        self._written: dict[str, str] = {}
+        """The versions of policies that were written, by plural and key."""
+        self._changed = asyncio.Event()
+        self._labelled: dict[str, dict[str, str | None]] = {}
+        """The labels of nodes as they were."""
+        self._log = Log("conformance")
+        self._tasks = TaskSet(lambda name, failure: self._log.error("watch failed", failure=failure, watch=name))
+
+    @property
+    def _informers(self) -> tuple[Informer[Any], ...]:
+        return (self.pods, self._namespaces, self._nodes, self._policies, self._cluster_policies)
+
+    async def __aenter__(self) -> "CaseCluster":
+        for informer in self._informers:
+            informer.subscribe(lambda *_: self._changed.set())
+            self._tasks.start(informer.resource.plural, informer.run())
+        async with asyncio.timeout(_READY_S):
+            for informer in self._informers:
+                await informer.synced.wait()
+        self.nodes = machines(self._nodes.objects.values())
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._tasks.close()
+
+    def check_free(self, namespaces: Collection[str]) -> None:
+        """Checks that nothing of somebody else is in the way.
+
+        Raises: ConfigError.
+        """
+        for name in sorted(namespaces):
+            if name in self._namespaces.objects:
+                raise ConfigError(
+                    "--name", "", f"namespace {name} is there already, and the cases have one of that name"
+                )
+
+    async def begin(self, stage: Stage) -> None:
+        """Makes the cluster what a case begins with; policies of the case before are gone.
+
+        Raises: ClusterError, ConfigError.
+        """
+        self.placing = Placing(stage, self.nodes)
+        await self._label_nodes(stage)
+        before = self._stage
+        bare = replace(before, policies={}, cluster_policies={})
+        for key in before.policies:
+            await self._delete(NETWORKPOLICIES, *_split(key))
+        for name in before.cluster_policies:
+            await self._delete(CLUSTERNETWORKPOLICIES, "", name)
+        for name in before.namespaces.keys() - stage.namespaces.keys():
+            await self._delete(NAMESPACES, "", name)
+            bare = follow(bare, Action(op="delete_namespace", namespace=name))
+        stale = [pod for key, pod in bare.pods.items() if not _same(pod, stage.pods.get(key))]
+        for pod in stale:
+            await self._delete(PODS, pod.namespace, pod.name)
+            bare = follow(bare, Action(op="delete_pod", namespace=pod.namespace, name=pod.name))
+        self._stage = bare
+        if stale or len(bare.namespaces) < len(before.namespaces):
+            await self._until(self._gone)
+        await self._add(bare, stage)
+        self._stage = stage
+
+    async def _add(self, bare: Stage, stage: Stage) -> None:
+        """Makes what is not there yet, and labels right."""
+        for name, labels in stage.namespaces.items():
+            if name not in bare.namespaces:
+                self._mine.add(name)
+                await self._client.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+            elif bare.namespaces[name] != labels:
+                await self._set_labels(NAMESPACES, "", name, bare.namespaces[name], labels)
+        await asyncio.gather(*(self._create_pod(pod) for key, pod in stage.pods.items() if key not in bare.pods))
+        for key, pod in stage.pods.items():
+            if key in bare.pods and bare.pods[key].labels != pod.labels:
+                await self._set_labels(PODS, pod.namespace, pod.name, bare.pods[key].labels, pod.labels)
+
+    async def act(self, action: Action) -> None:
+        """Does one action of a case.
+
+        Raises: ClusterError when the API refuses it.
+        """
+        before, after = self._stage, follow(self._stage, action)
+        self._stage = after
+        namespace, name = action.namespace, action.name
+        try:
+            match action.op:
+                case "create_policy" | "update_policy" | "create_cluster_policy" | "update_cluster_policy":
+                    await self._write_policy(action)
+                case "delete_policy":
+                    await self._delete(NETWORKPOLICIES, namespace, name)
+                case "delete_cluster_policy":
+                    await self._delete(CLUSTERNETWORKPOLICIES, "", name)
+                case "delete_all_policies":
+                    for key in before.policies:
+                        await self._delete(NETWORKPOLICIES, *_split(key))
+                case "delete_namespace":
+                    await self._delete(NAMESPACES, "", namespace)
+                    await self._until(self._gone)
+                case "delete_pod":
+                    await self._delete(PODS, namespace, name)
+                    await self._until(self._gone)
+                case _:
+                    await self._add(before, after)
+        except ApiError as failure:
+            raise ClusterError(f"{action.op} {action.key}: {failure.message}") from failure
+
+    async def in_force(self) -> None:
+        """Returns when the API has everything, pods run, and all of it is in the kernels.
+
+        Raises: ClusterError saying what is late.
+        """
+        await self._until(self._late)
+        names = [node.name for node in self.nodes]
+        await inforce.wait(self._layout, names, self._versions, self._client.clock, _IN_FORCE_S)
+
+    async def clear(self) -> None:
+        """Takes everything away again, also what a case that broke off has left."""
+        for name in tuple(self._written):
+            plural, _, key = name.partition(" ")
+            if plural == CLUSTERNETWORKPOLICIES.plural:
+                await self._delete(CLUSTERNETWORKPOLICIES, "", key)
+        for name in self._mine:
+            await self._delete(NAMESPACES, "", name)
+        self._stage, self.placing = Stage(), Placing(Stage(), self.nodes)
+        await self._label_nodes(self._stage)
+        await self._until(self._gone)
+
+    def pod(self, key: str) -> Pod:
+        """A pod as the API has it."""
+        return self.pods.objects[key]
+
+    def _versions(self) -> Mapping[str, Mapping[str, str]]:
+        return {informer.resource.plural: informer.versions for informer in self._informers}
+
+    async def _until(self, late: Callable[[], str]) -> None:
+        """Waits until ``late`` has nothing to say."""
+        problem = late()
+        try:
+            async with asyncio.timeout(_READY_S):
+                while problem := late():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as failure:
+            raise ClusterError(f"not ready in time: {problem}") from failure
+
+    def _gone(self) -> str:
+        """What was deleted and is still there."""
+        for key in self.pods.objects:
+            if namespace_of(key) in self._mine and key not in self._stage.pods:
+                return f"pod {key} is not gone"
+        for name in self._mine - self._stage.namespaces.keys():
+            if name in self._namespaces.objects:
+                return f"namespace {name} is not gone"
+        return ""
+
+    def _late(self) -> str:
+        """What the API does not show yet, of what was done."""
+        if problem := self._gone():
+            return problem
+        for name, labels in self._stage.namespaces.items():
+            have = self._namespaces.objects.get(name, {}).get("metadata", {}).get("labels") or {}
+            if have != labels | {"kubernetes.io/metadata.name": name}:
+                return f"namespace {name} has labels {have}"
+        for key, pod in self._stage.pods.items():
+            found = self.pods.objects.get(key)
+            if found is None or found.metadata.labels != pod.labels:
+                return f"pod {key} is not there with labels {pod.labels}"
+            if not found.ready:
+                return f"pod {key}: {why_not_ready(found)}"
+        return (
+            self._late_policies(self._policies, self._stage.policies)
+            or self._late_policies(self._cluster_policies, self._stage.cluster_policies)
+            or self._unseen(self._nodes, (node.name for node in self.nodes))
+        )
+
+    def _late_policies(self, informer: Informer[Json], wanted: Collection[str]) -> str:
+        plural = informer.resource.plural
+        for name in self._written:
+            kind, _, key = name.partition(" ")
+            if kind == plural and key not in wanted and key in informer.versions:
+                return f"{name} is not gone"
+        return self._unseen(informer, wanted)
+
+    def _unseen(self, informer: Informer[Any], keys: Iterable[str]) -> str:
+        """An object that was written, of which the API's watch has not told yet."""
+        for key in keys:
+            written = self._written.get(f"{informer.resource.plural} {key}", "0")
+            if int(informer.versions.get(key, "0")) < int(written):
+                return f"{informer.resource.plural} {key} is not seen"
+        return ""
+
+    async def _label_nodes(self, stage: Stage) -> None:
+        wanted = labels_to_set(stage, self.placing)
+        for node in self.nodes:
+            before = self._labelled.setdefault(node.name, {})
+            labels: dict[str, str | None] = dict(wanted.get(node.name, {}))
+            for key in labels:
+                before.setdefault(key, node.labels.get(key))
+            changes = before | labels
+            if any(changes[key] != before[key] for key in changes) or (before and not labels):
+                stored = await self._client.patch(NODES, node.name, {"metadata": {"labels": changes}})
+                self._written[f"nodes {node.name}"] = stored["metadata"]["resourceVersion"]
+
+    async def _create_pod(self, pod: CasePod) -> None:
+        body = self._pod_body(pod)
+        deadline = self._client.clock.monotonic() + _ACCOUNT_S
+        while True:
+            try:
+                await self._client.create(PODS, body, pod.namespace)
+            except ApiError as failure:
+                # The ServiceAccount of a new namespace comes a moment after it.
+                if failure.code != _FORBIDDEN or self._client.clock.monotonic() > deadline:
+                    raise ClusterError(f"pod {pod.key}: {failure.message}") from failure
+                await self._client.clock.sleep(_POLL_S)
+            else:
+                return
+
+    def _pod_body(self, pod: CasePod) -> Json:
+        try:
+            node = self.placing.node_of(pod)
+        except ValueError as problem:
+            raise ClusterError(f"pod {pod.key}: {problem}") from problem
+        pinned = ",".join(self.families.address(pod.address, family) for family in self.families.of_pods)
+        return {
+            "metadata": {
+                "name": pod.name,
+                "labels": pod.labels,
+                "annotations": {} if pod.host_network else {ANNOTATION: pinned},
+            },
+            "spec": {
+                "nodeName": node.name,
+                "hostNetwork": pod.host_network,
+                "terminationGracePeriodSeconds": 1,
+                "automountServiceAccountToken": False,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "busybox",
+                        "command": ["sleep", "infinity"],
+                        "ports": [
+                            {"containerPort": port.container_port, "protocol": port.protocol}
+                            | ({"name": port.name} if port.name else {})
+                            for port in pod.ports
+                        ],
+                    }
+                ],
+            },
+        }
+
+    async def _write_policy(self, action: Action) -> None:
+        assert action.policy is not None, "an action that writes has a policy"
+        body = self.families.policy(action.policy)
+        kind: Resource[Any] = CLUSTERNETWORKPOLICIES if "cluster" in action.op else NETWORKPOLICIES
+        if action.op.startswith("create"):
+            stored = await self._client.create(kind, body, action.namespace)
+        else:
+            stored = await self._replace(kind, action, body)
+        self._written[f"{kind.plural} {action.key}"] = stored["metadata"]["resourceVersion"]
+
+    async def _replace(self, kind: Resource[Any], action: Action, body: Json) -> Json:
+        """Replaces a policy, whose annotations agents may be writing meanwhile."""
+        while True:
+            have = await self._client.get(kind, action.name, action.namespace)
+            meta = body["metadata"] | {"resourceVersion": have["metadata"]["resourceVersion"]}
+            try:
+                return await self._client.update(kind, body | {"metadata": meta}, action.namespace, name=action.name)
+            except Conflict:
+                continue
+
+    async def _set_labels(
+        self, kind: Resource[Any], namespace: str, name: str, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> None:
+        labels: dict[str, str | None] = dict.fromkeys(before)
+        labels.pop("kubernetes.io/metadata.name", None)
+        await self._client.patch(kind, name, {"metadata": {"labels": labels | dict(after)}}, namespace)
+
+    async def _delete(self, kind: Resource[Any], namespace: str, name: str) -> None:
+        try:
+            await self._client.delete(kind, name, namespace)
+        except NotFound:
+            return
+
+
+def _same(pod: CasePod, other: CasePod | None) -> bool:
+    """Whether a pod can stay, whatever its labels are."""
+    return other is not None and replace(pod, labels={}) == replace(other, labels={})
+
+
+def _split(key: str) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return namespace, name

@@ -1,0 +1,89 @@
+"""The addresses of cases in both families (pure).
+
+Cases name IPv4 addresses. In IPv6 each of them is the last 32 bits of a prefix of 96, and a range is 96 bits longer, so
+that a case says the same of both families. Everything (``0.0.0.0/0``) stays everything. A policy is given the ranges of
+each family that is checked, side by side.
+"""
+
+from collections.abc import Collection, Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Any
+
+PREFIX = IPv6Network("fd10::/96")
+"""Where the pods of a cluster of the runner's own are."""
+
+
+def embedded(address: str, prefix: IPv6Network = PREFIX) -> str:
+    """The IPv6 address that stands for an IPv4 address."""
+    return str(IPv6Address(int(prefix.network_address) | int(IPv4Address(address))))
+
+
+def embedded_range(cidr: str, prefix: IPv6Network = PREFIX) -> str:
+    """The IPv6 range that stands for an IPv4 range."""
+    network = IPv4Network(cidr, strict=False)
+    if network.prefixlen == 0:
+        return "::/0"
+    return str(IPv6Network((int(prefix.network_address) | int(network.network_address), 96 + network.prefixlen)))
+
+
+def prefix_of(ranges: Collection[str]) -> IPv6Network | None:
+    """The prefix in which a node's IPv4 range is embedded in its IPv6 range; None: it is not, or one is missing."""
+    networks = [ip_network(text) for text in ranges]
+    four = next((str(network) for network in networks if network.version == 4), None)
+    six = next((network for network in networks if network.version == 6), None)
+    if four is None or six is None or six.prefixlen < 96:
+        return None
+    prefix = IPv6Network((int(six.network_address) >> 32 << 32, 96))
+    return prefix if embedded_range(four, prefix) == str(six) else None
+
+
+def in_families(manifest: Mapping[str, Any], families: Collection[int], prefix: IPv6Network = PREFIX) -> dict[str, Any]:
+    """A policy of either kind with its ranges in those families; ranges of IPv6 stay as they are."""
+    found: dict[str, Any] = _walk(dict(manifest), families, prefix)
+    return found
+
+
+def _walk(value: Any, families: Collection[int], prefix: IPv6Network) -> Any:
+    if isinstance(value, dict):
+        return {key: _walk_field(key, item, families, prefix) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_walk(one, families, prefix) for item in value for one in _peers(item, families, prefix)]
+    return value
+
+
+def _walk_field(key: str, value: Any, families: Collection[int], prefix: IPv6Network) -> Any:
+    if key == "networks" and isinstance(value, list):
+        return list(dict.fromkeys(one for cidr in value for one in _versions(cidr, families, prefix)))
+    return _walk(value, families, prefix)
+
+
+def _peers(item: Any, families: Collection[int], prefix: IPv6Network) -> list[Any]:
+    """An item of a list; a peer that is a range of addresses is one for each family."""
+    if not isinstance(item, dict) or not isinstance(item.get("ipBlock"), dict):
+        return [item]
+    block = item["ipBlock"]
+    if not _is_four(block.get("cidr")):
+        return [item]
+    found = []
+    if 4 in families:
+        found.append(item)
+    if 6 in families:
+        six: dict[str, Any] = {"cidr": embedded_range(block["cidr"], prefix)}
+        if block.get("except"):
+            six["except"] = [embedded_range(part, prefix) for part in block["except"] if _is_four(part)]
+        found.append({**item, "ipBlock": six})
+    return found
+
+
+def _versions(cidr: Any, families: Collection[int], prefix: IPv6Network) -> list[Any]:
+    if not _is_four(cidr):
+        return [cidr]
+    return [cidr] * (4 in families) + [embedded_range(cidr, prefix)] * (6 in families)
+
+
+def _is_four(cidr: Any) -> bool:
+    try:
+        IPv4Network(cidr, strict=False)
+    except ValueError:
+        return False
+    return True

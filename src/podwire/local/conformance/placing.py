@@ -1,0 +1,126 @@
+"""Which node of a cluster each pod of a case goes to, and what a cluster for some cases has to be like (pure)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network, ip_network
+
+import msgspec
+
+from podwire.errors import ConfigError
+from podwire.local.conformance.casefile import CaseFile
+from podwire.local.conformance.families import PREFIX, embedded_range
+from podwire.local.conformance.stage import CasePod, Stage
+from podwire.model.node import Node
+
+POD_NETWORK = IPv4Network("10.244.0.0/16")
+MOST_NODES = 16
+_OWN = 24
+"""The range of a node."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster."""
+
+    name: str
+    ranges: tuple[str, ...]
+    addresses: tuple[str, ...]
+    labels: dict[str, str] = {}
+
+    def owns(self, address: str) -> bool:
+        """Whether a pod here can have an IPv4 address."""
+        networks = (ip_network(text) for text in self.ranges)
+        return any(network.version == 4 and IPv4Address(address) in network for network in networks)
+
+    def address(self, family: int) -> str:
+        """The node's own address of a family, empty when it has none."""
+        return next((one for one in self.addresses if (":" in one) == (family == 6)), "")
+
+
+def machines(nodes: Iterable[Node]) -> tuple[Machine, ...]:
+    """The nodes of a cluster that have a range."""
+    return tuple(
+        Machine(
+            name=node.metadata.name,
+            ranges=node.spec.pod_cidrs or (node.spec.pod_cidr,),
+            addresses=node.internal_ips,
+            labels=node.metadata.labels,
+        )
+        for node in sorted(nodes, key=lambda node: node.metadata.name)
+        if node.spec.pod_cidrs or node.spec.pod_cidr
+    )
+
+
+class Placing:
+    """Where the pods and nodes of one case are."""
+
+    def __init__(self, stage: Stage, nodes: tuple[Machine, ...]) -> None:
+        self._nodes = nodes
+        self.by_address: dict[str, Machine] = {}
+        """The nodes of the case by the addresses that it gives them."""
+        wanted = [node.address for node in stage.nodes]
+        for pod in stage.pods.values():
+            if pod.node_address and not pod.host_network and (owner := self._owner(pod.address)):
+                self.by_address.setdefault(pod.node_address, owner)
+            wanted += [pod.node_address or pod.address] * pod.host_network
+        for address in dict.fromkeys(wanted):
+            free = [node for node in nodes if node not in self.by_address.values()]
+            if address not in self.by_address and free:
+                self.by_address[address] = free[0]
+
+    def _owner(self, address: str) -> Machine | None:
+        return next((node for node in self._nodes if node.owns(address)), None)
+
+    def node_of(self, pod: CasePod) -> Machine:
+        """The node of a pod: the one that owns its address.
+
+        Raises: ValueError when there is none.
+        """
+        if pod.host_network:
+            found = self.by_address.get(pod.node_address or pod.address)
+            problem = f"the cluster has {len(self._nodes)} nodes, and none is left for {pod.node_address}"
+        else:
+            found = self._owner(pod.address)
+            ranges = ", ".join(text for node in self._nodes for text in node.ranges if ":" not in text)
+            problem = f"{pod.address}: no node has it among its addresses, which are {ranges}"
+        if found is None:
+            raise ValueError(problem)
+        return found
+
+
+def cluster_for(files: Sequence[CaseFile]) -> tuple[int, tuple[str, str]]:
+    """How many nodes, and which pod networks of both families, the cases of some files need.
+
+    Raises: ConfigError when their addresses lie too far apart.
+    """
+    pods = [(file.source, case, pod) for file in files for case, pod in _pods(file)]
+    network = _network_of(pods[0][2].address) if pods else POD_NETWORK
+    most = max((len(case.initial.nodes) for file in files for case in file.cases), default=0)
+    for source, case, pod in pods:
+        address = IPv4Address(pod.address)
+        number = (int(address) - int(network.network_address)) >> (32 - _OWN)
+        if address not in network or number >= MOST_NODES:
+            last = network[(MOST_NODES << (32 - _OWN)) - 1]
+            problem = f"{pod.address}: expected an address from {network[0]} to {last}, a /{_OWN} for each node"
+            raise ConfigError(f"{source}: case {case}", f"pod {pod.key}", problem)
+        most = max(most, number + 1)
+    return max(most, 1), (str(network), embedded_range(str(network), PREFIX))
+
+
+def _network_of(address: str) -> IPv4Network:
+    return IPv4Network((int(IPv4Address(address)) >> 16 << 16, 16))
+
+
+def _pods(file: CaseFile) -> Iterable[tuple[str, CasePod]]:
+    for case in file.cases:
+        for stage in (case.initial, *(step.stage for step in case.steps)):
+            for pod in stage.pods.values():
+                if not pod.host_network:
+                    yield case.id, pod
+
+
+def labels_to_set(stage: Stage, placing: Placing) -> Mapping[str, dict[str, str]]:
+    """The labels that the case's nodes have, by the names of the nodes that stand for them."""
+    return {
+        placing.by_address[node.address].name: node.labels
+        for node in stage.nodes
+        if node.address in placing.by_address and node.labels
+    }

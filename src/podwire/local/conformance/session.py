@@ -1,0 +1,188 @@
+"""One run of ``podwire conformance``: a cluster, the cases one after the other, the results.
+
+A case begins when the one before it is in force no more: policies, pods and labels are what its file says. Behind each
+step's actions everything is waited for until it is in force on every node, then all of the step's connections are tried
+at once, in both families.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from podwire.errors import ApiError, ClusterError, ConfigError
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.kube.resources import NODES
+from podwire.local import bring_up, credentials, places, teardown
+from podwire.local.config import ClusterConfig
+from podwire.local.conformance.attempts import Attempt, Tester
+from podwire.local.conformance.casefile import Case, CaseFile, Check, Step
+from podwire.local.conformance.cluster import CaseCluster, Families
+from podwire.local.conformance.families import prefix_of
+from podwire.local.conformance.placing import Machine, cluster_for, machines
+from podwire.local.conformance.stage import CasePod
+from podwire.local.conformance.verdicts import Failure, Judge, Result
+from podwire.local.layout import Layout
+from podwire.local.probe.collect import pod_namespaces
+from podwire.runtime.clock import SystemClock
+
+Say = Callable[[str], None]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be run; ``name`` of a cluster that runs, or empty for one of the run's own."""
+
+    files: tuple[CaseFile, ...]
+    name: str
+    own_name: str
+    families: tuple[int, ...]
+
+
+def chosen(files: Sequence[CaseFile], pattern: str) -> tuple[CaseFile, ...]:
+    """The files with the cases whose id is like a pattern.
+
+    Raises: ConfigError when there is none.
+    """
+    found = [replace(file, cases=tuple(case for case in file.cases if fnmatchcase(case.id, pattern))) for file in files]
+    found = [file for file in found if file.cases]
+    if not found:
+        raise ConfigError("--case", "", f"no case is called {pattern!r}")
+    return tuple(found)
+
+
+def run(request: Request, say: Say) -> tuple[Result, ...]:
+    """Plays all cases.
+
+    Raises: ConfigError, ClusterError.
+    """
+    with _cluster(request, say) as layout:
+        return asyncio.run(_play_all(request, layout, say))
+
+
+@contextlib.contextmanager
+def _cluster(request: Request, say: Say) -> Iterator[Layout]:
+    """The cluster that runs, or one for as long as the block lasts."""
+    if request.name:
+        yield places.existing(request.name)
+        return
+    nodes, networks = cluster_for(request.files)
+    config = ClusterConfig(nodes=nodes, pod_cidrs=networks)
+    name = request.own_name
+    try:
+        bring_up.run(bring_up.UpRequest(name=name, config=config, manifests=()), lambda _: None)
+        say(f"cluster {name!r} of {nodes} nodes, pods in {' and '.join(networks)}")
+        yield places.existing(name)
+    finally:
+        with places.locked(name):
+            layout = places.find(name)
+            if layout is not None:
+                teardown.destroy(layout)
+            places.forget_lock(name)
+
+
+async def _play_all(request: Request, layout: Layout, say: Say) -> tuple[Result, ...]:
+    clock = SystemClock()
+    client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), clock, manager="podwire-conformance")
+    try:
+        families = _families(machines((await client.list(NODES)).items), request.families)
+        async with CaseCluster(client, layout, families) as cluster:
+            steps = [step for file in request.files for case in file.cases for step in case.steps]
+            initial = [case.initial for file in request.files for case in file.cases]
+            cluster.check_free({name for stage in (*initial, *(s.stage for s in steps)) for name in stage.namespaces})
+            player = _Player(cluster, layout)
+            results: list[Result] = []
+            try:
+                for file in request.files:
+                    for number, case in enumerate(file.cases):
+                        started = clock.monotonic()
+                        found = await player.play(file.source, case)
+                        results.append(replace(found, seconds=clock.monotonic() - started))
+                        if number % 20 == 19 or number == len(file.cases) - 1:
+                            bad = sum(not one.passed for one in results if one.file == file.source)
+                            say(f"{file.source}: {number + 1} of {len(file.cases)} cases, {bad} failed")
+            finally:
+                if request.name:
+                    await cluster.clear()
+            return tuple(results)
+    finally:
+        await client.close()
+
+
+def _families(nodes: Sequence[Machine], wanted: tuple[int, ...]) -> Families:
+    prefixes = {prefix_of(node.ranges) for node in nodes}
+    prefix = prefixes.pop() if len(prefixes) == 1 else None
+    if 6 in wanted and prefix is None:
+        ranges = "; ".join(f"{node.name} has {', '.join(node.ranges)}" for node in nodes)
+        problem = (
+            "IPv6 needs nodes whose IPv6 range embeds their IPv4 range, as podCIDRs "
+            f'[10.244.0.0/16, "fd10::af4:0/112"] make them; {ranges}. Use --family 4'
+        )
+        raise ConfigError("--family", "", problem)
+    return Families(checked=wanted, prefix=prefix)
+
+
+class _Player:
+    """Plays cases on a cluster."""
+
+    def __init__(self, cluster: CaseCluster, layout: Layout) -> None:
+        self._cluster = cluster
+        self._layout = layout
+        self._tester = Tester()
+        self._places: dict[str, Path] = {}
+
+    async def play(self, source: str, case: Case) -> Result:
+        """What becomes of a case."""
+        failures: list[Failure] = []
+        checks, problem = 0, ""
+        try:
+            await self._cluster.begin(case.initial)
+            for step in case.steps:
+                for action in step.actions:
+                    await self._cluster.act(action)
+                await self._cluster.in_force()
+                count, failed = await self._check(case, step)
+                checks += count
+                failures += failed
+        except (ClusterError, ApiError) as failure:
+            problem = str(failure)
+            await self._cluster.clear()
+        return Result(
+            file=source, case=case.id, tags=case.tags, checks=checks, failures=tuple(failures), problem=problem
+        )
+
+    async def _check(self, case: Case, step: Step) -> tuple[int, list[Failure]]:
+        families = self._cluster.families
+        judge = Judge(case, step, self._cluster.placing, families.address)
+        tried = [(check, family) for check in step.checks for family in families.checked]
+        attempts = [self._attempt(judge, step, check, family) for check, family in tried]
+        outcomes = await asyncio.to_thread(self._tester.run, attempts)
+        observed = ((check, family, seen) for (check, family), seen in zip(tried, outcomes, strict=True))
+        return len(tried), judge.failures(observed, families.policy)
+
+    def _attempt(self, judge: Judge, step: Step, check: Check, family: int) -> Attempt:
+        source, target = step.stage.pods[check.source], step.stage.pods[check.target]
+        return Attempt(
+            source=self._place(source),
+            source_address=judge.address_of(source, family),
+            target=self._place(target),
+            address=judge.address_of(target, family),
+            protocol=check.protocol,
+            port=check.port,
+            allowed=check.allowed,
+        )
+
+    def _place(self, pod: CasePod) -> Path:
+        """The network namespace of a pod."""
+        if pod.host_network:
+            return Path(self._layout.netns(self._cluster.placing.node_of(pod).name))
+        uid = self._cluster.pod(pod.key).metadata.uid
+        if uid not in self._places:
+            self._places = pod_namespaces(self._layout)
+        if uid not in self._places:
+            raise ClusterError(f"pod {pod.key} has no network namespace on this machine")
+        return self._places[uid]

@@ -1,0 +1,164 @@
+"""What was observed against what a case file expects, and what the reference evaluator says (pure).
+
+The evaluator is asked about failures alone: where it agrees with the file, podwire's rules are wrong, and where it
+agrees with what was observed, the file is.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from podwire.local.conformance.casefile import Case, Check, Step
+from podwire.local.conformance.placing import Machine, Placing
+from podwire.local.conformance.stage import CasePod, Manifest, Stage
+from podwire.model.meta import Object, ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeStatus
+from podwire.model.pod import Container, Pod, PodIP, PodSpec, PodStatus
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.world import World
+
+ANSWERED, NOTHING = "answered", "nothing came"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A check that came out otherwise than its case says."""
+
+    case: str
+    step: int
+    source: str
+    target: str
+    protocol: str
+    port: int
+    family: int
+    expected: str
+    observed: str
+    evaluator: str
+    """What the reference evaluator says: allowed or blocked."""
+
+    @property
+    def whose(self) -> str:
+        """What the evaluator's word means."""
+        return "podwire's rules are wrong" if self.evaluator == self.expected else "the file is wrong"
+
+    def __str__(self) -> str:
+        where = f"{self.case} step {self.step}: {self.source} -> {self.target} {self.protocol}/{self.port}"
+        said = f"expected {self.expected}, observed: {self.observed}"
+        return f"{where} IPv{self.family}: {said}; the evaluator says {self.evaluator}: {self.whose}"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one case; ``problem``: why it could not be played to its end."""
+
+    file: str
+    case: str
+    tags: tuple[str, ...]
+    checks: int
+    failures: tuple[Failure, ...] = ()
+    problem: str = ""
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether it came out as its file says."""
+        return not self.failures and not self.problem
+
+
+def holds(check: Check, observed: str) -> bool:
+    """Whether a check came out as expected: answered, or silence; a refusal is neither."""
+    return observed == (ANSWERED if check.allowed else NOTHING)
+
+
+class Judge:
+    """Compares what was observed in one step with its case."""
+
+    def __init__(self, case: Case, step: Step, placing: Placing, address: Callable[[str, int], str]) -> None:
+        """``address`` gives the address of a family that stands for one of the case."""
+        self._case, self._step = case, step
+        self._placing, self._address = placing, address
+        self._worlds: dict[int, World] = {}
+
+    def failures(
+        self, observed: Iterable[tuple[Check, int, str]], policy: Callable[[Manifest], Manifest]
+    ) -> list[Failure]:
+        """The failures among checks with their families and what was observed.
+
+        ``policy`` gives the form of a policy that was applied.
+        """
+        return [
+            self._failure(check, family, seen, policy) for check, family, seen in observed if not holds(check, seen)
+        ]
+
+    def _failure(self, check: Check, family: int, seen: str, policy: Callable[[Manifest], Manifest]) -> Failure:
+        if family not in self._worlds:
+            self._worlds[family] = world(
+                self._step.stage, self._placing, lambda four: self._address(four, family), policy
+            )
+        made = self._worlds[family]
+        ends = [self.address_of(self._step.stage.pods[key], family) for key in (check.source, check.target)]
+        connection = Connection(
+            source=made.party(ends[0]), destination=made.party(ends[1]), protocol=check.protocol, port=check.port
+        )
+        return Failure(
+            case=self._case.id,
+            step=self._step.number,
+            source=check.source,
+            target=check.target,
+            protocol=check.protocol,
+            port=check.port,
+            family=family,
+            expected=_word(allowed=check.allowed),
+            observed=seen,
+            evaluator=_word(allowed=evaluate(made, connection).allowed),
+        )
+
+    def address_of(self, pod: CasePod, family: int) -> str:
+        """The address of a pod; one in the host network has that of its node."""
+        if pod.host_network:
+            return self._placing.node_of(pod).address(family)
+        return self._address(pod.address, family)
+
+
+def world(
+    stage: Stage, placing: Placing, address: Callable[[str], str], policy: Callable[[Manifest], Manifest]
+) -> World:
+    """A stage as the evaluator reads it, with the pods' addresses of one family."""
+    nodes = {node.name: node for node in placing.by_address.values()}
+    labels = {
+        placing.by_address[node.address].name: node.labels for node in stage.nodes if node.address in placing.by_address
+    }
+    policies = (msgspec.convert(policy(one), NetworkPolicy) for one in stage.policies.values())
+    cluster_policies = (msgspec.convert(policy(one), ClusterNetworkPolicy) for one in stage.cluster_policies.values())
+    return World(
+        pods=tuple(_pod(pod, placing, address) for pod in stage.pods.values()),
+        namespaces=tuple(
+            Object(metadata=ObjectMeta(name=name, labels=labels)) for name, labels in stage.namespaces.items()
+        ),
+        nodes=tuple(_node(node, labels.get(name, {})) for name, node in nodes.items()),
+        policies=tuple(policies),
+        cluster_policies=tuple(cluster_policies),
+    )
+
+
+def _pod(pod: CasePod, placing: Placing, address: Callable[[str], str]) -> Pod:
+    ips = () if pod.host_network else (PodIP(ip=address(pod.address)),)
+    return Pod(
+        metadata=ObjectMeta(name=pod.name, namespace=pod.namespace, labels=pod.labels),
+        spec=PodSpec(
+            node_name=placing.node_of(pod).name,
+            host_network=pod.host_network,
+            containers=(Container(name="main", ports=pod.ports),),
+        ),
+        status=PodStatus(phase="Running", pod_ip=ips[0].ip if ips else "", pod_ips=ips),
+    )
+
+
+def _node(node: Machine, labels: dict[str, str]) -> Node:
+    addresses = tuple(NodeAddress(type="InternalIP", address=one) for one in node.addresses)
+    return Node(
+        metadata=ObjectMeta(name=node.name, labels=node.labels | labels), status=NodeStatus(addresses=addresses)
+    )
+
+
+def _word(*, allowed: bool) -> str:
+    return "allowed" if allowed else "blocked"

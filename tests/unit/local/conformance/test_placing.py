@@ -1,0 +1,100 @@
+"""Which node a pod of a case goes to."""
+
+import pytest
+from msgspec.structs import replace
+
+from podwire.errors import ConfigError
+from podwire.local.conformance.casefile import Case, CaseFile, Step
+from podwire.local.conformance.placing import Machine, Placing, cluster_for, labels_to_set, machines
+from podwire.local.conformance.stage import CaseNode, CasePod, Stage
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+
+ONE = Machine(name="node-1", ranges=("10.244.1.0/24", "fd10::af4:100/120"), addresses=("10.89.0.11", "fd89::b"))
+TWO = Machine(name="node-2", ranges=("10.244.0.0/24", "fd10::af4:0/120"), addresses=("10.89.0.12",))
+
+
+def pod(name: str, address: str, node: str = "", *, host: bool = False) -> CasePod:
+    return CasePod(namespace="x", name=name, address=address, node_address=node, host_network=host)
+
+
+def stage(*pods: CasePod, nodes: tuple[CaseNode, ...] = ()) -> Stage:
+    return Stage(namespaces={"x": {}}, pods={one.key: one for one in pods}, nodes=nodes)
+
+
+def test_a_pod_goes_to_the_node_that_owns_its_address() -> None:
+    a, b = pod("a", "10.244.0.11"), pod("b", "10.244.1.11")
+    placing = Placing(stage(a, b), (ONE, TWO))
+    assert (placing.node_of(a).name, placing.node_of(b).name) == ("node-2", "node-1")
+    with pytest.raises(ValueError, match=r"10.9.0.1: no node has it .* 10.244.1.0/24, 10.244.0.0/24"):
+        placing.node_of(pod("c", "10.9.0.1"))
+
+
+def test_a_pod_in_the_host_network_goes_where_its_neighbours_are() -> None:
+    near, host = pod("a", "10.244.0.11", "172.18.0.9"), pod("h", "172.18.0.9", "172.18.0.9", host=True)
+    other = pod("i", "172.18.0.8", "172.18.0.8", host=True)
+    nodes = (CaseNode(address="172.18.0.9", labels={"zone": "a"}), CaseNode(address="172.18.0.8"))
+    made = stage(near, host, other, nodes=nodes)
+    placing = Placing(made, (ONE, TWO))
+    assert (placing.node_of(host).name, placing.node_of(other).name) == ("node-2", "node-1")
+    assert labels_to_set(made, placing) == {"node-2": {"zone": "a"}}
+    with pytest.raises(ValueError, match="the cluster has 1 nodes"):
+        Placing(made, (TWO,)).node_of(other)
+
+
+def test_nodes_without_a_range_are_left_out() -> None:
+    found = machines(
+        [
+            Node(
+                metadata=ObjectMeta(name="n2"),
+                spec=NodeSpec(pod_cidrs=("10.244.0.0/24",)),
+                status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.89.0.12"),)),
+            ),
+            Node(metadata=ObjectMeta(name="n3")),
+            Node(metadata=ObjectMeta(name="n1"), spec=NodeSpec(pod_cidr="10.244.1.0/24")),
+        ]
+    )
+    assert [(one.name, one.ranges) for one in found] == [("n1", ("10.244.1.0/24",)), ("n2", ("10.244.0.0/24",))]
+    assert (found[1].address(4), found[1].address(6), found[1].owns("10.244.0.9")) == ("10.89.0.12", "", True)
+
+
+def _file(*made: Stage) -> CaseFile:
+    cases = tuple(
+        Case(id=f"c{number}", description="", tags=(), initial=each, steps=()) for number, each in enumerate(made)
+    )
+    return CaseFile(source="f.json", cases=cases)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        (["10.244.0.11"], (1, ("10.244.0.0/16", "fd10::af4:0/112"))),
+        (["10.244.0.11", "10.244.2.40"], (3, ("10.244.0.0/16", "fd10::af4:0/112"))),
+        (["192.168.1.7"], (2, ("192.168.0.0/16", "fd10::c0a8:0/112"))),
+    ],
+    ids=str,
+)
+def test_a_cluster_has_the_ranges_that_the_cases_need(
+    addresses: list[str], expected: tuple[int, tuple[str, str]]
+) -> None:
+    made = _file(*(stage(pod("a", address)) for address in addresses))
+    assert cluster_for([made]) == expected
+
+
+def test_pods_that_come_later_count_too() -> None:
+    (case,) = _file(stage(pod("a", "10.244.0.11"))).cases
+    step = Step(number=0, actions=(), checks=(), stage=stage(pod("b", "10.244.3.1")))
+    file = CaseFile(source="f.json", cases=(replace(case, steps=(step,)),))
+    assert cluster_for([file])[0] == 4
+
+
+@pytest.mark.parametrize("addresses", [["10.244.0.1", "10.245.0.1"], ["10.244.16.1"]], ids=str)
+def test_addresses_that_are_too_far_apart_are_refused(addresses: list[str]) -> None:
+    made = _file(*(stage(pod("a", address)) for address in addresses))
+    with pytest.raises(ConfigError, match=r"f.json: case c\d: pod x/a: .* from 10.244.0.0 to 10.244.15.255"):
+        cluster_for([made])
+
+
+def test_there_are_as_many_nodes_as_a_case_names() -> None:
+    nodes = tuple(CaseNode(address=f"172.18.0.{number}") for number in range(3))
+    assert cluster_for([_file(stage(nodes=nodes))])[0] == 3

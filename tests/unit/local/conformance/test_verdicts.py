@@ -1,0 +1,112 @@
+"""What is a failure, and whose."""
+
+import pytest
+
+from podwire.local.conformance.casefile import Case, Check, Step
+from podwire.local.conformance.families import embedded, in_families
+from podwire.local.conformance.placing import Machine, Placing
+from podwire.local.conformance.stage import CaseNode, CasePod, Manifest, Stage
+from podwire.local.conformance.verdicts import Judge, holds
+from podwire.model.pod import ContainerPort
+
+NODE = Machine(name="node-1", ranges=("10.244.0.0/24",), addresses=("10.89.0.11", "fd89::b"))
+POLICY: Manifest = {
+    "metadata": {"name": "p", "namespace": "x"},
+    "spec": {
+        "podSelector": {"matchLabels": {"pod": "b"}},
+        "ingress": [{"from": [{"ipBlock": {"cidr": "10.244.0.11/32"}}], "ports": [{"port": "web"}]}],
+    },
+}
+CLUSTER: Manifest = {
+    "metadata": {"name": "nodes"},
+    "spec": {
+        "tier": "Admin",
+        "priority": 1,
+        "subject": {"namespaces": {}},
+        "egress": [{"action": "Deny", "to": [{"nodes": {"matchLabels": {"zone": "a"}}}]}],
+    },
+}
+
+
+def stage() -> Stage:
+    web = (ContainerPort(name="web", container_port=80),)
+    pods = (
+        CasePod(namespace="x", name="a", address="10.244.0.11"),
+        CasePod(namespace="x", name="b", address="10.244.0.12", labels={"pod": "b"}, ports=web),
+        CasePod(namespace="x", name="c", address="10.244.0.13"),
+        CasePod(namespace="x", name="h", address="172.18.0.2", node_address="172.18.0.2", host_network=True),
+    )
+    return Stage(
+        namespaces={"x": {}},
+        pods={pod.key: pod for pod in pods},
+        nodes=(CaseNode(address="172.18.0.2", labels={"zone": "a"}),),
+        policies={"x/p": POLICY},
+        cluster_policies={"nodes": CLUSTER},
+    )
+
+
+def judge() -> Judge:
+    made = stage()
+    step = Step(number=3, actions=(), checks=(), stage=made)
+    case = Case(id="one", description="", tags=(), initial=made, steps=(step,))
+    return Judge(case, step, Placing(made, (NODE,)), lambda four, family: four if family == 4 else embedded(four))
+
+
+def check(source: str, target: str, *, allowed: bool, port: int = 80) -> Check:
+    return Check(source=source, target=target, protocol="TCP", port=port, allowed=allowed)
+
+
+def both(manifest: Manifest) -> Manifest:
+    return in_families(manifest, (4, 6))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "seen", "expected"),
+    [
+        (True, "answered", True),
+        (True, "arrived, and no answer came back", False),
+        (True, "refused", False),
+        (True, "nothing came", False),
+        (False, "answered", False),
+        (False, "arrived, and no answer came back", False),
+        (False, "refused", False),
+        (False, "nothing came", True),
+    ],
+)
+def test_a_check_holds_when_it_is_answered_or_met_by_silence(allowed: bool, seen: str, expected: bool) -> None:  # noqa: FBT001
+    assert holds(check("x/a", "x/b", allowed=allowed), seen) == expected
+
+
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize(
+    ("source", "target", "port", "evaluator"),
+    [
+        ("x/a", "x/b", 80, "allowed"),
+        ("x/a", "x/b", 81, "blocked"),
+        ("x/c", "x/b", 80, "blocked"),
+        ("x/a", "x/h", 80, "blocked"),
+        ("x/b", "x/c", 80, "allowed"),
+    ],
+)
+def test_the_evaluator_says_whose_failure_it_is(
+    family: int, source: str, target: str, port: int, evaluator: str
+) -> None:
+    allowed = evaluator == "allowed"
+    seen = "nothing came" if allowed else "answered"
+    (failure,) = judge().failures([(check(source, target, allowed=allowed, port=port), family, seen)], both)
+    assert (failure.evaluator, failure.whose) == (evaluator, "podwire's rules are wrong")
+    wrong = "answered" if allowed else "nothing came"
+    (failure,) = judge().failures([(check(source, target, allowed=not allowed, port=port), family, wrong)], both)
+    assert (failure.evaluator, failure.whose) == (evaluator, "the file is wrong")
+
+
+def test_a_failure_says_who_whom_and_what() -> None:
+    (failure,) = judge().failures([(check("x/c", "x/b", allowed=False), 6, "refused")], both)
+    assert str(failure) == (
+        "one step 3: x/c -> x/b TCP/80 IPv6: expected blocked, observed: refused; "
+        "the evaluator says blocked: podwire's rules are wrong"
+    )
+
+
+def test_what_holds_is_no_failure() -> None:
+    assert judge().failures([(check("x/a", "x/b", allowed=True), 4, "answered")], both) == []
