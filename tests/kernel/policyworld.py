@@ -194,12 +194,12 @@ class Attempt:
                 return head + struct.pack("<I", crc32c(head + b"\0\0\0\0" + chunk)) + chunk
             case _:
                 body = struct.pack("!BBHHH", 8 if self.family == 4 else 128, 0, 0, self.number, 1)
-                return body if self.family == 6 else body[:2] + struct.pack("!H", _sum(body)) + body[4:]
+                return body if self.family == 6 else body[:2] + struct.pack("!H", checksum(body)) + body[4:]
 
     def _summed(self, body: bytes, place: int) -> bytes:
         family = socket.AF_INET if self.family == 4 else socket.AF_INET6
         pair = socket.inet_pton(family, self.source) + socket.inet_pton(family, self.target)
-        found = _sum(pair + struct.pack("!II", len(body), self.kind) + body)
+        found = checksum(pair + struct.pack("!II", len(body), self.kind) + body)
         return body[:place] + struct.pack("!H", found) + body[place + 2 :]
 
     def send(self) -> None:
@@ -211,7 +211,8 @@ class Attempt:
                 sock.sendto(self.payload(), (self.target, 0))
 
 
-def _sum(data: bytes) -> int:
+def checksum(data: bytes) -> int:
+    """That of IP, UDP and TCP."""
     words = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while words >> 16:
         words = (words & 0xFFFF) + (words >> 16)

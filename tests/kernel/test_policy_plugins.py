@@ -1,0 +1,267 @@
+"""Policies on pods that other CNI plugins have wired, with real packets in both families.
+
+The wirings are those of containernetworking's plugins: a device for each pod (``ptp``), a bridge, Flannel's.
+"""
+
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from tests.kernel.otherplugins import ARRANGEMENTS, BRIDGE, PLUGINS, OtherWorld
+from tests.kernel.policyworld import FACTS, batch, checksum, failures_of, inside, path
+from tests.kernel.test_policy_packets import CASES, compilers
+
+from podwire.kernel import netns, sysctl
+from podwire.model.meta import key_of
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.bridges.dataplane import OnBridges
+from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.testing.policycases import Case
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(not shutil.which("bridge", path=PLUGINS), reason="needs containernetworking-plugins"),
+]
+
+CHOSEN = (
+    "egress to networks, nodes and pods",
+    "pods of the policy's namespace, of chosen namespaces, and of all",
+    "ports, protocols and ranges",
+    "a named port is that of the destination, whatever its number there",
+    "a pod reaches its own node as any other, when so configured",
+)
+TABLE = [next(case for case in CASES if case.name == name) for name in CHOSEN]
+OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
+WEB, DB, BLOG = "10.180.0.1", "10.180.0.2", "10.180.0.3"
+CALLS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
+Planes = dict[str, OnBridges]
+
+
+@pytest.fixture(scope="module", params=ARRANGEMENTS)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherWorld]:
+    with OtherWorld(request.param, str(tmp_path_factory.mktemp("ipam"))) as made:
+        for pod in OPEN.world.pods:
+            if not pod.spec.host_network:
+                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        yield made
+
+
+@pytest.fixture
+def planes(world: OtherWorld) -> Iterator[Planes]:
+    made = {}
+    for node, facts in FACTS.items():
+        shared = () if world.arrangement == "ptp" else (BRIDGE,)
+        plane = OnBridges(NftablesPolicy(msgspec.structs.replace(facts, bridges=shared), path(node)), path(node))
+        plane.attached = lambda node=node: world.attachments(node)  # type: ignore[misc]
+        made[node] = plane
+    yield made
+    for plane in made.values():
+        plane.remove()
+        plane.close()
+
+
+def load(world: OtherWorld, planes: Planes, case: Case, *policies: NetworkPolicy) -> None:
+    for node, compiler in compilers(case).items():
+        for policy in policies:
+            compiler.set_policy(key_of(policy.metadata), policy)
+        compiler.flush()
+        planes[node].load(compiler, world.devices(node))
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)
+def test_packet_table(world: OtherWorld, planes: Planes, case: Case) -> None:
+    load(world, planes, case)
+    assert not failures_of(case)
+    assert not any(planes["n1"].heal())
+
+
+def policy(name: str, **spec: object) -> NetworkPolicy:
+    namespace, _, short = name.partition("/")
+    return msgspec.convert({"metadata": {"name": short, "namespace": namespace}, "spec": spec}, NetworkPolicy)
+
+
+DENY = policy("shop/deny", podSelector={"matchLabels": {"app": "db"}}, policyTypes=["Ingress"])
+
+
+def reaches(name: str, address: str, port: int = 9) -> bool:
+    """Whether a datagram is answered, be it by a refusal."""
+    with netns.inside(path(name)):
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
+        sock.settimeout(0.2)
+        sock.connect((address, port))
+        try:
+            sock.send(b"x")
+            sock.recv(10)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def forge(name: str, source: str, target: str) -> None:
+    """Sends a datagram with a source of one's choice."""
+    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    ends = socket.inet_pton(family, source) + socket.inet_pton(family, target)
+    body = struct.pack("!HHHH", 40_000, 9, 8, 0)
+    body = body[:6] + struct.pack("!H", checksum(ends + struct.pack("!II", len(body), socket.IPPROTO_UDP) + body))
+    if family == socket.AF_INET6:
+        head = struct.pack("!IHBB", 6 << 28, len(body), socket.IPPROTO_UDP, 64)
+    else:
+        head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0, 64, socket.IPPROTO_UDP, 0)
+    with netns.inside(path(name)), socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
+        sock.sendto(head + ends + body, (target, 0))
+
+
+def received(name: str) -> int:
+    """Datagrams that a pod's kernel saw, in both families."""
+    four = [line.split() for line in inside(name, "cat", "/proc/net/snmp").splitlines() if line.startswith("Udp:")]
+    counts = dict(zip(four[0], four[1], strict=True))
+    six = dict(line.split() for line in inside(name, "cat", "/proc/net/snmp6").splitlines())
+    return sum(int(each) for each in (counts["NoPorts"], counts["InDatagrams"], six["Udp6NoPorts"]))
+
+
+def test_nobody_sends_from_anothers_address(world: OtherWorld, planes: Planes) -> None:
+    """Neither past a policy of the other's, nor with an address that nobody has."""
+    only = {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}
+    allow = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[only])
+    load(world, planes, OPEN, allow)
+    assert reaches("shop-web", DB)
+    assert reaches("shop-web", "fd18::2")
+    assert not reaches("blog-db", DB)
+    before = received("shop-db")
+    for borrowed, target in ((WEB, DB), ("10.180.0.77", DB), ("192.0.2.7", DB), ("fd18::1", "fd18::2")):
+        forge("blog-db", borrowed, target)
+    forge("shop-web", WEB, DB)
+    forge("shop-web", "fd18::1", "fd18::2")
+    assert reaches("shop-web", DB), "so that all have arrived"
+    assert received("shop-db") == before + 3
+    if world.arrangement != "ptp":
+        inside("n1", "nft", "delete", "table", "bridge", "podwire-policy")
+        forge("blog-db", WEB, DB)
+        assert reaches("shop-web", DB)
+        assert received("shop-db") == before + 5, "it is that table which keeps them apart"
+        assert any(planes["n1"].heal())
+
+
+def test_a_bridge_forwards_nobodys_false_claim(world: OtherWorld, planes: Planes) -> None:
+    """ARP and neighbour advertisements for another pod's address go no further than the port."""
+    if world.arrangement == "ptp":
+        pytest.skip("pods share no link")
+    load(world, planes, OPEN)
+    batch("blog-db", [f"neigh replace {DB} lladdr ff:ff:ff:ff:ff:ff dev eth0"])
+    batch("shop-db", ["neigh flush dev eth0"])
+    mac = bytes.fromhex("020000000bad")
+    claim = struct.pack("!HHBBH6s4s6s4s", 1, 0x0800, 6, 4, 1, mac, *map(packed, (WEB,)), bytes(6), *map(packed, (DB,)))
+    with netns.inside(path("blog-db")), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sock:
+        sock.bind(("eth0", 0x0806))
+        sock.send(b"\xff" * 6 + mac + b"\x08\x06" + claim)
+    assert reaches("shop-web", DB)
+    assert "02:00:00:00:0b:ad" not in inside("shop-db", "ip", "neigh")
+    inside("blog-db", "ip", "neigh", "flush", "dev", "eth0")
+    assert "drop" in (dropped := inside("n1", "nft", "list", "table", "bridge", "podwire-policy"))
+    assert "arp saddr ip @pods4 counter packets 1 " in dropped
+
+
+def packed(address: str) -> bytes:
+    return socket.inet_aton(address)
+
+
+def test_a_pod_that_nobody_told_of_is_shut_off(world: OtherWorld, planes: Planes) -> None:
+    load(world, planes, OPEN)
+    world.attach("shop/new", "n1", ("10.180.0.9", "fd18::9"))
+    new = world.attached.pop("shop/new")
+    try:
+        before = received("shop-db")
+        for target in (DB, "fd18::2"):
+            assert not reaches("shop-new", target)
+        assert received("shop-db") == before
+        assert not reaches("shop-web", "10.180.0.9")
+    finally:
+        world.attached["shop/new"] = new
+        world.detach("shop/new")
+
+
+@pytest.fixture
+def unseen(world: OtherWorld) -> Iterator[None]:
+    """A node whose bridges show IP nothing."""
+    if world.arrangement == "ptp":
+        pytest.skip("has no bridge")
+    for each in CALLS:
+        sysctl.write(each, "0", path("n1"))
+    yield
+    for each in CALLS:
+        sysctl.write(each, "1", path("n1"))
+
+
+def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
+    world: OtherWorld, planes: Planes, unseen: None
+) -> None:
+    load(world, planes, OPEN, DENY)
+    told = planes["n1"].problem
+    assert told.startswith("cni0: bridge-nf-call-iptables is 0 and bridge-nf-call-ip6tables is 0; pods that policies")
+    before = received("shop-db")
+    for target in (DB, "fd18::2"):
+        assert not reaches("shop-web", target)
+    assert received("shop-db") == before
+    assert reaches("shop-web", BLOG), "nothing selects it"
+    assert reaches("shop-web", "fd18::3")
+    assert reaches("shop-db", "10.180.1.1"), "the way off the bridge is seen"
+    for each in CALLS:
+        sysctl.write(each, "1", path("n1"))
+    assert planes["n1"].look()
+    load(world, planes, OPEN, DENY)
+    assert not planes["n1"].problem
+    assert not reaches("shop-web", DB)
+    assert reaches("shop-db", BLOG), "answers come back where connections are known"
+    assert reaches("shop-db", "fd18::3")
+
+
+def test_what_is_missing_is_turned_on_for_this_bridge_alone(world: OtherWorld, planes: Planes, unseen: None) -> None:
+    planes["n1"].show = True
+    load(world, planes, OPEN, DENY)
+    assert not planes["n1"].problem
+    assert not reaches("shop-web", DB)
+    assert reaches("shop-db", BLOG)
+    assert {sysctl.read(each, path("n1")) for each in CALLS} == {"0"}
+    off = "nf_call_iptables 0 nf_call_ip6tables 0"
+    inside("n1", "ip", "link", "set", BRIDGE, "type", "bridge", *off.split())
+    assert planes["n1"].look()
+
+
+def with_pod(name: str, addresses: tuple[str, ...]) -> Case:
+    """The world without policies and one pod more in it."""
+    like = OPEN.world.pods[0]
+    document = msgspec.to_builtins(like)
+    document["metadata"] |= {"name": name, "labels": {"app": name}, "uid": name}
+    document["status"] |= {"podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
+    pods = (*OPEN.world.pods, msgspec.convert(document, type(like)))
+    return msgspec.structs.replace(OPEN, world=msgspec.structs.replace(OPEN.world, pods=pods))
+
+
+def test_policies_see_the_service_resolved_and_the_pod_not_yet_masqueraded(world: OtherWorld, planes: Planes) -> None:
+    """A Service's address is the endpoint's by then, and the plugin's own masquerade comes later."""
+    world.attach("shop/new", "n1", ("10.180.0.9", "fd18::9"), ipMasq=True)
+    nat = "table ip t { chain c { type nat hook prerouting priority -100; ip daddr 10.96.0.7 dnat to 10.180.1.1; }; }"
+    inside("n1", "nft", nat)
+    case = with_pod("new", ("10.180.0.9", "fd18::9"))
+    out = policy(
+        "shop/out",
+        podSelector={"matchLabels": {"app": "new"}},
+        policyTypes=["Egress"],
+        egress=[{"to": [{"ipBlock": {"cidr": "10.180.1.1/32"}}]}],
+    )
+    try:
+        load(world, planes, case, out)
+        assert reaches("shop-new", "10.96.0.7")
+        assert not reaches("shop-new", "10.180.1.2")
+        load(world, planes, case, msgspec.structs.replace(out, spec=msgspec.structs.replace(out.spec, egress=())))
+        assert not reaches("shop-new", "10.96.0.7")
+    finally:
+        inside("n1", "nft", "delete table ip t")
+        world.detach("shop/new")
