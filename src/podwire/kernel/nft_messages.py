@@ -59,8 +59,8 @@ def userdata(kind: int, payload: bytes) -> bytes:
 
 
 def comment_data(comment: str, kind: int = 0) -> bytes:
-    """A comment record, empty without a comment; the kernel allows 128 bytes, a longer one is cut."""
-    return userdata(kind, comment.encode()[:126] + b"\0") if comment else b""
+    """A comment record, empty without a comment; the kernel allows 128 bytes with the end, a longer one is cut."""
+    return userdata(kind, comment.encode()[:127] + b"\0") if comment else b""
 
 
 def records(data: bytes | None) -> dict[int, bytes]:

@@ -135,16 +135,20 @@ def overlap(one: Ranges, other: Ranges) -> Ranges:
 
 
 def without(one: Ranges, other: Ranges) -> Ranges:
-    """What the first has and the second has not."""
+    """What the first has and the second has not; both are walked through once."""
     found: list[Range] = []
+    at = 0
     for first, last in one:
-        start = first
-        for taken, until in other:
-            if until < start or taken > last:
-                continue
+        while at < len(other) and other[at][1] < first:
+            at += 1
+        start, place = first, at
+        while place < len(other) and other[place][0] <= last:
+            taken, until = other[place]
             if taken > start:
                 found.append((start, taken - 1))
             start = until + 1
+            place += 1
+        at = max(at, place - 1)
         if start <= last:
             found.append((start, last))
     return tuple(found)

@@ -92,3 +92,24 @@ def test_a_union_speaks_of_what_any_part_speaks_of() -> None:
     parts = (selection({"TCP": [(1, 5)]}), selection({"TCP": [(4, 9)], "UDP": [(7, 7)]}, other=True))
     assert union(parts) == Selection(ports=(("TCP", ((1, 9),)), ("UDP", ((7, 7),))), other=True)
     assert union((EVERYTHING, *parts)) == EVERYTHING
+
+
+@given(SMALL, SMALL)
+def test_a_table_lessens_another_where_it_drops_what_that_one_accepts(one: list[Range], other: list[Range]) -> None:
+    tables = []
+    for ranges in (one, other):
+        maker = TableMaker()
+        maker.decide(selection({"UDP": ranges}), Ruling(True, "a/b", 0))
+        tables.append(maker.table(Ruling(accept=False)))
+    assert tables[0].lessens(tables[1]) == bool(ports(one) - ports(other))
+    everything = TableMaker().table(Ruling(accept=True))
+    assert everything.lessens(tables[0])
+    assert not tables[0].lessens(everything)
+
+
+def test_many_ranges_are_walked_through_once() -> None:
+    """Every other port, thrice: with a walk for each range this takes minutes."""
+    maker = TableMaker()
+    for start in (1, 2, 1):
+        maker.decide(selection({"UDP": [(port, port) for port in range(start, 65535, 2)]}), Ruling(True, "a/b", start))
+    assert len(maker.table(Ruling(accept=False)).entries) == 2 + 65536
