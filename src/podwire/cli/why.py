@@ -25,7 +25,7 @@ from podwire.local.layout import Layout
 from podwire.local.manifests import Written, read_manifests
 from podwire.policy.why.answering import with_policies
 from podwire.policy.why.cluster import world_of
-from podwire.policy.why.explain import Lines, nowhere
+from podwire.policy.why.explain import Lines
 from podwire.policy.world import World
 from podwire.proxy.tracing import MODULES
 from podwire.proxy.why.answering import answer
@@ -40,11 +40,12 @@ T = TypeVar("T")
 _SETTINGS = "kube-system/podwire-config"
 _AGAIN_S = 0.3
 """How long a difference must last: objects that change this moment are in the kernel some milliseconds later."""
-_HELP = """Explain what becomes of a connection to a Service.
+_HELP = """Explain what becomes of a connection.
 
 Says which node decides, which Service and which rule match, which endpoints may get the connection and why the others
-may not, whether the source is masqueraded and why, and where the connection ends. The rules are those that the node's
-kernel holds at this moment; where they are not what they should be, that is shown too.
+may not, whether the source is masqueraded and why, what policies say of each end and which of their rules decides, and
+where the connection ends. The rules are those that the nodes' kernels hold at this moment; where they are not what they
+should be, that is shown too.
 
 \b
 FROM: shop/web-0        a pod, or the pods of a Deployment by its name
@@ -55,6 +56,7 @@ FROM: shop/web-0        a pod, or the pods of a Deployment by its name
 TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       catalog.shop      a Service by its DNS name
       10.96.0.10:80     an address of a Service
+      shop/db-0         a pod, with its port as PORT
       node/node-1       a node port, with its number as PORT
 PORT: 80, 53/UDP, http
 
@@ -67,6 +69,7 @@ podwire why shop/app=web svc/shop/catalog
 podwire why host node/node-2 30080
 podwire why shop/app=web 10.96.0.10 53/UDP -o json
 podwire why -f manifests/ external svc/shop/web --node node-1
+podwire why --manifests manifests/ shop/web shop/db 5432
 """
 
 
@@ -81,10 +84,6 @@ class _Request(NamedTuple):
     mode: str
     hostname: str
     manifests: tuple[str, ...]
-
-    def lines(self) -> Lines:
-        """Where fields of policies stand in what a person has written."""
-        return Written(read_manifests(self.manifests)).line if self.manifests else nowhere
 
 
 @click.command(help=_HELP)
@@ -244,13 +243,17 @@ async def _service_cidrs(client: Client) -> tuple[str, ...]:
 
 async def _ask(asked: Asked, client: Client, known: Callable[[str], Known], request: _Request) -> Answer:
     objects = Server(client)
+    written = Written(read_manifests(request.manifests))
     settings = await _settings(client)
     question = await pose(asked, objects)
 
     async def found() -> Answer:
         nodes = Nodes(known, settings, planned=request.planned, mode=request.mode)
         answered = await answer(question, objects, nodes)
-        return _with_policies(answered, await world_of(client, answered), nodes, request.lines())
+        world = await world_of(client, answered)
+        told = _with_policies(answered, world, nodes, written.line)
+        other = written.other((*world.policies, *world.cluster_policies))
+        return msgspec.structs.replace(told, notes=(*told.notes, *other))
 
     once = await found()
     if not _drifted(once):

@@ -6,7 +6,7 @@ Objects that others need come first: namespaces, definitions, accounts and confi
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import msgspec
 import yaml
 
 from podwire.errors import ConfigError
+from podwire.model.meta import key_of
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy, NetworkPolicySpec
 
 _FIRST = (
     "Namespace",
@@ -86,6 +88,25 @@ class Written:
         """``file:line`` of a field; empty for what no file has."""
         found = self.find(kind, key)
         return found.at(field) if found is not None else ""
+
+    def other(self, policies: Iterable[NetworkPolicy | ClusterNetworkPolicy]) -> Iterator[str]:
+        """Those of the policies of a cluster that a file describes otherwise, a sentence each."""
+        for policy in policies:
+            kind, key = policy.kind, key_of(policy.metadata)
+            found = self.find(kind, key)
+            if found is not None and not _same(found.body, policy):
+                yield f"{kind} {key} in {found.source} is not what the cluster has; lines may be those of other rules"
+
+
+def _same(body: dict[str, Any], policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
+    """Whether a file says what a policy of the cluster says; what the API fills in makes no difference."""
+    try:
+        written = msgspec.convert(body, type(policy)).spec
+    except msgspec.ValidationError:
+        return False
+    if isinstance(written, NetworkPolicySpec):
+        written = msgspec.structs.replace(written, policy_types=written.types)
+    return written == policy.spec
 
 
 def read_manifests(paths: tuple[str, ...]) -> tuple[Manifest, ...]:

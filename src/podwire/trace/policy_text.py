@@ -68,8 +68,8 @@ def _groups(answer: Answer) -> tuple[Sequence[PolicySaid], ...]:
     """Ends of which the same is said."""
     groups: dict[tuple[object, ...], list[PolicySaid]] = {}
     for one in answer.policies:
-        words = ((each.outcome, each.drifted) for each in one.nodes)
-        key = (_essence(one.egress), _essence(one.ingress), one.outcome, tuple(words))
+        drifted = any(each.drifted for each in one.nodes)
+        key = (_essence(one.egress), _essence(one.ingress), one.outcome, drifted)
         groups.setdefault(key, []).append(one)
     return tuple(groups.values())
 
@@ -91,7 +91,8 @@ def _said(some: Sequence[PolicySaid], *, alone: bool) -> Iterator[str]:
         yield _line("policies", f"{word}: {named}")
     for each in (one.egress, one.ingress):
         yield from _direction(each)
-    for node in one.nodes:
+    nodes = {(node.node, node.outcome): node for each in some for node in each.nodes}
+    for node in nodes.values():
         yield from _node(node)
 
 
