@@ -38,6 +38,7 @@ TABLE = [next(case for case in CASES if case.name == name) for name in CHOSEN]
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
 WEB, DB, BLOG = "10.180.0.1", "10.180.0.2", "10.180.0.3"
 CALLS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
+ON_A_BRIDGE = pytest.mark.parametrize("world", ["bridge"], indirect=True)
 Planes = dict[str, OnBridges]
 
 
@@ -149,10 +150,9 @@ def test_nobody_sends_from_anothers_address(world: OtherWorld, planes: Planes) -
         assert any(planes["n1"].heal())
 
 
+@ON_A_BRIDGE
 def test_a_bridge_forwards_nobodys_false_claim(world: OtherWorld, planes: Planes) -> None:
     """ARP and neighbour advertisements for another pod's address go no further than the port."""
-    if world.arrangement == "ptp":
-        pytest.skip("pods share no link")
     load(world, planes, OPEN)
     batch("blog-db", [f"neigh replace {DB} lladdr ff:ff:ff:ff:ff:ff dev eth0"])
     batch("shop-db", ["neigh flush dev eth0"])
@@ -190,8 +190,6 @@ def test_a_pod_that_nobody_told_of_is_shut_off(world: OtherWorld, planes: Planes
 @pytest.fixture
 def unseen(world: OtherWorld) -> Iterator[None]:
     """A node whose bridges show IP nothing."""
-    if world.arrangement == "ptp":
-        pytest.skip("has no bridge")
     for each in CALLS:
         sysctl.write(each, "0", path("n1"))
     yield
@@ -199,6 +197,7 @@ def unseen(world: OtherWorld) -> Iterator[None]:
         sysctl.write(each, "1", path("n1"))
 
 
+@ON_A_BRIDGE
 def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
     world: OtherWorld, planes: Planes, unseen: None
 ) -> None:
@@ -222,6 +221,7 @@ def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
     assert reaches("shop-db", "fd18::3")
 
 
+@ON_A_BRIDGE
 def test_what_is_missing_is_turned_on_for_this_bridge_alone(world: OtherWorld, planes: Planes, unseen: None) -> None:
     planes["n1"].show = True
     load(world, planes, OPEN, DENY)
