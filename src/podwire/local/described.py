@@ -88,6 +88,11 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
         if before is not None:
             sources = before.manifest.source, one.manifest.source
             notes.append(f"{kind} {one.key} is in {sources[0]} and in {sources[1]}, which counts")
+        for field in one.newer:
+            where = f"{one.manifest.at(field)}: {field}"
+            notes.append(
+                f"{where}: a kind that podwire does not know: Accept of it is nobody, Deny and Pass deny everybody"
+            )
     given: dict[str, list[Json]] = {kind: [] for _, kind in KINDS}
     for (kind, _), one in found.items():
         given[kind].append(one.body)

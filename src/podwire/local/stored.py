@@ -3,19 +3,21 @@
 What is wrong is told with the line of the field.
 """
 
+import re
 from collections.abc import Iterable
+from importlib import resources
 from typing import Any
 
 import msgspec
 
+from podwire.apiserver import crd
 from podwire.apiserver.allocate import ServiceAllocator
 from podwire.apiserver.defaults import objects as defaults
 from podwire.apiserver.kinds import BY_KIND, Kind
 from podwire.apiserver.schema import data
 from podwire.apiserver.validate import fields, objects
 from podwire.errors import ApiError, ConfigError, Invalid
-from podwire.local.manifests import Manifest
-from podwire.model.policy import ClusterNetworkPolicy
+from podwire.local.manifests import Manifest, parse_manifests
 
 Json = dict[str, Any]
 
@@ -46,12 +48,17 @@ _CUSTOM = Kind(
     custom=True,
 )
 
+_NEWER = re.compile(r"\.(from|to|protocols)\[\d+\]\.\w+$")
+"""Where the kind of a peer or of a protocol stands."""
+
 
 class Stored(msgspec.Struct, frozen=True):
     """An object as the API server would have it, and where it was read."""
 
     manifest: Manifest
     body: Json
+    newer: tuple[str, ...] = ()
+    """Fields of a cluster policy that are newer than this program: kinds of peers or of protocols."""
 
     @property
     def key(self) -> str:
@@ -66,16 +73,17 @@ def stored(manifests: Iterable[Manifest], service_ranges: tuple[str, ...]) -> li
     Raises: ConfigError naming file, line and field of what is wrong.
     """
     allocator = ServiceAllocator(service_ranges)
-    read = [(m, _read(m)) for m in manifests if (m.body["apiVersion"], m.kind) in KINDS]
-    # Addresses that are asked for are taken first.
-    return [Stored(m, _completed(m, body, allocator)) for m, body in sorted(read, key=_asks_for_nothing)]
+    here = [m for m in manifests if (m.body["apiVersion"], m.kind) in KINDS]
+    schema = _custom_schema() if any(_kind(m).custom for m in here) else {}
+    read = [_read_custom(m, schema) if _kind(m).custom else Stored(m, _read(m)) for m in here]
+    read.sort(key=_asks_for_nothing)  # addresses that are asked for are taken first
+    return [msgspec.structs.replace(one, body=_completed(one.manifest, one.body, allocator)) for one in read]
 
 
-def _asks_for_nothing(read: tuple[Manifest, Json]) -> bool:
+def _asks_for_nothing(read: Stored) -> bool:
     """Whether it is a Service that leaves its address to be chosen."""
-    manifest, body = read
-    spec: Json = body.get("spec") or {}
-    return manifest.kind == "Service" and not (spec.get("clusterIP") or spec.get("clusterIPs"))
+    spec: Json = read.body.get("spec") or {}
+    return read.manifest.kind == "Service" and not (spec.get("clusterIP") or spec.get("clusterIPs"))
 
 
 def _kind(manifest: Manifest) -> Kind:
@@ -86,8 +94,6 @@ def _kind(manifest: Manifest) -> Kind:
 def _read(manifest: Manifest) -> Json:
     """The object with nothing but fields of its kind."""
     kind = _kind(manifest)
-    if kind.custom:
-        return _read_custom(manifest)
     schema = data.for_kind(kind.group, kind.version, kind.kind)
     assert schema is not None, "kinds that matter here have a schema"
     try:
@@ -102,13 +108,28 @@ def _read(manifest: Manifest) -> Json:
     return obj
 
 
-def _read_custom(manifest: Manifest) -> Json:
+def _read_custom(manifest: Manifest, schema: Json) -> Stored:
+    """The same for the kind that local clusters define; a cluster that is not local may define newer peers."""
     try:
-        msgspec.convert(manifest.body, ClusterNetworkPolicy)
-    except msgspec.ValidationError as failure:
-        problem, _, place = str(failure).partition(" - at `$.")
-        raise wrong(manifest, place.rstrip("`"), problem) from failure
-    return manifest.body
+        found = crd.decode(manifest.body, schema, _CUSTOM)
+    except ApiError as failure:
+        raise ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}") from failure
+    for field in found.unknown:
+        if not _NEWER.search(field):
+            raise wrong(manifest, field, "there is no such field")
+    whole = {**found.obj, "spec": manifest.body.get("spec")} if found.unknown else found.obj
+    obj: Json = crd.fill(whole, schema)
+    for cause in crd.check(obj, schema):
+        raise wrong(manifest, cause.field, cause.message)
+    return Stored(manifest, obj, tuple(found.unknown))
+
+
+def _custom_schema() -> Json:
+    text = resources.files("podwire.local.addons").joinpath("clusternetworkpolicy.yaml").read_text(encoding="utf-8")
+    (definition,) = parse_manifests(text, "")
+    versions = definition.body["spec"]["versions"]
+    found: Json = next(v["schema"]["openAPIV3Schema"] for v in versions if v["name"] == _CUSTOM.version)
+    return found
 
 
 def _completed(manifest: Manifest, obj: Json, allocator: ServiceAllocator) -> Json:

@@ -148,7 +148,10 @@ def test_what_was_made_up_is_said() -> None:
             POLICIES.replace("namespaceSelector", "namespaceselector"),
             r"x.yaml:13: .*namespaceselector: .*no such field",
         ),
-        (POLICIES.replace("priority: 7", "priority: high"), r"x.yaml:20: spec.priority: .*Expected `int`"),
+        (POLICIES.replace("priority: 7", "priority: high"), r"x.yaml:20: spec.priority: .*of type integer"),
+        (POLICIES.replace("priority: 7, ", ""), r"x.yaml:19: spec.priority: .*Required value"),
+        (POLICIES.replace("action: Deny", "action: Drop"), r"x.yaml:20: spec.ingress\[0\].action: .*Drop"),
+        (POLICIES.replace("tier: Admin", "tier: Admin, tiers: x"), r"x.yaml:20: spec.tiers: .*no such field"),
         ("a: [", r"x.yaml:2: not YAML"),
         ("- a", r"x.yaml:1: expected an object"),
     ],
@@ -185,6 +188,13 @@ def test_of_two_objects_with_one_name_the_last_counts() -> None:
     (policy,) = found.world.policies
     assert policy.spec.pod_selector.match_labels == {"app": "web"}
     assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26, which counts" in found.notes
+
+
+def test_kinds_of_peers_that_are_newer_are_told() -> None:
+    found = described(POLICIES.replace("from: [{namespaces: {}}]", "from: [{galaxies: {}}]"))
+    (policy,) = found.world.cluster_policies
+    assert not policy.spec.ingress[0].peers[0].known
+    assert any(note.startswith("x.yaml:20: spec.ingress[0].from[0].galaxies: a kind that") for note in found.notes)
 
 
 def test_pods_of_jobs() -> None:

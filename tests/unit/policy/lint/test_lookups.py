@@ -75,7 +75,8 @@ def test_the_pods_of_cluster_dns_are_those_of_its_service() -> None:
 
 def test_other_policies_may_let_it() -> None:
     more = policy("shop/q", f"podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{{_SYSTEM}}}]}}]")
-    admin = policy("p", "egress: [{action: Accept, to: [{namespaces: {}}], protocols: [{udp: {}}]}]")
+    names = "protocols: [{udp: {destinationPort: {number: 53}}}]"
+    admin = policy("p", f"egress: [{{action: Accept, to: [{{namespaces: {{}}}}], {names}}}]")
     assert ids(check, out(_DB), more) == []
     assert ids(check, out(_DB), admin) == []
 
