@@ -26,6 +26,11 @@ def _audited(said: DirectionSaid) -> str:
     return f"{said.message}; in audit, {', '.join(said.audited_by)} would drop it: {said.audit.message}"
 
 
+def at_length(said: PolicySaid) -> Iterator[str]:
+    """All that policies say of one connection."""
+    return _said((said,), alone=True)
+
+
 def outcome(answer: Answer) -> Iterator[str]:
     """What policies make of the whole, where they drop something of it or nobody else has a say."""
     dropped = [one for one in answer.policies if one.outcome == "dropped"]
