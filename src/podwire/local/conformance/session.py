@@ -20,7 +20,7 @@ from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import NODES
 from podwire.local import bring_up, credentials, places, teardown
 from podwire.local.config import ClusterConfig
-from podwire.local.conformance.attempts import Attempt, Tester
+from podwire.local.conformance.attempts import Attempt, Trials
 from podwire.local.conformance.casefile import Case, CaseFile, Check, Step
 from podwire.local.conformance.cluster import CaseCluster, Families
 from podwire.local.conformance.families import prefix_of
@@ -132,7 +132,7 @@ class _Player:
     def __init__(self, cluster: CaseCluster, layout: Layout) -> None:
         self._cluster = cluster
         self._layout = layout
-        self._tester = Tester()
+        self._trials = Trials()
         self._places: dict[str, Path] = {}
 
     async def play(self, source: str, case: Case) -> Result:
@@ -160,7 +160,7 @@ class _Player:
         judge = Judge(case, step, self._cluster.placing, families.address)
         tried = [(check, family) for check in step.checks for family in families.checked]
         attempts = [self._attempt(judge, step, check, family) for check, family in tried]
-        outcomes = await asyncio.to_thread(self._tester.run, attempts)
+        outcomes = await asyncio.to_thread(self._trials.run, attempts)
         observed = ((check, family, seen) for (check, family), seen in zip(tried, outcomes, strict=True))
         return len(tried), judge.failures(observed, families.policy)
 

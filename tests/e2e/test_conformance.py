@@ -1,0 +1,192 @@
+"""Files of policy cases, pods with the addresses that they ask for, and the kind ClusterNetworkPolicy."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from clusters import done, own_name, run, running
+from driver import Cluster, eventually
+
+CASES = Path(__file__).parents[1] / "cases/conformance/policies.yaml"
+_FIRST = 'TCP/80: {shop/web: "...", shop/db: "...", bank/teller: "..."}'
+_WRONG = 'TCP/80: {shop/web: ".X.", shop/db: "...", bank/teller: "..."}'
+
+
+@pytest.fixture(scope="module")
+def dual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose IPv6 ranges embed the IPv4 ranges."""
+    config = tmp_path_factory.mktemp("config") / "cluster.yaml"
+    config.write_text('nodes: 2\npodCIDRs: [10.244.0.0/16, "fd10::af4:0/112"]\n')
+    with running(own_name("conform"), "--config", str(config)) as cluster:
+        yield cluster
+
+
+def changed(folder: Path, *pairs: tuple[str, str]) -> str:
+    """The project's cases with something replaced."""
+    text = CASES.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = folder / "cases.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_own_cases_hold_in_both_families_on_a_cluster_of_their_own() -> None:
+    finished = run("conformance", str(CASES), "-o", "json")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    document = json.loads(finished.stdout)
+    assert [(case["case"], case["passed"]) for case in document["cases"]] == [
+        ("nothing-is-denied-without-policies", True),
+        ("named-ports-and-ranges", True),
+        ("labels-pods-and-namespaces-change", True),
+        ("cluster-policies-and-nodes", True),
+    ]
+    (file,) = document["files"]
+    assert (file["checks"], file["failedChecks"]) == (198, 0)
+    name = finished.stderr.split("'")[1]
+    assert name.startswith("conformance-")
+    assert not Path("/run/podwire", name).exists()
+
+
+def test_a_wrong_expectation_is_reported_and_everything_goes_again(dual: Cluster, tmp_path: Path) -> None:
+    file = changed(tmp_path, (_FIRST, _WRONG))
+    finished = run("conformance", file, "--name", dual.name, "--case", "nothing-*")
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    for family in (4, 6):
+        assert (
+            f"nothing-is-denied-without-policies step 0: shop/web -> shop/db TCP/80 IPv{family}: "
+            "expected blocked, observed: answered; the evaluator says allowed: the file is wrong"
+        ) in finished.stdout
+    assert "0 of 1 cases hold, 52 of 54 checks" in finished.stdout
+    assert not {"shop", "bank"} & {one["metadata"]["name"] for one in dual.get("namespaces")["items"]}
+
+
+def test_a_case_that_the_api_refuses_is_told_and_the_next_one_is_played(dual: Cluster, tmp_path: Path) -> None:
+    file = changed(tmp_path, ("priority: 10", "priority: 2000"), ("id: nothing-is", "id: zz-nothing-is"))
+    words = ("--name", dual.name, "--case", "[cz]*", "--family", "6", "-o", "junit")
+    finished = run("conformance", file, *words)
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    (suite,) = ElementTree.fromstring(finished.stdout)
+    assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("2", "1", "0")
+    error = suite.find("testcase[@name='cluster-policies-and-nodes']/error")
+    assert error is not None
+    assert "spec.priority" in str(error.get("message"))
+    assert "zone" not in json.dumps(dual.get("nodes", "-l", "zone")["items"])
+
+
+def test_namespaces_of_others_are_not_touched(dual: Cluster) -> None:
+    dual.kubectl("create", "namespace", "bank")
+    try:
+        finished = run("conformance", str(CASES), "--name", dual.name)
+        assert finished.returncode == 2
+        assert finished.stderr.strip() == (
+            "podwire: --name: namespace bank is there already, and the cases have one of that name"
+        )
+    finally:
+        dual.kubectl("delete", "namespace", "bank")
+
+
+def test_a_cluster_without_fitting_ranges_is_checked_in_ipv4(cluster: Cluster) -> None:
+    words = ("conformance", str(CASES), "--name", cluster.name, "--case", "nothing-*")
+    refused = run(*words)
+    assert refused.returncode == 2
+    assert "Use --family 4" in refused.stderr
+    assert "1 of 1 cases hold, 27 of 27 checks" in done(*words, "--family", "4")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("format: netpol", "format: other", "{}: format: expected netpol-cases/1 or cnp-cases/1"),
+        (_FIRST, _FIRST.replace('"..."', '".."', 1), "{}: case nothing-is-denied-without-policies: steps[0].expected."),
+        ("op: update_policy", "op: alter_policy", "{}: case named-ports-and-ranges: steps[1].actions[0].op: expected "),
+        ("initial:", "initial: [", "{}: not YAML: "),
+    ],
+    ids=["format", "row", "op", "yaml"],
+)
+def test_a_malformed_file_is_refused_before_anything_runs(tmp_path: Path, old: str, new: str, said: str) -> None:
+    file = changed(tmp_path, (old, new))
+    finished = run("conformance", file)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr.startswith(f"podwire: {said.format(file)}"), finished.stderr
+    assert finished.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_and_a_case_that_is_not(tmp_path: Path) -> None:
+    missing = run("conformance", str(tmp_path / "none.json"))
+    assert (missing.returncode, "cannot be read: No such file" in missing.stderr) == (2, True)
+    nobody = run("conformance", str(CASES), "--case", "nobody")
+    assert (nobody.returncode, nobody.stderr) == (2, "podwire: --case: no case is called 'nobody'\n")
+
+
+_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, annotations: {podwire.io/addresses: "%s"}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: busybox, command: [sleep, infinity]}]
+"""
+
+
+def test_a_pod_gets_the_addresses_that_it_asks_for_or_an_event(dual: Cluster) -> None:
+    ranges = {node["metadata"]["name"]: node["spec"]["podCIDRs"] for node in dual.get("nodes")["items"]}
+    four, six = (text.partition("/")[0] for text in ranges["node-2"])
+    pinned = (four[:-1] + "77", f"{six[: six.rindex(':')]}:{int(six.rpartition(':')[2] or '0', 16) + 0x4D:x}")
+    dual.apply(_POD % ("pinned", ",".join(pinned), "node-2"))
+    dual.apply(_POD % ("half", four[:-1] + "78", "node-2"))
+    try:
+        dual.kubectl("wait", "--for=condition=Ready", "pod/pinned", "pod/half", "--timeout=20s")
+        assert {ip["ip"] for ip in dual.get("pod", "pinned")["status"]["podIPs"]} == set(pinned)
+        assert dual.get("pod", "half")["status"]["podIP"] == four[:-1] + "78"
+        assert len(dual.get("pod", "half")["status"]["podIPs"]) == 2
+        for name, node, problem in (
+            ("taken", "node-2", f"{pinned[0]} is in use"),
+            ("elsewhere", "node-1", f"{pinned[0]} is not one that this node gives to pods"),
+        ):
+            dual.apply(_POD % (name, pinned[0], node))
+            eventually(lambda name=name, problem=problem: problem in _events(dual, name))
+        dual.apply(_POD % ("nonsense", "10.244", "node-2"))
+        eventually(lambda: "'10.244' is not an address" in _events(dual, "nonsense"))
+    finally:
+        dual.kubectl("delete", "pods", "--all", "--now")
+
+
+def _events(cluster: Cluster, pod: str) -> str:
+    found = cluster.get("events", "--field-selector", f"involvedObject.name={pod}")["items"]
+    return "\n".join(one["message"] for one in found)
+
+
+_CLUSTER_POLICY = """
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: deny}
+spec:
+  tier: %s
+  priority: %s
+  subject: {namespaces: {}}
+  egress: [{action: %s, to: [%s]}]
+"""
+
+
+def test_the_kind_of_cluster_policies_is_there_and_refuses_what_is_wrong(dual: Cluster) -> None:
+    dual.apply(_CLUSTER_POLICY % ("Admin", 7, "Deny", "{networks: [203.0.113.0/24]}"))
+    try:
+        head, row = dual.kubectl("get", "cnp").splitlines()
+        assert (head.split(), row.split()[:3]) == (["NAME", "TIER", "PRIORITY", "AGE"], ["deny", "Admin", "7"])
+        assert "Exactly one field." in dual.kubectl("explain", "cnp.spec.egress.to")
+    finally:
+        dual.kubectl("delete", "cnp", "deny")
+    wrong = _CLUSTER_POLICY % ("Top", 1001, "Drop", '{networks: ["10.0"]}, {}, {namespaces: {}, nodes: {}}')
+    said = dual.refused("apply", "-f", "-", stdin=wrong)
+    for field in (
+        "spec.tier",
+        "spec.priority",
+        "spec.egress[0].action",
+        *(f"spec.egress[0].to[{n}]" for n in range(3)),
+    ):
+        assert f"{field}" in said

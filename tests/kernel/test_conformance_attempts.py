@@ -1,0 +1,115 @@
+"""What becomes of connections: answered, refused, arrived without an answer, or silence; in both families."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podwire.kernel import netns
+from podwire.local.conformance import verdicts
+from podwire.local.conformance.attempts import ANSWERED, ARRIVED, NOTHING, REFUSED, Attempt, Trials
+
+ADDRESSES = {4: ("10.55.0.1", "10.55.0.2"), 6: ("fd55::1", "fd55::2")}
+RULES = """
+table inet filter {
+  chain in {
+    type filter hook input priority 0;
+    tcp dport 81 reject with tcp reset
+    meta l4proto { tcp, udp, sctp } th dport { 81, 82 } reject
+    meta l4proto { tcp, udp, sctp } th dport 83 drop
+  }
+  chain out {
+    type filter hook output priority 0;
+    meta l4proto { tcp, udp, sctp } th sport 84 drop
+  }
+}
+"""
+
+
+def inside(place: Path, *command: str, text: str = "") -> None:
+    words = ["nsenter", f"--net={place}", *command]
+    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """Two namespaces with a cable between them; the second one has rules."""
+    folder = tmp_path_factory.mktemp("pair")
+    ends = folder / "near", folder / "far"
+    for place in ends:
+        netns.create(place)
+    try:
+        inside(ends[0], "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", str(ends[1]))
+        for number, place in enumerate(ends):
+            four, six = (ADDRESSES[family][number] for family in (4, 6))
+            lines = (
+                "link set lo up",
+                "link set eth0 up",
+                f"address add {four}/24 dev eth0",
+                f"address add {six}/64 dev eth0 nodad",
+            )
+            inside(place, "ip", "-batch", "-", text="\n".join(lines))
+        inside(ends[1], "nft", "-f", "-", text=RULES)
+        yield ends
+    finally:
+        for place in ends:
+            netns.delete(place)
+
+
+def attempt(pair: tuple[Path, Path], family: int, protocol: str, port: int, *, allowed: bool) -> Attempt:
+    near, far = ADDRESSES[family]
+    return Attempt(
+        source=pair[0],
+        source_address=near,
+        target=pair[1],
+        address=far,
+        protocol=protocol,
+        port=port,
+        allowed=allowed,
+    )
+
+
+def test_each_end_of_a_connection_is_told_apart(pair: tuple[Path, Path]) -> None:
+    wanted = {
+        attempt(pair, family, protocol, port, allowed=port == 80): outcome
+        for family in (4, 6)
+        for protocol in ("TCP", "UDP", "SCTP")
+        for port, outcome in ((80, ANSWERED), (81, REFUSED), (82, REFUSED), (83, NOTHING), (84, ARRIVED))
+    }
+    found = dict(zip(wanted, Trials().run(list(wanted)), strict=True))
+    assert found == wanted
+
+
+def test_many_at_once_and_again_with_other_ports(pair: tuple[Path, Path]) -> None:
+    trials = Trials()
+    some = [
+        attempt(pair, family, protocol, 1000 + number, allowed=True)
+        for family in (4, 6)
+        for protocol in ("TCP", "UDP", "SCTP")
+        for number in range(300)
+    ]
+    assert set(trials.run(some)) == {ANSWERED}
+    assert set(trials.run(some[:50])) == {ANSWERED}
+
+
+def test_a_pod_reaches_itself(pair: tuple[Path, Path]) -> None:
+    some = [
+        Attempt(
+            source=pair[0],
+            source_address=ADDRESSES[family][0],
+            target=pair[0],
+            address=ADDRESSES[family][0],
+            protocol=protocol,
+            port=90,
+            allowed=True,
+        )
+        for family in (4, 6)
+        for protocol in ("TCP", "UDP", "SCTP")
+    ]
+    assert set(Trials().run(some)) == {ANSWERED}
+
+
+def test_the_words_are_those_that_verdicts_know() -> None:
+    assert (verdicts.ANSWERED, verdicts.NOTHING) == (ANSWERED, NOTHING)
