@@ -1,0 +1,277 @@
+"""The agent with the part policy alone, on a node whose pods containernetworking's plugins wire.
+
+Once with podwire-cni as the last plugin of the list, so that no packet of a pod is ever without its policies, and once
+without, where pods are found by their addresses.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kernel.agentmachine import Machine, eventually, inside
+from tests.kernel.otherplugins import BRIDGE, PLUGINS
+
+from podwire.cni import program
+from podwire.kernel import netns
+from podwire.kube.resources import EVENTS, NETWORKPOLICIES, NODES, PODS
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(not shutil.which("bridge", path=PLUGINS), reason="needs containernetworking-plugins"),
+]
+
+CALLS = "net.bridge.bridge-nf-call-iptables"
+KNOCK = """
+import socket, sys, time
+while True:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"x", (sys.argv[1], 9))
+    except OSError:
+        pass
+    time.sleep(0.0005)
+"""
+
+
+def deny(name: str, kind: str) -> dict[str, Any]:
+    """A policy that shuts pods called ``name`` off in one direction."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": f"deny-{name}-{kind.lower()}", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"app": name}}, "policyTypes": [kind]},
+    }
+
+
+class Runtime:
+    """What a container runtime does with a list of plugins."""
+
+    def __init__(self, machine: Machine, *, chained: bool) -> None:
+        self.machine = machine
+        pools = [[{"subnet": "10.244.1.0/24"}]]
+        ipam = {"type": "host-local", "ranges": pools, "routes": [{"dst": "0.0.0.0/0"}]}
+        directory = str(machine.root / "ipam")
+        wiring = {"type": "bridge", "bridge": BRIDGE, "isGateway": True, "hairpinMode": True, "ipMasq": True}
+        self.plugins: list[dict[str, Any]] = [wiring | {"ipam": ipam | {"dataDir": directory}}]
+        if chained:
+            self.plugins += [
+                {"type": "portmap", "capabilities": {"portMappings": True}},
+                {"type": "firewall", "backend": "iptables"},
+                {"type": "podwire-cni", "policy": True},
+            ]
+
+    def place(self, name: str) -> Path:
+        """The pod's namespace."""
+        place = self.machine.root / "pods" / name
+        if not place.exists():
+            netns.create(place)
+        return place
+
+    def _run(self, command: str, name: str, conf: dict[str, Any]) -> tuple[int, str]:
+        own = conf["type"] == "podwire-cni"
+        done = subprocess.run(
+            [
+                "nsenter",
+                f"--net={self.machine.root}/node-1",
+                str(program.path() if own else f"{PLUGINS}/{conf['type']}"),
+            ],
+            env={
+                "CNI_COMMAND": command,
+                "CNI_CONTAINERID": f"c-{name}",
+                "CNI_NETNS": str(self.place(name)),
+                "CNI_IFNAME": "eth0",
+                "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}",
+                "CNI_PATH": PLUGINS,
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "PODWIRE_CNI_SOCKET": str(self.machine.root / "node-1-run" / "cni.sock"),
+            },
+            input=json.dumps({"cniVersion": "1.0.0", "name": "other"} | conf),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def add(self, name: str, host_port: int = 0) -> tuple[int, dict[str, Any]]:
+        """Exit status and answer of the last plugin that was run."""
+        result: dict[str, Any] = {}
+        status = 0
+        mapping = [{"hostPort": host_port, "containerPort": 9, "protocol": "udp"}] if host_port else []
+        for conf in self.plugins:
+            more = {"prevResult": result} if result else {}
+            status, answer = self._run("ADD", name, conf | more | {"runtimeConfig": {"portMappings": mapping}})
+            before, result = result, json.loads(answer)
+            if status:
+                break
+            if conf["type"] == "podwire-cni":
+                assert result == before, "it answers what it got"
+        self.results[name] = result
+        return status, result
+
+    def verb(self, command: str, name: str, **more: Any) -> tuple[int, str]:
+        """podwire-cni alone."""
+        return self._run(command, name, self.plugins[-1] | more)
+
+    def delete(self, name: str) -> None:
+        """The plugins in turn, the last one first."""
+        for conf in reversed(self.plugins):
+            status, answer = self._run("DEL", name, conf | {"prevResult": self.results[name]})
+            assert status == 0, answer
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The last answer for each pod."""
+        return self.__dict__.setdefault("_results", {})
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    one = Machine(tmp_path)
+    try:
+        one.add_node(1, ("policy",))
+        for setting in ("net.ipv4.ip_forward=1", f"{CALLS}=1"):
+            inside(one.root / "node-1", "sysctl", "-qw", setting)
+        eventually(lambda: one.ready("node-1"))
+        yield one
+    finally:
+        one.close()
+        for log in tmp_path.glob("*.log"):
+            print(log.name, log.read_text()[-3000:])
+
+
+def pod(machine: Machine, name: str, address: str = "") -> None:
+    """A Pod object on the node; with an address when it has one already."""
+    spec = {"nodeName": "node-1", "containers": [{"name": "c", "image": "x"}]}
+    meta = {"name": name, "namespace": "default", "labels": {"app": name}}
+    machine.api("create", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, "default")
+    if address:
+        runs(machine, name, address)
+
+
+def runs(machine: Machine, name: str, address: str, phase: str = "Running") -> None:
+    """What kubelet says of a pod that has its network."""
+    status = {"phase": phase, "podIP": address, "podIPs": [{"ip": address}]}
+    machine.api("patch", PODS, name, {"status": status}, "default", subresource="status")
+
+
+def address_of(result: dict[str, Any]) -> str:
+    return str(result["ips"][0]["address"].partition("/")[0])
+
+
+def received(machine: Machine, name: str) -> int:
+    """Datagrams that a pod's kernel saw."""
+    words = inside(machine.root / "pods" / name, "cat", "/proc/net/snmp").splitlines()
+    names, values = (line.split() for line in words if line.startswith("Udp:"))
+    return int(dict(zip(names, values, strict=True))["NoPorts"])
+
+
+def table(machine: Machine, family: str = "ip") -> str:
+    """The rules without what they have counted."""
+    return inside(machine.root / "node-1", "nft", "--stateless", "list", "table", family, "podwire-policy")
+
+
+def knock(machine: Machine, name: str, address: str) -> "subprocess.Popen[bytes]":
+    """Somebody in a pod's namespace who tries again and again, from before the pod has a device."""
+    place = machine.root / "pods" / name
+    return subprocess.Popen(["nsenter", f"--net={place}", sys.executable, "-c", KNOCK, address])
+
+
+@pytest.mark.slow
+def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -> None:
+    runtime = Runtime(machine, chained=True)
+    assert runtime.verb("STATUS", "a", cniVersion="1.1.0") == (0, "")
+    for each in (deny("a", "Ingress"), deny("c", "Egress")):
+        machine.api("create", NETWORKPOLICIES, each, "default")
+    for name in ("a", "b", "c"):
+        pod(machine, name)
+    status, answer = runtime.add("a", host_port=8009)
+    assert status == 0, answer
+    target = address_of(answer)
+    assert "goto in-" in table(machine)
+    clients = []
+    try:
+        for name in ("b", "c"):
+            runtime.place(name)
+            clients.append(knock(machine, name, target))
+        for name in ("b", "c"):
+            assert runtime.add(name)[0] == 0
+        machine.kill("node-1")
+        held = table(machine), table(machine, "bridge")
+        assert received(machine, "a") == 0
+        machine.start_agent("node-1")
+        eventually(lambda: machine.ready("node-1"))
+        assert (table(machine), table(machine, "bridge")) == held
+        eventually(lambda: not machine.drift("node-1"))
+        assert received(machine, "a") == 0
+        machine.api("delete", NETWORKPOLICIES, "deny-a-ingress", "default")
+        eventually(lambda: received(machine, "a"))
+        clients[0].kill()
+        clients[0].wait()
+        before = eventually(lambda: settled(machine))
+        assert received(machine, "a") == before, "firewall lets out what policies do not"
+    finally:
+        for each in clients:
+            each.kill()
+            each.wait()
+    kept = {"prevResult": answer}
+    assert runtime.verb("CHECK", "a", **kept) == (0, "")
+    others = [{"containerID": f"c-{name}", "ifname": "eth0"} for name in ("a", "c")]
+    assert runtime.verb("GC", "a", cniVersion="1.1.0", **{"cni.dev/valid-attachments": others}) == (0, "")
+    assert json.loads(runtime.verb("CHECK", "b", **kept)[1])["code"] == 3
+    runtime.delete("a")
+    eventually(lambda: target not in table(machine) + table(machine, "bridge"))
+
+
+def settled(machine: Machine) -> int:
+    """What has come when nothing comes any more; 0 while it does."""
+    before = received(machine, "a")
+    subprocess.run(["sleep", "0.05"], check=True)
+    return before if received(machine, "a") == before else 0
+
+
+@pytest.mark.slow
+def test_pods_are_found_and_what_a_bridge_hides_is_said(machine: Machine) -> None:
+    runtime = Runtime(machine, chained=False)
+    node = machine.root / "node-1"
+    machine.api("create", NETWORKPOLICIES, deny("a", "Ingress"), "default")
+    addresses = {}
+    for name in ("a", "b", "c"):
+        status, answer = runtime.add(name)
+        assert status == 0, answer
+        addresses[name] = address_of(answer)
+        pod(machine, name)
+    client = knock(machine, "b", addresses["c"])
+    try:
+        for name in ("a", "c"):
+            runs(machine, name, addresses[name])
+        eventually(lambda: addresses["c"] in table(machine))
+        assert received(machine, "c") == 0, "b is not known yet, and is shut off"
+        runs(machine, "b", addresses["b"])
+        eventually(lambda: received(machine, "c"))
+    finally:
+        client.kill()
+        client.wait()
+    assert "goto in-" in table(machine)
+    inside(node, "sysctl", "-qw", f"{CALLS}=0")
+    told = f"policy: {BRIDGE}: bridge-nf-call-iptables is 0; pods that policies select are shut off"
+    eventually(lambda: told in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
+    eventually(lambda: told in str(machine.api("list", EVENTS)))
+    assert f'"{port_of(machine, addresses["a"])}"' in inside(
+        node, "nft", "list", "set", "bridge", "podwire-policy", "shut4"
+    )
+    inside(node, "sysctl", "-qw", f"{CALLS}=1")
+    eventually(lambda: told not in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
+    runs(machine, "b", addresses["b"], "Succeeded")
+    eventually(lambda: addresses["b"] not in table(machine))
+
+
+def port_of(machine: Machine, address: str) -> str:
+    """The bridge's port of a pod."""
+    elements = inside(machine.root / "node-1", "nft", "list", "set", "bridge", "podwire-policy", "own4")
+    return next(part.split('"')[1] for part in elements.split(",") if f". {address}" in part)
