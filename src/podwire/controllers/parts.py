@@ -20,6 +20,7 @@ registry = {
     "endpointslice": "podwire.controllers.endpointslice.controller:EndpointSliceController",
     "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
     "service": "podwire.controllers.service.controller:ServiceController",
+    "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
 }
 """Controllers of any cluster. Those of a local cluster have a registry of their own."""
 

@@ -1,0 +1,137 @@
+"""Tells which policies are in force on this node: keeps the node's ConfigMap of ``policy.report`` current.
+
+Guarantees: 1. nothing is told that is not in the kernel; 2. a change is told at once, the next one a second later with
+all that came between; 3. nothing is written while nothing changes, nor by a start that finds told what is so; 4. an
+API that is away or refuses is tried again after a backoff from 1 s to 30 s. The object goes with the Node.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, NotFound, ProtocolError
+from podwire.kube.client import MERGE_PATCH, Client
+from podwire.kube.resources import CONFIGMAPS, Json
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node
+from podwire.observe.log import Log
+from podwire.policy.inforce import Digest
+from podwire.policy.report import COMMITS, KINDS, LABEL, LABEL_VALUE, NAMESPACE, Commit, Report, name_of, parse, render
+from podwire.runtime.backoff import Backoff
+
+_BETWEEN_S = 1.0
+_WORDS = {"policy": "NetworkPolicy", "cluster policy": "ClusterNetworkPolicy"}
+"""How a commit names what it follows from."""
+
+Find = Callable[[str, str], ObjectMeta | None]
+"""The metadata of a policy by its kind and key; None: it is not there."""
+
+
+class PolicyReport:
+    """What one agent tells; ``node`` gives its Node object, ``find`` its policies."""
+
+    def __init__(self, client: Client, name: str, node: Callable[[], Node | None], find: Find) -> None:
+        self._client = client
+        self._name = name
+        self._node = node
+        self._find = find
+        self._digests = {kind: Digest() for kind in KINDS}
+        self._commits: dict[str, tuple[Commit, ...]] = {}
+        self._problem = ""
+        self._told: dict[str, str] | None = None
+        self._changed = asyncio.Event()
+        self._log = Log("policy")
+        self._failure = ""
+
+    def committed(self, changed: Mapping[str, float]) -> None:
+        """What changed is in force; the values say when it was heard, by the monotonic clock."""
+        now = self._client.clock.monotonic()
+        heard = {kind: now for kind in KINDS if kind not in self._commits}
+        for what, at in changed.items():
+            word, _, key = what.rpartition(" ")
+            kind = _WORDS.get(word)
+            if kind is not None and self._digests[kind].put(key, self._find(kind, key)):
+                heard[kind] = min(at, heard.get(kind, at))
+        at_ms = int(self._client.clock.now().timestamp() * 1000)
+        for kind, since in heard.items():
+            commit = Commit(str(self._digests[kind]), at_ms, (now - since) * 1000)
+            self._commits[kind] = (*self._commits.get(kind, ()), commit)[-COMMITS:]
+        if heard or self._problem:
+            self._problem = ""
+            self._changed.set()
+
+    def refused(self, problem: str) -> None:
+        """What changed is not in force."""
+        if problem != self._problem:
+            self._problem = problem
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Tells every change until cancelled."""
+        backoff = Backoff(_BETWEEN_S, 30.0)
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if await self._told_now():
+                backoff.reset()
+                await self._client.clock.sleep(_BETWEEN_S)
+            else:
+                self._changed.set()
+                await self._client.clock.sleep(backoff.next_delay_s())
+
+    async def _told_now(self) -> bool:
+        """Whether everything is told."""
+        node, failure = self._node(), ""
+        try:
+            if node is not None:
+                await self._tell(node)
+        except (ApiError, ApiUnreachable, ProtocolError) as problem:
+            failure = str(problem)
+            if failure != self._failure:
+                self._log.warning("cannot tell which policies are in force", problem=failure)
+        self._failure = failure
+        return node is not None and not failure
+
+    async def _tell(self, node: Node) -> None:
+        name = name_of(self._name)
+        if self._told is None:
+            self._told = await self._found(name, node)
+        data = render(Report(self._name, self._commits, self._problem))
+        different = {key: text for key, text in data.items() if self._told.get(key) != text}
+        if not different:
+            return
+        try:
+            await self._client.patch(CONFIGMAPS, name, {"data": different}, NAMESPACE, patch_type=MERGE_PATCH)
+        except NotFound:
+            await self._create(name, node, data)
+        self._told = data
+
+    async def _found(self, name: str, node: Node) -> dict[str, str]:
+        """What an earlier agent told; where the same is in force now, since when stays."""
+        try:
+            found = await self._client.get(CONFIGMAPS, name, NAMESPACE)
+        except NotFound:
+            return {}
+        owners = found["metadata"].get("ownerReferences") or [{}]
+        if owners[0].get("uid") != node.metadata.uid:
+            await self._client.delete(CONFIGMAPS, name, NAMESPACE)
+            return {}
+        data = dict(found.get("data") or {})
+        for kind, commits in parse(data).commits.items():
+            own = self._commits.get(kind, ())
+            if commits and own and commits[-1].digest == own[0].digest:
+                self._commits[kind] = (*commits, *own[1:])[-COMMITS:]
+        return data
+
+    async def _create(self, name: str, node: Node, data: dict[str, str]) -> None:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": node.metadata.uid}
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": {LABEL: LABEL_VALUE}, "ownerReferences": [owner]},
+            "data": data,
+        }
+        try:
+            await self._client.create(CONFIGMAPS, body, NAMESPACE)
+        except AlreadyExists:
+            self._told = None
+            raise

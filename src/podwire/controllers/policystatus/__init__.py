@@ -1,0 +1,1 @@
+"""Writes on each policy on how many nodes it is in force."""

@@ -1,0 +1,220 @@
+"""The loop that writes on each policy on how many nodes it is in force: an annotation, and Events when that changes.
+
+The agents tell it in one small object each (``policy.report``); NetworkPolicy has no status, so what comes of it is the
+annotation ``podwire.io/enforced`` (``policy.standing``) and the Events ``Enforced`` and ``PartlyEnforced``.
+
+Guarantees: 1. a policy that is in force everywhere is said so with the report of the last node; 2. one that is not is
+said so after 2 s, or with a reason at once, and again when the nodes change; 3. nothing is written that is said
+already, and at most twice a second on one policy; 4. a node that comes, goes, or becomes Ready or NotReady is made good
+on all policies by 20 writes a second; 5. what an annotation asks for and nobody knows is an Event
+``AnnotationNotKnown``.
+
+Cost: a change of a policy costs each node one small write, and this loop a look at each node's report and one write.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from podwire.controllers.environment import Environment
+from podwire.errors import NotFound
+from podwire.kube.client import MERGE_PATCH
+from podwire.kube.events import Severity, reference
+from podwire.kube.informer import Informer
+from podwire.kube.resources import CLUSTERNETWORKPOLICIES, CONFIGMAPS, NETWORKPOLICIES, NODES, Json, Resource
+from podwire.model.node import Node
+from podwire.policy import report as reports
+from podwire.policy.annotations import problems
+from podwire.policy.inforce import History, Policy
+from podwire.policy.report import KINDS, Report
+from podwire.policy.standing import ANNOTATION, Enforced, Place, furthest, kept, parse, standing
+from podwire.runtime.backoff import Backoff
+from podwire.runtime.supervise import Supervisor
+
+COMPONENT = "podwire-policy"
+_INTERVAL_S = 0.5
+_PATIENCE_S = 2.0
+_SPREAD_S = 0.05
+_KIND_S = (0.25, 30.0)
+"""How often an API without cluster policies is asked whether it has them now: first, and later on."""
+
+
+class PolicyStatusController:
+    """NetworkPolicies and ClusterNetworkPolicies of a cluster."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._client = environment.client
+        self._clock = environment.clock
+        self._nodes = environment.of(NODES)
+        self._events = environment.recorder(COMPONENT)
+        self._policies: dict[str, Informer[Any]] = {
+            "NetworkPolicy": environment.of(NETWORKPOLICIES),
+            "ClusterNetworkPolicy": Informer(self._client, CLUSTERNETWORKPOLICIES),
+        }
+        label = f"{reports.LABEL}={reports.LABEL_VALUE}"
+        self._found: Informer[Json] = Informer(
+            self._client, CONFIGMAPS, namespace=reports.NAMESPACE, label_selector=label
+        )
+        self._reports: dict[str, Report] = {}
+        self._places: dict[str, Place] = {}
+        self._histories: dict[str, History] = {}
+        self._changed_s: dict[str, float] = {}
+        self._said: dict[str, Enforced] = {}
+        self._open: set[str] = set()
+        self._complained: dict[str, tuple[str, ...]] = {}
+        self._loop = environment.loop("policystatus", self._reconcile, interval_s=_INTERVAL_S)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Starts the loop, when reports and policies of both kinds are listed."""
+        supervisor.start("policystatus reports", self._found.run)
+        supervisor.start("policystatus clusternetworkpolicies", self._follow_cluster_policies)
+        supervisor.start("policystatus", lambda: self._begin(supervisor))
+
+    async def _begin(self, supervisor: Supervisor) -> None:
+        await self._found.synced.wait()
+        for kind in KINDS:
+            policies = self._policies[kind]
+            await policies.synced.wait()
+            self._histories[kind] = History((key, each.metadata) for key, each in policies.objects.items())
+            policies.subscribe(self._follower(kind), replay=False)
+        for name, node in self._nodes.objects.items():
+            self._node_changed(name, None, node)
+        self._nodes.subscribe(self._node_changed, replay=False)
+        self._found.subscribe(self._reported)
+        for kind in KINDS:
+            for key in self._policies[kind].objects:
+                self._loop.touch(f"{kind} {key}")
+        self._loop.start(supervisor, workers=4)
+
+    async def _follow_cluster_policies(self) -> None:
+        """Waits for the kind, where the API has none; there are no cluster policies then."""
+        backoff = Backoff(*_KIND_S)
+        policies = self._policies["ClusterNetworkPolicy"]
+        while True:
+            try:
+                await self._client.list(CLUSTERNETWORKPOLICIES, limit=1)
+            except NotFound:
+                policies.synced.set()
+                await self._clock.sleep(backoff.next_delay_s())
+            else:
+                break
+        await policies.run()
+
+    def _follower(self, kind: str) -> Callable[[str, Policy | None, Policy | None], None]:
+        def changed(key: str, _old: Policy | None, new: Policy | None) -> None:
+            what = f"{kind} {key}"
+            if self._histories[kind].put(key, new.metadata if new is not None else None):
+                self._forget(what)
+                self._changed_s[what] = self._clock.monotonic()
+                self._loop.touch(what)
+            elif new is not None and ANNOTATION not in new.metadata.annotations:
+                self._loop.touch(what)
+
+        return changed
+
+    def _forget(self, what: str) -> None:
+        """Nothing is said of a policy."""
+        self._said.pop(what, None)
+        self._changed_s.pop(what, None)
+        self._open.discard(what)
+
+    def _node_changed(self, name: str, _old: Node | None, _new: Node | None) -> None:
+        self._place(name)
+
+    def _reported(self, _key: str, old: Json | None, new: Json | None) -> None:
+        found = reports.parse((new or old or {}).get("data") or {})
+        if new is None:
+            self._reports.pop(found.node, None)
+        else:
+            self._reports[found.node] = found
+        self._place(found.node)
+
+    def _place(self, name: str) -> None:
+        """Takes over what became of a node, and touches the policies that may stand otherwise now."""
+        before, node, report = self._places.pop(name, None), self._nodes.get(name), self._reports.get(name)
+        if node is not None and report is not None:
+            self._places[name] = Place(node.ready, report)
+        after = self._places.get(name)
+        if before == after:
+            return
+        if before is None or after is None or before.ready != after.ready:
+            self._touch_all()
+            return
+        for kind in KINDS:
+            history = self._histories[kind]
+            was, now = (furthest(history, kind, each.report) for each in (before, after))
+            for key in history.between(was, now) if was < now else ():
+                self._loop.touch(f"{kind} {key}")
+        for what in self._open:
+            self._loop.touch(what)
+
+    def _touch_all(self) -> None:
+        keys = [f"{kind} {key}" for kind in KINDS for key in self._policies[kind].objects]
+        for number, what in enumerate(keys):
+            self._loop.queue.add_after(what, _INTERVAL_S + number * _SPREAD_S)
+
+    async def _reconcile(self, what: str) -> None:
+        kind, _, key = what.partition(" ")
+        policy = self._policies[kind].get(key)
+        if policy is None:
+            self._forget(what)
+            self._complained.pop(what, None)
+            return
+        self._complain(what, policy)
+        found = standing(key, kind, policy, self._histories[kind], self._places)
+        if found is None:
+            return
+        waited_s = self._clock.monotonic() - self._changed_s.get(what, -_PATIENCE_S)
+        if not found.complete and waited_s < _PATIENCE_S and not any(p.report.problem for p in self._places.values()):
+            self._loop.queue.add_after(what, _PATIENCE_S - waited_s)
+            return
+        written = policy.metadata.annotations.get(ANNOTATION, "")
+        before = self._said.get(what)
+        if before is None and not self._histories[kind].changed(key):
+            before = parse(written)  # what an earlier controller said holds
+        now = kept(before, found)
+        if written != now.text():
+            await self._write(kind, policy, now)
+        if before is None or _news(before) != _news(now):
+            self._tell(kind, policy, now)
+        self._said[what] = now
+        (self._open.discard if now.complete else self._open.add)(what)
+
+    async def _write(self, kind: str, policy: Policy, now: Enforced) -> None:
+        meta = policy.metadata
+        patch = {"metadata": {"annotations": {ANNOTATION: now.text()}}}
+        try:
+            await self._client.patch(_RESOURCES[kind], meta.name, patch, meta.namespace, patch_type=MERGE_PATCH)
+        except NotFound:
+            return  # it goes
+
+    def _tell(self, kind: str, policy: Policy, now: Enforced) -> None:
+        """An Event of what changed."""
+        mode = " in audit" if now.mode else ""
+        if now.complete:
+            text = f"In force{mode} on {now.nodes} nodes, {now.took} after they heard of it"
+            self._event(kind, policy, "Normal", "Enforced", text)
+        else:
+            text = f"In force{mode} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any that is Ready'}"
+            self._event(kind, policy, "Warning", "PartlyEnforced", text)
+
+    def _complain(self, what: str, policy: Policy) -> None:
+        """An Event of what its annotations ask for and nobody knows."""
+        found = problems(policy.metadata.annotations)
+        if found != self._complained.get(what, ()):
+            self._complained[what] = found
+            for text in found:
+                self._event(what.partition(" ")[0], policy, "Warning", "AnnotationNotKnown", text)
+
+    def _event(self, kind: str, policy: Policy, severity: Severity, reason: str, message: str) -> None:
+        self._events.event(reference(_RESOURCES[kind].api_version, kind, policy.metadata), severity, reason, message)
+
+
+def _news(said: Enforced) -> tuple[object, ...]:
+    """What is worth an Event: a node more or less is not, as long as all of them have it."""
+    return said.generation, said.mode, said.complete, said.missing
+
+
+_RESOURCES: Mapping[str, Resource[Any]] = {
+    "NetworkPolicy": NETWORKPOLICIES,
+    "ClusterNetworkPolicy": CLUSTERNETWORKPOLICIES,
+}
