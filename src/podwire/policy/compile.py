@@ -18,6 +18,7 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.annotations import ALL, DROPS, NONE
+from podwire.policy.ports import Table
 from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import Match, SelectorIndex
@@ -201,9 +202,7 @@ class Compiler:
         """Brings addresses up to date in a profile; those whose entry changed."""
         changed = set()
         for address in addresses:
-            if address not in peers:
-                peers[address] = self.peer(address)
-            if profile.follow(peers[address], address):
+            if profile.follow(self._known(address, peers), address):
                 changed.add(address)
         return changed
 
@@ -259,11 +258,31 @@ class Compiler:
         isolating = [self._policies["Namespace", name] for name in (*key.policies, *key.audited)]
         rules = (rule for policy in (*admin, *isolating, *baseline) for rule in policy.rules[key.direction])
         profile = Profile(key, tuple(rules))
-        for address in self.addresses():
-            if address not in peers:
-                peers[address] = self.peer(address)
-            profile.begin(peers[address], address)
+        self._fill(profile, peers)
         return profile
+
+    def _fill(self, profile: Profile, peers: dict[str, Peer | None]) -> None:
+        """Takes all addresses into a new profile; where no range tells them apart, pods with equal labels at once."""
+        alike: dict[object, Table | None] = {}
+        apart = bool(profile.blocks[4].intervals or profile.blocks[6].intervals)
+        by_name = profile.by_name
+        for address in self._at:
+            owner = self._owners.get(address) or self._owner(address)
+            key: object = address if apart or owner is None else owner if by_name else owner[0]
+            if key not in alike:
+                alike[key] = profile.table(self._known(address, peers))
+            table = alike[key]
+            if table is not None:
+                profile.hosts[address] = table
+        for address in self._node_at.keys() - self._at.keys():
+            profile.follow(self._known(address, peers), address)
+        profile.lost.clear()
+
+    def _known(self, address: str, peers: dict[str, Peer | None]) -> Peer | None:
+        """What there is to know of an address; found once for all profiles."""
+        if address not in peers:
+            peers[address] = self.peer(address)
+        return peers[address]
 
     def own_addresses(self) -> frozenset[str]:
         """The addresses by which policies know this compiler's node."""

@@ -118,6 +118,11 @@ class Profile:
         self._names = frozenset(name for rule in rules for name, _ in rule.names)
 
     @property
+    def by_name(self) -> bool:
+        """Whether the named ports of peers make a difference."""
+        return bool(self._names) and self.key.direction == "Egress"
+
+    @property
     def default(self) -> Table:
         """What becomes of everybody else."""
         return self._table(self._everyone, (), own_node=False)
@@ -129,8 +134,10 @@ class Profile:
             for first, last, rules in self.blocks[family].intervals
         )
 
-    def table(self, peer: Peer) -> Table | None:
+    def table(self, peer: Peer | None) -> Table | None:
         """What becomes of a peer; None when it is what :meth:`ranges` and :attr:`default` say of its address."""
+        if peer is None:
+            return None
         holding = self.blocks[6 if ":" in peer.address else 4].holding(peer.address)
         around = self._table(self._everyone | holding, (), own_node=False)
         if peer.own_node and self.key.direction == "Ingress":
@@ -162,15 +169,9 @@ class Profile:
         holding = self.blocks[6 if ":" in address else 4].holding(address)
         return self._table(self._everyone | holding, (), own_node=False)
 
-    def begin(self, peer: Peer | None, address: str) -> None:
-        """Takes an address in, of which nothing was said yet."""
-        table = self.table(peer) if peer is not None else None
-        if table is not None:
-            self.hosts[address] = table
-
     def follow(self, peer: Peer | None, address: str) -> bool:
         """Takes over what became of an address (None: nobody has it); whether :attr:`hosts` changed."""
-        table = self.table(peer) if peer is not None else None
+        table = self.table(peer)
         before = self.hosts.get(address)
         if before == table:
             return False

@@ -5,7 +5,7 @@ is right. A change is told as the difference of two partial tables: of the piece
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
     Layout,
+    leading_to,
     node_name,
     ports_name,
     profile_name,
@@ -98,8 +99,7 @@ class Contents:
         for key in delta.made:
             self._write(profiles[key])
         for key, addresses in delta.hosts.items():
-            for address in addresses:
-                self._host(self._names[key], profiles[key], address)
+            self._lead(self._names[key], profiles[key], addresses)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Takes away profiles that no pod has any more."""
@@ -108,8 +108,8 @@ class Contents:
                 self._end(self._names.pop(key))
 
     def _end(self, name: str) -> None:
-        for chain in self._hosts.pop(name).values():
-            self._drop(chain)
+        for chain, times in Counter(self._hosts.pop(name).values()).items():
+            self._drop(chain, times)
         for chain in {name, node_name(name)}:
             self._remove(chain)
         for declared in self.layout.profile_sets(name):
@@ -129,8 +129,7 @@ class Contents:
         taken = (default, *(chain for _, _, chain in ranges))
         name = profile_name(key, default, ranges)
         if name == before:
-            for address in self._differing(name, profile):
-                self._host(name, profile, address)
+            self._lead(name, profile, (*profile.hosts, *(self._hosts[name].keys() - profile.hosts.keys())))
             for chain in taken:
                 self._drop(chain)
             return
@@ -158,35 +157,39 @@ class Contents:
         self._needs[name] = taken
         if _node_chain_needed(key):
             self._touched.put(self.layout.node_chain(name, key))
-        for address in profile.hosts:
-            self._host(name, profile, address)
+        self._lead(name, profile, profile.hosts)
 
-    def _differing(self, name: str, profile: Profile) -> list[str]:
-        """The addresses whose table has another chain now; peers share tables, so few names are made."""
-        owner = owner_of(profile.key)
-        names: dict[int, str] = {}
-        for table in profile.hosts.values():
-            if id(table) not in names:
-                names[id(table)] = ports_name(table, owner)
+    def _lead(self, name: str, profile: Profile, addresses: Iterable[str]) -> None:
+        """Has exact addresses lead to the chains of their tables; peers share those, so few names are made."""
+        ours = ":" if self.layout.family == "ip6" else "."
+        declared, _ = self.layout.profile_sets(name)
         have = self._hosts[name]
-        changed = [address for address, table in profile.hosts.items() if have.get(address) != names[id(table)]]
-        return changed + [address for address in have if address not in profile.hosts]
+        led = _Led(lambda table: self._take(table, profile.key))
+        changed: dict[bytes, Element | None] = {}
+        for address in addresses:
+            if ours not in address:
+                continue
+            before = have.get(address)
+            chain, element = led.by(profile.hosts.get(address))
+            if chain == before:
+                continue
+            if chain is None:
+                del have[address]
+            else:
+                have[address] = chain
+            led.moved(before, chain)
+            changed[self.layout.key(address)] = element
+        self._touched.set_all(declared.name, changed)
+        self._settle(led)
 
-    def _host(self, name: str, profile: Profile, address: str) -> None:
-        if (":" in address) != (self.layout.family == "ip6"):
-            return
-        hosts, _ = self.layout.profile_sets(name)
-        table = profile.hosts.get(address)
-        before = self._hosts[name].pop(address, None)
-        if table is not None:
-            chain = self._take(table, profile.key)
-            self._hosts[name][address] = chain
-            if chain != before:
-                self._touched.set(hosts.name, *self.layout.host(hosts, address, chain))
-        elif before is not None:
-            self._touched.set(hosts.name, self.layout.host(hosts, address, before)[0], None)
-        if before is not None:
-            self._drop(before)
+    def _settle(self, led: "_Led") -> None:
+        """Counts who leads where now."""
+        self._uses.update({chain: step for chain, step in led.steps.items() if step > 0})
+        for chain, step in led.steps.items():
+            if step < 0:
+                self._drop(chain, -step)
+        for chain in led.taken:
+            self._drop(chain)
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
         """The chain for what pods send to their own node; empty: no policy has a say."""
@@ -216,9 +219,9 @@ class Contents:
             self._ruled[name] = ruled
         self._uses[name] += 1
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str, times: int = 1) -> None:
         """Gives a chain back; with the last user it goes, and gives back what it needs."""
-        self._uses[name] -= 1
+        self._uses[name] -= times
         if self._uses[name]:
             return
         del self._uses[name]
@@ -247,6 +250,34 @@ class Contents:
     def pieces(self) -> tuple[dict[str, Chain], dict[str, Set], Elements]:
         """Where the pieces are kept; for :class:`_Touched` alone."""
         return self._chains, self._sets, self._elements
+
+
+class _Led:
+    """Where tables lead while many addresses are gone through; each chain is taken once, to be dropped at the end."""
+
+    def __init__(self, take: Callable[[Ports], str]) -> None:
+        self._take = take
+        self._known: dict[int, tuple[str | None, Element | None]] = {id(None): (None, None)}
+        self.taken: list[str] = []
+        self.steps: Counter[str] = Counter()
+        """By how many more addresses each chain is used."""
+
+    def by(self, table: Ports | None) -> tuple[str | None, Element | None]:
+        """The chain of a table, and the element that leads there."""
+        found = self._known.get(id(table))
+        if found is None:
+            assert table is not None, "None is known"
+            chain = self._take(table)
+            self.taken.append(chain)
+            found = self._known[id(table)] = (chain, leading_to(chain))
+        return found
+
+    def moved(self, before: str | None, after: str | None) -> None:
+        """An address leads elsewhere."""
+        if before is not None:
+            self.steps[before] -= 1
+        if after is not None:
+            self.steps[after] += 1
 
 
 class _Touched:
@@ -298,6 +329,18 @@ class _Touched:
             own.pop(key, None)
         else:
             own[key] = element
+
+    def set_all(self, name: str, changes: Mapping[bytes, Element | None]) -> None:
+        """The same for many elements."""
+        _, _, elements = self._contents.pieces()
+        own, before = elements[name], self._elements.setdefault(name, {})
+        for key, element in changes.items():
+            if key not in before:
+                before[key] = own.get(key)
+            if element is None:
+                own.pop(key, None)
+            else:
+                own[key] = element
 
     def transaction(self) -> Transaction:
         """From what was to what is."""

@@ -37,12 +37,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from podwire.policy.ports import PROTOCOLS, Table
+from podwire.policy.ports import PROTOCOLS, Entry, Table
 from podwire.policy.profile import ProfileKey
 from podwire.policy.ruled import Owner, Ruled
 from podwire.policy.settings import SILENT, LogSettings
+from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
-from podwire.state.nft_rules import Rule
+from podwire.state.nft_rules import Rule, Verdict
 from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-policy"
@@ -281,9 +282,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         rules = self.rules(f"{self.family} daddr @node-addresses goto {name}", "accept")
         return Chain(name=node_name(name), comment=comment(key), rules=rules)
 
-    def host(self, declared: Set, address: str, chain: str) -> tuple[bytes, Element]:
-        """The element of an exact address."""
-        return declared.element(address, f"goto {chain}")
+    def key(self, address: str) -> bytes:
+        """The key of an exact address in a profile's map."""
+        return pack_ip(address)
 
     def ranged(self, declared: Set, first: int, last: int, chain: str) -> tuple[bytes, Element]:
         """The element of a range of addresses."""
@@ -301,13 +302,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 declared = Set(
                     name=f"{name}-{protocol.lower()}", key=("inet_service",), data=("verdict",), flags=("interval",)
                 )
-                elements = (
-                    declared.element(
-                        f"{entry.first}-{entry.last}" if entry.first < entry.last else str(entry.first),
-                        f"goto {rule_name(owner.ruled(entry.ruling))}",
-                    )
-                    for entry in entries
-                )
+                chains = {ruling: rule_name(owner.ruled(ruling)) for ruling in {entry.ruling for entry in entries}}
+                elements = (_ports_element(entry, chains[entry.ruling]) for entry in entries)
                 found.append(declared.with_elements(elements))
         return tuple(found)
 
@@ -350,6 +346,17 @@ class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 def _leads(chain: str) -> str:
     return f"goto {chain}" if chain else "accept"
+
+
+def leading_to(chain: str) -> Element:
+    """The element of whatever leads to a chain; ten thousand peers may share one."""
+    return Element(verdict=Verdict("goto", chain))
+
+
+def _ports_element(entry: Entry, chain: str) -> tuple[bytes, Element]:
+    """The element of a range of ports."""
+    first, last = (port.to_bytes(2, "big") for port in (entry.first, entry.last))
+    return first, Element(verdict=Verdict("goto", chain), end=last)
 
 
 _COMMENT = 127
