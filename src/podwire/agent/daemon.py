@@ -17,6 +17,7 @@ from podwire.agent.notes import (
     CONNECTION_TABLE_FULL,
     FEATURE_MISSING,
     PEER_UNREACHED,
+    POD_NOT_FOUND,
     SETTINGS_REFUSED,
     Notes,
 )
@@ -224,7 +225,10 @@ class Agent:
         from podwire.agent.others import OtherPlugins
 
         others = OtherPlugins(self.config, policies, self.clock)
-        others.on_bridges(lambda text: self.notes.note("bridges", BRIDGE_NOT_SEEN, text and f"policy: {text}"))
+        others.tell(
+            lambda text: self.notes.note("bridges", BRIDGE_NOT_SEEN, text and f"policy: {text}"),
+            lambda text: self.notes.note("pods", POD_NOT_FOUND, text and f"policy: {text}"),
+        )
         self.health.metrics["policy others"] = others.samples
         tasks |= others.tasks()
 

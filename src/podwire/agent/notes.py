@@ -18,6 +18,7 @@ ANNOTATION = "podwire.io/fallback"
 SETTINGS_REFUSED = "SettingsRefused"
 FEATURE_MISSING = "FeatureMissing"
 BRIDGE_NOT_SEEN = "BridgeNotSeen"
+POD_NOT_FOUND = "PodNotFound"
 PEER_UNREACHED = "PeerUnreached"
 CONNECTION_TABLE_FULL = "ConnectionTableFull"
 

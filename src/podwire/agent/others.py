@@ -19,7 +19,6 @@ from podwire.kernel import bridges, network
 from podwire.kernel.netlink import Netlink
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
-from podwire.policy.bridges.dataplane import OnBridges
 from podwire.policy.discovery import Discovery, read_ports
 from podwire.policy.runner import Attached
 from podwire.policy.whereabouts import locate
@@ -54,15 +53,20 @@ class OtherPlugins:
         server = Server(self._config.socket, self.chain.handle, Log("cni"), self.chain.before)
         return {
             "policy discovery": self._discovery.run,
-            "policy bridges": self._discovery.watch_bridges,
+            "policy bridges": self._discovery.watch,
             "policy chain": server.run,
         }
 
-    def on_bridges(self, told: Callable[[str], None]) -> OnBridges | None:
-        """Has somebody told what bridges lack; None where this node cannot enforce policies at all."""
+    def tell(self, bridges_lack: Callable[[str], None], not_found: Callable[[str], None]) -> None:
+        """Has somebody told, in words, what bridges lack and which pods are not found; nothing: all is well."""
         if self._bridges is not None:
-            self._bridges.told = told
-        return self._bridges
+            self._bridges.told = bridges_lack
+
+        def stuck(pods: frozenset[str]) -> None:
+            some = ", ".join(sorted(pods)[:3]) + (", ..." if len(pods) > 3 else "")
+            not_found(f"no device of {some} is known; they are shut off" if pods else "")
+
+        self._discovery.stuck = stuck
 
     def before(self, request: Request) -> Awaitable[None] | None:
         """A pod's containers start when its object is known and policies are in force."""

@@ -56,6 +56,8 @@ class Discovery:
         """Set when the pods that are there have been told of."""
         self.sought: frozenset[str] = frozenset()
         """The pods that have an address and no place: they are shut off."""
+        self.stuck: Callable[[frozenset[str]], None] = lambda _: None
+        """Hears of the pods that have been sought for a while."""
 
     async def run(self) -> None:
         """Follows until cancelled."""
@@ -72,10 +74,12 @@ class Discovery:
                 self.looked.set()
                 await self._clock.sleep(_REST_S)
 
-    async def watch_bridges(self) -> None:
-        """Has the data plane look at bridges again, until cancelled."""
+    async def watch(self) -> None:
+        """Has the data plane look at bridges again, and says which pods are not found, until cancelled."""
         while True:
+            before = self.sought
             await self._clock.sleep(_LOOK_S)
+            self.stuck(before & self.sought)
             with suppress(KernelError):
                 if self._bridges_changed():
                     self._enforcement.look_again()

@@ -33,15 +33,15 @@ class OnBridges:
 
     def __init__(self, plane: PolicyDataPlane, netns: Path | str | None = None) -> None:
         self._plane = plane
-        self._nft = Nft(netns)
-        self._monitor = NftMonitor(netns, (self._nft.port,))
         self._netlink = Netlink(netns)
         self._both = select.epoll()
-        for each in (plane, self._monitor):
-            self._both.register(each.fileno(), select.EPOLLIN)
+        self._both.register(plane.fileno(), select.EPOLLIN)
+        self._nft: Nft | None = None
+        self._monitor: NftMonitor | None = None
+        self._missing: Unsupported | None = None
+        self._open(netns)
         self._compiler: Compiler | None = None
         self._held: tuple[Port, ...] | None = None
-        self._missing: Unsupported | None = None
         self._failure = ""
         self.attached: Callable[[], Iterable[Attached]] = tuple
         """The pods that are there."""
@@ -51,6 +51,15 @@ class OnBridges:
         """Hears what is not as it should be, with every change."""
         self.unseen: dict[str, dict[str, str]] = {}
         """By bridge and family: why packets between its ports are not seen; empty: they are."""
+
+    def _open(self, netns: Path | str | None) -> None:
+        try:
+            self._nft = Nft(netns)
+            self._monitor = NftMonitor(netns, (self._nft.port,))
+        except Unsupported as missing:
+            self._missing = missing
+        else:
+            self._both.register(self._monitor.fileno(), select.EPOLLIN)
 
     @property
     def name(self) -> str:
@@ -156,6 +165,8 @@ class OnBridges:
         self.unseen = self._look(self.unseen)
 
     def _apply(self, want: Table | None) -> Transaction | None:
+        if self._nft is None:
+            return None
         try:
             if want is not None:
                 transaction = self._nft.apply(want)
@@ -176,7 +187,7 @@ class OnBridges:
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed what this data plane holds."""
-        changed = self._monitor.changed()
+        changed = self._monitor.changed() if self._monitor is not None else ()
         own = ("", "") in changed or (FAMILY, TABLE) in changed
         return self._plane.disturbed() or own
 
@@ -202,7 +213,8 @@ class OnBridges:
         Raises: KernelError.
         """
         self._plane.remove()
-        self._nft.delete(FAMILY, TABLE)
+        if self._nft is not None:
+            self._nft.delete(FAMILY, TABLE)
         self._held = None
 
     def close(self) -> None:
@@ -210,7 +222,8 @@ class OnBridges:
         self._both.close()
         self._plane.close()
         for each in (self._nft, self._monitor, self._netlink):
-            each.close()
+            if each is not None:
+                each.close()
 
 
 def clear(netns: Path | str | None = None) -> bool:
