@@ -27,6 +27,8 @@ from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
+from podwire.policy.evaluate import Connection
+from podwire.policy.why.explain import Lines, nowhere
 from podwire.policy.world import Party, World
 
 HOST = "host"
@@ -180,9 +182,11 @@ def _by_selector(pods: list[Pod], text: str) -> list[Pod]:
 class Expecting:
     """What is expected of attempts."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, lines: Lines = nowhere) -> None:
         self.facts = facts
-        self.verdicts = Verdicts(facts.world, facts.slices)
+        self.verdicts = Verdicts(facts.world, facts.slices, lines)
+        self.asked: dict[Attempt, Connection] = {}
+        """What policies were asked about an attempt."""
         self._pods = {pod.metadata.uid: pod for pod in facts.pods}
         self._dns = next((s for s in facts.services if key_of(s.metadata) == DNS_SERVICE), None)
 
@@ -197,11 +201,13 @@ class Expecting:
         """The attempt with what policies say of it; None: there is nobody to reach."""
         if verdict is None:
             return msgspec.structs.replace(attempt, expected=False)
-        if not attempt.expected:
-            return attempt
-        return msgspec.structs.replace(
-            attempt, expected=verdict.allowed, either=verdict.either, because=verdict.because
-        )
+        if attempt.expected:
+            attempt = msgspec.structs.replace(
+                attempt, expected=verdict.allowed, either=verdict.either, because=verdict.because
+            )
+        if verdict.asked is not None:
+            self.asked[attempt] = verdict.asked
+        return attempt
 
     def lookup(self, place: Place) -> Verdict:
         """Whether a place may ask cluster DNS."""
@@ -329,10 +335,14 @@ def _offered(service: Service) -> Iterable[Port]:
         yield Port(number=direct or port.port, protocol=port.protocol)
 
 
-def node_port_attempts(expecting: Expecting, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
-    """The attempts from the host to each node's address at the Service's NodePorts."""
+def node_port_attempts(
+    expecting: Expecting, service: Service, ports: tuple[Port, ...], place: Place | None = None
+) -> list[Attempt]:
+    """The attempts from the host, or another place outside, to each node's address at the Service's NodePorts."""
+    place = place or Place(name=HOST)
     meta = service.metadata
     facts = expecting.facts
+    client = expecting.party(place)
     attempts = []
     for node, address in facts.node_addresses:
         for port in service.spec.ports:
@@ -340,12 +350,12 @@ def node_port_attempts(expecting: Expecting, service: Service, ports: tuple[Port
             if not port.node_port or port.protocol not in PROTOCOLS or not asked:
                 continue
             attempt = Attempt(
-                source=Place(name=HOST),
+                source=place,
                 target=f"{node}:{port.node_port} of svc/{meta.namespace}/{meta.name}",
                 address=address,
                 port=Port(number=port.node_port, protocol=port.protocol),
             )
-            found = expecting.verdicts.node_port(node, facts.host_address, service, port.node_port, port.protocol)
+            found = expecting.verdicts.node_port(node, client, service, port.node_port, port.protocol)
             attempts.append(expecting.judged(attempt, found))
     return attempts
 

@@ -30,13 +30,18 @@ class Verdict(msgspec.Struct, frozen=True):
     allowed: bool
     either: bool = False
     because: str = ""
+    asked: Connection | None = None
+    """The connection that it is about: of several, the first one that is denied."""
 
 
 class Verdicts:
     """What policies say between the places of one cluster."""
 
-    def __init__(self, world: World, slices: Iterable[EndpointSlice] = ()) -> None:
+    def __init__(
+        self, world: World, slices: Iterable[EndpointSlice] = (), lines: explain.Lines = explain.nowhere
+    ) -> None:
         self._world = world
+        self._lines = lines
         self._owners = owners(world.pods)
         self._nodes = {node.metadata.name: node for node in world.nodes}
         self._slices: dict[str, list[EndpointSlice]] = {}
@@ -61,8 +66,8 @@ class Verdicts:
         """From one to another."""
         asked = Connection(source=source, destination=destination, protocol=protocol, port=port)
         if evaluate(self._world, asked).allowed:
-            return Verdict(allowed=True)
-        return Verdict(allowed=False, because=explain.line(self._world, asked))
+            return Verdict(allowed=True, asked=asked)
+        return Verdict(allowed=False, because=explain.line(self._world, asked, lines=self._lines), asked=asked)
 
     def service(self, source: Party, service: Service, port: int, protocol: str) -> Verdict | None:
         """From a place to a Service; None: it has no endpoint that may be chosen there."""
@@ -71,7 +76,7 @@ class Verdicts:
         found = self.endpoints(service, source.node, port, protocol)
         return self._any(((source, end) for end in found), protocol)
 
-    def node_port(self, node: str, client: str, service: Service, port: int, protocol: str) -> Verdict | None:
+    def node_port(self, node: str, client: Party, service: Service, port: int, protocol: str) -> Verdict | None:
         """From outside to a Service's port at a node; None: it has no endpoint that may be chosen there."""
         ends: list[tuple[Party, Endpoint]] = []
         for one in self._ports(service, node):
@@ -107,13 +112,13 @@ class Verdicts:
         if not denied:
             return said[0]
         if len(denied) < len(said):
-            return Verdict(allowed=True, either=True, because=denied[0].because)
+            return Verdict(allowed=True, either=True, because=denied[0].because, asked=denied[0].asked)
         return denied[0]
 
-    def _client(self, node: str, client: str, end: Endpoint) -> Party:
+    def _client(self, node: str, client: Party, end: Endpoint) -> Party:
         """How an endpoint sees a client from outside: masqueraded where the connection goes on to another node."""
         if end.local and self._mode(node) != _RELAYED:
-            return Party(address=client)
+            return client
         return self._node_party(node)
 
     def _node_party(self, node: str) -> Party:

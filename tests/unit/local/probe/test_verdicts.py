@@ -11,7 +11,7 @@ from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
-from podwire.policy.world import World
+from podwire.policy.world import Party, World
 
 
 def pod(name: str, node: int, last: int, *, port: int = 80, host: bool = False) -> Pod:
@@ -143,7 +143,7 @@ def test_a_client_of_a_node_port_is_itself_on_the_endpoints_node_and_the_node_el
         ingress=[{"from": [{"ipBlock": {"cidr": "10.89.0.1/32"}}]}],
     )
     verdicts = Verdicts(facts(outside).world, facts().slices)
-    found = verdicts.node_port("node-1", "10.89.0.1", DB, 30080, "TCP")
+    found = verdicts.node_port("node-1", Party(address="10.89.0.1"), DB, 30080, "TCP")
     assert found is not None
     assert (found.allowed, found.either) == (True, True)
     assert "node node-1 -> shop/db-2 TCP 80" in found.because

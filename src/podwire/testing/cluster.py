@@ -1,0 +1,342 @@
+"""Local clusters for tests of manifests: apply them, and ask with real packets who reaches whom.
+
+::
+
+    from podwire.testing.cluster import cluster
+
+    with cluster(nodes=2) as c:
+        c.apply("k8s/")
+        assert c.pod("shop/web").reaches("db:5432")
+        assert not c.pod("shop/web").reaches("db:5433")
+
+Needs root, as ``podwire up`` does. Nothing waits for a time: :meth:`Cluster.apply` returns when what was applied is
+Ready, and every question first waits until everything in the API has taken effect on every node. So what is asked holds
+for what was applied last, by this test or by kubectl. A connection that policies deny is given 0.25 s to be made after
+all, any other one the limit of time.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from podwire.errors import ClusterError, ConfigError, NotFound, ProtocolError
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.local import credentials, objects, readiness
+from podwire.local.layout import Layout
+from podwire.local.manifests import Manifest, Written, in_order, parse_manifests, rank, read_manifests
+from podwire.local.probe import collect
+from podwire.local.probe.execute import Prober
+from podwire.local.probe.plan import Attempt, Expecting, Facts, Place, place_of, pods_named
+from podwire.local.probe.result import Result
+from podwire.observe.fetch import fetch
+from podwire.policy.why import explain
+from podwire.runtime.clock import SystemClock
+from podwire.testing import lifetime
+from podwire.testing.background import Background
+from podwire.testing.lifetime import Config
+from podwire.testing.outside import NAMESPACE, Outside
+from podwire.testing.reach import Reached
+from podwire.testing.reset import Resetter
+from podwire.testing.settled import unsettled
+from podwire.testing.targets import EXTERNAL, attempts_of
+from podwire.trace.policy_text import at_length
+
+What = str | os.PathLike[str] | Mapping[str, Any]
+"""A file or folder of manifests, their text, or one object."""
+
+TIMEOUT_S = 60.0
+"""For what was applied to be Ready, and for all to take effect."""
+CONNECT_S = 2.0
+"""For a connection that policies allow."""
+_POLL_S = 0.005
+_DNS_S = 3.0
+
+
+@contextlib.contextmanager
+def cluster(nodes: int = 2, *, config: Config = None, name: str = "") -> Iterator["Cluster"]:
+    """A cluster of its own for as long as the block lasts.
+
+    ``config`` is what ``podwire up --config`` takes, a file or a mapping (``{"proxy": {"mode": "iptables"}}``).
+
+    Raises: ConfigError where clusters cannot be made, with what to do; ClusterError.
+    """
+    made = start(nodes, config=config, name=name)
+    try:
+        yield made
+    finally:
+        made.close()
+        lifetime.down(made.name)
+
+
+def start(nodes: int = 2, *, config: Config = None, name: str = "") -> "Cluster":
+    """A cluster that whoever calls has to take away.
+
+    Raises: as :func:`cluster`; nothing is left then.
+    """
+    name = name or lifetime.free_name()
+    try:
+        return Cluster(lifetime.up(name, nodes, config))
+    except BaseException:
+        lifetime.down(name)
+        raise
+
+
+class Cluster:
+    """A running cluster."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.name = layout.name
+        self.kubeconfig = str(credentials.kubeconfig_path(layout, "admin"))
+        """The path of a kubeconfig file."""
+        self._layout = layout
+        self._background = Background()
+        self._client = self._background.run(_connect(self.kubeconfig))
+        self._resetter = Resetter(self._client)
+        self._outside = Outside(layout)
+        self._manifests: list[Manifest] = []
+
+    def close(self) -> None:
+        """Lets go of the cluster, which runs on."""
+        self._background.run(self._client.close())
+        self._background.close()
+
+    def apply(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
+        """Applies manifests, and waits until their workloads are Ready and all has taken effect on every node.
+
+        ``namespace`` is for objects that name none.
+
+        Raises: ConfigError naming file, line and field of what is wrong; ClusterError naming what is not Ready.
+        """
+        manifests = _read(what)
+        self._manifests += manifests
+        self._background.run(self._apply(manifests, namespace, timeout_s))
+
+    def delete(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
+        """Deletes what manifests name, and waits until it has gone and that has taken effect on every node.
+
+        Raises: ConfigError, ClusterError.
+        """
+        self._background.run(self._delete(_read(what), namespace, timeout_s))
+
+    @contextlib.contextmanager
+    def applied(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> Iterator[None]:
+        """Has manifests applied for as long as the block lasts."""
+        self.apply(*what, namespace=namespace, timeout_s=timeout_s)
+        try:
+            yield
+        finally:
+            self.delete(*what, namespace=namespace, timeout_s=timeout_s)
+
+    def settle(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Waits until everything in the API has taken effect on every node.
+
+        Raises: ClusterError naming what has not.
+        """
+        self._background.run(self._settled(timeout_s))
+
+    def kubectl(self, *words: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> str:
+        """What kubectl prints.
+
+        Raises: ClusterError when it is not there, or ends with another status than 0.
+        """
+        environment = {**os.environ, "KUBECONFIG": self.kubeconfig}
+        try:
+            done = subprocess.run(
+                ["kubectl", *words],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                env=environment,
+                check=False,
+            )
+        except FileNotFoundError as failure:
+            raise ClusterError("kubectl is not installed") from failure
+        if done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(words)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def pod(self, word: str) -> "Source":
+        """Pods: ``shop/web-0``, those of a Deployment by its name, labels (``shop/app=web``); looked for when asked."""
+        return Source(self, word, lambda facts: tuple(place_of(pod) for pod in pods_named(facts, word, "pod")))
+
+    def node(self, name: str) -> "Source":
+        """A node, as its own programs and pods in its network reach others."""
+
+        def places(facts: Facts) -> tuple[Place, ...]:
+            found = [(node, address) for node, address in facts.node_addresses if node == name]
+            if not found:
+                known = ", ".join(node for node, _ in facts.node_addresses)
+                raise ConfigError("node", "", f"there is no node {name!r}; there are {known}")
+            return tuple(Place(name=f"node/{name}", node=name, host_network=True, address=ip) for _, ip in found)
+
+        return Source(self, f"node/{name}", places)
+
+    @property
+    def outside(self) -> "Source":
+        """Somebody outside of the cluster."""
+        return self.outside_at(EXTERNAL)
+
+    def outside_at(self, address: str) -> "Source":
+        """Somebody outside of the cluster who has this address."""
+        place = Place(name=address, namespace=NAMESPACE, address=address)
+        return Source(self, address, lambda _facts: (place,))
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Takes away behind the block whatever has come in it, and puts labels of nodes and namespaces back.
+
+        Raises: ClusterError naming what does not go.
+        """
+        before, known = self._background.run(self._resetter.snapshot()), len(self._manifests)
+        try:
+            yield
+        finally:
+            del self._manifests[known:]
+            self._background.run(self._resetter.back_to(before))
+
+    def try_all(self, source: "Source", target: str, timeout_s: float) -> Reached:
+        """What :meth:`Source.reaches` says."""
+        return self._background.run(self._reach(source, target, timeout_s))
+
+    async def _apply(self, manifests: tuple[Manifest, ...], namespace: str, timeout_s: float) -> None:
+        stored = await objects.apply(self._client, manifests, namespace)
+        late = await readiness.Waiting(self._client, 1, stored).until_ready(timeout_s)
+        if late:
+            raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
+        await self._settled(timeout_s)
+
+    async def _delete(self, manifests: tuple[Manifest, ...], namespace: str, timeout_s: float) -> None:
+        kinds = objects.Kinds(self._client)
+        left = []
+        for manifest in sorted(manifests, key=rank, reverse=True):
+            resource = await kinds.resource(manifest)
+            meta = manifest.body["metadata"]
+            place = (meta.get("namespace") or namespace) if resource.namespaced else ""
+            with contextlib.suppress(NotFound):
+                await self._client.delete(resource, meta["name"], place, propagation="Foreground")
+                left.append((resource, meta["name"], place))
+        clock = self._client.clock
+        deadline = clock.monotonic() + timeout_s
+        while left:
+            resource, name, place = left[-1]
+            try:
+                await self._client.get(resource, name, place)
+            except NotFound:
+                left.pop()
+                continue
+            if clock.monotonic() > deadline:
+                raise ClusterError(f"{resource.kind} {place}/{name} does not go")
+            await clock.sleep(_POLL_S)
+        await self._settled(timeout_s)
+
+    async def _settled(self, timeout_s: float) -> Facts:
+        """The objects, once all of them have taken effect."""
+        clock = self._client.clock
+        deadline = clock.monotonic() + timeout_s
+        while True:
+            facts = await collect.facts_of(self._client, self._layout)
+            nodes = [node for node, _ in facts.node_addresses]
+            pages = await asyncio.gather(*(asyncio.to_thread(self._seen, node) for node in nodes))
+            problem = unsettled(facts, dict(zip(nodes, pages, strict=True)))
+            if not problem:
+                return facts
+            if clock.monotonic() > deadline:
+                raise ClusterError(f"not in force within {timeout_s:g} s: {problem}")
+            await clock.sleep(_POLL_S)
+
+    def _seen(self, node: str) -> tuple[str, ...]:
+        """What a node's agent says; one that is being started again says nothing yet."""
+        try:
+            return tuple(fetch(Path(self._layout.node_run(node)) / "agent.sock", "/seen"))
+        except (OSError, ProtocolError):
+            return ("agent is away",)
+
+    async def _reach(self, source: "Source", target: str, timeout_s: float) -> Reached:
+        facts = await self._settled(TIMEOUT_S)
+        written = Written(self._manifests)
+        expecting = Expecting(facts, written.line)
+        places = source.places(facts)
+        attempts = [attempt for place in places for attempt in attempts_of(expecting, place, target)]
+        if not attempts:
+            raise ConfigError("reaches", "", f"{target!r} is nobody but {source.word} itself")
+        for place in places:
+            if place.namespace:
+                self._outside.has(place.address)
+        nobodys = [a for a in attempts if not a.named and _is_nobodys(expecting, a)]
+        prober = collect.prober_of(self._layout, facts, self._client.clock, timeout_s)
+        async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in nobodys):
+            results = await self._with_names(prober, attempts)
+
+        def said(result: Result) -> str:
+            asked = expecting.asked.get(result.attempt)
+            if asked is None:
+                return ""
+            return "\n".join(at_length(explain.said(facts.world, asked, lines=written.line)))
+
+        return Reached(source.word, target, results, said)
+
+    async def _with_names(self, prober: Prober, attempts: list[Attempt]) -> tuple[Result, ...]:
+        """Tries; names of Services that cluster DNS does not know yet, and that it may be asked for, again."""
+        clock = self._client.clock
+        deadline = clock.monotonic() + _DNS_S
+        while True:
+            results = await prober.run(attempts)
+            unknown = any(r.error.startswith("no DNS answer") and not r.attempt.because for r in results)
+            if not unknown or clock.monotonic() > deadline:
+                return results
+            await clock.sleep(_POLL_S)
+
+
+class Source:
+    """Where connections come from."""
+
+    def __init__(self, owner: Cluster, word: str, places: Callable[[Facts], tuple[Place, ...]]) -> None:
+        self._cluster = owner
+        self.word = word
+        self.places = places
+        """From what there is in the cluster to the places."""
+
+    def reaches(self, target: str, timeout_s: float = CONNECT_S) -> Reached:
+        """Tries a connection from each of them, with real packets; the answer is to be asserted.
+
+        ``db:5432``, ``db.shop:53/UDP``: a Service, by its DNS name; ``svc/shop/db:http``: the same, from outside its
+        node ports; ``shop/web:80``: pods; ``node/node-1:30080``; ``10.0.0.1:80``; ``external:443``.
+
+        Raises: ConfigError for words that name nothing; ClusterError when changes do not take effect.
+        """
+        return self._cluster.try_all(self, target, timeout_s)
+
+
+async def _connect(kubeconfig: str) -> Client:
+    return Client(load_kubeconfig(kubeconfig), SystemClock(), manager=objects.MANAGER)
+
+
+def _is_nobodys(expecting: Expecting, attempt: Attempt) -> bool:
+    """Whether an address is of no pod, node or Service, nor of this machine."""
+    party = expecting.verdicts.party(attempt.address)
+    facts = expecting.facts
+    services = {ip for s in facts.services for ip in (s.spec.cluster_ip, *s.spec.cluster_ips, *s.spec.external_ips)}
+    return party.pod is None and not party.node and attempt.address not in {*services, facts.host_address}
+
+
+def _read(what: tuple[What, ...]) -> tuple[Manifest, ...]:
+    """The manifests in files, folders, texts and mappings.
+
+    Raises: ConfigError.
+    """
+    found: list[Manifest] = []
+    for one in what:
+        if isinstance(one, Mapping):
+            found += parse_manifests(json.dumps(one), "mapping")
+        elif isinstance(one, str) and ("\n" in one or ": " in one):
+            found += parse_manifests(one, "text")
+        else:
+            found += read_manifests((os.fspath(one),))
+    return in_order(tuple(found))

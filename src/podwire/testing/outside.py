@@ -1,0 +1,158 @@
+"""Who is outside of a test's cluster: a namespace on the fabric that has any address which a test names.
+
+The machine itself would do as well, but for its own listeners, and for the addresses: what a policy says of the
+internet can only be tried with an address of the internet. Here it is one in a namespace that only the cluster's nodes
+have a route to. It goes with the cluster.
+
+On each address and port that is to be reached somebody answers as the stand-in server does: a line of JSON for a line
+or a datagram, with the client's address.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from podwire.kernel import netns, network
+from podwire.kernel.netlink import Netlink
+from podwire.local.fabric import build
+from podwire.local.fabric.plan import ROUTER, SWITCH
+from podwire.local.layout import Layout
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, Owner
+from podwire.state.route import Address, Route
+
+NAMESPACE = "outside"
+PROTOCOL = 115
+"""Route protocol number of what is made here."""
+_NUMBER = 250
+"""Its address on the first segment."""
+
+End = tuple[str, int, str]
+"""Address, port, protocol."""
+
+
+_OWNER = Owner(route_protocol=PROTOCOL, alias_prefix="podwire/outside")
+
+
+class Outside:
+    """The outside of one cluster; nothing of it is there before it is needed."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._place = Path(layout.netns(NAMESPACE))
+        self._addresses: list[str] = []
+
+    def has(self, address: str) -> None:
+        """Gives it an address, and the nodes a route there.
+
+        Raises: KernelError.
+        """
+        if address in self._addresses:
+            return
+        if not netns.exists(self._place):
+            netns.create(self._place)
+        self._addresses.append(address)
+        _apply(self._place, self._own())
+        bridge = self._layout.segment(0).bridge
+        _apply(Path(self._layout.netns(SWITCH)), NetworkState(links=(Link(name=NAMESPACE, master=bridge),)))
+        for name in self._neighbours():
+            _apply(Path(self._layout.netns(name)), NetworkState(routes=tuple(map(self._route, self._addresses))))
+
+    def _neighbours(self) -> Iterable[str]:
+        """Who is on the first segment: the router, if there is one, knows the way for all others."""
+        if self._layout.segment_count > 1:
+            yield ROUTER
+        nodes = (self._layout.node(int(name.removeprefix("node-"))) for name in build.node_names(self._layout))
+        yield from (node.name for node in nodes if node.segment.number == 0)
+
+    def _route(self, address: str) -> Route:
+        segment, v6 = self._layout.segment(0), ":" in address
+        via = segment.network6[_NUMBER] if v6 else segment.network[_NUMBER]
+        return Route(dst=f"{address}/{128 if v6 else 32}", via=str(via), link="eth0", proto=PROTOCOL)
+
+    def _own(self) -> NetworkState:
+        layout, segment = self._layout, self._layout.segment(0)
+        first = layout.node(1)
+        gateway, gateway6 = first.address, first.address6
+        if layout.segment_count > 1:
+            gateway, gateway6 = segment.router, segment.router6
+        link = Link(name="eth0", kind="veth", peer=NAMESPACE, peer_netns=str(layout.netns(SWITCH)))
+        own = (Address(link="lo", cidr=self._route(address).dst) for address in self._addresses)
+        return NetworkState(
+            links=(Link(name="lo"), link),
+            addresses=(
+                Address(link="eth0", cidr=f"{segment.network[_NUMBER]}/24"),
+                Address(link="eth0", cidr=f"{segment.network6[_NUMBER]}/64"),
+                *own,
+            ),
+            routes=(
+                Route(dst="default", via=str(gateway), link="eth0", proto=PROTOCOL),
+                Route(dst="::/0", via=str(gateway6), link="eth0", proto=PROTOCOL),
+            ),
+        )
+
+    @asynccontextmanager
+    async def answering(self, ends: Iterable[End]) -> AsyncIterator[None]:
+        """Somebody answers at each of them for as long as this lasts.
+
+        Raises: KernelError, OSError.
+        """
+        async with AsyncExitStack() as stack:
+            for address, port, protocol in dict.fromkeys(ends):
+                self.has(address)
+                await stack.enter_async_context(self._answering(address, port, protocol))
+            yield
+
+    @asynccontextmanager
+    async def _answering(self, address: str, port: int, protocol: str) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        with netns.inside(self._place):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            sock = socket.socket(family, socket.SOCK_DGRAM if protocol == "UDP" else socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind((address, port))
+        if protocol == "UDP":
+            transport, _ = await loop.create_datagram_endpoint(_Datagrams, sock=sock)
+            try:
+                yield
+            finally:
+                transport.close()
+        else:
+            async with await asyncio.start_server(_answer, sock=sock):
+                yield
+
+
+def _apply(place: Path, state: NetworkState) -> None:
+    with Netlink(place) as sock:
+        network.apply(sock, state, _OWNER).check()
+
+
+def _line(client: str) -> bytes:
+    return msgspec.json.encode({"client": client}) + b"\n"
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        await reader.readline()
+        writer.write(_line(str(writer.get_extra_info("peername")[0])))
+        await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    """Answers each datagram."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._transport.sendto(_line(addr[0]), addr)

@@ -1,0 +1,85 @@
+"""The pytest plugin: a cluster for tests as a fixture, and why an assertion about it failed.
+
+It is loaded by pytest by itself where podwire is installed (entry point ``pytest11``), and costs nothing where no test
+asks for a cluster: the rest is imported by the fixture. With pytest-xdist every worker has a cluster of its own.
+"""
+
+import sys
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from podwire.testing.cluster import Cluster
+
+_KEPT = pytest.StashKey[list[str]]()
+_REACH = "podwire.testing.reach"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options."""
+    group = parser.getgroup("podwire", "clusters for tests of manifests")
+    group.addoption("--podwire-nodes", type=int, default=2, metavar="N", help="Nodes of the cluster.  [default: 2]")
+    group.addoption(
+        "--podwire-config", metavar="FILE", help="Configuration of the cluster, as of `podwire up --config`."
+    )
+    group.addoption("--podwire-keep", action="store_true", help="Leave the cluster running behind the tests.")
+
+
+@pytest.fixture(scope="session")
+def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
+    """A cluster for all tests; what they apply stays until the end."""
+    from podwire.errors import PodwireError
+    from podwire.testing import cluster, lifetime
+
+    options = request.config.option
+    name = lifetime.kept_name() if options.podwire_keep else lifetime.free_name()
+    try:
+        made = cluster.start(options.podwire_nodes, config=options.podwire_config, name=name)
+    except PodwireError as failure:
+        pytest.fail(str(failure), pytrace=False)
+    try:
+        yield made
+    finally:
+        made.close()
+        if options.podwire_keep:
+            request.config.stash.setdefault(_KEPT, []).append(name)
+        else:
+            lifetime.down(name)
+
+
+@pytest.fixture
+def podwire_cluster(podwire_session_cluster: "Cluster") -> "Iterator[Cluster]":
+    """The cluster of all tests; whatever a test brings into it is taken away behind the test."""
+    with podwire_session_cluster.restored():
+        yield podwire_session_cluster
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Forgets what an earlier test asserted."""
+    if reach := sys.modules.get(_REACH):
+        reach.JUDGED.set(None)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows under a failed assertion what became of the connections that it is about, and what policies say."""
+    report = yield
+    reach = sys.modules.get(_REACH)
+    if reach and report.when == "call" and call.excinfo is not None and call.excinfo.errisinstance(AssertionError):
+        judged = reach.JUDGED.get()
+        if judged is not None and not call.excinfo.errisinstance(reach.Undecided):
+            report.sections.append(("podwire", str(judged)))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Says how to look at a cluster that was kept, and how to take it away."""
+    for name in config.stash.get(_KEPT, []):
+        terminalreporter.write_line(f"cluster {name} runs on: podwire kubeconfig --name {name}")
+        terminalreporter.write_line(f"take it away by: podwire down --name {name}")

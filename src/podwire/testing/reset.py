@@ -1,0 +1,131 @@
+"""Putting a cluster back to what it was: what has come goes, labels of nodes and namespaces are as they were.
+
+Every kind that the API can list and delete is looked at, so it does not matter who made an object, or how. What
+controllers derive from others (EndpointSlices, Events, Leases) goes with those. Cost: a list of each kind, 45 of them.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from podwire.errors import ApiError, ClusterError, Conflict, NotFound
+from podwire.kube.client import MERGE_PATCH, Client
+from podwire.kube.resources import NAMESPACES, NODES, Json, Resource
+
+_DERIVED = {"events", "endpoints", "endpointslices", "leases", "controllerrevisions"}
+_MAKERS = (
+    "deployments",
+    "statefulsets",
+    "daemonsets",
+    "cronjobs",
+    "jobs",
+    "replicasets",
+    "replicationcontrollers",
+    "pods",
+)
+"""Who makes pods goes before the pods."""
+_LAST = ("namespaces", "customresourcedefinitions")
+_GONE_S = 20.0
+_POLL_S = 0.01
+
+Key = tuple[str, str, str]
+"""Resource (``plural.group``), namespace, name."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What there is: the uid of each object, and the labels of nodes and namespaces."""
+
+    uids: dict[Key, str]
+    labels: dict[Key, dict[str, str]]
+
+
+class Resetter:
+    """Takes snapshots of one cluster and goes back to them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._resources: tuple[Resource[Json], ...] = ()
+
+    async def snapshot(self) -> Snapshot:
+        """What there is now."""
+        if not self._resources:
+            self._resources = await self._discover()
+        pages = await asyncio.gather(*(self._client.list(resource) for resource in self._resources))
+        uids, labels = {}, {}
+        for resource, page in zip(self._resources, pages, strict=True):
+            for item in page.items:
+                meta = item["metadata"]
+                key = (_name(resource), meta.get("namespace", ""), meta["name"])
+                uids[key] = meta["uid"]
+                if resource.plural in (NODES.plural, NAMESPACES.plural):
+                    labels[key] = meta.get("labels") or {}
+        return Snapshot(uids, labels)
+
+    async def back_to(self, before: Snapshot) -> None:
+        """Deletes what is not in the snapshot, and returns when it has gone.
+
+        Raises: ClusterError naming what does not go.
+        """
+        now = await self.snapshot()
+        await asyncio.gather(*(self._relabel(key, before.labels[key], now) for key in before.labels))
+        come = [key for key, uid in now.uids.items() if before.uids.get(key) != uid]
+        for plural in _MAKERS:
+            await self._delete(key for key in come if key[0].partition(".")[0] == plural)
+        await self._delete(key for key in come if key[0].partition(".")[0] not in (*_MAKERS, *_LAST))
+        await self._delete(key for key in come if key[0].partition(".")[0] in _LAST)
+        await self._gone(before)
+
+    async def _gone(self, before: Snapshot) -> None:
+        clock = self._client.clock
+        deadline = clock.monotonic() + _GONE_S
+        while True:
+            left = [key for key, uid in (await self.snapshot()).uids.items() if before.uids.get(key) != uid]
+            if not left:
+                return
+            if clock.monotonic() > deadline:
+                raise ClusterError(f"these do not go: {', '.join('/'.join(filter(None, key)) for key in left[:5])}")
+            # A ReplicaSet may have made another pod meanwhile.
+            await self._delete(key for key in left if key[0] == "pods")
+            await clock.sleep(_POLL_S)
+
+    async def _delete(self, keys: Iterable[Key]) -> None:
+        by_name = {_name(resource): resource for resource in self._resources}
+        await asyncio.gather(*(self._delete_one(by_name[key[0]], key) for key in keys))
+
+    async def _delete_one(self, resource: Resource[Json], key: Key) -> None:
+        grace = 0 if resource.plural == "pods" else None
+        try:
+            await self._client.delete(resource, key[2], key[1], grace_period_s=grace, propagation="Background")
+        except (NotFound, Conflict):
+            pass
+
+    async def _relabel(self, key: Key, wanted: dict[str, str], now: Snapshot) -> None:
+        have = now.labels.get(key)
+        if have is None or have == wanted:
+            return
+        resource: Resource[Any] = NODES if key[0] == NODES.plural else NAMESPACES
+        patch = {"metadata": {"labels": {name: wanted.get(name) for name in {*have, *wanted}}}}
+        await self._client.patch(resource, key[2], patch, patch_type=MERGE_PATCH)
+
+    async def _discover(self) -> tuple[Resource[Json], ...]:
+        groups = msgspec.json.decode((await self._client.raw("GET", "/apis")).body)["groups"]
+        versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
+        found = await asyncio.gather(*map(self._of, versions))
+        return tuple(resource for some in found for resource in some)
+
+    async def _of(self, version: str) -> list[Resource[Json]]:
+        answer = await self._client.raw("GET", f"/apis/{version}" if "/" in version else f"/api/{version}")
+        if answer.status != 200:
+            raise ApiError(answer.status, "", f"{version} cannot be listed")
+        group, _, number = version.rpartition("/")
+        return [
+            Resource(group, number, entry["name"], entry["kind"], entry["namespaced"], dict)
+            for entry in msgspec.json.decode(answer.body)["resources"]
+            if {"list", "delete"} <= set(entry.get("verbs", ())) and entry["name"] not in _DERIVED
+        ]
+
+
+def _name(resource: Resource[Any]) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural

@@ -1,0 +1,119 @@
+"""Whether everything that the API says has taken effect: in the controllers, in cluster DNS, in every kernel (pure).
+
+Nothing is guessed from time. Agents tell the version of each object whose consequences their kernels hold
+(:mod:`podwire.agent.seen`): when these are the versions in the API, all is in force. What EndpointSlices should hold is
+computed from Services and pods as the controller does it.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from podwire.agent.seen import IN_FORCE
+from podwire.controllers.endpointslice.endpoints import desired
+from podwire.local.probe.plan import DNS_SERVICE, Facts
+from podwire.model.meta import ObjectMeta, key_of
+from podwire.model.service import EndpointPort, EndpointSlice, Service
+from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
+
+_SERVICES, _SLICES = "services", "endpointslices"
+Versions = dict[str, dict[str, str]]
+"""By the plural of the resource and the key of the object."""
+
+
+def unsettled(facts: Facts, pages: Mapping[str, Iterable[str]]) -> str:
+    """What has not taken effect yet; ``pages`` are what the nodes' agents say. Empty: everything has."""
+    wanted = versions(facts)
+    return (
+        _endpoints(facts)
+        or _dns(facts)
+        or next(filter(None, (_node(node, lines, wanted) for node, lines in sorted(pages.items()))), "")
+    )
+
+
+def versions(facts: Facts) -> Versions:
+    """The versions of the objects that agents follow."""
+    world = facts.world
+    services = (s.metadata for s in facts.services if PROXY_NAME_LABEL not in s.metadata.labels)
+    slices = (s.metadata for s in facts.slices if not {PROXY_NAME_LABEL, HEADLESS_LABEL} & s.metadata.labels.keys())
+    return {
+        "pods": _of(pod.metadata for pod in world.pods),
+        "namespaces": _of(namespace.metadata for namespace in world.namespaces),
+        "nodes": _of(node.metadata for node in world.nodes),
+        "networkpolicies": _of(policy.metadata for policy in world.policies),
+        "clusternetworkpolicies": _of(policy.metadata for policy in world.cluster_policies),
+        _SERVICES: _of(services),
+        _SLICES: _of(slices),
+    }
+
+
+def _of(metas: Iterable[ObjectMeta]) -> dict[str, str]:
+    return {key_of(meta).lstrip("/"): meta.resource_version for meta in metas}
+
+
+def _node(node: str, lines: Iterable[str], wanted: Versions) -> str:
+    seen: Versions = {}
+    for line in lines:
+        part, _, rest = line.strip().partition(" ")
+        words = rest.rsplit(" ", 2)
+        if len(words) == 3:
+            seen.setdefault(words[0], {})[words[1]] = words[2]
+        elif rest != IN_FORCE:
+            return f"{node}: {part} is at work"
+    for plural in wanted:
+        if seen.get(plural, {}) != wanted[plural]:
+            return f"{node}: {_difference(plural, seen.get(plural, {}), wanted[plural])}"
+    return ""
+
+
+def _difference(plural: str, seen: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    other = sorted(key for key in {*seen, *wanted} if seen.get(key) != wanted.get(key))
+    return f"{plural} {', '.join(other[:3])} not in force yet"
+
+
+def _endpoints(facts: Facts) -> str:
+    """A Service whose slices are not what its pods make them."""
+    nodes = {node.metadata.name: node for node in facts.world.nodes}
+    have: dict[str, set[tuple[object, ...]]] = {}
+    for piece in facts.slices:
+        name = piece.metadata.labels.get(SERVICE_NAME_LABEL, "")
+        have.setdefault(f"{piece.metadata.namespace}/{name}", set()).update(_ends(piece))
+    for service in facts.services:
+        key, selector = key_of(service.metadata), service.spec.selector
+        if not selector or service.spec.type == "ExternalName" or service.metadata.deletion_timestamp:
+            continue
+        own = [
+            pod
+            for pod in facts.pods
+            if pod.metadata.namespace == service.metadata.namespace and selector.items() <= pod.metadata.labels.items()
+        ]
+        wanted = {
+            (group.address_type, _numbers(group.ports), end.addresses[0], end.conditions.ready)
+            for group, ends in desired(service, own, nodes).items()
+            for end in ends.values()
+        }
+        if wanted != have.get(key, set()):
+            return f"endpoints of Service {key} are not written yet"
+    return ""
+
+
+def _ends(piece: EndpointSlice) -> Iterable[tuple[object, ...]]:
+    for end in piece.endpoints or ():
+        for address in end.addresses[:1]:
+            yield piece.address_type, _numbers(piece.ports or ()), address, end.conditions.ready
+
+
+def _numbers(ports: Iterable[EndpointPort]) -> frozenset[tuple[str, str, int]]:
+    return frozenset((port.name or "", port.protocol or "TCP", port.port or 0) for port in ports)
+
+
+def _dns(facts: Facts) -> str:
+    """Cluster DNS without anybody who answers."""
+    service = next((s for s in facts.services if key_of(s.metadata) == DNS_SERVICE), None)
+    if service is None or _ready(service, facts.slices):
+        return ""
+    return "cluster DNS is not ready yet"
+
+
+def _ready(service: Service, slices: Iterable[EndpointSlice]) -> bool:
+    name, namespace = service.metadata.name, service.metadata.namespace
+    own = (s for s in slices if (s.metadata.namespace, s.metadata.labels.get(SERVICE_NAME_LABEL)) == (namespace, name))
+    return any(end.conditions.ready is not False for piece in own for end in piece.endpoints or ())
