@@ -66,25 +66,12 @@ def cluster(nodes: int = 2, *, config: Config = None, name: str = "") -> Iterato
 
     Raises: ConfigError where clusters cannot be made, with what to do; ClusterError.
     """
-    made = start(nodes, config=config, name=name)
+    made = Cluster(lifetime.Coming(name or lifetime.free_name(), nodes, config).layout())
     try:
         yield made
     finally:
         made.close()
         lifetime.down(made.name)
-
-
-def start(nodes: int = 2, *, config: Config = None, name: str = "") -> "Cluster":
-    """A cluster that whoever calls has to take away.
-
-    Raises: as :func:`cluster`; nothing is left then.
-    """
-    name = name or lifetime.free_name()
-    try:
-        return Cluster(lifetime.up(name, nodes, config))
-    except BaseException:
-        lifetime.down(name)
-        raise
 
 
 class Cluster:

@@ -13,9 +13,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -49,30 +49,52 @@ def stale(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name, own in owned if own and processes.start_time(int(own[1])) != int(own[2]))
 
 
-def up(name: str, nodes: int, config: Config, timeout_s: float = _UP_S) -> Layout:
-    """A running cluster.
+class Coming:
+    """A cluster that is being made, while whoever waits for it may do something else."""
 
-    Raises: ConfigError when this process may not make one; ClusterError with what ``podwire up`` said.
-    """
-    places.check_name(name)
-    places.check_root()
-    for left in stale(places.names()):
-        down(left)
-    with _config_file(config) as file:
-        words = ["up", "--name", name, "--nodes", str(nodes)]
-        words += ["--config", str(file)] if file else []
-        words += ["--state-dir", str(_MEMORY / name)] if _MEMORY.is_dir() else []
+    def __init__(self, name: str, nodes: int, config: Config = None) -> None:
+        """Begins.
+
+        Raises: ConfigError when this process may not make one.
+        """
+        self.name = name
+        places.check_name(name)
+        places.check_root()
+        for left in stale(places.names()):
+            down(left)
+        self._words = ["up", "--name", name, "--nodes", str(nodes)]
+        self._words += ["--state-dir", str(_MEMORY / name)] if _MEMORY.is_dir() else []
+        self._given: IO[bytes] | None = None
+        if isinstance(config, Mapping):
+            self._given = tempfile.NamedTemporaryFile(suffix=".yaml")  # noqa: SIM115 - until it has been read
+            self._given.write(msgspec.yaml.encode(dict(config)))
+            self._given.flush()
+            self._words += ["--config", self._given.name]
+        elif config is not None:
+            self._words += ["--config", os.fspath(config)]
         # -P: a module in the folder of the tests must not stand in for one of ours.
-        command = [sys.executable, "-P", "-m", "podwire.cli.main", *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-            try:
-                output, _ = process.communicate(timeout=timeout_s)
-            except BaseException:
-                process.kill()
-                raise
-    if process.returncode != 0:
-        raise ClusterError(f"podwire {' '.join(words)}: exit status {process.returncode}\n{output.strip()}")
-    return places.existing(name)
+        command = [sys.executable, "-P", "-m", "podwire.cli.main", *self._words]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def layout(self, timeout_s: float = _UP_S) -> Layout:
+        """The cluster, once it runs; what there is of one that does not come is taken away.
+
+        Raises: ClusterError with what ``podwire up`` said.
+        """
+        try:
+            output, _ = self._process.communicate(timeout=timeout_s)
+            if self._process.returncode != 0:
+                words = " ".join(self._words)
+                raise ClusterError(f"podwire {words}: exit status {self._process.returncode}\n{output.strip()}")
+            return places.existing(self.name)
+        except BaseException:
+            self._process.kill()
+            self._process.communicate()
+            down(self.name)
+            raise
+        finally:
+            if self._given is not None:
+                self._given.close()
 
 
 def down(name: str) -> None:
@@ -84,16 +106,3 @@ def down(name: str) -> None:
             with contextlib.suppress(OSError):
                 Path(layout.state).parent.rmdir()
         places.forget_lock(name)
-
-
-@contextlib.contextmanager
-def _config_file(config: Config) -> Iterator[Path | None]:
-    if config is None:
-        yield None
-    elif isinstance(config, Mapping):
-        with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
-            file.write(msgspec.yaml.encode(dict(config)))
-            file.flush()
-            yield Path(file.name)
-    else:
-        yield Path(config)

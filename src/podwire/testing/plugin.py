@@ -31,12 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     """A cluster for all tests; what they apply stays until the end."""
     from podwire.errors import PodwireError
-    from podwire.testing import cluster, lifetime
+    from podwire.testing import lifetime
 
     options = request.config.option
     name = lifetime.kept_name() if options.podwire_keep else lifetime.free_name()
     try:
-        made = cluster.start(options.podwire_nodes, config=options.podwire_config, name=name)
+        coming = lifetime.Coming(name, options.podwire_nodes, options.podwire_config)
+        from podwire.testing.cluster import Cluster  # meanwhile
+
+        made = Cluster(coming.layout())
     except PodwireError as failure:
         pytest.fail(str(failure), pytrace=False)
     try:
