@@ -35,7 +35,7 @@ from podwire.kube.resources import CONFIGMAPS, NODES, Json
 from podwire.model.node import Node
 from podwire.observe.health import Health
 from podwire.observe.log import Log, configure
-from podwire.observe.pages import Pages
+from podwire.observe.pages import Page, Pages
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
@@ -68,6 +68,7 @@ class Agent:
         self.machine = KernelMachine()
         self.holdings = Holdings()
         self.seen = Seen()
+        self.pages: dict[str, Page] = {}
         self._settings: Informer[Json] | None = None
         self._on_settings: list[Callable[[ClusterSettings], None]] = []
 
@@ -77,8 +78,8 @@ class Agent:
         Raises: ConfigError, KernelError when a part cannot even be made; no part runs then.
         """
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
-        found = {"/state": self.holdings.page, "/seen": self.seen.page}
-        pages = Pages(self.config.agent_socket, found, lambda: self.clock.sleep(0))
+        self.pages |= {"/state": self.holdings.page, "/seen": self.seen.page}
+        pages = Pages(self.config.agent_socket, self.pages, lambda: self.clock.sleep(0))
         tasks: Tasks = {"health": self._serve_health, "pages": pages.serve}
         self._settings = self._make_settings(tasks)
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
@@ -219,6 +220,7 @@ class Agent:
         tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
         self.holdings.parts["policy"] = lambda: [policies.share()]
         self.seen.parts["policy"] = policies.seen
+        self.pages |= policies.status.pages()
 
     def _make_others(self, tasks: Tasks, policies: "PolicyPart") -> None:
         """Other plugins wire this node's pods."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from podwire.agent.config import AgentConfig
+from podwire.agent.policystatus import PolicyStatus
 from podwire.agent.seen import Versions
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
@@ -63,25 +64,29 @@ class PolicyPart:
         self.prepared: list[asyncio.Event] = []
         """What has to be there before anything is enforced anew."""
         self._plane = self._open(others="cni" not in config.parts)
+        sources = Sources(
+            pods=self._pods,
+            namespaces=self._namespaces,
+            nodes=nodes,
+            policies=self._policies,
+            cluster_policies=self._cluster_policies,
+        )
+        self.status = PolicyStatus(client, config.node_name, sources, self._plane)
         self._enforcement = Enforcement(
-            Sources(
-                pods=self._pods,
-                namespaces=self._namespaces,
-                nodes=nodes,
-                policies=self._policies,
-                cluster_policies=self._cluster_policies,
-            ),
+            sources,
             self._plane,
             Compiler(config.node_name, own_node_egress=config.policy.own_node_egress),
             self._clock,
             self,
         )
+        self.status.follow(self._enforcement)
         self._flows = FlowKeeper(self._enforcement.compiler, self._clock, forget)
         self._ranges = config.cluster_cidrs
         self.configure(config.policy, config.routing.port)
 
     def configure(self, settings: PolicySettings, tunnel_port: int) -> None:
         """Takes over settings, and the port of the nodes' own tunnels, while policies are enforced too."""
+        settings = self.status.configure(settings)
         self._enforcement.configure(settings, (tunnel_port,), self._ranges)
         if self.bridges is not None:
             self.bridges.show = settings.bridge_netfilter == "set"
@@ -132,6 +137,7 @@ class PolicyPart:
             "clusternetworkpolicies": self._follow_cluster_policies,
             "policy": enforce,
             "policy flows": self._flows.run,
+            **self.status.tasks(health),
         }
 
     def guard(self, pods: PodNetwork, attached: tuple[Attachment, ...]) -> None:
@@ -180,6 +186,7 @@ class PolicyPart:
     def committed(self, delta: Delta, duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
         """A change is in force; ``changed`` says what it follows from, and when that was heard."""
         self._flows.committed(delta)
+        self.status.committed(changed)
         self._commits += 1
         self._seconds += duration_s
         if full:
@@ -189,6 +196,7 @@ class PolicyPart:
     def refused(self, failure: KernelError) -> None:
         """A change is not in force; the last good rules are."""
         self._refusals += 1
+        self.status.refused(failure)
         node = self._nodes.objects.get(self._node)
         if node is not None:
             subject = reference("v1", "Node", node.metadata)

@@ -22,7 +22,7 @@ from podwire.policy.ports import Table
 from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import Match, SelectorIndex
-from podwire.policy.world import addresses_of, ports_of, rank, subject_to_policy
+from podwire.policy.world import Party, addresses_of, ports_of, rank, subject_to_policy
 
 _SPARE_LABELS = 64
 """How many sets of labels of pods that are gone are kept for each namespace, at least; jobs have new ones each time."""
@@ -292,6 +292,14 @@ class Compiler:
     def addresses(self) -> set[str]:
         """All addresses of pods and nodes."""
         return {*self._at, *self._node_at}
+
+    def party(self, address: str) -> Party:
+        """Who has an address."""
+        keys = self._at.get(address)
+        if keys:
+            pod = max((self._pods[key] for key in keys), key=rank)
+            return Party(address=address, node=pod.spec.node_name, pod=pod)
+        return Party(address=address, node=self._node_at.get(address, ""))
 
     def peer(self, address: str) -> Peer | None:
         """What there is to know of an address; None: nothing."""

@@ -235,6 +235,11 @@ class Enforcement:
         sources.policies.subscribe(self._policy_changed)
         sources.cluster_policies.subscribe(self._cluster_policy_changed)
 
+    @property
+    def waiting_s(self) -> float:
+        """For how many seconds the oldest change waits to be in force; 0: all are."""
+        return self._clock.monotonic() - min(self._changed.values()) if self._changed else 0.0
+
     def _step(self) -> None:
         if self._disturbed and not self._full:
             self._disturbed = False

@@ -1,0 +1,162 @@
+"""The log of what policies drop, would drop, or let through: read from the kernel's nflog, told with names.
+
+Packets wait for nobody: rules count and drop by themselves, and what is read here are copies, at most ``rate`` a second
+of each rule. Guarantees: 1. at most ``rate`` lines a second are written, after a burst of ``burst``; what is more is
+counted, passed over, and told as a number every 10 s; 2. the last ``_REMEMBERED`` are kept for who asks
+(``podwire policy log``); 3. a group that somebody else listens to, or a kernel without nflog, is said once, tried again
+every 30 s, and changes nothing for packets; 4. what was logged while no agent ran is nobody's.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from podwire.errors import KernelError
+from podwire.kernel.nflog import Logged, Nflog
+from podwire.observe.health import Metric, Sample
+from podwire.observe.log import Log
+from podwire.observe.pages import Query
+from podwire.policy.evaluate import Connection
+from podwire.policy.happening import Happening, happening
+from podwire.policy.ruled import Ruled
+from podwire.policy.settings import LogSettings
+from podwire.policy.world import Party
+from podwire.runtime.clock import Clock
+
+_REMEMBERED = 1000
+_AGAIN_S = 30.0
+_SUMMARY_S = 10.0
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What is known of the cluster."""
+
+    node: str
+    ruled: Callable[[str], Ruled | None]
+    """What a prefix stands for."""
+    party: Callable[[str], Party]
+    """Who has an address."""
+    why: Callable[[Connection], str]
+
+
+class PolicyLog:
+    """The log of one node."""
+
+    def __init__(self, sight: Sight, clock: Clock) -> None:
+        self._sight = sight
+        self._clock = clock
+        self._settings = LogSettings(group=0)
+        self._changed = asyncio.Event()
+        self._kept: deque[tuple[int, Happening]] = deque(maxlen=_REMEMBERED)
+        self._number = 0
+        self._tokens, self._filled_at = 0.0, clock.monotonic()
+        self._passed = 0
+        self._told = 0
+        self._lost = 0
+        self._log = Log("policy")
+
+    def configure(self, settings: LogSettings) -> None:
+        """Takes over settings."""
+        if settings != self._settings:
+            self._settings = settings
+            self._tokens = float(settings.burst)
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Listens until cancelled."""
+        said = ""
+        while True:
+            self._changed.clear()
+            if not self._settings.group:
+                await self._changed.wait()
+                continue
+            try:
+                source = Nflog(self._settings.group)
+            except KernelError as failure:
+                if str(failure) != said:
+                    said = str(failure)
+                    self._log.warning("what policies drop is not logged", problem=failure)
+                await self._wait(_AGAIN_S)
+                continue
+            said = ""
+            await self._listen(source)
+
+    async def _wait(self, seconds: float) -> None:
+        """Waits so long, or until the settings change."""
+        waiting = asyncio.ensure_future(self._clock.sleep(seconds))
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((waiting, changed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            changed.cancel()
+
+    async def _listen(self, source: Nflog) -> None:
+        """Listens until the settings name another group."""
+        group, loop = self._settings.group, asyncio.get_running_loop()
+        lost = self._lost
+        loop.add_reader(source.fileno(), lambda: self._read(source))
+        try:
+            while self._settings.group == group:
+                self._changed.clear()
+                await self._wait(_SUMMARY_S)
+                self._lost = lost + source.lost
+                self._summarize()
+        finally:
+            loop.remove_reader(source.fileno())
+            source.close()
+
+    def _read(self, source: Nflog) -> None:
+        now = self._clock.monotonic()
+        grown = self._tokens + (now - self._filled_at) * self._settings.rate
+        self._tokens, self._filled_at = min(grown, float(self._settings.burst)), now
+        found, passed = source.read(int(self._tokens))
+        self._tokens -= len(found)
+        self._passed += passed
+        for one in found:
+            self.tell(one)
+
+    def _summarize(self) -> None:
+        """Says how much was passed over since the last time."""
+        missing = self._passed + self._lost
+        if missing > self._told:
+            self._log.warning("more packets of policies than are logged", packets=missing - self._told)
+            self._told = missing
+
+    def tell(self, one: Logged) -> None:
+        """Writes a line for a packet."""
+        protocol = "ICMP" if one.protocol == "ICMPv6" else one.protocol
+        connection = Connection(
+            source=self._sight.party(one.source),
+            destination=self._sight.party(one.destination),
+            protocol=protocol,
+            port=one.destination_port,
+        )
+        at_s = one.at if one.at is not None else self._clock.now().timestamp()
+        ruled, why = self._sight.ruled(one.prefix), self._sight.why(connection)
+        made = happening(self._sight.node, at_s, ruled, connection, source_port=one.source_port, why=why)
+        self._number += 1
+        self._kept.append((self._number, made))
+        self._log.info(made.verdict, **made.fields())
+
+    def page(self, query: Query) -> Iterator[str]:
+        """What is kept, a JSON document a line with its ``number``; ``after`` a number, at most the ``last`` so many.
+
+        Raises: ValueError for what is no number.
+        """
+        after = int(query.get("after", ["0"])[0])
+        last = int(query.get("last", [str(_REMEMBERED)])[0])
+        found = [entry for entry in tuple(self._kept) if entry[0] > after]
+        for number, one in found[max(0, len(found) - last) :]:
+            yield msgspec.json.encode({"number": number, **msgspec.to_builtins(one)}).decode()
+
+    def samples(self) -> list[Metric]:
+        """What was told and what was not."""
+        counted = (
+            ("podwire_policy_logged_total", "Packets of policies that have a line in the log.", self._number),
+            ("podwire_policy_log_passed_total", "Packets of policies that were too many for the log.", self._passed),
+            ("podwire_policy_log_lost_total", "Packets of policies that the kernel had no room for.", self._lost),
+        )
+        return [Sample(name, text, value, kind="counter") for name, text, value in counted]

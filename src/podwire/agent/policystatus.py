@@ -1,0 +1,165 @@
+"""What an agent says of the policies in force on its node: report, log, counters, metrics."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from podwire.agent.policylog import PolicyLog, Sight
+from podwire.agent.policyreport import PolicyReport
+from podwire.errors import KernelError
+from podwire.kernel.features import Features
+from podwire.kube.client import Client
+from podwire.model.meta import Object, ObjectMeta
+from podwire.model.node import Node
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.observe.distribution import Distribution, doubling
+from podwire.observe.health import Health, Metric, Sample
+from podwire.observe.log import Log
+from podwire.observe.pages import Page, Query
+from podwire.policy.counts import Counted
+from podwire.policy.dataplane import PolicyDataPlane
+from podwire.policy.evaluate import Connection, Rules
+from podwire.policy.runner import Enforcement, Sources
+from podwire.policy.series import Series
+from podwire.policy.settings import SILENT, PolicySettings
+from podwire.policy.why.explain import line
+from podwire.policy.world import World
+
+_BUCKETS = doubling(0.001, 14)
+"""Seconds: 1 ms to 8 s."""
+
+
+class PolicyStatus:
+    """The say of one agent; ``plane`` is asked for what rules count and log."""
+
+    def __init__(self, client: Client, node: str, sources: Sources, plane: PolicyDataPlane) -> None:
+        self._client = client
+        self._sources = sources
+        self._plane = plane
+        self._node = node
+        self._rules = Rules()
+        self._delays = Distribution(_BUCKETS)
+        self._series = Series()
+        self._failed_at = 0.0
+        self._failing = 0
+        self._logs: bool | None = None
+        self._text = Log("policy")
+        self._enforcement: Enforcement | None = None
+        self.report = PolicyReport(client, node, self._own, self._meta)
+
+    def follow(self, enforcement: Enforcement) -> None:
+        """From now on it is this that is told of."""
+        self._enforcement = enforcement
+        sight = Sight(self._node, self._plane.ruled, enforcement.compiler.party, self._why)
+        self.log = PolicyLog(sight, self._client.clock)
+
+    def configure(self, settings: PolicySettings) -> PolicySettings:
+        """Takes over settings; what of them can be had here: a kernel without nflog logs nothing."""
+        self._rules = Rules(own_node_egress=settings.own_node_egress)
+        log = settings.log if settings.log.group and self._can_log() else SILENT
+        self.log.configure(log)
+        return msgspec.structs.replace(settings, log=log)
+
+    def _can_log(self) -> bool:
+        if self._logs is None:
+            answer = Features().probe("nflog")
+            self._logs = bool(answer)
+            if not answer:
+                self._text.warning("what policies drop is not logged", problem=answer)
+        return self._logs
+
+    def committed(self, changed: Mapping[str, float]) -> None:
+        """What changed is in force; the values say when it was heard."""
+        now = self._client.clock.monotonic()
+        for heard in changed.values():
+            self._delays.observe(now - heard)
+        self._failing = 0
+        self.report.committed(changed)
+
+    def refused(self, failure: KernelError) -> None:
+        """What changed is not in force."""
+        self._failing = 1
+        self._failed_at = self._client.clock.now().timestamp()
+        self.report.refused(str(failure))
+
+    def tasks(self, health: Health) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What is to run, by name; metrics are added to ``health``."""
+        health.metrics["policy status"] = self._samples
+        health.metrics["policy log"] = self.log.samples
+        return {"policy report": self.report.run, "policy log": self.log.run}
+
+    def pages(self) -> dict[str, Page]:
+        """What is told to who asks."""
+        return {"/policy/log": self.log.page, "/policy/counters": self._counters}
+
+    def _counters(self, _query: Query) -> Iterator[str]:
+        for each in self._counts():
+            yield msgspec.json.encode(counter(each)).decode()
+
+    def _counts(self) -> tuple[Counted, ...]:
+        try:
+            return self._plane.counts()
+        except KernelError as failure:
+            self._text.warning("what rules have counted cannot be read", problem=failure)
+            return ()
+
+    def _samples(self) -> list[Metric]:
+        programmed = self._enforcement is None or self._enforcement.programmed.is_set()
+        lag = self._enforcement.waiting_s if self._enforcement is not None else 0.0
+        found: list[Metric] = [
+            self._delays.histogram(
+                "podwire_policy_programming_seconds", "From hearing of a change to its being in force."
+            ),
+            Sample("podwire_policy_current", "Whether everything that is known is in force.", float(programmed)),
+            Sample("podwire_policy_lag_seconds", "How long the oldest change waits to be in force.", lag),
+            Sample("podwire_policy_refused", "Whether the kernel refuses the last change.", self._failing),
+            Sample("podwire_policy_last_error_timestamp_seconds", "When it did last.", self._failed_at),
+        ]
+        for name, text, labels, value in self._series.samples(self._counts()):
+            found.append(Sample(name, text, value, labels, kind="counter"))
+        return found
+
+    def _own(self) -> Node | None:
+        return self._sources.nodes.objects.get(self._node)
+
+    def _meta(self, kind: str, key: str) -> ObjectMeta | None:
+        sources: Mapping[str, Mapping[str, Any]] = {
+            "NetworkPolicy": self._sources.policies.objects,
+            "ClusterNetworkPolicy": self._sources.cluster_policies.objects,
+        }
+        policy: NetworkPolicy | ClusterNetworkPolicy | None = sources[kind].get(key)
+        return policy.metadata if policy is not None else None
+
+    def _why(self, connection: Connection) -> str:
+        return line(self.world(connection), connection, self._rules)
+
+    def world(self, connection: Connection) -> World:
+        """As much of the cluster as the verdict on a connection depends on."""
+        ends = (connection.source, connection.destination)
+        pods = tuple(end.pod for end in ends if end.pod is not None)
+        spaces = {pod.metadata.namespace for pod in pods}
+        sources = self._sources
+        namespaces: tuple[Object, ...] = tuple(
+            sources.namespaces.objects[name] for name in spaces if name in sources.namespaces.objects
+        )
+        return World(
+            pods=pods,
+            namespaces=namespaces,
+            nodes=tuple(sources.nodes.objects[end.node] for end in ends if end.node in sources.nodes.objects),
+            policies=tuple(each for each in sources.policies.objects.values() if each.metadata.namespace in spaces),
+            cluster_policies=tuple(sources.cluster_policies.objects.values()),
+        )
+
+
+def counter(each: Counted) -> dict[str, object]:
+    """What a rule has counted, as the page tells it."""
+    ruled = each.ruled
+    return {
+        "policies": ruled.policies,
+        "direction": ruled.direction.lower(),
+        "rule": ruled.rule if ruled.rule >= 0 else None,
+        "verdict": ruled.verdict,
+        "packets": each.count.packets,
+        "bytes": each.count.bytes,
+    }

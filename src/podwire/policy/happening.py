@@ -1,0 +1,86 @@
+"""A packet that a policy dropped, would have dropped or let through, as people read of it (pure)."""
+
+import datetime
+
+import msgspec
+
+from podwire.policy.evaluate import Connection
+from podwire.policy.ruled import Ruled
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One line of the log of policies."""
+
+    at: str
+    """RFC 3339 with milliseconds."""
+    node: str
+    verdict: str
+    """``dropped``; ``audited``: it passed, and would be dropped if the policies in audit were in force; ``allowed``."""
+    direction: str
+    """``ingress`` or ``egress``."""
+    source: str
+    """``namespace/name`` of a pod, ``node NAME``, or the address."""
+    destination: str
+    protocol: str
+    port: int
+    """Of the destination; 0: the protocol has none."""
+    source_address: str
+    destination_address: str
+    source_port: int = 0
+    policies: tuple[str, ...] = ()
+    """Those that it is due to: the one with the rule, or all that isolate."""
+    rule: int | None = None
+    """The place of the rule; None: no rule allows."""
+    why: str = ""
+    """What ``podwire why`` says of the connection."""
+
+    def fields(self) -> dict[str, object]:
+        """What the agent's log has of it."""
+        return {
+            "from": self.source,
+            "to": self.destination,
+            "port": f"{self.port}/{self.protocol}" if self.port else self.protocol,
+            "direction": self.direction,
+            "policy": ",".join(self.policies),
+            **({"rule": self.rule} if self.rule is not None else {}),
+            "source": self.source_address,
+            "destination": self.destination_address,
+            "why": self.why,
+        }
+
+
+def happening(
+    node: str, at_s: float, ruled: Ruled | None, connection: Connection, *, source_port: int = 0, why: str = ""
+) -> Happening:
+    """What a packet came to; ``ruled`` None: by a rule that is there no more."""
+    return Happening(
+        at=_stamp(at_s),
+        node=node,
+        verdict=ruled.verdict if ruled is not None else "dropped",
+        direction=ruled.direction.lower() if ruled is not None else "",
+        source=connection.source.name,
+        destination=connection.destination.name,
+        protocol=connection.protocol,
+        port=connection.port,
+        source_address=connection.source.address,
+        destination_address=connection.destination.address,
+        source_port=source_port,
+        policies=ruled.policies if ruled is not None else (),
+        rule=ruled.rule if ruled is not None and ruled.rule >= 0 else None,
+        why=why,
+    )
+
+
+def text(one: Happening) -> str:
+    """One line for a person."""
+    place = f"{one.at[11:-1]} {one.node:8} {one.verdict:7} {one.direction:7}"
+    if one.why:
+        return f"{place} {one.why}"
+    port = f" {one.port}" if one.port else ""
+    cause = f" ({', '.join(one.policies)})" if one.policies else ""
+    return f"{place} {one.source} -> {one.destination} {one.protocol}{port}{cause}"
+
+
+def _stamp(at_s: float) -> str:
+    instant = datetime.datetime.fromtimestamp(at_s, datetime.UTC)
+    return f"{instant:%Y-%m-%dT%H:%M:%S}.{instant.microsecond // 1000:03d}Z"

@@ -1,0 +1,44 @@
+"""What policies have dropped, as series of metrics whose number is bounded (pure).
+
+A cluster may have ten thousand policies, and a series for each on each node is too much for who collects them. A policy
+gets series of its own on a node when it has dropped something there, as long as fewer than ``_MOST`` have; the others
+share one, so that sums are right. A series that there is stays: totals never go down.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from podwire.policy.counts import GONE, Counted
+
+_MOST = 200
+OTHERS = "(others)"
+
+_METRICS = {
+    "dropped": ("podwire_policy_dropped_packets_total", "Packets that policies dropped."),
+    "audited": ("podwire_policy_audited_packets_total", "Packets that policies in audit would have dropped."),
+}
+
+
+class Series:
+    """The series of one node."""
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+
+    def samples(self, counted: Iterable[Counted]) -> Iterator[tuple[str, str, dict[str, str], int]]:
+        """Name, help, labels and value of each; of what several policies are behind, all of them are the label."""
+        sums: dict[tuple[str, str, str], int] = {}
+        for each in sorted(counted, key=lambda each: each.ruled.policies):
+            if each.ruled.verdict not in _METRICS or not each.count.packets:
+                continue
+            key = (each.ruled.verdict, self._label(each.ruled.policies), each.ruled.direction.lower())
+            sums[key] = sums.get(key, 0) + each.count.packets
+        for (verdict, policy, direction), packets in sorted(sums.items()):
+            name, text = _METRICS[verdict]
+            yield name, text, {"policy": policy, "direction": direction}, packets
+
+    def _label(self, policies: tuple[str, ...]) -> str:
+        name = ",".join(policies)
+        if name not in self._own and (policies == (GONE,) or len(self._own) >= _MOST):
+            return OTHERS
+        self._own.add(name)
+        return name

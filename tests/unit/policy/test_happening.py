@@ -1,0 +1,43 @@
+"""What is told of a packet."""
+
+from podwire.model.meta import ObjectMeta
+from podwire.model.pod import Pod
+from podwire.policy.evaluate import Connection
+from podwire.policy.happening import happening, text
+from podwire.policy.ports import Ruling
+from podwire.policy.ruled import Ruled
+from podwire.policy.world import Party
+
+WEB = Pod(metadata=ObjectMeta(name="web", namespace="shop"))
+FROM = Party(address="10.0.0.1", node="node-1", pod=WEB)
+CONNECTION = Connection(source=FROM, destination=Party(address="192.0.2.1"), protocol="TCP", port=443)
+DENIED = Ruled("Egress", Ruling(accept=False), ("shop/a", "shop/b"))
+
+
+def test_a_line_for_a_person_and_fields_for_the_log() -> None:
+    one = happening("node-1", 1_700_000_000.25, DENIED, CONNECTION, source_port=4000, why="since it is so")
+    assert text(one) == "22:13:20.250 node-1   dropped egress  since it is so"
+    assert one.fields() == {
+        "from": "shop/web",
+        "to": "192.0.2.1",
+        "port": "443/TCP",
+        "direction": "egress",
+        "policy": "shop/a,shop/b",
+        "source": "10.0.0.1",
+        "destination": "192.0.2.1",
+        "why": "since it is so",
+    }
+
+
+def test_the_rule_is_named_where_there_is_one() -> None:
+    ruled = Ruled("Ingress", Ruling(True, "x", 0, audit=True, audit_policy="deny", audit_rule=2))
+    icmp = Connection(source=FROM, destination=CONNECTION.destination, protocol="ICMP")
+    one = happening("node-1", 0.0, ruled, icmp)
+    assert (one.verdict, one.policies, one.rule, one.fields()["port"]) == ("audited", ("deny",), 2, "ICMP")
+    assert text(one) == "00:00:00.000 node-1   audited ingress shop/web -> 192.0.2.1 ICMP (deny)"
+
+
+def test_a_rule_that_is_there_no_more() -> None:
+    one = happening("node-1", 0.0, None, CONNECTION)
+    assert (one.verdict, one.direction, one.policies, one.rule) == ("dropped", "", (), None)
+    assert text(one).endswith("shop/web -> 192.0.2.1 TCP 443")
