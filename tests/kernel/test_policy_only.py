@@ -52,13 +52,15 @@ def deny(name: str, kind: str) -> dict[str, Any]:
 class Runtime:
     """What a container runtime does with a list of plugins."""
 
-    def __init__(self, machine: Machine, *, chained: bool) -> None:
+    def __init__(self, machine: Machine, *, chained: bool, kind: str = "bridge") -> None:
         self.machine = machine
-        pools = [[{"subnet": "10.244.1.0/24"}]]
+        self.results: dict[str, dict[str, Any]] = {}
+        span = {"bridge": ("10.244.1.2", "10.244.1.99"), "ptp": ("10.244.1.100", "10.244.1.199")}[kind]
+        pools = [[{"subnet": "10.244.1.0/24", "rangeStart": span[0], "rangeEnd": span[1]}]]
         ipam = {"type": "host-local", "ranges": pools, "routes": [{"dst": "0.0.0.0/0"}]}
-        directory = str(machine.root / "ipam")
-        wiring = {"type": "bridge", "bridge": BRIDGE, "isGateway": True, "hairpinMode": True, "ipMasq": True}
-        self.plugins: list[dict[str, Any]] = [wiring | {"ipam": ipam | {"dataDir": directory}}]
+        bridge = {"bridge": BRIDGE, "isGateway": True, "hairpinMode": True} if kind == "bridge" else {}
+        directory = {"dataDir": str(machine.root / kind)}
+        self.plugins: list[dict[str, Any]] = [{"type": kind, "ipMasq": True, "ipam": ipam | directory} | bridge]
         if chained:
             self.plugins += [
                 {"type": "portmap", "capabilities": {"portMappings": True}},
@@ -123,11 +125,6 @@ class Runtime:
         for conf in reversed(self.plugins):
             status, answer = self._run("DEL", name, conf | {"prevResult": self.results[name]})
             assert status == 0, answer
-
-    @property
-    def results(self) -> dict[str, dict[str, Any]]:
-        """The last answer for each pod."""
-        return self.__dict__.setdefault("_results", {})
 
 
 @pytest.fixture
@@ -241,14 +238,19 @@ def test_pods_are_found_and_what_a_bridge_hides_is_said(machine: Machine) -> Non
     node = machine.root / "node-1"
     machine.api("create", NETWORKPOLICIES, deny("a", "Ingress"), "default")
     addresses = {}
-    for name in ("a", "b", "c"):
-        status, answer = runtime.add(name)
+    for name, way in (
+        ("a", runtime),
+        ("b", runtime),
+        ("c", runtime),
+        ("d", Runtime(machine, chained=False, kind="ptp")),
+    ):
+        status, answer = way.add(name)
         assert status == 0, answer
         addresses[name] = address_of(answer)
         pod(machine, name)
     client = knock(machine, "b", addresses["c"])
     try:
-        for name in ("a", "c"):
+        for name in ("a", "c", "d"):
             runs(machine, name, addresses[name])
         eventually(lambda: addresses["c"] in table(machine))
         assert received(machine, "c") == 0, "b is not known yet, and is shut off"
@@ -258,10 +260,15 @@ def test_pods_are_found_and_what_a_bridge_hides_is_said(machine: Machine) -> Non
         client.kill()
         client.wait()
     assert "goto in-" in table(machine)
+    wire = json.loads(inside(node, "ip", "-j", "route", "get", addresses["d"]))[0]["dev"]
+    assert f'"{wire}" . {addresses["d"]} : accept' in table(machine), "a device of its own"
+    pod(machine, "ghost", "10.244.1.250")
     inside(node, "sysctl", "-qw", f"{CALLS}=0")
     told = f"policy: {BRIDGE}: bridge-nf-call-iptables is 0; pods that policies select are shut off"
     eventually(lambda: told in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
     eventually(lambda: told in str(machine.api("list", EVENTS)))
+    lost = "policy: no device of default/ghost is known"
+    eventually(lambda: lost in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
     assert f'"{port_of(machine, addresses["a"])}"' in inside(
         node, "nft", "list", "set", "bridge", "podwire-policy", "shut4"
     )

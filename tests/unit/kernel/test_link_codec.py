@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from podwire.errors import ProtocolError
 from podwire.kernel import attributes, link_codec
-from podwire.kernel.uapi import IFF_UP, IFLA_IFALIAS, IFLA_INFO_DATA, IFLA_LINKINFO, IFLA_MASTER, VETH_INFO_PEER
+from podwire.kernel.uapi import (
+    IFF_UP,
+    IFLA_IFALIAS,
+    IFLA_IFNAME,
+    IFLA_INFO_DATA,
+    IFLA_LINK,
+    IFLA_LINK_NETNSID,
+    IFLA_LINKINFO,
+    IFLA_MASTER,
+    VETH_INFO_PEER,
+)
 from podwire.state.network import Link, Vxlan
 
 INDEXES = {"eth0": 2, "br0": 3}
@@ -34,6 +44,14 @@ def test_relations_are_numbers() -> None:
     assert (read.master, read.lower, read.lower_elsewhere) == (3, 2, False)
     tunnel = Link("vx", "vxlan", vxlan=Vxlan(1, device="eth0"))
     assert link_codec.decode(link_codec.encode_add(tunnel, INDEXES)).lower == 2
+
+
+def test_the_namespace_of_the_other_end_has_a_number() -> None:
+    far = attributes.attribute(IFLA_LINK_NETNSID, struct.pack("=i", 7)) + attributes.u32(IFLA_LINK, 2)
+    read = link_codec.decode(link_codec.header(9) + attributes.text(IFLA_IFNAME, "v") + far)
+    assert (read.lower, read.lower_elsewhere, read.elsewhere) == (2, True, 7)
+    here = link_codec.decode(link_codec.header(9) + attributes.text(IFLA_IFNAME, "v"))
+    assert (here.lower_elsewhere, here.elsewhere) == (False, -1)
 
 
 def test_an_unknown_relation_is_named() -> None:

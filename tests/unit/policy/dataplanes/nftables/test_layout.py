@@ -1,6 +1,6 @@
 """The pieces of the table, as nft prints them."""
 
-from podwire.policy.dataplanes.nftables.layout import Layout, ports_name, profile_name, rule_name
+from podwire.policy.dataplanes.nftables.layout import Chains, Layout, ports_name, profile_name, rule_name
 from podwire.policy.ports import Ruling, TableMaker, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.ruled import Owner, Ruled
@@ -96,3 +96,37 @@ def test_the_constant_part_reads_back() -> None:
         layout = Layout(family=family)
         table = Table(family=family, name="podwire-policy", chains=layout.chains(), sets=layout.sets())
         assert parse_table(str(table)).canonical() == table.canonical()
+
+
+def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
+    chains = Chains(ingress="in-1", egress="", to_node="")
+    alone, shared = (
+        Layout(family="ip6", bridges=bridges).placed("cni0", ("10.0.0.1", "fd00::1"), chains)
+        for bridges in ((), ("cni0",))
+    )
+    assert {name for name, elements in alone.items() if elements} == {
+        "egress",
+        "egress-sources",
+        "to-node",
+        "ingress",
+        "pod-devices",
+        "own",
+    }
+    assert {name for name, elements in shared.items() if elements} == {
+        "egress",
+        "egress-sources",
+        "to-node",
+        "bridged",
+        "self",
+    }
+    layout = Layout(family="ip6", bridges=("cni0",))
+    sets = {each.name: each for each in layout.sets()}
+    (into,) = sets["ingress"].elements.items()
+    assert sets["ingress"].element_text(*into) == '"cni0" : goto on-bridge'
+    rules = {chain.name: [str(rule) for rule in chain.rules] for chain in layout.chains()}
+    assert rules["on-bridge"] == ["ip6 daddr vmap @bridged", "counter packets 0 bytes 0 drop"]
+    found = 'oifname "cni0" icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
+    assert rules["forward-egress"][0] == rules["forward-ingress"][0] == found
+    key = ProfileKey(direction="Ingress")
+    judged = [str(rule) for rule in layout.profile_chain("in-1", key, "ports-1").rules]
+    assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
