@@ -8,6 +8,7 @@ from podwire.cli.lazy import LazyGroup
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("podwire.cli.policy_check:check", "Find what is probably not meant in policies."),
+    "diff": ("podwire.cli.policy_diff:diff", "Show whose connections another set of policies would change."),
 }
 """Name of the command: where it is, and its line in the overview."""
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from podwire.errors import ApiError, ClusterError, NotFound
+from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.config import load
 from podwire.kube.resources import (
@@ -70,20 +70,21 @@ def of_files(paths: tuple[str, ...]) -> Gathered:
 def of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Gathered:
     """A cluster that runs: a local one by its name, or that of a kubeconfig.
 
-    Raises: ClusterError, ApiError, ConfigError.
+    Raises: ConfigError, also where there is no such cluster or its API does not answer: status 1 means something else.
     """
     chosen = kubeconfig or os.environ.get("KUBECONFIG", "").split(":")[0]
-    if named or not chosen:
-        chosen = str(credentials.kubeconfig_path(places.existing(name), "admin"))
-    return asyncio.run(_ask(chosen))
+    try:
+        if named or not chosen:
+            chosen = str(credentials.kubeconfig_path(places.existing(name), "admin"))
+        return asyncio.run(_ask(chosen))
+    except (ClusterError, ApiError) as failure:
+        raise ConfigError("the cluster", "", str(failure)) from failure
 
 
 async def _ask(kubeconfig: str) -> Gathered:
     client = Client(load(kubeconfig, os.environ), SystemClock())
     try:
         return await gather(client)
-    except ApiError as failure:
-        raise ClusterError(f"the objects of this cluster cannot be read: {failure}") from failure
     finally:
         await client.close()
 

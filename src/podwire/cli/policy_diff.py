@@ -1,0 +1,142 @@
+"""The command ``podwire policy diff``."""
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+import click
+import msgspec
+
+from podwire.cli.cluster import name_option
+from podwire.cli.policy_objects import Gathered, of_cluster, of_files
+from podwire.errors import ConfigError
+from podwire.model.meta import Object, key_of
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.differences.compare import compare
+from podwire.policy.differences.words import data, text
+from podwire.policy.lint.words import some
+from podwire.policy.world import World
+
+T = TypeVar("T", Object, NetworkPolicy, ClusterNetworkPolicy)
+
+_LIVE = "live"
+
+_HELP = """Show whose connections change their verdict between two sets of policies.
+
+OLD and NEW are files or folders, or the word `live` for the cluster that runs. Of every two workloads, of nodes and of
+the addresses that policies speak of, it tells on which ports connections were allowed and are denied now, or the other
+way round, and by which rule of which policy before and after. All ports and protocols count, not only declared ones.
+Policies in audit are not in force.
+
+Pods, Namespaces and Nodes come from each side; a side without pods is compared with the pods of the other. With -f,
+both sides have the objects of these files besides. Against `live`, policies and Namespaces of the other side are taken
+as applied to the cluster.
+
+Exit status 0 when nothing changes, 1 when something does, 2 when the input is wrong.
+
+\b
+podwire policy diff live manifests/
+podwire policy diff old/ new/ -f workloads.yaml
+"""
+
+
+class Sides(NamedTuple):
+    """What was asked for."""
+
+    old: str
+    new: str
+    prune: bool = False
+
+
+@click.command(help=_HELP)
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects that both sides have.")
+@name_option
+@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
+@click.option("--prune", is_flag=True, help="With `live`: policies that the other side does not have are taken out.")
+@click.option("--police-own-node", is_flag=True, help="Pods are held to NetworkPolicies on the way to their own node.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.pass_context
+def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
+    context: click.Context,
+    old: str,
+    new: str,
+    files: tuple[str, ...],
+    name: str,
+    kubeconfig: str | None,
+    prune: bool,
+    police_own_node: bool,
+    output: str,
+) -> int:
+    """Compares and prints."""
+    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+    if old == new:
+        raise ConfigError("podwire policy diff", "", f"{old} is compared with itself")
+
+    def gathered(side: str) -> Gathered:
+        return of_cluster(name, kubeconfig, named=named) if side == _LIVE else of_files((*files, side))
+
+    before, after = gathered(old), gathered(new)
+    notes: list[str] = []
+    worlds = combined(before.world, after.world, Sides(old, new, prune), notes)
+    found = compare(*worlds, own_node_egress=not police_own_node)
+    lines = before.line, after.line
+    if output == "json":
+        made = {**data(found, lines), "notes": notes}
+        click.echo(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+    else:
+        for line in (*notes, *text(found, lines)):
+            click.echo(line)
+    return 1 if found.differences else 0
+
+
+def combined(old: World, new: World, asked: Sides, notes: list[str]) -> tuple[World, World]:
+    """Both sides, completed by what only the other one can know; ``notes`` says what was done.
+
+    Raises: ConfigError when neither side has pods.
+    """
+    if asked.old == _LIVE:
+        return old, _applied(old, new, asked, notes)
+    if asked.new == _LIVE:
+        return _applied(new, old, asked, notes), new
+    if not old.pods and not new.pods:
+        raise ConfigError("podwire policy diff", "", "neither side has pods or workloads; -f adds them to both")
+    if not old.pods:
+        notes.append(f"{asked.old} has no pods: compared with those of {asked.new}")
+        return _with_pods_of(old, new), new
+    if not new.pods:
+        notes.append(f"{asked.new} has no pods: compared with those of {asked.old}")
+        return old, _with_pods_of(new, old)
+    return old, new
+
+
+def _with_pods_of(world: World, other: World) -> World:
+    namespaces = _by_name(other.namespaces) | _by_name(world.namespaces)
+    return msgspec.structs.replace(world, pods=other.pods, nodes=other.nodes, namespaces=tuple(namespaces.values()))
+
+
+def _applied(live: World, files: World, asked: Sides, notes: list[str]) -> World:
+    """The cluster as it were with what the files have of policies and Namespaces."""
+    place = asked.new if asked.old == _LIVE else asked.old
+    notes.append(f"pods are those of the cluster; policies and Namespaces of {place} are taken as applied to it")
+    policies, cluster_policies = _by_name(files.policies), _by_name(files.cluster_policies)
+    kept = [
+        *(name for name in _by_name(live.policies) if name not in policies),
+        *(name for name in _by_name(live.cluster_policies) if name not in cluster_policies),
+    ]
+    if not asked.prune:
+        policies = _by_name(live.policies) | policies
+        cluster_policies = _by_name(live.cluster_policies) | cluster_policies
+    if kept:
+        does = "are taken out" if asked.prune else "stay (--prune takes them out)"
+        notes.append(f"policies of the cluster that {place} does not have {does}: {some(sorted(kept))}")
+    return msgspec.structs.replace(
+        live,
+        namespaces=tuple((_by_name(live.namespaces) | _by_name(files.namespaces)).values()),
+        policies=tuple(policies.values()),
+        cluster_policies=tuple(cluster_policies.values()),
+    )
+
+
+def _by_name(objects: Iterable[T]) -> dict[str, T]:
+    return {key_of(each.metadata): each for each in objects}

@@ -1,0 +1,1 @@
+"""Whose verdicts change between two sets of policies: ``podwire policy diff``."""

@@ -1,0 +1,159 @@
+"""One of two clusters that are compared: what its policies make of each two ends (pure).
+
+What an end is to policies is put into a :class:`Facts`: ends with equal facts are treated alike by every rule, so the
+work grows with the kinds of ends and not with their number.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from podwire.model.meta import key_of
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.policy import (
+    ClusterEgressRule,
+    ClusterIngressRule,
+    ClusterNetworkPolicy,
+    EgressRule,
+    IngressRule,
+    NetworkPolicy,
+)
+from podwire.model.selector import LabelSelector
+from podwire.policy.blocks import Blocks
+from podwire.policy.ports import Table, TableMaker
+from podwire.policy.profile import NOT_SPOKEN_OF, NamedPort, Peer, Profile, ProfileKey, named_ports
+from podwire.policy.rules import INGRESS, Policy, cluster_network_policy, network_policy, node_selector
+from podwire.policy.selectors import SelectorIndex
+from podwire.policy.world import World, ports_of
+
+
+class Facts(msgspec.Struct, frozen=True, gc=False):
+    """All that rules can tell of an end."""
+
+    selectors: frozenset[int] = frozenset()
+    """The selectors of pods that match it."""
+    named: tuple[NamedPort, ...] = ()
+    """Its ports by name, as far as policies speak of them."""
+    nodes: frozenset[str] = frozenset()
+    """The selectors of nodes, in their JSON form, that match it."""
+    holding: frozenset[int] = frozenset()
+    """The blocks that have its address."""
+
+
+class Side:
+    """The policies of one cluster; those in audit are not in force and count for nothing."""
+
+    def __init__(self, world: World, *, own_node_egress: bool = True) -> None:
+        self.world = world
+        self._own_node_egress = own_node_egress
+        self._labels: dict[str, dict[str, str]] = {}
+        self._asked = frozenset(term.key for each in _selectors(world) for term in each.requirements().requirements)
+        self._index = SelectorIndex(self.labels_of)
+        made = [network_policy(policy, self._index) for policy in world.policies]
+        made += [cluster_network_policy(policy, self._index) for policy in world.cluster_policies]
+        self._policies = [policy for policy in made if not policy.audit]
+        self.written: dict[str, NetworkPolicy | ClusterNetworkPolicy] = {}
+        for plain in world.policies:
+            self.written[key_of(plain.metadata)] = plain
+        for cluster in world.cluster_policies:
+            self.written[key_of(cluster.metadata)] = cluster
+        """The policies by key."""
+        rules = [rule for policy in self._policies for some in policy.rules.values() for rule in some]
+        self._names = frozenset(name for rule in rules for name, _ in rule.names)
+        self._nodes = sorted({text for rule in rules for text in rule.nodes})
+        self.ranges = tuple(dict.fromkeys(block for rule in rules for block in rule.blocks))
+        """The blocks of all rules, each once."""
+        self._blocks = {family: Blocks(enumerate(self.ranges), family) for family in (4, 6)}
+        self._about: dict[int, list[Policy]] = {}
+        for policy in self._policies:
+            self._about.setdefault(policy.subject, []).append(policy)
+        self._profiles: dict[ProfileKey, Profile] = {}
+        self._keys: dict[tuple[Facts, str], ProfileKey | None] = {}
+        self._tables: dict[tuple[ProfileKey, Facts, bool], Table] = {}
+        self.open = TableMaker().table(rest=NOT_SPOKEN_OF)
+        """The table of those that no policy has a say in."""
+
+    def labels_of(self, namespace: str) -> dict[str, str]:
+        """The labels of a namespace."""
+        found = self._labels.get(namespace)
+        if found is None:
+            found = self._labels[namespace] = self.world.labels_of(namespace)
+        return found
+
+    def of_pod(self, pod: Pod, address: str) -> Facts:
+        """The facts of a pod at one of its addresses."""
+        labels = {key: value for key, value in pod.metadata.labels.items() if key in self._asked}
+        matching = self._index.matching(pod.metadata.namespace, labels)
+        named = tuple(sorted(port for port in named_ports(ports_of(pod)) if port[0] in self._names))
+        return Facts(matching, named, frozenset(), self._holding(address))
+
+    def of_node(self, node: Node, address: str) -> Facts:
+        """The facts of a node at one of its addresses."""
+        matching = (text for text in self._nodes if node_selector(text).matches(node.metadata.labels))
+        return Facts(frozenset(), (), frozenset(matching), self._holding(address))
+
+    def of_address(self, address: str) -> Facts:
+        """The facts of an address that is neither a pod's nor a node's."""
+        return Facts(frozenset(), (), frozenset(), self._holding(address))
+
+    def _holding(self, address: str) -> frozenset[int]:
+        return self._blocks[6 if ":" in address else 4].holding(address)
+
+    def table(self, key: ProfileKey | None, peer: Facts, address: str, *, own_node: bool = False) -> Table:
+        """What the policies of pods, by :meth:`key`, make of a peer with an address."""
+        if key is None or (own_node and key.direction == INGRESS):
+            return self.open
+        look = (key, peer, own_node)
+        found = self._tables.get(look)
+        if found is None:
+            other = Peer(
+                address=address, selectors=peer.selectors, named=peer.named, nodes=peer.nodes, own_node=own_node
+            )
+            profile = self._profiles[key]
+            found = self._tables[look] = profile.table(other) or profile.at(address)
+        return found
+
+    def key(self, subject: Facts, direction: str) -> ProfileKey | None:
+        """What stands for the policies of a pod; None: they have no say."""
+        look = (subject, direction)
+        if look not in self._keys:
+            subjects = self._about.keys() & subject.selectors
+            about = (policy for number in subjects for policy in self._about[number])
+            self._keys[look] = self._profile(direction, about, subject.named)
+        return self._keys[look]
+
+    def _profile(self, direction: str, about: Iterable[Policy], named: tuple[NamedPort, ...]) -> ProfileKey | None:
+        concerned = [policy for policy in about if direction in policy.rules]
+        isolating = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
+        cluster = [policy for policy in concerned if policy.tier != "Namespace" and policy.rules[direction]]
+        cluster.sort(key=lambda policy: (policy.priority, policy.key))
+        if not isolating and not cluster:
+            return None
+        admin = [policy for policy in cluster if policy.tier == "Admin"]
+        baseline = [policy for policy in cluster if policy.tier == "Baseline"]
+        key = ProfileKey(
+            direction=direction,
+            policies=tuple(policy.key for policy in isolating),
+            cluster_policies=tuple(policy.key for policy in (*admin, *baseline)),
+            named=named if direction == INGRESS else (),
+            own_node_egress=self._own_node_egress,
+        )
+        if key not in self._profiles:
+            rules = (rule for policy in (*admin, *isolating, *baseline) for rule in policy.rules[direction])
+            self._profiles[key] = Profile(key, tuple(rules))
+        return key
+
+
+def _selectors(world: World) -> Iterator[LabelSelector]:
+    """Every selector of pods."""
+    for policy in world.policies:
+        yield policy.spec.pod_selector
+        rules: tuple[IngressRule | EgressRule, ...] = (*policy.spec.ingress, *policy.spec.egress)
+        yield from (peer.pod_selector for rule in rules for peer in rule.peers if peer.pod_selector is not None)
+    for cluster in world.cluster_policies:
+        spec = cluster.spec
+        if spec.subject.pods is not None:
+            yield spec.subject.pods.pod_selector
+        some: tuple[ClusterIngressRule | ClusterEgressRule, ...] = (*spec.ingress, *spec.egress)
+        yield from (peer.pods.pod_selector for rule in some for peer in rule.peers if peer.pods is not None)

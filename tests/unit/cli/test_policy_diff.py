@@ -1,0 +1,113 @@
+"""``podwire policy diff`` on files, and what the files mean for a cluster that runs."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from tests.unit.policy.differences.worlds import world
+
+from podwire.cli.main import root
+from podwire.cli.policy_diff import Sides, combined
+from podwire.errors import ConfigError
+from podwire.model.meta import Object, ObjectMeta
+
+PODS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {containers: [{name: c, image: i}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec: {containers: [{name: c, image: i}]}
+"""
+POLICY = """apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: 5432}]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, number in (("old", 5432), ("new", 5433)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policy.yaml").write_text(POLICY.replace("5432", str(number)))
+    (tmp_path / "pods.yaml").write_text(PODS)
+    return tmp_path
+
+
+def diff(folder: Path, *words: str) -> Result:
+    places = [str(folder / word) if (folder / word).exists() else word for word in words]
+    return CliRunner().invoke(root, ["policy", "diff", *places], catch_exceptions=False, standalone_mode=False)
+
+
+def test_a_change(folder: Path) -> None:
+    found = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert found.return_value == 1
+    assert found.output.splitlines() == [
+        "Pod shop/web -> Pod shop/db",
+        "  now denied: TCP 5432",
+        f"    before: allowed by shop/db ingress 0 ({folder}/old/policy.yaml:7)",
+        "    after:  denied: no ingress rule of shop/db allows it",
+        "  now allowed: TCP 5433",
+        "    before: denied: no ingress rule of shop/db allows it",
+        f"    after:  allowed by shop/db ingress 0 ({folder}/new/policy.yaml:7)",
+        "1 pair now denied, 1 pair now allowed",
+    ]
+
+
+def test_no_change(folder: Path) -> None:
+    (folder / "new" / "policy.yaml").write_text(POLICY)
+    found = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert found.return_value == 0
+    assert found.output == "0 pairs now denied, 0 pairs now allowed\n"
+
+
+def test_json(folder: Path) -> None:
+    found = json.loads(diff(folder, "old", "new", "-f", "pods.yaml", "-o", "json").output)
+    (difference,) = found["differences"]
+    assert difference["from"] == [{"workload": "Pod shop/web", "pods": ["shop/web"]}]
+    assert [change["after"]["allowed"] for change in difference["changes"]] == [False, True]
+
+
+def test_a_side_without_pods_has_those_of_the_other(folder: Path) -> None:
+    (folder / "old" / "pods.yaml").write_text(PODS)
+    found = diff(folder, "old", "new")
+    assert found.return_value == 1
+    assert found.output.startswith(f"{folder}/new has no pods: compared with those of {folder}/old\n")
+
+
+def test_wrong_input(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="neither side has pods"):
+        diff(folder, "old", "new")
+    with pytest.raises(ConfigError, match="compared with itself"):
+        diff(folder, "old", "old")
+    with pytest.raises(ConfigError, match="no local cluster"):
+        diff(folder, "live", "new", "--name", "no-such-cluster")
+
+
+def test_files_are_taken_as_applied_to_the_cluster() -> None:
+    live = world("shop/db: podSelector: {}", "shop/web: podSelector: {}", "p: ingress: []")
+    shop = Object(metadata=ObjectMeta(name="shop", labels={"team": "sales"}))
+    files = world("shop/db: podSelector: {}, policyTypes: [Egress]", cluster="")
+    files = msgspec.structs.replace(files, namespaces=(shop,), pods=())
+    notes: list[str] = []
+    old, new = combined(live, files, Sides("live", "new"), notes)
+    assert old is live
+    assert new.pods == live.pods
+    assert new.namespaces == (shop,)
+    assert [(p.metadata.name, p.spec.types) for p in new.policies] == [("db", ("Egress",)), ("web", ("Ingress",))]
+    assert notes[1] == "policies of the cluster that new does not have stay (--prune takes them out): p, shop/web"
+    _, pruned = combined(live, files, Sides("live", "new", prune=True), notes)
+    assert [p.metadata.name for p in pruned.policies] == ["db"]
+    assert pruned.cluster_policies == ()
+    back, now = combined(files, live, Sides("old", "live"), notes)
+    assert (back.pods, now) == (live.pods, live)
