@@ -43,8 +43,8 @@ def pod(machine: Machine, name: str) -> None:
     machine.api("create", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, "default")
 
 
-def add(machine: Machine, name: str) -> tuple[int, Any]:
-    """Exit status and answer of ADD, as kubelet asks for it."""
+def add(machine: Machine, name: str, **more: str) -> tuple[int, Any]:
+    """Exit status and answer of ADD, as kubelet asks for it, with ``more`` in its environment."""
     place = machine.root / "pods" / name
     if not place.exists():
         netns.create(place)
@@ -55,6 +55,7 @@ def add(machine: Machine, name: str) -> tuple[int, Any]:
         "CNI_IFNAME": "eth0",
         "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}",
         "PODWIRE_CNI_SOCKET": str(machine.root / "node-1-run" / "cni.sock"),
+        **more,
     }
     conf = b'{"cniVersion": "1.0.0", "name": "podwire"}'
     done = subprocess.run([str(program.path())], env=environment, capture_output=True, check=False, input=conf)
@@ -85,6 +86,35 @@ def test_a_pod_is_wired_when_its_policies_are_in_force(machine: Machine) -> None
     eventually(lambda: not machine.drift("node-1"))
     machine.api("delete", NETWORKPOLICIES, "deny", "default")
     eventually(lambda: "goto" not in elements(machine, "ingress"))
+
+
+@pytest.mark.slow
+def test_while_the_agent_is_away_no_pod_is_wired_and_what_changed_is_caught_up(machine: Machine) -> None:
+    machine.add_node(1, ("cni", "routing", "policy"))
+    eventually(lambda: machine.ready("node-1"))
+    machine.api("create", NETWORKPOLICIES, DENY, "default")
+    for name in ("a", "b", "late"):
+        pod(machine, name)
+    assert add(machine, "a")[0] == add(machine, "b")[0] == 0
+    before = elements(machine, "ingress")
+    assert "goto in-" in before
+    machine.kill("node-1")
+    status, answer = add(machine, "late", PODWIRE_CNI_WAIT_S="1")
+    assert status == 1
+    assert answer["code"] == 11, "the runtime is to try again"
+    assert "eth0" not in inside(machine.root / "pods" / "late", "ip", "link")
+    machine.api("delete", NETWORKPOLICIES, "deny", "default")
+    other = {**DENY, "metadata": {"name": "other", "namespace": "default"}}
+    other["spec"] = {"podSelector": {"matchLabels": {"app": "late"}}, "policyTypes": ["Egress"]}
+    machine.api("create", NETWORKPOLICIES, other, "default")
+    machine.api("delete", PODS, "b", "default", grace_period_s=0)
+    assert elements(machine, "ingress") == before, "nobody opens anything"
+    machine.start_agent("node-1")
+    eventually(lambda: machine.ready("node-1"))
+    eventually(lambda: "goto" not in elements(machine, "ingress"))
+    eventually(lambda: elements(machine, "ingress").count("accept") == 1)
+    assert add(machine, "late")[0] == 0
+    assert "goto out-" in elements(machine, "egress")
 
 
 @pytest.mark.slow
