@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import address_of, in_node, layout, netns_of, own_name, running, server
+from clusters import address_of, in_node, layout, netns_of, own_name, run, running, server
 from driver import Cluster, eventually
 
 from podwire.kernel import netns
@@ -66,6 +66,26 @@ def reaches(cluster: Cluster, source: str, target: str, seconds: float = 0.3) ->
     with sock:
         sock.settimeout(seconds)
         return sock.connect_ex((address_of(cluster, target), 80)) == 0
+
+
+def test_what_diff_foretells_comes_and_check_says_what_is_wrong(clean: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "deny.yaml").write_text(_DENY)
+    words = ("policy", "diff", "live", str(tmp_path), "--name", clean.name)
+    foretold = run(*words)
+    assert foretold.returncode == 1, foretold.stderr
+    assert "Pod default/web" in foretold.stdout
+    assert "    after:  denied: no ingress rule of default/deny allows it" in foretold.stdout
+    assert reaches(clean, "web", "db-1")
+    clean.apply(_DENY)
+    eventually(lambda: not reaches(clean, "web", "db-1", 0.1))
+    same = run(*words)
+    assert (same.returncode, same.stdout.splitlines()[-1]) == (0, "0 pairs now denied, 0 pairs now allowed")
+    assert run("policy", "check", "--name", clean.name).returncode == 0
+    clean.apply(_DENY.replace("app: db", "app: dv"))
+    checked = run("policy", "check", "--name", clean.name)
+    assert checked.returncode == 1, checked.stderr
+    assert "warning: NetworkPolicy default/deny spec.podSelector: it selects nothing" in checked.stdout
+    assert "app=db" in checked.stdout
 
 
 def test_a_policy_shuts_off_and_another_one_lets_in(clean: Cluster) -> None:

@@ -10,7 +10,8 @@ from podwire.policy.lint.words import count, some
 Thing = tuple[Mapping[str, str], int]
 """A set of labels, and how many have it."""
 
-_ALIKE = 0.6
+_ALIKE, _SLIP = 0.5, 0.6
+"""How much alike words are that are told instead, and that may be a slip of the pen."""
 
 
 def miss(selector: LabelSelector, things: Iterable[Thing], noun: str, where: str = "") -> str:
@@ -82,7 +83,7 @@ def alike(selector: LabelSelector, things: Iterable[Thing]) -> bool:
     each = [dict(labels) for labels, _ in things]
     for term in selector.requirements().requirements:
         values = sorted({labels[term.key] for labels in each if term.key in labels})
-        if any(value not in values and get_close_matches(value, values, 1, _ALIKE) for value in term.values):
+        if any(value not in values and get_close_matches(value, values, 1, _SLIP) for value in term.values):
             return True
         keys = sorted({key for labels in each for key in labels})
         if term.operator == "In" and term.key not in keys and get_close_matches(term.key, keys, 1, 0.75):
