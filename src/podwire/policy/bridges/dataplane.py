@@ -23,7 +23,7 @@ from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.ruled import Ruled
 from podwire.policy.runner import Attached
 from podwire.state.nft import Table
-from podwire.state.nft_diff import Transaction, removal
+from podwire.state.nft_diff import Transaction, diff, removal
 
 FEATURE = "nftables tables of the family bridge"
 
@@ -140,7 +140,7 @@ class OnBridges:
         ports = tuple(sorted((self._port(one, compiler) for one in pods), key=lambda port: port.name))
         transaction = None
         if ports != self._held:
-            transaction = self._apply(table(ports))
+            transaction = self._apply(ports)
             self._held = ports
         self.told(self.problem)
         return (transaction,) if transaction else ()
@@ -164,20 +164,23 @@ class OnBridges:
             self._failure = failure.detail or str(failure)
         self.unseen = self._look(self.unseen)
 
-    def _apply(self, want: Table | None) -> Transaction | None:
+    def _apply(self, ports: tuple[Port, ...]) -> Transaction | None:
+        """Commits what differs from what is held; where that is not known, from what the kernel holds."""
         if self._nft is None:
             return None
+        want = table(ports)
+        have = table(self._held) if self._held else self._nft.read(FAMILY, TABLE)
+        if want is None and have is None:
+            return None
+        transaction = diff(have, want) if want is not None else removal(FAMILY, TABLE)
         try:
-            if want is not None:
-                transaction = self._nft.apply(want)
-            elif (FAMILY, TABLE) in self._nft.tables():
-                transaction = removal(FAMILY, TABLE)
-                self._nft.commit(transaction)
-            else:
-                return None
+            self._nft.commit(transaction)
         except Unsupported as missing:
             self._missing = missing
             return None
+        except KernelError:
+            self._held = None
+            raise
         self._missing = None
         return transaction
 
