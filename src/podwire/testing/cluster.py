@@ -88,6 +88,9 @@ class Cluster:
         self._outside = Outside(layout)
         self._manifests: list[Manifest] = []
 
+    def __repr__(self) -> str:
+        return f"<cluster {self.name}>"
+
     def close(self) -> None:
         """Lets go of the cluster, which runs on."""
         self._background.run(self._client.close())
@@ -289,6 +292,9 @@ class Source:
         self.word = word
         self.places = places
         """From what there is in the cluster to the places."""
+
+    def __repr__(self) -> str:
+        return f"<{self.word}>"
 
     def reaches(self, target: str, timeout_s: float = CONNECT_S) -> Reached:
         """Tries a connection from each of them, with real packets; the answer is to be asserted.

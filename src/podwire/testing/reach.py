@@ -48,23 +48,27 @@ class Reached:
         return not self and all(result.denied for result in self.results)
 
     def __repr__(self) -> str:
-        """One line, as pytest shows it beside the assertion."""
+        """One short line, as pytest shows it beside the assertion."""
         first = self.results[0]
-        more = f" and {len(self.results) - 1} more" if len(self.results) > 1 else ""
-        return f"<{_outcome(first)}{more}>"
+        word = "reached" if first.reached else f"not reached, {first.error}"
+        if self.undecided:
+            word = "some reached, some not"
+        elif first.denied:
+            word = "not reached, policies deny it"
+        return f"<{self.source} -> {self.target}: {word}>"
 
     def __str__(self) -> str:
-        """All of it: each connection, and what policies say."""
+        """All of it: each connection, and what policies say of one of those that were made and one that was not."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        told: set[str] = set()
+        told: set[bool] = set()
         for result in self.results:
             yield _outcome(result)
-            said = self._said(result)
-            if said and said not in told:
-                told.add(said)
-                yield said
+            if result.reached not in told:
+                told.add(result.reached)
+                if said := self._said(result):
+                    yield said
 
 
 def _outcome(result: Result) -> str:
@@ -73,5 +77,4 @@ def _outcome(result: Result) -> str:
     end = f"{attempt.source.name} -> {target} {attempt.port}"
     if result.reached:
         return f"{end}: reached" + (f", {result.answered_by} answered" if result.answered_by else "")
-    because = attempt.because.partition(": ")[2]
-    return f"{end}: not reached, {result.error}" + (f"; {because}" if because else "")
+    return f"{end}: not reached, {result.error}"
