@@ -13,6 +13,7 @@ import msgspec
 from podwire.agent import config as agent_config
 from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
+from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
 from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes, remote
@@ -127,7 +128,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
         raise ConfigError("--mode", "", "is for --planned and -f; otherwise the node's own is in force")
     asked = Asked(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
-    layout = None if files or config_file else _local(name, kubeconfig, named=named)
+    layout = None if files or config_file else local_cluster(name, kubeconfig, named=named)
     request = _Request(name, kubeconfig, config_file, files, planned, mode or "", hostname, manifests)
     found = _explain(asked, request, layout)
     if output == "json":
@@ -135,20 +136,6 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     else:
         click.echo("\n".join(answer_text.render(found)))
     return 0
-
-
-def _local(name: str, kubeconfig: str | None, *, named: bool) -> Layout | None:
-    """The local cluster that is meant; None for one that is not local."""
-    if named:
-        return places.existing(name)
-    chosen = kubeconfig or os.environ.get("KUBECONFIG", "").split(":")[0]
-    if not chosen:
-        return places.existing(name)
-    for one in places.names():
-        layout = places.find(one)
-        if layout is not None and Path(chosen).resolve().is_relative_to(Path(layout.state).resolve()):
-            return layout
-    return None
 
 
 def _explain(asked: Asked, request: _Request, layout: Layout | None) -> Answer:

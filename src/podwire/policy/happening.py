@@ -73,11 +73,11 @@ def happening(
 
 def text(one: Happening) -> str:
     """One line for a person."""
-    place = f"{one.at[11:-1]} {one.node:8} {one.verdict:7} {one.direction:7}"
+    place = f"{one.at[11:-1]} {one.node:8} {one.verdict:7}"
     if one.why:
         return f"{place} {one.why}"
     port = f" {one.port}" if one.port else ""
-    cause = f" ({', '.join(one.policies)})" if one.policies else ""
+    cause = f" ({', '.join(one.policies)} {one.direction})" if one.policies else ""
     return f"{place} {one.source} -> {one.destination} {one.protocol}{port}{cause}"
 
 

@@ -16,7 +16,7 @@ DENIED = Ruled("Egress", Ruling(accept=False), ("shop/a", "shop/b"))
 
 def test_a_line_for_a_person_and_fields_for_the_log() -> None:
     one = happening("node-1", 1_700_000_000.25, DENIED, CONNECTION, source_port=4000, why="since it is so")
-    assert text(one) == "22:13:20.250 node-1   dropped egress  since it is so"
+    assert text(one) == "22:13:20.250 node-1   dropped since it is so"
     assert one.fields() == {
         "from": "shop/web",
         "to": "192.0.2.1",
@@ -34,7 +34,7 @@ def test_the_rule_is_named_where_there_is_one() -> None:
     icmp = Connection(source=FROM, destination=CONNECTION.destination, protocol="ICMP")
     one = happening("node-1", 0.0, ruled, icmp)
     assert (one.verdict, one.policies, one.rule, one.fields()["port"]) == ("audited", ("deny",), 2, "ICMP")
-    assert text(one) == "00:00:00.000 node-1   audited ingress shop/web -> 192.0.2.1 ICMP (deny)"
+    assert text(one) == "00:00:00.000 node-1   audited shop/web -> 192.0.2.1 ICMP (deny ingress)"
 
 
 def test_a_rule_that_is_there_no_more() -> None:

@@ -1,0 +1,121 @@
+"""The commands ``podwire policy list`` and ``podwire policy counters``."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from podwire.cli.chosen import local_cluster
+from podwire.cli.cluster import name_option
+from podwire.cli.policy_agents import Agents, of_cluster
+from podwire.cli.policy_objects import of_cluster as objects_of_cluster
+from podwire.errors import ClusterError, ConfigError
+from podwire.local.probe.result import columns
+from podwire.policy.overview import HEAD, NOTHING, Line, lines
+
+_LIST_HELP = """Show the policies of a cluster: what they select, where they are in force, and what they drop.
+
+NODES are those of the Ready nodes that enforce policies on which this very form of the policy is in force,
+IN-FORCE-FOR how long it has been on all of them; the object says so too, in its annotation `podwire.io/enforced`.
+DROPPED are packets that the policy dropped, AUDITED those that it would have dropped if it were not in audit. Both come
+from this machine's agents: of a cluster that is not a local one they are not shown.
+
+\b
+podwire policy list
+podwire policy list -n shop -o json
+podwire policy list --kubeconfig FILE
+"""
+_COUNTERS_HELP = """Show how many packets each rule has dropped, has let through, or would have dropped but for audit.
+
+POLICY is `namespace/name`, or the name of a cluster policy; without it all are shown. A line without a rule stands for
+what no rule of these policies allows. Of allowed connections every packet counts that goes from the client.
+
+\b
+podwire policy counters
+podwire policy counters shop/db
+podwire policy counters --config /etc/podwire/agent.yaml
+"""
+
+
+@click.command("list", help=_LIST_HELP)
+@name_option
+@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
+@click.option("-n", "--namespace", metavar="NAME", default="", help="Only its NetworkPolicies.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.pass_context
+def list_policies(context: click.Context, name: str, kubeconfig: str | None, namespace: str, output: str) -> int:
+    """Lists and prints."""
+    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+    layout = local_cluster(name, kubeconfig, named=named)
+    world = objects_of_cluster(name, kubeconfig, named=named).world
+    failures: dict[str, str] = {}
+    counts = None
+    if layout is not None:
+        try:
+            counts = packets(of_cluster(layout, None), failures)
+        except ClusterError as failure:
+            failures[""] = str(failure)
+    found = [each for each in lines(world, datetime.datetime.now(datetime.UTC), counts) if _in(each, namespace)]
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return 0
+    click.echo(columns([HEAD, *(each.cells() for each in found)]))
+    for each in found:
+        for text in each.missing:
+            click.echo(f"{each.namespace}/{each.name} is not in force on {text}".removeprefix("/"))
+    for text in failures.values():
+        click.echo(f"podwire: {text}", err=True)
+    return 0
+
+
+def _in(line: Line, namespace: str) -> bool:
+    return not namespace or line.namespace == namespace
+
+
+def packets(agents: Agents, failures: dict[str, str]) -> dict[tuple[str, str], int]:
+    """Packets by policy and verdict, of all nodes that answer."""
+    found: dict[tuple[str, str], int] = {}
+    for _, one in agents.tell("/policy/counters", failures):
+        for policy in one["policies"]:
+            key = (policy, one["verdict"])
+            found[key] = found.get(key, 0) + one["packets"]
+    return found
+
+
+@click.command(help=_COUNTERS_HELP)
+@click.argument("policy", metavar="[POLICY]", default="")
+@name_option
+@click.option("--kubeconfig", metavar="FILE", help="Of a local cluster.  [default: $KUBECONFIG]")
+@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.pass_context
+def counters(  # noqa: PLR0913 - one parameter an option, as click calls it
+    context: click.Context, policy: str, name: str, kubeconfig: str | None, config_file: str | None, output: str
+) -> int:
+    """Shows counters."""
+    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+    layout = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
+    told = of_cluster(layout, config_file).tell("/policy/counters")
+    found = [{"node": node, **one} for node, one in told if not policy or policy in one["policies"]]
+    found.sort(key=_order)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return 0
+    if policy and not found:
+        raise ConfigError("POLICY", "", f"no rule of {policy!r} has counted a packet on these nodes")
+    head = ("NODE", "POLICY", "DIRECTION", "RULE", "VERDICT", "PACKETS", "BYTES")
+    click.echo(columns([head, *map(_cells, found)]))
+    return 0
+
+
+def _order(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    rule = -1 if one["rule"] is None else one["rule"]
+    return one["policies"], one["direction"], rule, one["verdict"], len(one["node"]), one["node"]
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    rule = NOTHING if one["rule"] is None else str(one["rule"])
+    policies = ",".join(one["policies"]) or "(none speaks of it)"
+    return (one["node"], policies, one["direction"], rule, one["verdict"], str(one["packets"]), str(one["bytes"]))

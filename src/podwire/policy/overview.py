@@ -1,0 +1,126 @@
+"""The policies of a cluster as a table: what they select, where they are in force, what they drop (pure)."""
+
+import datetime
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from podwire.model.meta import key_of
+from podwire.model.pod import Pod
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.model.selector import LabelSelector
+from podwire.policy.annotations import AUDIT, ENFORCE, in_audit
+from podwire.policy.standing import ANNOTATION, parse
+from podwire.policy.world import World, subject_to_policy
+
+HEAD = ("NAMESPACE", "NAME", "KIND", "MODE", "SELECTS", "NODES", "IN-FORCE-FOR", "DROPPED", "AUDITED")
+NOTHING = "-"
+_MILLISECONDS = 10_000
+"""Below that, a duration is told in milliseconds."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One policy."""
+
+    namespace: str = ""
+    name: str
+    kind: str
+    mode: str
+    """``enforce`` or ``audit``."""
+    selects: int
+    """Pods, as of now."""
+    nodes: str = ""
+    """``2/3``; empty: no node has told anything, or of another form of the policy."""
+    in_force_for_ms: int | None = None
+    """None: it is not in force on all nodes."""
+    missing: tuple[str, ...] = ()
+    not_ready: tuple[str, ...] = ()
+    dropped: int | None = None
+    """Packets; None: it cannot be told from here."""
+    audited: int | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        short = "ClusterNP" if self.kind == "ClusterNetworkPolicy" else "NetworkPolicy"
+        since = duration(self.in_force_for_ms) if self.in_force_for_ms is not None else NOTHING
+        counts = (NOTHING if count is None else str(count) for count in (self.dropped, self.audited))
+        place = self.namespace or NOTHING
+        return (place, self.name, short, self.mode, str(self.selects), self.nodes or NOTHING, since, *counts)
+
+
+def lines(world: World, now: datetime.datetime, counts: Mapping[tuple[str, str], int] | None = None) -> Iterable[Line]:
+    """The policies by namespace and name, cluster policies last; ``counts`` has packets by policy and verdict."""
+    pods: dict[str, list[Pod]] = {}
+    for pod in world.pods:
+        if subject_to_policy(pod):
+            pods.setdefault(pod.metadata.namespace, []).append(pod)
+    for policy in sorted(world.policies, key=lambda policy: key_of(policy.metadata)):
+        own = pods.get(policy.metadata.namespace, ())
+        yield _line(policy, "NetworkPolicy", _matching(own, policy.spec.pod_selector), now, counts)
+    for cluster_policy in sorted(world.cluster_policies, key=lambda policy: policy.metadata.name):
+        yield _line(cluster_policy, "ClusterNetworkPolicy", _subjects(world, pods, cluster_policy), now, counts)
+
+
+def _matching(pods: Iterable[Pod], selector: LabelSelector) -> int:
+    return sum(selector.matches(pod.metadata.labels) for pod in pods)
+
+
+def _subjects(world: World, pods: Mapping[str, list[Pod]], policy: ClusterNetworkPolicy) -> int:
+    subject = policy.spec.subject
+    if subject.namespaces is not None:
+        namespaces, selector = subject.namespaces, LabelSelector()
+    elif subject.pods is not None:
+        namespaces, selector = subject.pods.namespace_selector, subject.pods.pod_selector
+    else:
+        return 0
+    matching = (name for name in pods if namespaces.matches(world.labels_of(name)))
+    return sum(_matching(pods[name], selector) for name in matching)
+
+
+def _line(
+    policy: NetworkPolicy | ClusterNetworkPolicy,
+    kind: str,
+    selects: int,
+    now: datetime.datetime,
+    counts: Mapping[tuple[str, str], int] | None,
+) -> Line:
+    meta = policy.metadata
+    said = parse(meta.annotations.get(ANNOTATION, ""))
+    mode = AUDIT if in_audit(meta.annotations) else ENFORCE
+    if said is not None and (said.generation, said.mode or ENFORCE) != (meta.generation, mode):
+        said = None
+    key = key_of(meta)
+    return Line(
+        namespace=meta.namespace,
+        name=meta.name,
+        kind=kind,
+        mode=mode,
+        selects=selects,
+        nodes=said.nodes if said is not None else "",
+        in_force_for_ms=_age_ms(said.since, now) if said is not None and said.since else None,
+        missing=said.missing if said is not None else (),
+        not_ready=said.not_ready if said is not None else (),
+        dropped=counts.get((key, "dropped"), 0) if counts is not None else None,
+        audited=counts.get((key, "audited"), 0) if counts is not None else None,
+    )
+
+
+def _age_ms(since: str, now: datetime.datetime) -> int | None:
+    try:
+        instant = datetime.datetime.fromisoformat(since.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return max(0, round((now - instant).total_seconds() * 1000))
+
+
+def duration(milliseconds: int) -> str:
+    """``812ms``, ``42s``, ``7m5s``, ``3h20m``, ``12d4h``."""
+    if milliseconds < _MILLISECONDS:
+        return f"{milliseconds}ms"
+    seconds = milliseconds // 1000
+    days, hours, minutes = seconds // 86400, seconds % 86400 // 3600, seconds % 3600 // 60
+    if days:
+        return f"{days}d{hours}h"
+    if hours:
+        return f"{hours}h{minutes}m"
+    return f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"

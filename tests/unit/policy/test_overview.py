@@ -1,0 +1,86 @@
+"""The table of policies."""
+
+import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.overview import HEAD, Line, duration, lines
+from podwire.policy.standing import ANNOTATION, Enforced
+from podwire.policy.world import World
+from podwire.testing.policycases import read_cases
+
+CASES = read_cases(Path(__file__).parents[2] / "cases/policies")
+WORLD = next(case for case in CASES if case.name == "a Pass in audit that would lead by an Accept to a denial").world
+NOW = datetime.datetime(2026, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
+
+
+def annotated(world: World, **said: object) -> World:
+    """The world with what is said of its NetworkPolicy."""
+    (policy,) = world.policies
+    text = Enforced(**said).text()  # type: ignore[arg-type]
+    meta = replace(policy.metadata, generation=2, annotations={ANNOTATION: text})
+    return replace(world, policies=(replace(policy, metadata=meta),))
+
+
+def quiet(world: World, counts: dict[tuple[str, str], int] | None = None) -> Line:
+    return next(line for line in lines(world, NOW, counts) if line.name == "quiet")
+
+
+def test_all_kinds_with_what_they_select() -> None:
+    found = list(lines(WORLD, NOW, {("shop/quiet", "dropped"): 7, ("first", "audited"): 3}))
+    assert [line.cells() for line in found] == [
+        ("shop", "quiet", "NetworkPolicy", "enforce", "1", "-", "-", "7", "0"),
+        ("-", "first", "ClusterNP", "audit", "6", "-", "-", "0", "3"),
+        ("-", "second", "ClusterNP", "enforce", "6", "-", "-", "0", "0"),
+    ]
+    assert all(len(line.cells()) == len(HEAD) for line in found)
+
+
+def test_pods_of_a_cluster_policy_are_counted_by_both_selectors() -> None:
+    spec = {"subject": {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "web"}}}}}
+    policy = msgspec.convert({"metadata": {"name": "web"}, "spec": spec}, ClusterNetworkPolicy)
+    empty = msgspec.convert({"metadata": {"name": "none"}}, ClusterNetworkPolicy)
+    world = replace(WORLD, policies=(), cluster_policies=(policy, empty))
+    assert [line.selects for line in lines(world, NOW)] == [0, 3]
+
+
+def test_where_and_how_long_it_is_in_force() -> None:
+    world = annotated(WORLD, generation=2, nodes="3/3", since="2026-01-01T00:00:03.500Z", took="4ms")
+    assert quiet(world).cells()[5:] == ("3/3", "1500ms", "-", "-")
+    assert quiet(world).in_force_for_ms == 1500
+    partly = annotated(WORLD, generation=2, nodes="2/3", missing=("node-3: no memory",))
+    assert quiet(partly).cells()[5:7] == ("2/3", "-")
+    assert quiet(partly).missing == ("node-3: no memory",)
+
+
+@pytest.mark.parametrize("said", [{"generation": 1}, {"generation": 2, "mode": "audit"}])
+def test_what_was_said_of_another_form_is_not_shown(said: dict[str, object]) -> None:
+    line = quiet(annotated(WORLD, nodes="3/3", since="2026-01-01T00:00:03Z", **said))
+    assert (line.nodes, line.in_force_for_ms) == ("", None)
+
+
+def test_annotations_that_somebody_wrote_do_no_harm() -> None:
+    (policy,) = WORLD.policies
+    for text in ("", "x", '{"generation":0,"nodes":"1/1","since":"soon"}'):
+        meta = replace(policy.metadata, annotations={ANNOTATION: text})
+        world = replace(WORLD, policies=(NetworkPolicy(metadata=meta, spec=policy.spec),))
+        assert quiet(world).in_force_for_ms is None
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "0ms"),
+        (9999, "9999ms"),
+        (42_000, "42s"),
+        (425_000, "7m5s"),
+        (12_000_000, "3h20m"),
+        (1_051_200_000, "12d4h"),
+    ],
+)
+def test_durations(milliseconds: int, text: str) -> None:
+    assert duration(milliseconds) == text
