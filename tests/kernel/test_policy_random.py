@@ -1,0 +1,95 @@
+"""Random policies from a seed with real packets: TCP, UDP, SCTP and ICMP, both families, two nodes and the outside.
+
+Each seed is a cluster whose rules are loaded, and then one that it changes into, step by step as an agent does. The
+same seeds are followed through the rules by ``tests/unit/policy/test_random.py``. ``SEED=n`` begins with another seed
+than 0, ``SEEDS=n`` tries so many: some hundred are for the hand.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.kernel.policyworld import FACTS, World, failures_of, load, path
+from tests.kernel.test_policy_packets import CASES, compilers
+
+from podwire.model.meta import key_of
+from podwire.policy import world as facts
+from podwire.policy.compile import Compiler
+from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.policy.evaluate import Connection, evaluate
+from podwire.testing.policycases import Case, Check
+from podwire.testing.randompolicies import RandomPolicies
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "6"))
+CONNECTIONS = 250
+BASE = CASES[0]
+Planes = dict[str, NftablesPolicy]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        for pod in BASE.world.pods:
+            if not pod.spec.host_network:
+                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        yield made
+
+
+@pytest.fixture
+def planes(world: World) -> Iterator[Planes]:
+    made = {node: NftablesPolicy(FACTS[node], path(node)) for node in FACTS}
+    yield made
+    for plane in made.values():
+        plane.remove()
+        plane.close()
+
+
+def case_of(world: facts.World, connections: Iterator[Connection], name: str) -> Case:
+    """What the evaluator expects of some connections."""
+    checks = tuple(
+        Check(
+            source=end_of(each.source),
+            target=end_of(each.destination),
+            port=f"{each.port}/{each.protocol}" if each.port else each.protocol,
+            allowed=evaluate(world, each).allowed,
+            families=(6 if ":" in each.source.address else 4,),
+        )
+        for each in connections
+    )
+    return Case(name=name, world=world, checks=checks, outside=BASE.outside)
+
+
+def end_of(party: facts.Party) -> str:
+    if party.pod is not None:
+        return key_of(party.pod.metadata)
+    return f"node/{party.node}" if party.node else party.address
+
+
+def follow(compiler: Compiler, old: facts.World, new: facts.World) -> None:
+    """Tells a compiler what changed."""
+    for pod in new.pods:
+        compiler.set_pod(key_of(pod.metadata), pod)
+    policies = {key_of(policy.metadata): policy for policy in new.policies}
+    for name in {key_of(policy.metadata) for policy in old.policies} | set(policies):
+        compiler.set_policy(name, policies.get(name))
+    cluster = {policy.metadata.name: policy for policy in new.cluster_policies}
+    for name in {policy.metadata.name for policy in old.cluster_policies} | set(cluster):
+        compiler.set_cluster_policy(name, cluster.get(name))
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_packets_and_evaluator_agree(world: World, planes: Planes, seed: int) -> None:
+    policies = RandomPolicies(BASE.world, seed)
+    old = policies.world()
+    case = case_of(old, policies.connections(old, CONNECTIONS), f"seed {seed}")
+    made = compilers(case)
+    for node, compiler in made.items():
+        load(planes[node], compiler, world)
+    assert not failures_of(case)
+    new = policies.changed(old)
+    for node, compiler in made.items():
+        follow(compiler, old, new)
+        planes[node].update(compiler, world.devices(node), compiler.flush())
+    assert not failures_of(case_of(new, policies.connections(new, CONNECTIONS), f"seed {seed}, changed"))

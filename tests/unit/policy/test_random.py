@@ -1,0 +1,54 @@
+"""Random policies from a seed: the evaluator against the rules of every data plane, followed packet by packet.
+
+``SEED=n`` begins with another seed than 0, ``SEEDS=n`` tries so many. The same seeds are tried with real packets by
+``tests/kernel/test_policy_random.py``.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.unit.policy.test_packet_table import DATAPLANES, passes
+
+from podwire.policy.evaluate import Rules, evaluate
+from podwire.testing.policycases import read_cases
+from podwire.testing.randompolicies import RandomPolicies
+
+BASE = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world
+FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "30"))
+SEEDS = range(FIRST, FIRST + COUNT)
+CONNECTIONS = 120
+
+
+@pytest.mark.parametrize("name", DATAPLANES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rules_and_evaluator_agree(seed: int, name: str) -> None:
+    policies = RandomPolicies(BASE, seed)
+    world = policies.world()
+    own_node_egress = seed % 3 > 0
+    planes = {node: DATAPLANES[name](world, node, own_node_egress=own_node_egress) for node in ("n1", "n2")}
+    for connection in policies.connections(world, CONNECTIONS):
+        wanted = evaluate(world, connection, Rules(own_node_egress=own_node_egress))
+        assert passes(planes, connection) == wanted.allowed, (connection.source.name, connection, wanted)
+
+
+def test_a_seed_gives_the_same_again() -> None:
+    one, other = (RandomPolicies(BASE, 7) for _ in range(2))
+    world = one.world()
+    assert world == other.world()
+    assert one.changed(world) == other.changed(world)
+    assert list(one.connections(world, 50)) == list(other.connections(world, 50))
+    assert RandomPolicies(BASE, 8).world() != world
+
+
+def test_random_policies_are_neither_all_open_nor_all_shut() -> None:
+    found: list[bool] = []
+    by_rule = 0
+    for seed in range(40):
+        policies = RandomPolicies(BASE, seed)
+        world = policies.world()
+        verdicts = [evaluate(world, connection) for connection in policies.connections(world, 50)]
+        found += (verdict.allowed for verdict in verdicts)
+        by_rule += sum(bool(verdict.ingress.policy or verdict.egress.policy) for verdict in verdicts)
+    assert 0.3 < sum(found) / len(found) < 0.8
+    assert by_rule > 0.2 * len(found), "rules decide, not only that there is none"
