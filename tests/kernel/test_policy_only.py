@@ -7,6 +7,7 @@ without, where pods are found by their addresses.
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -205,6 +206,7 @@ def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -
         eventually(lambda: machine.ready("node-1"))
         assert (table(machine), table(machine, "bridge")) == held
         eventually(lambda: not machine.drift("node-1"))
+        knock_once(machine)
         assert received(machine, "a") == 0
         machine.api("delete", NETWORKPOLICIES, "deny-a-ingress", "default")
         eventually(lambda: received(machine, "a"))
@@ -212,6 +214,8 @@ def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -
         clients[0].wait()
         before = eventually(lambda: settled(machine))
         assert received(machine, "a") == before, "firewall lets out what policies do not"
+        knock_once(machine)
+        assert eventually(lambda: received(machine, "a") - before) == 1, "by the port of the node"
     finally:
         for each in clients:
             each.kill()
@@ -223,6 +227,12 @@ def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -
     assert json.loads(runtime.verb("CHECK", "b", **kept)[1])["code"] == 3
     runtime.delete("a")
     eventually(lambda: target not in table(machine) + table(machine, "bridge"))
+
+
+def knock_once(machine: Machine) -> None:
+    """From outside, at the node's port that portmap leads to the pod."""
+    with netns.inside(machine.fabric), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.sendto(b"x", ("10.89.0.11", 8009))
 
 
 def settled(machine: Machine) -> int:

@@ -265,3 +265,19 @@ def test_policies_see_the_service_resolved_and_the_pod_not_yet_masqueraded(world
     finally:
         inside("n1", "nft", "delete table ip t")
         world.detach("shop/new")
+
+
+def test_a_pod_reaches_itself_through_a_service_and_no_other_that_way(world: OtherWorld, planes: Planes) -> None:
+    """On a bridge both are behind one device."""
+    nat = (
+        "table ip t { chain c { type nat hook prerouting priority -100;"
+        f" ip daddr 10.96.0.8 dnat to {WEB}; ip daddr 10.96.0.9 dnat to {DB}; }};"
+        f" chain d {{ type nat hook postrouting priority 100; ip saddr {WEB} ip daddr {WEB} masquerade; }}; }}"
+    )
+    inside("n1", "nft", nat)
+    try:
+        load(world, planes, OPEN, policy("shop/deny", podSelector={}, policyTypes=["Ingress"]))
+        assert reaches("shop-web", "10.96.0.8")
+        assert not reaches("shop-web", "10.96.0.9")
+    finally:
+        inside("n1", "nft", "delete table ip t")
