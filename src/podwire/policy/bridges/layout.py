@@ -8,7 +8,7 @@ long as nobody uses another's address, which this table sees to, port by port::
     forward      pods that are shut off get nothing from other ports and send nothing there
 
 Pods are shut off here when a policy selects them and packets between the ports of their bridge pass no hook of IP
-(``br_netfilter``): a table of this family has no connections on many kernels, so it could not tell an answer from a
+(``br_netfilter``): a table of this family has no connections on some kernels, so it could not tell an answer from a
 request and cannot enforce policies by itself. They still have the way to everybody outside of the bridge.
 
 Frames of protocols other than these pass. A pod that uses another's hardware address disturbs that pod and gets
