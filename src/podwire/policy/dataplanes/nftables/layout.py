@@ -130,6 +130,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def chains(self) -> tuple[Chain, ...]:
         """The base chains."""
         source = f"iifname . {self.family} saddr"
+        itself = (
+            f"oifname . {self.family} saddr @own accept",
+            *((f"{self._itself} accept",) if self.bridges else ()),
+        )
         return (
             self._base(
                 "forward-egress",
@@ -157,13 +161,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 f"{source} vmap @to-node",
                 f"iifname @pod-devices {self._no_link_local}counter drop",
             ),
-            self._base("output-egress", "output", PRIORITY, f"{self.family} saddr vmap @{SHARED}"),
+            self._base("output-egress", "output", PRIORITY, *itself, f"{self.family} saddr vmap @{SHARED}"),
             self._base(
                 "output-ingress",
                 "output",
                 PRIORITY + 1,
-                f"oifname . {self.family} saddr @own accept",
-                *((f"{self._itself} accept",) if self.bridges else ()),
+                *itself,
                 "oifname @pod-devices fib saddr type != local oifname vmap @ingress",
             ),
             *(self._encapsulation() if self._guarded else ()),
@@ -264,7 +267,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             f"{known}ct state established accept",
             "ct state related accept",
             "ct state invalid counter drop",
-            *(self._to_itself if key.direction == "Ingress" else ()),
+            *self._to_itself,
             f"{peer} vmap @{name}-hosts",
             f"{peer} vmap @{name}-ranges",
             f"goto {default}",
@@ -273,7 +276,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _to_itself(self) -> tuple[str, ...]:
-        """What a pod sent to a Service and got back itself."""
+        """What a pod sends to a Service and gets back itself, which neither direction has a say in."""
         bridged = (f"ct status dnat {self._itself} accept",) if self.bridges else ()
         return f"ct status dnat oifname . {self.family} saddr @own accept", *bridged
 
