@@ -90,6 +90,23 @@ kind: Service
 metadata: {name: left}
 spec: {ports: [{port: 80}]}
 """
+POLICIES = """\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: shut}
+spec:
+  podSelector: {matchLabels: {app: shut}}
+  policyTypes: [Ingress]
+  ingress:
+  - from:
+    - podSelector: {matchLabels: {tier: web}}
+    ports: [{port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shut}
+spec: {type: NodePort, selector: {app: shut}, ports: [{port: 8080, targetPort: 80, nodePort: 30090}]}
+"""
 _SLICE = """
 ---
 apiVersion: discovery.k8s.io/v1
@@ -162,6 +179,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     config = tmp_path_factory.mktemp("config") / "cluster.yaml"
     config.write_text(CONFIG)
     servers = "".join(server(f"on-{n}", f"node-{n}", f"app: on-{n}, tier: web") for n in (1, 2))
+    servers += server("shut", "node-2") + f"---\n{POLICIES}"
     client = shell_pod("client", "sleep 3600").replace("spec:\n", "spec:\n  nodeName: node-1\n", 1)
     with running(NAME, "--config", str(config), stdin=f"{servers}{SERVICES}---{client}") as cluster:
         cluster.kubectl("label", "node", "node-1", "topology.kubernetes.io/zone=z1", "--overwrite")
@@ -264,6 +282,73 @@ def addresses(world: Cluster, pod: str) -> set[str]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(row.words))
 def test_what_is_stated_is_what_connections_get(world: Cluster, mode: str, row: Row) -> None:
     check(world, row, mode)
+
+
+NEAR = "nearest rule default/shut ingress[0]: podSelector tier=web, "
+POLICED = [
+    Row(("client", "pod/shut", "80"), "client", "dropped"),
+    Row(("client", "pod/shut", "80", "-6"), "client", "dropped"),
+    Row(("client", "svc/shut"), "client", "dropped"),
+    Row(("on-1", "pod/shut", "80"), "on-1", "allowed"),
+    Row(("on-1", "pod/shut", "80", "-6"), "on-1", "allowed"),
+    Row(("on-1", "svc/shut"), "on-1", "allowed"),
+    Row(("on-1", "pod/shut", "81"), "on-1", "dropped"),
+    Row(("node/node-2", "svc/shut"), "node-2", "allowed"),
+    Row(("node/node-1", "svc/shut"), "node-1", "dropped"),
+    Row(("host", "node/node-1", "30090"), "host", "dropped"),
+    Row(("host", "node/node-2", "30090"), "host", "dropped"),
+    Row(("on-1", "node/node-1", "30090"), "on-1", "dropped"),
+    Row(("on-1", "node/node-2", "30090"), "on-1", "allowed"),
+    Row(("on-2", "node/node-2", "30090"), "on-2", "allowed"),
+]
+
+
+@pytest.mark.parametrize("row", POLICED, ids=lambda row: " ".join(row.words))
+def test_what_policies_are_said_to_do_they_do(world: Cluster, row: Row) -> None:
+    said = why(*row.words)
+    (policy,) = said["policies"]
+    assert policy["outcome"] == row.outcome, policy["message"]
+    assert {node["state"] for node in policy["nodes"]} <= {"held"}
+    assert not any(node.get("drifted") for node in policy["nodes"])
+    target = said["to"]
+    patience_s = DROPPED_S if row.outcome == "dropped" else PATIENCE_S
+    seen = connect(place_of(world, row.place), target["address"], target["port"], 1, patience_s)
+    if row.outcome == "allowed":
+        assert seen.pods == {"shut"}
+        return
+    assert (said["outcome"], seen.failures) == ("dropped", {"dropped"})
+    assert policy["ingress"]["isolatedBy"] == [{"policy": "default/shut"}]
+    missed = policy["ingress"]["nearest"]["misses"]
+    assert NEAR in policy["message"] or missed[0]["text"] == "ports TCP 80"
+    (rule,) = [step for step in policy["nodes"][-1]["steps"] if step["rule"].endswith("drop")]
+    assert rule["object"] == "no ingress rule of default/shut"
+
+
+def test_lines_are_those_of_files(world: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "shut.yaml"
+    file.write_text(POLICIES)
+    done = run("why", "--name", NAME, "client", "pod/shut", "80", "--manifests", str(file))
+    assert done.returncode == 0, done.stderr
+    assert f"isolated by default/shut ({file}:5); nearest rule default/shut ingress[0] ({file}:8)" in done.stdout
+    assert f"podSelector tier=web ({file}:9): the pod has no label tier" in done.stdout
+    assert "is not what the cluster has" not in done.stdout
+
+
+def test_policy_rules_that_are_not_what_they_should_be(world: Cluster) -> None:
+    process = agent_of("node-2")
+    os.kill(process, signal.SIGSTOP)
+    try:
+        in_node(world, "node-2", "nft", "delete", "table", "ip", "podwire-policy")
+        said = why("client", "pod/shut", "80")
+        (policy,) = said["policies"]
+        assert (said["outcome"], policy["outcome"]) == ("untouched", "allowed")
+        assert policy["nodes"][-1]["drifted"]
+        assert any(line["sign"] == "+" and "drop" in line["text"] for line in policy["nodes"][-1]["drift"])
+        target = said["to"]
+        assert connect(place_of(world, "client"), target["address"], target["port"], 1).pods == {"shut"}
+    finally:
+        os.kill(process, signal.SIGCONT)
+    eventually(lambda: why("client", "pod/shut", "80")["outcome"] == "dropped")
 
 
 def test_reasons_are_those_of_kubernetes(world: Cluster, mode: str) -> None:
