@@ -3,8 +3,9 @@
 Packets wait for nobody: rules count and drop by themselves, and what is read here are copies, at most ``rate`` a second
 of each rule. Guarantees: 1. at most ``rate`` lines a second are written, after a burst of ``burst``; what is more is
 counted, passed over, and told as a number every 10 s; 2. the last ``_REMEMBERED`` are kept for who asks
-(``podwire policy log``); 3. a group that somebody else listens to, or a kernel without nflog, is said once, tried again
-every 30 s, and changes nothing for packets; 4. what was logged while no agent ran is nobody's.
+(``podwire policy log``); 3. of a connection that passes there is one line in a minute, of one that is dropped one for
+each packet that is told; 4. a group that somebody else listens to, or a kernel without nflog, is said once, tried again
+every 30 s, and changes nothing for packets; 5. what was logged while no agent ran is nobody's.
 """
 
 import asyncio
@@ -28,6 +29,12 @@ from podwire.runtime.clock import Clock
 _REMEMBERED = 1000
 _AGAIN_S = 30.0
 _SUMMARY_S = 10.0
+_SAME_S = 60.0
+_FLOWS = 1024
+
+
+Flow = tuple[str, str, str, int, str, int]
+"""The rule that let it pass, the protocol, and both ends."""
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -51,6 +58,7 @@ class PolicyLog:
         self._changed = asyncio.Event()
         self._kept: deque[tuple[int, Happening]] = deque(maxlen=_REMEMBERED)
         self._number = 0
+        self._flows: dict[Flow, float] = {}
         self._tokens, self._filled_at = 0.0, clock.monotonic()
         self._passed = 0
         self._told = 0
@@ -127,6 +135,9 @@ class PolicyLog:
 
     def tell(self, one: Logged) -> None:
         """Writes a line for a packet."""
+        ruled = self._sight.ruled(one.prefix)
+        if ruled is not None and ruled.ruling.accept and self._is_known(_flow_of(one)):
+            return
         protocol = "ICMP" if one.protocol == "ICMPv6" else one.protocol
         connection = Connection(
             source=self._sight.party(one.source),
@@ -135,11 +146,22 @@ class PolicyLog:
             port=one.destination_port,
         )
         at_s = one.at if one.at is not None else self._clock.now().timestamp()
-        ruled, why = self._sight.ruled(one.prefix), self._sight.why(connection)
+        why = self._sight.why(connection)
         made = happening(self._sight.node, at_s, ruled, connection, source_port=one.source_port, why=why)
         self._number += 1
         self._kept.append((self._number, made))
         self._log.info(made.verdict, **made.fields())
+
+    def _is_known(self, flow: Flow) -> bool:
+        """Whether there was a line for a connection a short time ago."""
+        now = self._clock.monotonic()
+        if now - self._flows.get(flow, -_SAME_S) < _SAME_S:
+            return True
+        self._flows.pop(flow, None)
+        self._flows[flow] = now
+        if len(self._flows) > _FLOWS:
+            del self._flows[next(iter(self._flows))]
+        return False
 
     def page(self, query: Query) -> Iterator[str]:
         """What is kept, a JSON document a line with its ``number``; ``after`` a number, at most the ``last`` so many.
@@ -160,3 +182,7 @@ class PolicyLog:
             ("podwire_policy_log_lost_total", "Packets of policies that the kernel had no room for.", self._lost),
         )
         return [Sample(name, text, value, kind="counter") for name, text, value in counted]
+
+
+def _flow_of(one: Logged) -> Flow:
+    return one.prefix, one.protocol, one.source, one.source_port, one.destination, one.destination_port

@@ -114,7 +114,11 @@ class PolicyStatus:
             Sample("podwire_policy_current", "Whether everything that is known is in force.", float(programmed)),
             Sample("podwire_policy_lag_seconds", "How long the oldest change waits to be in force.", lag),
             Sample("podwire_policy_refused", "Whether the kernel refuses the last change.", self._failing),
-            Sample("podwire_policy_last_error_timestamp_seconds", "When it did last.", self._failed_at),
+            Sample(
+                "podwire_policy_last_error_timestamp_seconds",
+                "When it did last, in seconds since 1970; 0: never.",
+                self._failed_at,
+            ),
         ]
         for name, text, labels, value in self._series.samples(self._counts()):
             found.append(Sample(name, text, value, labels, kind="counter"))

@@ -100,10 +100,11 @@ class PolicyStatusController:
         await policies.run()
 
     def _follower(self, kind: str) -> Callable[[str, Policy | None, Policy | None], None]:
-        def changed(key: str, _old: Policy | None, new: Policy | None) -> None:
+        def changed(key: str, old: Policy | None, new: Policy | None) -> None:
             what = f"{kind} {key}"
             if self._histories[kind].put(key, new.metadata if new is not None else None):
-                self._forget(what)
+                if old is None or new is None or old.metadata.uid != new.metadata.uid:
+                    self._forget(what)
                 self._changed_s[what] = self._clock.monotonic()
                 self._loop.touch(what)
             elif new is not None and ANNOTATION not in new.metadata.annotations:

@@ -335,7 +335,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         tell = f'log prefix "{name}" group {self.log.group}'
         if not ruled.ruling.accept:
             return (f"{limit} {tell}",)
-        later = f"ct state != new limit rate 6/minute burst 5 packets {tell}"
+        later = f"ct state != new limit rate 1/second {tell}"
         return (f"ct state new {limit} {tell}", *((later,) if ruled.ruling.audit else ()))
 
 

@@ -53,7 +53,7 @@ def test_what_audit_lets_pass_is_logged_at_first_and_now_and_then() -> None:
     tell = f'log prefix "{chain.name}" group 5'
     assert [str(rule) for rule in chain.rules] == [
         f"ct state new limit rate 10/second burst 50 packets {tell}",
-        f"ct state != new limit rate 6/minute {tell}",
+        f"ct state != new limit rate 1/second {tell}",
         "counter packets 0 bytes 0 accept",
     ]
 
