@@ -1,13 +1,15 @@
 """Files of policy cases, pods with the addresses that they ask for, and the kind ClusterNetworkPolicy."""
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from clusters import done, own_name, run, running
-from driver import Cluster, eventually
+from driver import Cluster, Lines, eventually, podwire
 
 CASES = Path(__file__).parents[1] / "cases/conformance/policies.yaml"
 _FIRST = 'TCP/80: {shop/web: "...", shop/db: "...", bank/teller: "..."}'
@@ -48,6 +50,20 @@ def test_own_cases_hold_in_both_families_on_a_cluster_of_their_own() -> None:
     assert (file["checks"], file["failedChecks"]) == (198, 0)
     name = finished.stderr.split("'")[1]
     assert name.startswith("conformance-")
+    assert not Path("/run/podwire", name).exists()
+
+
+def test_a_cluster_of_its_own_goes_when_the_command_is_ended(tmp_path: Path) -> None:
+    config = tmp_path / "cluster.yaml"
+    config.write_text("nodes: 9\nrouting: {backend: hostgw}\n")
+    words = [*podwire(), "conformance", str(CASES), "--config", str(config)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        name = Lines(process).next().split("'")[1]
+        try:
+            assert "hostgw" in done("status", "--name", name)
+        finally:
+            process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
     assert not Path("/run/podwire", name).exists()
 
 
@@ -120,6 +136,12 @@ def test_a_file_that_is_not_there_and_a_case_that_is_not(tmp_path: Path) -> None
     assert (missing.returncode, "cannot be read: No such file" in missing.stderr) == (2, True)
     nobody = run("conformance", str(CASES), "--case", "nobody")
     assert (nobody.returncode, nobody.stderr) == (2, "podwire: --case: no case is called 'nobody'\n")
+
+
+def test_a_running_cluster_has_its_own_configuration(dual: Cluster, tmp_path: Path) -> None:
+    refused = run("conformance", str(CASES), "--name", dual.name, "--config", str(tmp_path / "any.yaml"))
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("podwire: --config: cluster ")
 
 
 _POD = """

@@ -9,6 +9,7 @@ import click
 
 from podwire.errors import ConfigError
 from podwire.local import places
+from podwire.local.config import ClusterConfig, read_config
 
 _FAMILIES = {"4": (4,), "6": (6,), "both": (4, 6)}
 _ENDED = 128 + signal.SIGTERM
@@ -17,10 +18,19 @@ _ENDED = 128 + signal.SIGTERM
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--name", default="", metavar="NAME", help="A local cluster that runs.  [default: one of its own]")
+@click.option(
+    "--config",
+    "config_file",
+    default="",
+    metavar="FILE",
+    help="Of its own cluster, as for `podwire up`: data planes...",
+)
 @click.option("--case", "pattern", default="*", metavar="GLOB", help="Only the cases whose id is like this.")
 @click.option("--family", type=click.Choice(tuple(_FAMILIES)), default="both", show_default=True)
 @click.option("-o", "--output", type=click.Choice(("table", "json", "junit")), default="table", show_default=True)
-def conformance(files: tuple[str, ...], name: str, pattern: str, family: str, output: str) -> int:
+def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
+    files: tuple[str, ...], name: str, config_file: str, pattern: str, family: str, output: str
+) -> int:
     """Check policies against files of cases, with real packets.
 
     A case is namespaces, pods at given addresses, and steps: changes of policies, labels and pods, and which pod then
@@ -32,6 +42,7 @@ def conformance(files: tuple[str, ...], name: str, pattern: str, family: str, ou
     \b
     podwire conformance cases/*.json
     podwire conformance cases.json --case 'deny-*' --family 6 -o junit
+    podwire conformance cases.json --config iptables.yaml
     """
     from podwire.local.conformance import casefile, report, session
 
@@ -40,7 +51,15 @@ def conformance(files: tuple[str, ...], name: str, pattern: str, family: str, ou
     found = session.chosen([casefile.parse(_read(file), file) for file in files], pattern)
     if name:
         places.existing(name)
-    request = session.Request(files=found, name=name, own_name=f"conformance-{os.getpid()}", families=_FAMILIES[family])
+        if config_file:
+            raise ConfigError("--config", "", f"cluster {name!r} runs with its own; expected --name or --config")
+    request = session.Request(
+        files=found,
+        name=name,
+        own_name=f"conformance-{os.getpid()}",
+        config=read_config(config_file) if config_file else ClusterConfig(),
+        families=_FAMILIES[family],
+    )
     results = session.run(request, lambda line: click.echo(line, err=True))
     write = {"table": report.table, "json": report.as_json, "junit": report.junit}[output]
     click.echo(write(results))

@@ -19,7 +19,7 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import NODES
 from podwire.local import bring_up, credentials, places, teardown
-from podwire.local.config import ClusterConfig
+from podwire.local.config import ClusterConfig, check_config
 from podwire.local.conformance.attempts import Attempt, Trials
 from podwire.local.conformance.casefile import Case, CaseFile, Check, Step
 from podwire.local.conformance.cluster import CaseCluster, Families
@@ -35,11 +35,15 @@ Say = Callable[[str], None]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be run; ``name`` of a cluster that runs, or empty for one of the run's own."""
+    """What is to be run; ``name`` of a cluster that runs, or empty for one of the run's own.
+
+    Of ``config`` everything counts but the number of nodes and the pod networks, which are those that the cases need.
+    """
 
     files: tuple[CaseFile, ...]
     name: str
     own_name: str
+    config: ClusterConfig
     families: tuple[int, ...]
 
 
@@ -71,7 +75,8 @@ def _cluster(request: Request, say: Say) -> Iterator[Layout]:
         yield places.existing(request.name)
         return
     nodes, networks = cluster_for(request.files)
-    config = ClusterConfig(nodes=nodes, pod_cidrs=networks)
+    config = replace(request.config, nodes=nodes, pod_cidrs=networks)
+    check_config(config, "podwire conformance")
     name = request.own_name
     try:
         bring_up.run(bring_up.UpRequest(name=name, config=config, manifests=()), lambda _: None)
