@@ -160,12 +160,13 @@ class Iptables:
             os.close(self._place)
             self._place = None
 
-    def save(self) -> str:
-        """What iptables-save prints of all tables.
+    def save(self, table: str = "", *, counters: bool = False) -> str:
+        """What iptables-save prints of all tables, or of one; with ``counters`` also of how many packets.
 
         Raises: KernelError.
         """
-        finished = self._call((self._programs.save[self.family],), b"", None)
+        options = (*(("-t", table) if table else ()), *(("-c",) if counters else ()))
+        finished = self._call((self._programs.save[self.family], *options), b"", None)
         if finished.code != 0:
             raise KernelError("read", f"iptables {self.family}", errno.EIO, _words(finished))
         return finished.output.decode()

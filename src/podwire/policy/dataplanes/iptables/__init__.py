@@ -1,0 +1,1 @@
+"""NetworkPolicy through iptables with ipset."""

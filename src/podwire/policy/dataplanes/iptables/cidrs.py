@@ -1,0 +1,72 @@
+"""Ranges of addresses as networks of which the longest match counts (pure).
+
+A set of networks finds the longest that an address is in, so networks that people nest stay as they are: a block of a
+rule and its exceptions are an element each, and say what holds in them where no longer one is. The kernel tries each
+length that there is, longest first. It takes no network of length 0: what holds there holds for everybody else.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from podwire.model.policy import IPBlock
+from podwire.policy.ports import Table
+from podwire.policy.profile import Profile
+
+_BITS = {4: 32, 6: 128}
+
+
+def networks(profile: Profile, family: int) -> tuple[dict[str, Table], Table]:
+    """What holds in each network for all but exact addresses, and what holds everywhere else."""
+    found = _at_borders(_texts(profile), profile, family)
+    everywhere = found.pop("0.0.0.0/0" if family == 4 else "::/0", profile.default)
+    return found, everywhere
+
+
+def _texts(profile: Profile) -> Iterable[str]:
+    blocks: Iterable[IPBlock] = (block for rule in profile.rules for block in rule.blocks)
+    for block in blocks:
+        yield block.cidr
+        yield from block.excepted
+
+
+def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str, Table]:
+    """By network: the table of its addresses that are in no longer one; without those that have none."""
+    spans = _spans(texts, family)
+    ranges = profile.ranges(family)
+    starts = [first for first, _, _ in ranges]
+    found: dict[str, Table] = {}
+    for number, (first, length) in enumerate(spans):
+        at = _own_address(number, spans, _BITS[family])
+        if at is None:
+            continue
+        place = bisect_right(starts, at) - 1
+        table = ranges[place][2] if place >= 0 and at <= ranges[place][1] else profile.default
+        network = IPv6Network((first, length)) if family == 6 else IPv4Network((first, length))
+        found[str(network.network_address) if length == _BITS[family] else str(network)] = table
+    return found
+
+
+def _spans(texts: Iterable[str], family: int) -> list[tuple[int, int]]:
+    """First address and length of each network once, those that hold others before them."""
+    found = set()
+    for text in texts:
+        try:
+            network = ip_network(text.strip(), strict=False)
+        except ValueError:
+            continue
+        if network.version == family:
+            found.add((int(network.network_address), network.prefixlen))
+    return sorted(found)
+
+
+def _own_address(number: int, spans: list[tuple[int, int]], bits: int) -> int | None:
+    """The first address of a network that is in none of the longer ones; None: it has none of its own."""
+    first, length = spans[number]
+    end = first + (1 << bits - length)
+    at = first
+    for inner, inner_length in spans[number + 1 :]:
+        if inner > at or inner >= end:
+            break
+        at = max(at, inner + (1 << bits - inner_length))
+    return at if at < end else None

@@ -1,0 +1,410 @@
+"""What one family holds, kept current at the cost of the change (pure).
+
+Every chain of a profile, a table or a rule has a name made of what it means, so a piece that two need is there once,
+and a piece that is there is right. Numbers lead to them (:mod:`.numbers`). A change is told as the difference of what
+it touches, before and after.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from podwire.policy.compile import Delta, PodProfiles
+from podwire.policy.dataplanes.iptables import names
+from podwire.policy.dataplanes.iptables.cidrs import networks
+from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, Layout
+from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
+from podwire.policy.dataplanes.iptables.steps import Piece, Steps, steps
+from podwire.policy.ports import Table as Ports
+from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.ruled import Ruled, owner_of
+from podwire.state.ipset import PLAIN, Element, IpSet
+from podwire.state.iptables import Rules, Ruleset
+from podwire.state.iptables_diff import Saved
+
+Elements = dict[str, dict[str, Element]]
+Held = Mapping[str, IpSet]
+
+_REMEMBERED = 1024
+"""Rules that are gone and of which a line of the log may still speak."""
+
+
+class Contents:
+    """One family; ``chains`` and ``sets`` are what the kernel has of it, for the numbers that names have there."""
+
+    def __init__(self, layout: Layout, chains: Mapping[str, Rules], sets: Held) -> None:
+        self.layout = layout
+        marks = layout.marks
+        self._numbers = {
+            names.OUT: Numbers(FIRST, marks.last, known_numbers(chains, names.OUT, f"{names.OUT}-", marks)),
+            names.IN: Numbers(FIRST, marks.last, known_numbers(chains, names.IN, f"{names.IN}-", marks)),
+            names.TABLES: Numbers(1, marks.last, known_numbers(chains, names.TABLES, names.PORTS, marks)),
+        }
+        self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
+        self._device_sets = 1 + max(self._devices.leading.values(), default=0) // PER_SET
+        self._chains: dict[str, Rules] = {}
+        self._sets: dict[str, IpSet] = {}
+        self._elements: Elements = {}
+        self._uses: Counter[str] = Counter()
+        self._needs: dict[str, tuple[str, ...]] = {}
+        self._parts: dict[str, tuple[str, ...]] = {}
+        self._names: dict[ProfileKey, str] = {}
+        self._hosts: dict[str, dict[str, str]] = {}
+        self._placed: dict[str, tuple[str, PodProfiles]] = {}
+        self._claims: dict[tuple[str, str], dict[str, Element]] = {}
+        self._ruled: dict[str, Ruled] = {}
+        self._gone: dict[str, Ruled] = {}
+        self._touched = _Touched(self)
+        for each in layout.sets():
+            self._touched.add_set(each)
+        self._generated: dict[str, Rules] = {}
+
+    # What the kernel should hold
+
+    def piece(self) -> Piece:
+        """All of it."""
+        chains = {**self._chains, **self._generate(leading=False)}
+        sets = {name: replace(each, elements=self._elements[name]) for name, each in self._sets.items()}
+        return Piece(chains, sets, self.layout.jumps())
+
+    def desired(self) -> tuple[Ruleset | IpSet, ...]:
+        """All of it, as values with a text form."""
+        found = self.piece()
+        ruleset = Ruleset(family=self.layout.family, table=names.TABLE, chains=found.chains, jumps=found.jumps)
+        return ruleset, *(found.sets[name] for name in sorted(found.sets))
+
+    def _generate(self, *, leading: bool) -> dict[str, Rules]:
+        """The chains that hang together with numbers; with ``leading`` those given back still lead somewhere."""
+        found = self.layout.chains(self._device_sets)
+        for root, numbers in self._numbers.items():
+            made = branches(root, numbers.leading if leading else numbers.used, self.layout.marks)
+            before = self.layout.root(root) if root != names.TABLES else ()
+            found |= made | {root: (*before, *made[root])}
+        return found
+
+    # What is said
+
+    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
+        """Takes over what became of profiles; the pods that have them are placed by :meth:`place`.
+
+        Raises: KernelError when there are too few numbers.
+        """
+        for key in delta.made:
+            self._write(profiles[key])
+        for key, addresses in delta.hosts.items():
+            for address in addresses:
+                self._host(self._names[key], profiles[key], address)
+
+    def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
+        """A pod has a device and profiles; None: it is gone."""
+        before = self._placed.pop(pod, None)
+        if before is not None:
+            self._claim(pod, *before, there=False)
+        if profiles is not None:
+            self._placed[pod] = (device, profiles)
+            self._claim(pod, device, profiles, there=True)
+
+    def end(self, keys: Iterable[ProfileKey]) -> None:
+        """Takes away profiles that no pod has any more."""
+        for key in keys:
+            if key in self._names:
+                self._end(self._names.pop(key))
+
+    # Pods
+
+    def _claim(self, pod: str, device: str, profiles: PodProfiles, *, there: bool) -> None:
+        for name, elements in self._of_pod(device, profiles).items():
+            for key, element in elements.items():
+                claims = self._claims.setdefault((name, key), {})
+                if there:
+                    claims[pod] = element
+                else:
+                    claims.pop(pod, None)
+                if claims:
+                    self._touched.set(name, key, claims[min(claims)])
+                else:
+                    del self._claims[name, key]
+                    self._touched.set(name, key, None)
+                    if name.startswith(self.layout.set_name("devices-")):
+                        self._devices.give_back(device)
+
+    def _of_pod(self, device: str, profiles: PodProfiles) -> Elements:
+        layout = self.layout
+        six = layout.family == "ip6"
+        own = [address for address in profiles.addresses if (":" in address) == six]
+        pairs = [f"{address},{device}" for address in own]
+        ingress = layout.numbered(self._number_of(names.IN, profiles.ingress))
+        egress = layout.numbered(self._number_of(names.OUT, profiles.egress))
+        shared = device in layout.bridges
+        key = profiles.egress
+        judged = key is not None and (not key.own_node_egress or bool(key.cluster_policies))
+        return {
+            layout.set_name("egress"): dict.fromkeys(pairs, egress),
+            layout.set_name("ingress"): dict.fromkeys(pairs, ingress),
+            layout.set_name("sources"): dict.fromkeys(own, egress),
+            layout.set_name("to-node"): dict.fromkeys(pairs if judged else (), PLAIN),
+            layout.set_name("own"): dict.fromkeys(() if shared else pairs, PLAIN),
+            self._device_set(device): {layout.of_device(device): layout.numbered(SHARED) if shared else ingress},
+        }
+
+    def _device_set(self, device: str) -> str:
+        number = self._devices.take(device)
+        declared = self.layout.device_set(number)
+        if declared.name not in self._sets:
+            self._touched.add_set(declared)
+            self._device_sets = max(self._device_sets, number // PER_SET + 1)
+        return declared.name
+
+    def _number_of(self, root: str, key: ProfileKey | None) -> int:
+        return self._numbers[root].used[self._names[key]] if key is not None else OPEN
+
+    # Profiles
+
+    def _write(self, profile: Profile) -> None:
+        """A whole profile: in place where its chain is what it was, else beside it, and then its pods go there."""
+        key, before = profile.key, self._names.get(profile.key)
+        owner = owner_of(key)
+        nets, rest = networks(profile, 6 if self.layout.family == "ip6" else 4)
+        default = names.ports_chain(rest, owner)
+        ranges = {network: names.ports_chain(table, owner) for network, table in sorted(nets.items())}
+        chain = names.profile_chain(key, (default, ranges))
+        if chain == before:
+            for address in self._differing(chain, profile):
+                self._host(chain, profile, address)
+            return
+        pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
+        for pod, device, profiles in pods:
+            self._claim(pod, device, profiles, there=False)
+        self._add(chain, profile, nets, rest)
+        self._names[key] = chain
+        for pod, device, profiles in pods:
+            self._claim(pod, device, profiles, there=True)
+        if before is not None:
+            self._end(before)
+
+    def _add(self, chain: str, profile: Profile, nets: Mapping[str, Ports], rest: Ports) -> None:
+        key, layout = profile.key, self.layout
+        self._numbers[_root(key)].take(chain)
+        by_address, by_network = names.profile_sets(chain, layout.family)
+        prefix = names.set_prefix(layout.family)
+        self._hosts[chain] = {}
+        self._touched.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
+        taken = [self._take(rest, key)]
+        if nets:
+            self._touched.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
+            for network, table in nets.items():
+                taken.append(self._take(table, key))
+                self._touched.set(by_network, network, self._leads_to(taken[-1]))
+        self._touched.put(chain, layout.profile(chain, key, taken[0], ranged=bool(nets)))
+        self._needs[chain] = tuple(taken)
+        for address in profile.hosts:
+            self._host(chain, profile, address)
+
+    def _leads_to(self, chain: str) -> Element:
+        return self.layout.numbered(self._numbers[names.TABLES].used[chain])
+
+    def _end(self, chain: str) -> None:
+        for taken in self._hosts.pop(chain).values():
+            self._drop(taken)
+        for taken in self._needs.pop(chain):
+            self._drop(taken)
+        self._touched.remove(chain)
+        for name in names.profile_sets(chain, self.layout.family):
+            if name in self._sets:
+                self._touched.remove_set(name)
+        self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
+
+    def _differing(self, chain: str, profile: Profile) -> list[str]:
+        """The addresses whose table has another chain now; peers share tables, so few names are made."""
+        owner = owner_of(profile.key)
+        made: dict[int, str] = {}
+        for table in profile.hosts.values():
+            if id(table) not in made:
+                made[id(table)] = names.ports_chain(table, owner)
+        have = self._hosts[chain]
+        changed = [address for address, table in profile.hosts.items() if have.get(address) != made[id(table)]]
+        return changed + [address for address in have if address not in profile.hosts]
+
+    def _host(self, chain: str, profile: Profile, address: str) -> None:
+        if (":" in address) != (self.layout.family == "ip6"):
+            return
+        hosts, _ = names.profile_sets(chain, self.layout.family)
+        table = profile.hosts.get(address)
+        before = self._hosts[chain].pop(address, None)
+        if table is not None:
+            taken = self._take(table, profile.key)
+            self._hosts[chain][address] = taken
+            if taken != before:
+                self._touched.set(hosts, address, self._leads_to(taken))
+        elif before is not None:
+            self._touched.set(hosts, address, None)
+        if before is not None:
+            self._drop(before)
+
+    # Tables and rules
+
+    def _take(self, table: Ports, key: ProfileKey) -> str:
+        """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
+        owner = owner_of(key)
+        chain = names.ports_chain(table, owner)
+        if not self._uses[chain]:
+            self._parts[chain] = self._ports(table, key, chain)
+            self._needs[chain] = tuple(self._rule(owner.ruled(ruling)) for ruling in table.rulings)
+            self._numbers[names.TABLES].take(chain)
+        self._uses[chain] += 1
+        return chain
+
+    def _ports(self, table: Ports, key: ProfileKey, chain: str) -> tuple[str, ...]:
+        made = self.layout.ports(chain, table, owner_of(key))
+        for name, rules in made.items():
+            self._touched.put(name, rules)
+        return tuple(made)
+
+    def _rule(self, ruled: Ruled) -> str:
+        chain = names.rule_chain(ruled)
+        if not self._uses[chain]:
+            self._touched.put(chain, self.layout.rule(ruled, chain.removeprefix(names.CHAIN).lower()))
+            self._parts[chain] = (chain,)
+            self._ruled[chain] = ruled
+            self._gone.pop(chain, None)
+        self._uses[chain] += 1
+        return chain
+
+    def _drop(self, chain: str) -> None:
+        """Gives a chain back; with the last user it goes, and gives back what it needs."""
+        self._uses[chain] -= 1
+        if self._uses[chain]:
+            return
+        del self._uses[chain]
+        if chain in self._ruled:
+            self._gone[chain] = self._ruled.pop(chain)
+            if len(self._gone) > _REMEMBERED:
+                del self._gone[next(iter(self._gone))]
+        for name in self._parts.pop(chain):
+            self._touched.remove(name)
+        if chain in self._numbers[names.TABLES].used:
+            self._numbers[names.TABLES].give_back(chain)
+        for need in self._needs.pop(chain, ()):
+            self._drop(need)
+
+    def meaning(self, name: str) -> Ruled | None:
+        """What the chain of a rule, or what is logged there, stands for, or stood for lately; None: nothing known."""
+        chain = name if name.startswith(names.RULE) else names.CHAIN + name.upper()
+        return self._ruled.get(chain) or self._gone.get(chain)
+
+    # Steps
+
+    def loaded(self, saved: Saved, have: Held) -> Steps:
+        """What makes of all that the kernel has what it should have."""
+        self._touched = _Touched(self)
+        return self._stepped(saved, have, self.piece())
+
+    def changed(self) -> Steps:
+        """What has to be done for all that was said since the last call."""
+        touched, self._touched = self._touched, _Touched(self)
+        old_chains, old_sets, new_chains, new_sets = touched.difference()
+        generated = self._generate(leading=False)
+        differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
+        gone = {name: rules for name, rules in self._generated.items() if generated.get(name) != rules}
+        want = Piece({**new_chains, **differing}, new_sets)
+        return self._stepped({names.TABLE: {**old_chains, **gone}}, old_sets, want)
+
+    def _stepped(self, saved: Saved, have: Held, want: Piece) -> Steps:
+        meanwhile = self._generate(leading=True)
+        final = self._generate(leading=False)
+        for name in list(meanwhile):
+            if name in want.chains or meanwhile[name] != final.get(name):
+                continue
+            del meanwhile[name]
+        found = steps(saved, have, want, meanwhile)
+        for numbers in (*self._numbers.values(), self._devices):
+            numbers.settle()
+        self._generated = final
+        return found
+
+    def pieces(self) -> tuple[dict[str, Rules], dict[str, IpSet], Elements]:
+        """Where the pieces are kept; for :class:`_Touched` alone."""
+        return self._chains, self._sets, self._elements
+
+
+def _root(key: ProfileKey) -> str:
+    return names.IN if key.direction == "Ingress" else names.OUT
+
+
+def _known_devices(layout: Layout, sets: Held) -> dict[str, int]:
+    """Numbers by which devices are in the sets that they are in."""
+    found: dict[str, int] = {}
+    for name, each in sets.items():
+        word = name.removeprefix(layout.set_name("devices-"))
+        if word != name and word.isdecimal():
+            devices = sorted(key.rpartition(",")[2] for key in each.elements)[:PER_SET]
+            found |= {device: int(word) * PER_SET + at for at, device in enumerate(devices) if device not in found}
+    return found
+
+
+class _Touched:
+    """The pieces that changed since the last steps, as they were before."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._chains: dict[str, Rules | None] = {}
+        self._sets: dict[str, IpSet | None] = {}
+        self._elements: dict[str, dict[str, Element | None]] = {}
+
+    def put(self, chain: str, rules: Rules) -> None:
+        """A chain comes."""
+        chains, _, _ = self._contents.pieces()
+        self._chains.setdefault(chain, chains.get(chain))
+        chains[chain] = rules
+
+    def remove(self, chain: str) -> None:
+        """A chain goes."""
+        chains, _, _ = self._contents.pieces()
+        self._chains.setdefault(chain, chains[chain])
+        del chains[chain]
+
+    def add_set(self, declared: IpSet) -> None:
+        """A set comes, with its elements."""
+        _, sets, elements = self._contents.pieces()
+        self._sets.setdefault(declared.name, None)
+        sets[declared.name] = replace(declared, elements={})
+        elements[declared.name] = {}
+        for key, element in declared.elements.items():
+            self.set(declared.name, key, element)
+
+    def remove_set(self, name: str) -> None:
+        """A set goes."""
+        _, sets, elements = self._contents.pieces()
+        for key in tuple(elements[name]):
+            self.set(name, key, None)
+        self._sets.setdefault(name, sets[name])
+        del sets[name]
+        del elements[name]
+
+    def set(self, name: str, key: str, element: Element | None) -> None:
+        """An element comes, is another one now, or goes (None)."""
+        _, _, elements = self._contents.pieces()
+        own = elements[name]
+        self._elements.setdefault(name, {}).setdefault(key, own.get(key))
+        if element is None:
+            own.pop(key, None)
+        else:
+            own[key] = element
+
+    def difference(self) -> tuple[dict[str, Rules], dict[str, IpSet], dict[str, Rules], dict[str, IpSet]]:
+        """Chains and sets as they were, and as they are."""
+        chains, sets, elements = self._contents.pieces()
+        old_sets, new_sets = {}, {}
+        for name in self._sets.keys() | self._elements.keys():
+            touched = self._elements.get(name, {})
+            was = self._sets[name] if name in self._sets else sets[name]
+            if was is not None:
+                before = {key: element for key, element in touched.items() if element is not None}
+                old_sets[name] = replace(was, elements=before)
+            if name in sets:
+                now = elements[name]
+                new_sets[name] = replace(sets[name], elements={key: now[key] for key in touched if key in now})
+        old_chains = {name: rules for name, rules in self._chains.items() if rules is not None}
+        new_chains = {name: chains[name] for name in self._chains if name in chains}
+        return old_chains, old_sets, new_chains, new_sets

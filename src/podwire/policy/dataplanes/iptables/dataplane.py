@@ -1,0 +1,222 @@
+"""The ``iptables`` data plane of policies: keeps rules and sets of both families equal to what the compiler says.
+
+1. ``load`` reads the kernel and writes what differs, numbers stay what they were: there is no moment without rules, and
+a restart with nothing changed writes nothing. 2. ``update`` writes what a change touches, without reading: elements of
+sets alone, unless chains come or go, which costs one or two calls of iptables-restore. 3. A refused step is answered by
+a full load; when that fails too, what is in force stays, the error is raised, and the next call loads again.
+4. ``heal`` writes what somebody else changed, and puts our jumps first again; of rules of the nft kind the kernel tells
+at once, of legacy ones and of sets it tells nothing, so ``disturbed`` says yes every 30 s. 5. ``close`` leaves
+everything in force, ``remove`` takes it away. 6. Without IPv6, IPv4 is enforced all the same.
+"""
+
+import select
+from collections.abc import Mapping
+from pathlib import Path
+
+from podwire.errors import KernelError
+from podwire.kernel.ipset import IpSets
+from podwire.kernel.iptables import Iptables, Programs, Ticker, choose
+from podwire.kernel.iptables_watch import FAMILIES, POLL_S, watch
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Counted, Totals
+from podwire.policy.dataplane import Facts
+from podwire.policy.dataplanes.iptables import kernel
+from podwire.policy.dataplanes.iptables.contents import Contents
+from podwire.policy.dataplanes.iptables.kernel import clear, held
+from podwire.policy.dataplanes.iptables.layout import Layout
+from podwire.policy.dataplanes.iptables.names import RULE, TABLE
+from podwire.policy.dataplanes.iptables.numbers import Marks
+from podwire.policy.dataplanes.iptables.steps import Steps
+from podwire.policy.ruled import Ruled
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+
+__all__ = ["IptablesPolicy", "clear", "held"]
+
+
+class IptablesPolicy:
+    """Policies through iptables and ipset in one network namespace (None: that of this process)."""
+
+    name = "iptables"
+
+    def __init__(self, facts: Facts, netns: Path | str | None = None, programs: Programs | None = None) -> None:
+        self.programs = programs or choose(netns)
+        kernel.check(self.programs)
+        self._place = netns
+        self._facts = facts
+        self._sets = IpSets(netns)
+        self._watch = watch(self.programs, (TABLE,), netns)
+        self._ticker = Ticker(POLL_S)
+        self._both = select.epoll()
+        for each in (self._watch, self._ticker):
+            self._both.register(each.fileno(), select.EPOLLIN)
+        self._tools = {family: Iptables(family, self.programs, netns) for family in FAMILIES}
+        self._contents: dict[str, Contents] = {}
+        self._missing: set[str] = set()
+        self._doomed: set[str] = set()
+        """Sets to take away that rules still referred to."""
+        self._totals = Totals()
+        self._lost = True
+
+    def close(self) -> None:
+        """Lets go of the kernel; what is in force stays."""
+        self._both.close()
+        self._watch.close()
+        self._ticker.close()
+        self._sets.close()
+        for tool in self._tools.values():
+            tool.close()
+
+    def fileno(self) -> int:
+        """Readable when :meth:`disturbed` should be asked."""
+        return self._both.fileno()
+
+    def disturbed(self) -> bool:
+        """Whether somebody else may have changed what is ours since the last call."""
+        ticked = self._ticker.ticked()
+        return self._watch.changed() or ticked
+
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> tuple[Steps, ...]:
+        """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
+
+        Raises: KernelError; what was in force stays, or what was new already.
+        """
+        self._facts = facts or self._facts
+        self._lost = True
+        self._doomed.clear()
+        everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
+        uplinks = kernel.uplinks(self._place, self._facts.addresses, (*devices.values(), *self._facts.bridges))
+        done = []
+        for family, tool in self._tools.items():
+            if family in self._missing:
+                continue
+            try:
+                saved = kernel.read_rules(tool)
+            except KernelError:
+                if family == FAMILIES[0] or Path("/proc/sys/net/ipv6").exists():
+                    raise
+                self._missing.add(family)
+                continue
+            have = kernel.read_sets(self._sets, family)
+            chains = {name: tuple(rules) for name, rules in saved.get(TABLE, {}).items()}
+            contents = Contents(self._layout(family, uplinks), chains, have)
+            _follow(contents, compiler, everything, devices)
+            done.append(contents.loaded(saved, have))
+            self._take(tool, done[-1])
+            self._contents[family] = contents
+        self._lost = False
+        return tuple(done)
+
+    def _layout(self, family: str, uplinks: tuple[str, ...]) -> Layout:
+        def own(texts: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(text for text in texts if (":" in text) == (family == "ip6"))
+
+        facts = self._facts
+        return Layout(
+            family=family,
+            marks=Marks(facts.marks),
+            pod_ranges=own(facts.pod_ranges),
+            node_addresses=own(facts.addresses),
+            log=facts.log,
+            cluster_ranges=own(facts.cluster_ranges),
+            encapsulation_ports=facts.encapsulation_ports,
+            keep=facts.keep,
+            bridges=facts.bridges,
+            uplinks=uplinks,
+        )
+
+    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Steps, ...]:
+        """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+
+        Raises: KernelError when a full load was tried as well and failed.
+        """
+        if self._lost:
+            return self.load(compiler, devices)
+        done = []
+        try:
+            for family, contents in self._contents.items():
+                _follow(contents, compiler, delta, devices)
+                done.append(contents.changed())
+                self._take(self._tools[family], done[-1])
+        except KernelError:
+            return self.load(compiler, devices)
+        return tuple(done)
+
+    def heal(self) -> tuple[Steps, ...]:
+        """Reads the kernel and writes what differs; what had to be written.
+
+        Raises: KernelError.
+        """
+        done = []
+        for family, contents in self._contents.items():
+            tool = self._tools[family]
+            done.append(contents.loaded(kernel.read_rules(tool), kernel.read_sets(self._sets, family)))
+            self._take(tool, done[-1])
+        self._doomed = kernel.forget(self._sets, self._doomed)
+        return tuple(done)
+
+    def _take(self, tool: Iptables, steps: Steps) -> None:
+        """Takes the steps of a change, one after the other."""
+        self._keep_counts(tool, steps)
+        self._sets.commit(steps.prepare)
+        tool.restore(steps.enter, self._watch.started)
+        self._sets.commit(steps.lead)
+        tool.restore(steps.leave, self._watch.started)
+        if steps.forget or self._doomed:
+            self._doomed = kernel.forget(self._sets, (*self._doomed, *steps.forget))
+
+    def _keep_counts(self, tool: Iptables, steps: Steps) -> None:
+        """Keeps what rules have counted that a change takes away."""
+        gone = {line.split()[1] for line in steps.leave.splitlines() if line.startswith(f"-X {RULE}")}
+        if gone:
+            readings = self._readings(tool)
+            self._totals.keep(tool.family, {name: readings[name] for name in gone & readings.keys()})
+
+    def _readings(self, tool: Iptables) -> dict[str, Counted]:
+        contents = self._contents.get(tool.family)
+        if contents is None:
+            return {}
+        found = ((name, contents.meaning(name), count) for name, count in kernel.read_counts(tool).items())
+        return {name: Counted(ruled, count) for name, ruled, count in found if ruled is not None}
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Families that this machine cannot program."""
+        return frozenset(self._missing)
+
+    def ruled(self, prefix: str) -> Ruled | None:
+        """What packets that are logged with a prefix met; None: a rule that is there no more, or none of ours."""
+        found = (contents.meaning(prefix) for contents in self._contents.values())
+        return next(filter(None, found), None)
+
+    def counts(self) -> tuple[Counted, ...]:
+        """What rules have counted since this object was made, and before where they are older.
+
+        Raises: KernelError.
+        """
+        for family in self._contents:
+            self._totals.totals(family, self._readings(self._tools[family]))
+        return self._totals.all()
+
+    def desired(self) -> tuple[Ruleset | IpSet, ...]:
+        """What the kernel should hold."""
+        return tuple(each for contents in tuple(self._contents.values()) for each in contents.desired())
+
+    def remove(self) -> None:
+        """Takes all of it away.
+
+        Raises: KernelError.
+        """
+        self._lost = True
+        for tool in self._tools.values():
+            if tool.family not in self._missing:
+                kernel.remove(tool, self._sets)
+        self._doomed.clear()
+
+
+def _follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
+    contents.follow(compiler.profiles, delta)
+    for pod, profiles in delta.pods.items():
+        device = devices.get(pod, "")
+        contents.place(pod, device, profiles if device else None)
+    contents.end(delta.ended)

@@ -1,0 +1,183 @@
+"""Rules and sets of the data plane in one network namespace: read them, take the steps of a change, take all away."""
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel import netns
+from podwire.kernel.ipset import IpSets
+from podwire.kernel.iptables import Iptables, Kind, Programs, find, legacy_tables, nft_tables
+from podwire.kernel.iptables_watch import FAMILIES
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.network import read_paths
+from podwire.policy.counts import Count
+from podwire.policy.dataplanes.iptables.layout import Layout
+from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, OWNERSHIP, RULE, TABLE, set_prefix
+from podwire.policy.dataplanes.iptables.numbers import Marks
+from podwire.policy.dataplanes.iptables.steps import removal
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset, parse_save
+from podwire.state.iptables_diff import Saved, own_part
+from podwire.state.iptables_diff import removal as removed_rules
+
+Place = Path | str | None
+
+_NUMBERS = {"ipencap": "4", "ipv6": "41", "gre": "47"}
+"""Protocols that iptables-save tells by a name of /etc/protocols, where there is one."""
+_PROTOCOL = re.compile(r"-p (ipencap|ipv6|gre) ")
+_COUNTED = re.compile(rf"\[(\d+):(\d+)\] -A ({RULE}\S+) .*-j (?:RETURN|DROP)$", re.MULTILINE)
+_ROUTED = "podwire/routing"
+_SETTLE = f"{CHAIN}SETTLE"
+
+
+def read_rules(tool: Iptables) -> Saved:
+    """The table of a family.
+
+    Raises: KernelError.
+    """
+    return parse_save(_PROTOCOL.sub(lambda found: f"-p {_NUMBERS[found[1]]} ", tool.save(TABLE)))
+
+
+def read_counts(tool: Iptables) -> dict[str, Count]:
+    """What the chains of rules have counted.
+
+    Raises: KernelError.
+    """
+    found = _COUNTED.findall(tool.save(TABLE, counters=True))
+    return {chain: Count(int(packets), int(octets)) for packets, octets, chain in found}
+
+
+def read_sets(sets: IpSets, family: str) -> dict[str, IpSet]:
+    """The sets of a family.
+
+    Raises: KernelError.
+    """
+    prefix = set_prefix(family)
+    found = (sets.read(name) for name in sets.names() if name.startswith(prefix))
+    return {each.name: each for each in found if each is not None}
+
+
+def forget(sets: IpSets, names: Iterable[str]) -> set[str]:
+    """Takes sets away; those that rules still refer to, as nf_tables gives them back a little later, are left."""
+    left = set()
+    for name in names:
+        try:
+            sets.destroy([name])
+        except KernelError:
+            left.add(name)
+    return left
+
+
+def remove(tool: Iptables, sets: IpSets) -> None:
+    """Takes all of a family away.
+
+    nf_tables lets go of sets some time after the rules that refer to them are gone, and waits for that when a rule
+    with a match or target of iptables comes.
+
+    Raises: KernelError.
+    """
+    text = removed_rules(read_rules(tool), OWNERSHIP)
+    tool.restore(text)
+    prefix = set_prefix(tool.family)
+    names = [name for name in sets.names() if name.startswith(prefix)]
+    if left := forget(sets, names):
+        tool.restore(f"*{TABLE}\n:{_SETTLE} -\n-A {_SETTLE} -m addrtype --src-type LOCAL -j RETURN\nCOMMIT\n")
+        tool.restore(f"*{TABLE}\n:{_SETTLE} -\n-X {_SETTLE}\nCOMMIT\n")
+        sets.commit(removal(left))
+
+
+def uplinks(place: Place, addresses: Iterable[str], pods: Iterable[str]) -> tuple[str, ...]:
+    """The devices that carry the node's addresses, and those of routing to other nodes; none that pods have.
+
+    Raises: KernelError.
+    """
+    wanted = set(addresses)
+    with closing(Netlink(place)) as netlink:
+        state = read_paths(netlink)
+    found = {each.link for each in state.addresses if each.cidr.partition("/")[0] in wanted}
+    found |= {link.name for link in state.links if link.alias.startswith(_ROUTED)}
+    return tuple(sorted(found - set(pods)))
+
+
+def users(place: Place) -> tuple[Programs, ...]:
+    """The kinds of iptables in which rules of ours are. Where no table of iptables exists no program is run.
+
+    Raises: KernelError.
+    """
+    kinds: tuple[tuple[Kind, bool], ...] = (
+        ("nft", any(name == TABLE for _, name in nft_tables(place))),
+        ("legacy", TABLE in legacy_tables(place)),
+    )
+    found = []
+    for kind, used in kinds:
+        programs = find(kind) if used else None
+        if programs is not None and any(_has(family, programs, place) for family in FAMILIES):
+            found.append(programs)
+    return tuple(found)
+
+
+def _has(family: str, programs: Programs, place: Place) -> bool:
+    with Iptables(family, programs, place) as tool:
+        return any(OWNERSHIP.ours(TABLE, chain) for chain in read_rules(tool).get(TABLE, ()))
+
+
+def held(place: Place = None) -> tuple[Ruleset | IpSet, ...]:
+    """What the kernel holds of ours; nothing where there is nothing.
+
+    Raises: KernelError.
+    """
+    found: list[Ruleset | IpSet] = []
+    for programs in users(place):
+        for family in FAMILIES:
+            with Iptables(family, programs, place) as tool:
+                found.append(own_part(family, TABLE, read_rules(tool).get(TABLE, {}), OWNERSHIP))
+    if found:
+        with IpSets(place) as sets:
+            for family in FAMILIES:
+                found.extend(read_sets(sets, family).values())
+    return tuple(found)
+
+
+def clear(place: Place = None) -> bool:
+    """Takes away what an earlier run left; whether there was anything.
+
+    Raises: KernelError.
+    """
+    kinds = users(place)
+    try:
+        sets = IpSets(place)
+    except Unsupported:
+        return False
+    with sets:
+        prefixes = tuple(set_prefix(family) for family in FAMILIES)
+        names = [name for name in sets.names() if name.startswith(prefixes)]
+        for programs in kinds:
+            for family in FAMILIES:
+                with Iptables(family, programs, place) as tool:
+                    remove(tool, sets)
+        sets.commit(removal(names))
+    return bool(kinds or names)
+
+
+def check(programs: Programs) -> None:
+    """Tries what is needed, in a namespace of its own.
+
+    Raises: Unsupported naming what is missing.
+    """
+    layout = Layout(family="ip", marks=Marks(0xFF))
+    descriptor = netns.create_anonymous()
+    try:
+        with netns.inside(descriptor), Iptables("ip", programs) as tool, IpSets() as sets:
+            for each in layout.sets():
+                sets.apply(each)
+            rules = layout.chains(0) | {name: layout.root(name) for name in (OUT, IN)}
+            lines = [f":{name} -" for name in rules]
+            lines += [f"-A {name} {rule}" for name, some in rules.items() for rule in some]
+            tool.restore("\n".join((f"*{TABLE}", *lines, "COMMIT", "")))
+    except KernelError as failure:
+        raise Unsupported("iptables", detail=f"{programs.kind}: {failure.detail or failure}") from failure
+    finally:
+        os.close(descriptor)

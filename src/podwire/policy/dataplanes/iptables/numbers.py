@@ -1,0 +1,140 @@
+"""Numbers for names, as they fit into a packet's mark, and chains that lead from a number to its chain (pure).
+
+iptables has no map from a value to a chain: a set of ipset can give a packet a mark, and a mark can be compared. So a
+number is found by halving: a chain tells two bits of it, and what it leads to the next two; with four numbers left each
+is compared whole. Sixteen numbers cost 4 comparisons on average, 250 cost 9, 1,000 cost 11, at some 10 ns each. A
+number that nothing stands for is dropped.
+
+Names keep their numbers as long as they are there, over a restart as well: ``known`` is what the kernel holds. Those
+that are given back go on leading to their chain until :meth:`Numbers.settle`, since elements of sets may still give
+them.
+"""
+
+import errno
+import heapq
+from collections.abc import Mapping
+
+import msgspec
+
+from podwire.errors import KernelError
+from podwire.state.iptables import Rules
+
+_FEW = 4
+
+
+class Marks(msgspec.Struct, frozen=True, gc=False):
+    """The bits of a mark that are ours, as numbers."""
+
+    mask: int
+
+    @property
+    def last(self) -> int:
+        """The largest number that fits in."""
+        return self.mask >> self._shift
+
+    @property
+    def _shift(self) -> int:
+        return (self.mask & -self.mask).bit_length() - 1
+
+    def of(self, number: int) -> tuple[int, int]:
+        """The mark and its mask."""
+        return number << self._shift, self.mask
+
+    def within(self, number: int, below: int = 0) -> str:
+        """The match of a number of which the lowest bits do not count."""
+        mask = self.mask >> self._shift + below << self._shift + below
+        value = number >> below << self._shift + below
+        return f"0x{value:x}" if mask == 0xFFFFFFFF else f"0x{value:x}/0x{mask:x}"
+
+    def sets(self, number: int) -> str:
+        """The target that gives a packet a number."""
+        value, mask = self.of(number)
+        return f"-j MARK --set-xmark 0x{value:x}/0x{mask:x}"
+
+
+class Numbers:
+    """Numbers from ``first`` to ``last``; ``known`` are those of names that the kernel has."""
+
+    def __init__(self, first: int, last: int, known: Mapping[str, int]) -> None:
+        self._last = last
+        self._next = max(first, max(known.values(), default=first - 1) + 1)
+        self._free = sorted(set(range(first, self._next)) - set(known.values()))
+        self._left = dict(known)
+        self.used: dict[str, int] = {}
+
+    @property
+    def leading(self) -> dict[str, int]:
+        """The numbers in use, and those given back since the last :meth:`settle`."""
+        return {**self._left, **self.used}
+
+    def take(self, name: str) -> int:
+        """The number of a name.
+
+        Raises: KernelError when there are no more.
+        """
+        if name not in self.used:
+            self.used[name] = self._left.pop(name) if name in self._left else self._fresh()
+        return self.used[name]
+
+    def _fresh(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        if self._next > self._last:
+            detail = f"policies need more than {self._last} numbers on this node; policy.marks has too few bits"
+            raise KernelError("number", "a chain", errno.ENOSPC, detail)
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, name: str) -> None:
+        """Nobody needs it any more, though elements may still give its number."""
+        self._left[name] = self.used.pop(name)
+
+    def settle(self) -> None:
+        """No element gives the numbers any more that were given back."""
+        for number in self._left.values():
+            heapq.heappush(self._free, number)
+        self._left.clear()
+
+
+def branches(root: str, numbers: Mapping[str, int], marks: Marks) -> dict[str, Rules]:
+    """The chains that lead from ``root`` to the chain of each number."""
+    made: dict[str, Rules] = {}
+    _branch(root, root, sorted((number, name) for name, number in numbers.items()), marks, made)
+    return made
+
+
+def _branch(root: str, chain: str, leaves: list[tuple[int, str]], marks: Marks, made: dict[str, Rules]) -> None:
+    if len(leaves) <= _FEW:
+        found = [f"-m mark --mark {marks.within(number)} -g {name}" for number, name in leaves]
+        made[chain] = (*found, "-j DROP")
+        return
+    below = ((leaves[0][0] ^ leaves[-1][0]).bit_length() + 1) // 2 * 2 - 2
+    groups: dict[int, list[tuple[int, str]]] = {}
+    for number, name in leaves:
+        groups.setdefault(number >> below, []).append((number, name))
+    rules = []
+    for group, some in groups.items():
+        name = f"{root}-{below}-{group:x}"
+        rules.append(f"-m mark --mark {marks.within(group << below, below)} -g {name}")
+        _branch(root, name, some, marks, made)
+    made[chain] = (*rules, "-j DROP")
+
+
+def known_numbers(chains: Mapping[str, Rules], root: str, prefix: str, marks: Marks) -> dict[str, int]:
+    """The names with their numbers that chains of :func:`branches` tell; ``prefix`` begins the names.
+
+    Where a number was told of twice, or by other bits, nothing is known.
+    """
+    found: dict[str, int] = {}
+    for chain, rules in chains.items():
+        if chain != root and not chain.startswith(f"{root}-"):
+            continue
+        for rule in rules:
+            words = rule.split()
+            if words[:3] == ["-m", "mark", "--mark"] and words[-2] == "-g" and words[-1].startswith(prefix):
+                value = int(words[3].partition("/")[0], 16)
+                number = value // marks.of(1)[0]
+                if words[3] != marks.within(number):
+                    return {}
+                found[words[-1]] = number
+    return found if len(set(found.values())) == len(found) else {}

@@ -1,0 +1,159 @@
+"""The pieces, as iptables-save and ipset save print them."""
+
+import pytest
+
+from podwire.policy.dataplanes.iptables import names
+from podwire.policy.dataplanes.iptables.layout import Layout
+from podwire.policy.dataplanes.iptables.numbers import Marks
+from podwire.policy.ports import Ruling, TableMaker, selection
+from podwire.policy.profile import ProfileKey
+from podwire.policy.ruled import Owner, Ruled
+from podwire.policy.settings import LogSettings
+
+LAYOUT = Layout(
+    family="ip",
+    marks=Marks(0xFFF00000),
+    pod_ranges=("10.180.0.0/24",),
+    node_addresses=("192.168.99.1",),
+    log=LogSettings(group=5),
+    cluster_ranges=("10.180.0.0/16",),
+    encapsulation_ports=(8472, 4789),
+    uplinks=("eth0",),
+)
+SIX = Layout(family="ip6", marks=Marks(0xFF), bridges=("cni0",))
+OWNER = Owner("Ingress", ("shop/db",))
+ALLOWED, DENIED = (names.rule_chain(OWNER.ruled(each)) for each in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
+
+
+def test_forwarded_packets() -> None:
+    assert LAYOUT.chains(1)[names.FORWARD] == (
+        "! -p tcp -j PODWIRE-ENCAPSULATION",
+        "-j MARK --set-xmark 0x0/0xfff00000",
+        "-j SET --map-set podwire4-egress src,src --map-mark",
+        "-m mark --mark 0x0/0xfff00000 -j PODWIRE-STRANGER",
+        "-m mark ! --mark 0x0/0xffe00000 -j PODWIRE-OUT",
+        "-j MARK --set-xmark 0x0/0xfff00000",
+        "-j SET --map-set podwire4-ingress dst,dst --map-mark",
+        "-m mark --mark 0x0/0xfff00000 -j PODWIRE-NOBODY",
+        "-m mark ! --mark 0x0/0xffe00000 -j PODWIRE-IN",
+        "-j MARK --set-xmark 0x80000000/0xfff00000",
+    )
+    assert SIX.chains(0)[names.FORWARD][0] == "-o cni0 -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j RETURN"
+
+
+def test_what_no_element_knows_is_asked_for_its_device() -> None:
+    chains = LAYOUT.chains(2)
+    assert chains[names.STRANGER] == (
+        "-m set --match-set podwire4-devices-0 src,src -j DROP",
+        "-m set --match-set podwire4-devices-1 src,src -j DROP",
+        "-m set --match-set podwire4-pod-ranges src -j DROP",
+    )
+    assert chains[names.NOBODY][-2:] == (
+        "-m mark ! --mark 0x0/0xfff00000 -j RETURN",
+        "-m set --match-set podwire4-pod-ranges dst -j DROP",
+    )
+    assert SIX.chains(1)[names.INTRUDER] == ("! -s fe80::/10 -m set --match-set podwire6-devices-0 src,src -j DROP",)
+
+
+def test_every_set_that_a_rule_names_is_there_and_every_chain() -> None:
+    for layout in (LAYOUT, SIX):
+        chains = layout.chains(1) | {root: layout.root(root) for root in (names.OUT, names.IN)}
+        words = [word for rules in chains.values() for rule in rules for word in rule.split()]
+        sets = {each.name for each in layout.sets()} | {layout.device_set(0).name}
+        assert {word for word in words if word.startswith("podwire")} <= sets
+        assert {word for word in words if word.startswith("PODWIRE-")} <= chains.keys()
+        for each in layout.sets():
+            each.check()
+
+
+def test_uplinks_and_pods_have_elements_that_give_numbers() -> None:
+    (uplink,) = (LAYOUT.sets()[0].lines(),)
+    assert list(uplink)[1:] == ["add podwire4-egress 0.0.0.0/0,eth0 skbmark 0x100000/0xfff00000"]
+    assert LAYOUT.device_set(63).name == "podwire4-devices-0"
+    assert LAYOUT.device_set(64).name == "podwire4-devices-1"
+    assert SIX.of_device("web") == "::/0,web"
+
+
+def test_few_ranges_of_ports_stand_one_after_the_other() -> None:
+    maker = TableMaker()
+    maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
+    made = LAYOUT.ports("PODWIRE-PORTS-X", maker.table(Ruling(accept=False)), OWNER)
+    assert made == {
+        "PODWIRE-PORTS-X": ("-p tcp -g PODWIRE-PORTS-X-t", f"-p udp -g {ALLOWED}", f"-g {DENIED}"),
+        "PODWIRE-PORTS-X-t": (
+            f"-p tcp -m tcp --dport 0:79 -g {DENIED}",
+            f"-p tcp -m tcp --dport 80 -g {ALLOWED}",
+            f"-p tcp -m tcp --dport 81:89 -g {DENIED}",
+            f"-p tcp -m tcp --dport 90:99 -g {ALLOWED}",
+            f"-g {DENIED}",
+        ),
+    }
+
+
+@pytest.mark.parametrize("count", [8, 9, 100, 1500])
+def test_many_ranges_of_ports_are_found_by_halving(count: int) -> None:
+    maker = TableMaker()
+    maker.decide(
+        selection({"TCP": [(port, port) for port in range(10, 10 + 2 * count, 2)]}), Ruling(True, "shop/db", 0)
+    )
+    table = maker.table(Ruling(accept=False))
+    made = LAYOUT.ports(names.ports_chain(table, OWNER), table, OWNER)
+    root = f"{names.ports_chain(table, OWNER)}-t"
+    assert max(map(len, made)) <= 28
+    for port in (0, 9, 10, 11, 10 + count // 2 * 2, 9 + 2 * count, 65535):
+        found, asked = lead(made, root, port)
+        assert found == (ALLOWED if table.ruling("TCP", port).accept else DENIED)
+        assert asked <= 8 * 4
+
+
+def lead(chains: dict[str, tuple[str, ...]], chain: str, port: int) -> tuple[str, int]:
+    """Where a port leads, and after how many rules."""
+    asked = 0
+    while chain in chains:
+        for rule in chains[chain]:
+            asked += 1
+            words = rule.split()
+            first, _, last = (
+                words[words.index("--dport") + 1].partition(":") if "--dport" in words else ("0", "", "65535")
+            )
+            if int(first) <= port <= int(last or first):
+                chain = words[-1]
+                break
+    return chain, asked
+
+
+def test_a_rule_counts_logs_and_decides() -> None:
+    denied = OWNER.ruled(Ruling(accept=False))
+    assert LAYOUT.rule(denied, "rule-x") == (
+        "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix rule-x --nflog-group 5",
+        '-m comment --comment "no ingress rule of shop/db" -j DROP',
+    )
+    quiet = Ruled("Ingress", Ruling(True, "shop/db", 0))
+    assert LAYOUT.rule(quiet, "rule-x") == ('-m comment --comment "shop/db ingress 0" -j RETURN',)
+    audited = OWNER.ruled(Ruling(accept=True, audit=True, audit_policy="shop/new", audit_rule=1))
+    logged = LAYOUT.rule(audited, "rule-x")
+    assert [rule.split(" --limit-burst")[0] for rule in logged] == [
+        "-m conntrack --ctstate NEW -m limit --limit 10/sec",
+        "-m conntrack ! --ctstate NEW -m limit --limit 6/min",
+        '-m comment --comment "audit: shop/new ingress 1" -j RETURN',
+    ]
+
+
+def test_connections_are_kept_on_request() -> None:
+    keeping = Layout(family="ip", marks=Marks(0xFF), keep=True)
+    assert keeping.root(names.OUT)[0] == "-m conntrack --ctstate ESTABLISHED -j RETURN"
+    assert LAYOUT.root(names.OUT)[0] == "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN"
+    assert len(LAYOUT.root(names.IN)) == len(LAYOUT.root(names.OUT)) + 1
+
+
+def test_a_profile_asks_for_addresses_then_networks_then_everybody_else() -> None:
+    key = ProfileKey(direction="Ingress", policies=("shop/db",), audited=("shop/new",))
+    assert LAYOUT.profile("PODWIRE-IN-X", key, "PODWIRE-PORTS-Y", ranged=True) == (
+        "-j MARK --set-xmark 0x0/0xfff00000",
+        "-j SET --map-set podwire4-in-x-hosts src --map-mark",
+        "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
+        "-j SET --map-set podwire4-in-x-ranges src --map-mark",
+        "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
+        '-m comment --comment "shop/db, shop/new (audit)" -g PODWIRE-PORTS-Y',
+    )
+    assert len(LAYOUT.profile("PODWIRE-IN-X", key, "PODWIRE-PORTS-Y", ranged=False)) == 4

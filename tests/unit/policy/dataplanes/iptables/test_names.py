@@ -1,0 +1,39 @@
+from podwire.policy.dataplanes.iptables import names
+from podwire.policy.dataplanes.iptables.names import OWNERSHIP
+from podwire.policy.ports import Ruling, TableMaker
+from podwire.policy.profile import ProfileKey
+from podwire.policy.ruled import Owner, Ruled
+
+KEY = ProfileKey(direction="Egress", policies=("shop/db",))
+
+
+def test_names_are_within_what_the_kernel_takes() -> None:
+    table = TableMaker().table(Ruling(accept=True))
+    chain = names.profile_chain(KEY, ("default", {}))
+    ports = names.ports_chain(table, Owner("Egress"))
+    rule = names.rule_chain(Ruled("Egress", Ruling(accept=True)))
+    assert chain.startswith("PODWIRE-OUT-") and ports.startswith("PODWIRE-PORTS-") and rule.startswith("PODWIRE-RULE-")
+    assert max(len(f"{ports}-t9999"), len(chain), len(rule)) <= 28
+    hosts, ranges = names.profile_sets(chain, "ip6")
+    assert hosts.startswith("podwire6-out-") and hosts.endswith("-hosts") and ranges.endswith("-ranges")
+    assert len(ranges) <= 31
+
+
+def test_what_means_something_else_has_another_name() -> None:
+    assert names.profile_chain(KEY, 1) != names.profile_chain(KEY, 2)
+    assert names.profile_chain(KEY, 1) == names.profile_chain(KEY, 1)
+
+
+def test_comments_are_as_iptables_save_prints_them() -> None:
+    assert names.comment("one-word") == "-m comment --comment one-word"
+    assert names.comment("shop/db ingress 0") == '-m comment --comment "shop/db ingress 0"'
+    assert len(names.comment("x" * 300)) == len("-m comment --comment ") + 250
+    assert names.comment("ü" * 300).encode().decode().endswith('ü"')
+
+
+def test_chains_are_known_by_table_and_name() -> None:
+    assert OWNERSHIP.ours("mangle", names.FORWARD)
+    assert not OWNERSHIP.ours("nat", "PODWIRE-PROXY")
+    assert not OWNERSHIP.ours("mangle", "FORWARD")
+    assert OWNERSHIP.equal(("mangle", names.IN), ["-j DROP"], ("-j DROP",))
+    assert OWNERSHIP.canonical(("mangle", names.IN), ["b", "a"]) == ("b", "a")
