@@ -125,6 +125,8 @@ class Prober:
                     address = names.get(_question(attempt), "" if attempt.named else attempt.address)
                     if address:
                         opened[number] = _socket_for(address, attempt.port.protocol)
+                        if place.namespace:
+                            opened[number].bind((place.address, 0))
         return opened
 
     async def _try(self, attempt: Attempt, sock: socket.socket | None, address: str) -> Result:

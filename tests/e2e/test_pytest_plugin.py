@@ -1,0 +1,185 @@
+"""Testing manifests with pytest as anybody would: the example, a mistake in it, and what is left behind."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podwire.local import places
+from podwire.testing import lifetime
+from podwire.testing.cluster import Cluster, cluster
+from podwire.testing.reach import Undecided
+
+_EXAMPLE = Path(__file__).parents[2] / "examples/guarded"
+_RED = """
+from podwire.testing.cluster import Cluster
+
+
+def test_red_because_of_a_policy(shop: Cluster) -> None:
+    assert shop.pod("shop/web").reaches("shop/db:sql")
+
+
+def test_red_because_it_is_let_through(shop: Cluster) -> None:
+    assert not shop.pod("shop/web").reaches("api:http")
+
+
+def test_red_because_nobody_listens(podwire_cluster: Cluster) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lonely"}}
+    podwire_cluster.apply(pod | {"spec": {"containers": [{"name": "a", "image": "nginx"}]}})
+    assert podwire_cluster.node("node-1").reaches("default/lonely:81")
+
+
+def test_red_because_of_a_word(podwire_cluster: Cluster) -> None:
+    assert podwire_cluster.pod("default/lonely").reaches("db:80")
+"""
+_KILLED = """
+import os, signal
+from podwire.testing.cluster import cluster
+with cluster(nodes=1) as c:
+    print(c.name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+_WEB = """
+apiVersion: v1
+kind: Pod
+metadata: {name: %(name)s, labels: {app: %(app)s}}
+spec:
+  nodeName: %(node)s
+  containers: [{name: main, image: nginx, ports: [{containerPort: 80}, {containerPort: 53, protocol: UDP}]}]
+"""
+_SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec:
+  selector: {app: db}
+  ports: [{name: http, port: 8080, targetPort: 80}, {name: dns, port: 53, protocol: UDP}]
+"""
+
+
+def python(*words: str, folder: Path | None = None, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=timeout, cwd=folder, check=False
+    )
+
+
+def test_the_example_is_green_and_mistakes_are_explained(tmp_path: Path) -> None:
+    shutil.copytree(_EXAMPLE, tmp_path / "shop")
+    (tmp_path / "shop/tests/test_red.py").write_text(_RED)
+    words = ("-m", "pytest", "-p", "no:cacheprovider", "-n", "1", "--podwire-nodes", "2", "tests")
+    done = python(*words, folder=tmp_path / "shop")
+    said = done.stdout
+    assert "4 failed, 12 passed" in said, said + done.stderr
+    policies = tmp_path / "shop/k8s/policies.yaml"
+    assert "assert <shop/web -> shop/db:sql: not reached, policies deny it>" in said
+    assert f"DROPPED, isolated by shop/names ({policies}:13), shop/nothing ({policies}:6), shop/web" in said
+    assert "assert not <shop/web -> api:http: reached>" in said
+    assert "allowed by shop/web egress[0]" in said
+    assert "<node/node-1 -> default/lonely:81: not reached, refused>" in said
+    assert "'default/lonely' names no running pod" in said
+    left = [name for name in places.names() if name in said]
+    assert left == []
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Cluster]:
+    """Two databases, one on each node, and a client of theirs."""
+    with cluster(nodes=2) as made:
+        made.apply(*(_WEB % {"name": f"db-{n}", "app": "db", "node": f"node-{n}"} for n in (1, 2)))
+        made.apply(_WEB % {"name": "web", "app": "web", "node": "node-1"}, _SERVICE)
+        yield made
+
+
+def test_what_kubectl_changes_is_in_force_when_asked(own: Cluster) -> None:
+    web = own.pod("web")
+    with own.restored():
+        for _ in range(2):
+            assert web.reaches("db:http") and web.reaches("db:53/UDP") and web.reaches("default/db:80")
+            deny = {"podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress"]}
+            policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny"}}
+            own.kubectl("apply", "-f", "-", stdin=str(policy | {"spec": deny}).replace("'", '"'))
+            assert web.reaches("default/db:80").denied
+            own.kubectl("label", "pod", "db-1", "db-2", "app=free", "--overwrite")
+            assert web.reaches("default/app=free:80")
+            assert not web.reaches("db:http").denied, "a Service without endpoints refuses"
+            own.kubectl("label", "pod", "db-1", "db-2", "app=db", "--overwrite")
+            own.delete(policy)
+
+
+def test_neither_all_nor_none_is_no_answer(own: Cluster) -> None:
+    some = {
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "half"},
+        "spec": {"podSelector": {"matchLabels": {"statefulset": "no"}}, "policyTypes": ["Ingress"]},
+    }  # fmt: skip
+    with own.restored():
+        own.kubectl("label", "pod", "db-1", "statefulset=no")
+        own.apply(some)
+        for target in ("default/db:80", "db:http"):
+            with pytest.raises(Undecided, match="neither all nor none"):
+                bool(own.pod("web").reaches(target))
+        own.delete(some)
+        own.kubectl("label", "pod", "db-1", "statefulset-")
+
+
+def test_the_outside_has_any_address(own: Cluster) -> None:
+    block = {"cidr": "198.51.100.0/24", "except": ["198.51.100.7/32"]}
+    policy = {
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "partners"},
+        "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": block}]}],
+                 "egress": [{"to": [{"ipBlock": block}]}], "policyTypes": ["Ingress", "Egress"]},
+    }  # fmt: skip
+    with own.applied(policy):
+        assert own.outside_at("198.51.100.6").reaches("default/web:80")
+        assert own.outside_at("198.51.100.7").reaches("default/web:80").denied
+        assert own.pod("web").reaches("198.51.100.6:53/UDP")
+        assert own.pod("web").reaches("198.51.100.7:53/UDP").denied
+        assert own.pod("web").reaches("external").denied
+    assert own.pod("web").reaches("external") and own.outside.reaches("default/web:53/UDP")
+
+
+def test_what_came_goes_and_labels_are_as_they_were(own: Cluster) -> None:
+    with own.restored():
+        own.kubectl("create", "namespace", "extra")
+        own.kubectl("create", "deployment", "more", "--image=nginx", "--replicas=2")
+        own.kubectl("label", "namespace", "default", "team=red")
+        own.kubectl("label", "node", "node-1", "disk=ssd")
+    assert own.kubectl("get", "deployments,pods", "-o", "name").split() == ["pod/db-1", "pod/db-2", "pod/web"]
+    assert "extra" not in own.kubectl("get", "namespaces", "-o", "name")
+    labels = own.kubectl("get", "namespace/default", "node/node-1", "--show-labels")
+    assert "team=red" not in labels and "disk=ssd" not in labels
+
+
+def test_a_killed_run_is_cleaned_up_by_the_next_one_and_others_are_left_alone(own: Cluster) -> None:
+    killed = python("-c", _KILLED)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    name = killed.stdout.strip()
+    assert name in places.names()
+    with cluster(nodes=1, config={"proxy": {"mode": "iptables"}}) as other:
+        assert name not in places.names()
+        assert {own.name, other.name} <= set(places.names())
+        other.settle()
+    assert other.name not in places.names()
+    assert own.name in places.names()
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(podwire_cluster):\n    assert podwire_cluster\n")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-net_admin", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "local clusters need CAP_NET_ADMIN" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_wrong_configuration_is_told_and_leaves_nothing() -> None:
+    words = "from podwire.testing.cluster import cluster\nwith cluster(config={'proxy': {'mode': 'magic'}}): pass"
+    done = python("-c", words)
+    assert "proxy.mode" in done.stderr and "magic" in done.stderr
+    assert not [name for name in places.names() if name.startswith("pytest-") and name in lifetime.stale((name,))]
