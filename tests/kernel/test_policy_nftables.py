@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -172,73 +172,6 @@ def test_answers_pass_where_both_ends_are_isolated(world: World, plane: Nftables
     stream.connect((DB, 5432))
     assert answered(stream)
     stream.close()
-
-
-class Flood(threading.Thread):
-    """Sends numbered datagrams as fast as it can, all from one socket."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.sock = client(socket.SOCK_DGRAM)
-        self.sock.connect((DB, 5432))
-        self.stopping = False
-        self.sent = 0
-
-    def run(self) -> None:
-        while not self.stopping:
-            try:
-                self.sock.send(b"x")
-                self.sent += 1
-            except OSError:
-                time.sleep(0.0005)
-            if self.sent % 32 == 0:
-                time.sleep(0.0005)  # so that no queue on the way is ever full
-
-    def finish(self) -> None:
-        self.stopping = True
-        self.join()
-        self.sock.close()
-
-
-def under_flood(steps: Callable[[int], None], count: int = 200) -> int:
-    """Datagrams sent while rules are replaced so many times."""
-    flood = Flood()
-    flood.start()
-    for step in range(count):
-        steps(step)
-    flood.finish()
-    assert flood.sent > 10 * count
-    return flood.sent
-
-
-def replace_rules(plane: NftablesPolicy, world: World, compiler: Compiler, number: int) -> None:
-    """Another wording of a policy, none at all, and now and then everything anew."""
-    ports = [{"port": 1 + number % 5000}]
-    other = policy("shop/other", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"ports": ports}])
-    change(plane, world, compiler, other=other if number % 3 else None)
-    if number % 20 == 0:
-        load(plane, compiler, world)
-
-
-def test_nothing_leaks_while_rules_are_replaced(world: World, plane: NftablesPolicy) -> None:
-    compiler = compilers(OPEN)["n1"]
-    compiler.set_policy("shop/deny", DENY)
-    compiler.flush()
-    load(plane, compiler, world)
-    before = arrived()
-
-    under_flood(lambda number: replace_rules(plane, world, compiler, number))
-    assert arrived() == before
-
-
-def test_nothing_is_lost_while_rules_are_replaced(world: World, plane: NftablesPolicy) -> None:
-    compiler = compilers(OPEN)["n1"]
-    compiler.set_policy("shop/allow", ALLOW)
-    compiler.flush()
-    load(plane, compiler, world)
-    before = arrived()
-
-    assert under_flood(lambda number: replace_rules(plane, world, compiler, number)) == arrived() - before
 
 
 def arrived() -> int:
