@@ -1,0 +1,167 @@
+"""What agents tell of policies comes to stand on the policies: the real API server and controller, agents' reports."""
+
+import asyncio
+import json
+
+from podwire.agent.policyreport import PolicyReport
+from podwire.kube.resources import CONFIGMAPS, EVENTS, NETWORKPOLICIES, NODES
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node
+from podwire.policy.report import NAMESPACE, name_of, parse
+from podwire.runtime.tasks import TaskSet
+
+DENY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "deny"},
+    "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+}
+
+
+class Agents:
+    """The reports of the nodes' agents; a node has in force what it was told to."""
+
+    def __init__(self, client):
+        self.client = client
+        self.metas = {}
+        self.reports = {}
+        self.tasks = TaskSet(print)
+
+    async def start(self):
+        for node in (await self.client.list(NODES)).items:
+            self.begin(node)
+
+    def begin(self, node):
+        name = node.metadata.name
+        found = Node(metadata=ObjectMeta(name=name, uid=node.metadata.uid))
+        report = PolicyReport(self.client, name, lambda: found, lambda kind, key: self.metas.get((name, kind, key)))
+        self.reports[name] = report
+        report.committed({})
+        self.tasks.start(name, report.run())
+
+    async def commit(self, *names):
+        """These nodes have the policy in force as it is now."""
+        policies = (await self.client.list(NETWORKPOLICIES, "default")).items
+        for name in names:
+            known = {("NetworkPolicy", f"default/{each.metadata.name}"): each.metadata for each in policies}
+            before = {key[1:] for key in self.metas if key[0] == name}
+            self.metas = {key: meta for key, meta in self.metas.items() if key[0] != name}
+            self.metas |= {(name, *key): meta for key, meta in known.items()}
+            heard = self.client.clock.monotonic() - 0.004
+            self.reports[name].committed({f"policy {key}": heard for _, key in known.keys() | before})
+
+
+async def said(p, wanted, name="deny"):
+    """The annotation, when it says that it is in force on so many nodes."""
+
+    async def probe():
+        policy = await p.client.get(NETWORKPOLICIES, name, "default")
+        text = policy["metadata"].get("annotations", {}).get("podwire.io/enforced", "{}")
+        found = json.loads(text)
+        return (
+            found if found.get("nodes") == wanted and found["generation"] == policy["metadata"]["generation"] else None
+        )
+
+    return await p.until(probe)
+
+
+async def events(p):
+    found = (await p.client.list(EVENTS, "default")).items
+    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["kind"] == "NetworkPolicy"]
+
+
+def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane):
+    async def run():
+        async with plane() as p:
+            agents = Agents(p.client)
+            await agents.start()
+            await p.client.create(NETWORKPOLICIES, DENY, "default")
+            await agents.commit("node-1", "node-2", "node-3")
+            first = await said(p, "3/3")
+            assert first["took"] == "4ms" and first["since"].endswith("Z")
+
+            async def told():
+                return [each for each in await events(p) if each[0] == "Enforced"]
+
+            assert await p.until(told) == [("Enforced", "In force on 3/3 nodes, 4ms after they heard of it")]
+
+            await p.client.patch(NETWORKPOLICIES, "deny", {"spec": {"policyTypes": ["Egress"]}}, "default")
+            await agents.commit("node-1", "node-2")
+            agents.reports["node-3"].refused("nft: no memory")
+            partly = await said(p, "2/3")
+            assert partly["missing"] == ["node-3: nft: no memory"]
+            assert "since" not in partly
+
+            async def complained():
+                return [each for each in await events(p) if each[0] == "PartlyEnforced"]
+
+            text = "In force on 2/3 nodes; not on node-3: nft: no memory"
+            assert await p.until(complained) == [("PartlyEnforced", text)]
+
+            await agents.commit("node-3")
+            again = await said(p, "3/3")
+            assert again["generation"] == 2 and again["since"] > first["since"]
+
+            conditions = [{"type": "Ready", "status": "Unknown"}]
+            await p.client.patch(NODES, "node-3", {"status": {"conditions": conditions}}, subresource="status")
+            fewer = await said(p, "2/2")
+            assert fewer["notReady"] == ["node-3"]
+            assert fewer["since"] == again["since"], "a node that goes changes nothing of since when"
+            await agents.tasks.close()
+
+    asyncio.run(run())
+
+
+def test_reports_are_small_and_outlive_their_agents(plane):
+    async def run():
+        async with plane() as p:
+            agents = Agents(p.client)
+            for number in range(20):
+                body = DENY | {"metadata": {"name": f"deny-{number}"}}
+                await p.client.create(NETWORKPOLICIES, body, "default")
+            await agents.start()
+            await agents.commit("node-1", "node-2", "node-3")
+            for number in range(20):
+                await said(p, "3/3", f"deny-{number}")
+            before = await p.client.get(CONFIGMAPS, name_of("node-1"), NAMESPACE)
+            assert len(json.dumps(before["data"])) < 400
+            await agents.tasks.close()
+
+            second = Agents(p.client)
+            second.metas = agents.metas
+            await second.start()
+            await second.commit("node-1", "node-2", "node-3")
+            await asyncio.sleep(0.3)
+            after = await p.client.get(CONFIGMAPS, name_of("node-1"), NAMESPACE)
+            last = [parse(each["data"]).commits["NetworkPolicy"][-1] for each in (before, after)]
+            assert last[0].digest == last[1].digest
+
+            await p.client.delete(NODES, "node-3")
+            assert (await said(p, "2/2", "deny-0"))["generation"] == 1
+
+            async def gone():
+                found = await p.client.list(CONFIGMAPS, NAMESPACE, label_selector="podwire.io/report=policies")
+                return len(found.items) == 2
+
+            await p.until(gone)
+            await second.tasks.close()
+
+    asyncio.run(run())
+
+
+def test_an_annotation_that_nobody_knows_is_an_event(plane):
+    async def run():
+        async with plane() as p:
+            annotations = {"podwire.io/mode": "Audit"}
+            body = DENY | {"metadata": {"name": "deny", "annotations": annotations}}
+            await p.client.create(NETWORKPOLICIES, body, "default")
+
+            async def told():
+                return [each for each in await events(p) if each[0] == "AnnotationNotKnown"]
+
+            (event,) = await p.until(told)
+            assert event[1] == (
+                "podwire.io/mode: 'Audit' is not known, there are audit, enforce; the policy is enforced"
+            )
+
+    asyncio.run(run())
