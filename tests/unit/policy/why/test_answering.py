@@ -57,9 +57,15 @@ def case(name: str) -> Case:
     return next(each for each in CASES if each.name == name)
 
 
-def hop(node: str = "n1", outcome: Outcome = "untouched", **fields: object) -> Hop:
+def hop(
+    node: str = "n1",
+    outcome: Outcome = "untouched",
+    endpoints: tuple[EndpointSaid, ...] = (),
+    snat: SnatSaid | None = None,
+    mode: str = "nftables",
+) -> Hop:
     return Hop(
-        **{"node": node, "mode": "nftables", "state": "held", "outcome": outcome, "reason": "", "message": ""} | fields
+        node=node, mode=mode, state="held", outcome=outcome, reason="", message="", endpoints=endpoints, snat=snat
     )
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from podwire.policy.why.yamltext import yaml_text
 
-WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=0x17F, exclude_categories=("Cc",)), max_size=12)
+WORDS = st.text(
+    st.characters(min_codepoint=0xA1, max_codepoint=0x17F) | st.sampled_from(" !#%&'*+,-.:=?@[]_`{|}~09azAZ\"\\")
+)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | WORDS
 TREES = st.recursive(
     SCALARS,

@@ -1,0 +1,133 @@
+"""Policy rules that kernels hold, followed as ``podwire why`` follows them: the whole packet table, no packets."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.policy.dataplanes.nftables.test_contents import device
+from tests.unit.policy.test_compile import CASES, filled
+from tests.unit.policy.test_packet_table import POD_RANGES
+from tests.unit.policy.why.test_answering import Nodes, answered
+
+from podwire.kernel import netns
+from podwire.policy.dataplane import Facts
+from podwire.policy.registry import open_dataplane
+from podwire.policy.tracing import MODULES, open_tracing
+from podwire.policy.why.answering import with_policies
+from podwire.policy.why.enforced import Guard
+from podwire.testing.policycases import Case
+from podwire.trace.answer import PolicySaid
+from podwire.trace.packet import Machine
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+NODES = ("n1", "n2")
+Places = dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    made = {node: tmp_path_factory.mktemp("netns") / node for node in NODES}
+    for path in made.values():
+        netns.create(path)
+    yield made
+    for path in made.values():
+        netns.delete(path)
+
+
+class Held(Nodes):
+    """Nodes with the rules of a case in their kernels."""
+
+    def __init__(self, case: Case, mode: str, places: Places) -> None:
+        super().__init__(case.world, own_node_egress=case.own_node_egress)
+        self.mode, self.places = mode, places
+        self.guards: dict[str, Guard] = {}
+        self.planes = {node: open_dataplane(mode, self.facts(node), places[node]) for node in NODES}
+        for node, plane in self.planes.items():
+            compiler = filled(case.world, node, own_node_egress=case.own_node_egress)
+            plane.load(compiler, {key: device(key) for key in compiler.pods}, self.facts(node))
+
+    def facts(self, node: str) -> Facts:
+        found = next(each for each in self.world.nodes if each.metadata.name == node)
+        return Facts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
+
+    def guard(self, node: str) -> Guard | None:
+        if node not in self.guards:
+            self.guards[node] = self.read(node)
+        return self.guards[node]
+
+    def read(self, node: str) -> Guard:
+        seam = open_tracing(self.mode)
+        assert seam is not None
+        machine = Machine(addresses=frozenset(self.facts(node).addresses))
+        compiler = filled(self.world, node, own_node_egress=self.own_node_egress)
+        devices = {key: device(key) for key in compiler.pods}
+        planned = seam.planned(compiler, devices, self.facts(node), machine)
+        held = seam.held(self.places[node], machine)
+        return Guard(mode=self.mode, planned=planned, held=held, reads=True)
+
+    def close(self) -> None:
+        for plane in self.planes.values():
+            plane.remove()
+            plane.close()
+
+
+def said(nodes: Held, case: Case, number: int, family: int) -> PolicySaid:
+    asked = case.connection(case.checks[number], family)
+    asking = answered(asked.source.address, asked.destination.address, asked.port, protocol=asked.protocol)
+    (found,) = with_policies(asking, case.world, nodes).policies
+    return found
+
+
+@pytest.fixture(params=tuple(MODULES))
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_packet_table(places: Places, mode: str, case: Case) -> None:
+    nodes = Held(case, mode, places)
+    try:
+        for number, check in enumerate(case.checks):
+            for family in check.families:
+                found = said(nodes, case, number, family)
+                assert (found.outcome == "allowed") == check.allowed, (str(check), family, found.message)
+                assert not any(each.drifted or each.drift for each in found.nodes), (str(check), family)
+                assert {each.state for each in found.nodes} <= {"held"}
+    finally:
+        nodes.close()
+
+
+def quiet() -> Case:
+    return next(case for case in CASES if case.name == "a policy without rules isolates")
+
+
+def test_rules_that_are_gone(places: Places, mode: str) -> None:
+    case = quiet()
+    nodes = Held(case, mode, places)
+    nodes.close()
+    found = said(nodes, case, 0, 4)
+    assert (found.outcome, [each.drifted for each in found.nodes]) == ("allowed", [True])
+    assert any(line.sign == "+" and "drop" in line.text.lower() for line in found.nodes[0].drift)
+
+
+def test_rules_tell_what_they_count(places: Places) -> None:
+    case = quiet()
+    nodes = Held(case, "nftables", places)
+    try:
+        chain = said(nodes, case, 0, 4).nodes[0].steps[-1].where.split()[-1]
+        rule = ["nft", "replace", "rule", "ip", "podwire-policy", chain]
+        with netns.inside(places["n1"]):
+            listed = subprocess.run(["nft", "-a", "list", "chain", "ip", "podwire-policy", chain],
+                                    capture_output=True, text=True, check=True).stdout  # fmt: skip
+            handle = next(line.rpartition(" ")[2] for line in listed.splitlines() if "counter" in line)
+            subprocess.run([*rule, "handle", handle, "counter packets 7 bytes 420 drop"], check=True)
+        nodes.guards.clear()
+        steps = said(nodes, case, 0, 4).nodes[0].steps
+        assert steps[-1].rule == "counter packets 7 bytes 420 drop"
+        assert steps[-1].object == "no ingress rule of shop/quiet"
+        assert not said(nodes, case, 0, 4).nodes[0].drift
+    finally:
+        nodes.close()
