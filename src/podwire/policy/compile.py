@@ -22,7 +22,7 @@ from podwire.policy.ports import Table
 from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import Match, SelectorIndex
-from podwire.policy.world import Party, addresses_of, ports_of, rank, subject_to_policy
+from podwire.policy.world import Party, addresses_of, inner_addresses, ports_of, rank, subject_to_policy
 
 _SPARE_LABELS = 64
 """How many sets of labels of pods that are gone are kept for each namespace, at least; jobs have new ones each time."""
@@ -102,13 +102,13 @@ class Compiler:
     def set_node(self, name: str, node: Node | None) -> None:
         """A node came or changed; None: it went."""
         before = self._nodes.pop(name, None)
-        for address in addresses_of(before) if before is not None else ():
+        for address in _addresses(before):
             self._dirty_addresses.add(address)
             if self._node_at.get(address) == name:
                 del self._node_at[address]
         if node is not None:
             self._nodes[name] = node
-        for address in addresses_of(node) if node is not None else ():
+        for address in _addresses(node):
             self._dirty_addresses.add(address)
             self._node_at[address] = name
 
@@ -286,8 +286,7 @@ class Compiler:
 
     def own_addresses(self) -> frozenset[str]:
         """The addresses by which policies know this compiler's node."""
-        own = self._nodes.get(self.node)
-        return frozenset(addresses_of(own)) if own is not None else frozenset()
+        return frozenset(_addresses(self._nodes.get(self.node)))
 
     def addresses(self) -> set[str]:
         """All addresses of pods and nodes."""
@@ -299,7 +298,10 @@ class Compiler:
         if keys:
             pod = max((self._pods[key] for key in keys), key=rank)
             return Party(address=address, node=pod.spec.node_name, pod=pod)
-        return Party(address=address, node=self._node_at.get(address, ""))
+        name = self._node_at.get(address, "")
+        return Party(
+            address=address, node=name, also=inner_addresses(self._nodes[name]).get(address, ()) if name else ()
+        )
 
     def peer(self, address: str) -> Peer | None:
         """What there is to know of an address; None: nothing."""
@@ -310,9 +312,10 @@ class Compiler:
         name = self._node_at.get(address)
         if name is None:
             return None
-        labels = self._nodes[name].metadata.labels
+        node = self._nodes[name]
+        labels, also = node.metadata.labels, inner_addresses(node).get(address, ())
         matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
-        return Peer(address=address, nodes=frozenset(matching), own_node=name == self.node)
+        return Peer(address=address, nodes=frozenset(matching), own_node=name == self.node, also=also)
 
     def _owner(self, address: str) -> tuple[Match, tuple[NamedPort, ...]] | None:
         """Labels and named ports of the pod behind an address; remembered until the address is touched."""
@@ -332,6 +335,11 @@ def _logged(isolating: Iterable[Policy]) -> str:
     """What is logged of denials because no rule of these policies allows: it is, unless all of them are quiet."""
     said = {policy.log for policy in isolating}
     return NONE if said == {NONE} else DROPS if said & {ALL, DROPS} else ""
+
+
+def _addresses(node: Node | None) -> tuple[str, ...]:
+    """All addresses that are a node's own."""
+    return (*addresses_of(node), *inner_addresses(node)) if node is not None else ()
 
 
 def _parts(key: ProfileKey) -> frozenset[tuple[str, str, str]]:

@@ -241,7 +241,7 @@ class Case:
     def peer_matches(self, policy: NetworkPolicy, peer: PolicyPeer) -> bool:
         """Whether the other end is this peer."""
         if peer.ip_block is not None:
-            return in_block(self.peer.address, peer.ip_block)
+            return any(in_block(address, peer.ip_block) for address in self.peer.addresses)
         if self.peer.pod is None or (peer.pod_selector is None and peer.namespace_selector is None):
             return False
         meta = self.peer.pod.metadata
@@ -333,7 +333,8 @@ class Case:
         if self.direction == INGRESS:
             return False
         if peer.networks:
-            return any(in_block(self.peer.address, IPBlock(cidr=cidr)) for cidr in peer.networks)
+            blocks = [IPBlock(cidr=cidr) for cidr in peer.networks]
+            return any(in_block(address, block) for address in self.peer.addresses for block in blocks)
         return pod is None and self.on_node(peer.nodes or LabelSelector())
 
     def on_node(self, selector: LabelSelector) -> bool:

@@ -71,6 +71,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[NamedPort, ...] = ()
     nodes: frozenset[str] = frozenset()
     """The selectors of nodes, in their JSON form, that match the node whose own address it is."""
+    also: tuple[str, ...] = ()
+    """Of a node's address in its pods' ranges: the others, by which blocks speak of it."""
     own_node: bool = False
     """Whether it is an address of the node that the profile's pods run on."""
 
@@ -140,6 +142,8 @@ class Profile:
             return None
         holding = self.blocks[6 if ":" in peer.address else 4].holding(peer.address)
         around = self._table(self._everyone | holding, (), own_node=False)
+        for other in peer.also:
+            holding |= self.blocks[6 if ":" in other else 4].holding(other)
         if peer.own_node and self.key.direction == "Ingress":
             return None if around == OWN_NODE else OWN_NODE
         matched = self._matched(peer.selectors)

@@ -24,6 +24,7 @@ from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.inforce import same
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
+from podwire.policy.world import inner_addresses
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
@@ -291,7 +292,7 @@ class Enforcement:
             self._adopt(cluster_ranges=self._ranges.ranges)
         if key == self.compiler.node and new is not None:
             ranges = new.spec.pod_cidrs or tuple(filter(None, (new.spec.pod_cidr,)))
-            self._adopt(pod_ranges=ranges, addresses=new.internal_ips)
+            self._adopt(pod_ranges=ranges, addresses=(*new.internal_ips, *inner_addresses(new)))
         self._mark(f"node {key}")
 
     def _policy_changed(self, key: str, old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:

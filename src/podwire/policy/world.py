@@ -5,6 +5,7 @@ address that two pods list belongs to the one that is not being deleted, then to
 """
 
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -23,6 +24,13 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is: the node of a pod, or the node whose own address this is; empty outside of the cluster."""
     pod: Pod | None = None
     """The pod as policies see it."""
+    also: tuple[str, ...] = ()
+    """Of a node that sends from an address in its pods' ranges: the addresses by which it is known."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Every address by which blocks speak of it."""
+        return (self.address, *self.also)
 
     @property
     def name(self) -> str:
@@ -56,12 +64,34 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         for node in self.nodes:
             if address in addresses_of(node):
                 return Party(address=address, node=node.metadata.name)
+            also = inner_addresses(node).get(address)
+            if also is not None:
+                return Party(address=address, node=node.metadata.name, also=also)
         return Party(address=address)
 
 
 def addresses_of(node: Node) -> tuple[str, ...]:
     """The addresses of a node, without its names."""
     return tuple(each.address for each in node.status.addresses if each.type in ("InternalIP", "ExternalIP"))
+
+
+def inner_addresses(node: Node) -> dict[str, tuple[str, ...]]:
+    """The node's own addresses in its pods' ranges, each with those of its family by which the node is known.
+
+    A range's first address and the one behind it are never a pod's: they are those of a node's bridge or tunnel. What
+    a node sends to pods elsewhere by a tunnel, for itself, for pods with its network and for clients of its node ports,
+    comes from there, where users can only name the addresses in its Node.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in node.spec.pod_cidrs or tuple(filter(None, (node.spec.pod_cidr,))):
+        try:
+            network = ip_network(text, strict=False)
+        except ValueError:
+            continue
+        known = tuple(address for address in addresses_of(node) if (":" in address) == (network.version == 6))
+        if known and network.num_addresses > 2:
+            found |= {str(network[0]): known, str(network[1]): known}
+    return found
 
 
 def subject_to_policy(pod: Pod) -> bool:

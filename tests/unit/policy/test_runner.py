@@ -195,7 +195,9 @@ async def test_nothing_is_written_before_everything_is_known(bench: Bench) -> No
     assert bench.taken() == ["load"]
     assert bench.enforcement.loaded.is_set()
     ranges = ("10.180.0.0/24",)
-    assert bench.plane.facts == Facts(pod_ranges=ranges, addresses=("192.168.99.1", "fd99::1"), cluster_ranges=ranges)
+    assert bench.plane.facts == Facts(
+        pod_ranges=ranges, addresses=("192.168.99.1", "fd99::1", "10.180.0.0", "10.180.0.1"), cluster_ranges=ranges
+    )
 
 
 @with_bench

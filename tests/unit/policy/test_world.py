@@ -2,8 +2,15 @@
 
 from pathlib import Path
 
-from podwire.model.meta import key_of
-from podwire.policy.world import owners, ports_of
+import msgspec
+
+from podwire.model.meta import ObjectMeta, key_of
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.model.pod import Pod, PodSpec, PodStatus
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.compile import Compiler
+from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.world import Party, World, inner_addresses, owners, ports_of
 from podwire.testing.policycases import read_cases
 
 CASES = {case.name: case for case in read_cases(Path(__file__).parents[2] / "cases/policies")}
@@ -42,3 +49,53 @@ def test_ports_of_sidecars_count_and_those_of_init_containers_do_not() -> None:
     world = CASES["a named port is that of the destination, whatever its number there"].world
     pod = next(pod for pod in world.pods if key_of(pod.metadata) == "blog/web")
     assert [port.name for port in ports_of(pod)] == ["http", "mesh"]
+
+
+def test_a_node_is_known_by_its_addresses_whichever_it_sends_from() -> None:
+    listed = (NodeAddress(type="InternalIP", address="192.0.2.1"), NodeAddress(type="Hostname", address="n"))
+    node = Node(
+        metadata=ObjectMeta(name="n"),
+        spec=NodeSpec(pod_cidrs=("10.0.1.0/24", "fd00::/64", "10.0.9.9/32", "nonsense")),
+        status=NodeStatus(addresses=listed),
+    )
+    assert inner_addresses(node) == {"10.0.1.0": ("192.0.2.1",), "10.0.1.1": ("192.0.2.1",)}
+    pod = Pod(metadata=ObjectMeta(name="p", namespace="a"), status=PodStatus(pod_ip="10.0.1.1"))
+    world = World(nodes=(node,))
+    assert world.party("10.0.1.1") == Party(address="10.0.1.1", node="n", also=("192.0.2.1",))
+    assert world.party("10.0.1.1").addresses == ("10.0.1.1", "192.0.2.1")
+    assert msgspec.structs.replace(world, pods=(pod,)).party("10.0.1.1").pod == pod
+    assert world.party("10.0.1.2") == Party(address="10.0.1.2")
+
+
+def test_a_block_that_names_a_node_means_what_it_sends_by_its_tunnel_too() -> None:
+    """The reference and the compiler agree on it, and on exceptions."""
+    node = Node(
+        metadata=ObjectMeta(name="n2"),
+        spec=NodeSpec(pod_cidrs=("10.180.1.0/24",)),
+        status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address="192.168.99.2"),)),
+    )
+    here = Pod(
+        metadata=ObjectMeta(name="db", namespace="shop"),
+        spec=PodSpec(node_name="n1"),
+        status=PodStatus(pod_ip="10.180.0.2"),
+    )
+    for blocks, allowed in (
+        ([{"cidr": "192.168.99.2/32"}], True),
+        ([{"cidr": "192.168.99.0/24", "except": ["192.168.99.2/32"]}], False),
+        ([{"cidr": "10.180.1.1/32"}], True),
+        ([{"cidr": "192.168.99.3/32"}], False),
+        ([{"cidr": "0.0.0.0/0", "except": ["10.180.0.0/16"]}], True),
+    ):
+        spec = {"podSelector": {}, "ingress": [{"from": [{"ipBlock": block} for block in blocks]}]}
+        policy = msgspec.convert({"metadata": {"name": "in", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+        world = World(pods=(here,), nodes=(node,), policies=(policy,))
+        ends = world.party("10.180.1.1"), world.party("10.180.0.2")
+        wanted = Connection(source=ends[0], destination=ends[1], protocol="TCP", port=80)
+        assert evaluate(world, wanted).allowed == allowed, blocks
+        made = Compiler("n1")
+        made.set_node("n2", node)
+        made.set_pod("shop/db", here)
+        made.set_policy("shop/in", policy)
+        made.flush()
+        (profile,) = made.profiles.values()
+        assert profile.at("10.180.1.1").ruling("TCP", 80).accept == allowed, blocks
