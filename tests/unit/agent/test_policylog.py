@@ -1,0 +1,101 @@
+"""Lines of the log of policies: names, the reason, one of a connection that passes."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from podwire.agent.policylog import PolicyLog, Sight
+from podwire.kernel.nflog import Logged
+from podwire.model.meta import ObjectMeta
+from podwire.model.pod import Pod
+from podwire.policy.ports import Ruling
+from podwire.policy.ruled import Ruled
+from podwire.policy.world import Party
+from podwire.testing.clock import FakeClock
+
+PODS = {"10.0.0.1": "web", "10.0.0.2": "db"}
+RULED = {
+    "rule-1": Ruled("Ingress", Ruling(accept=False), ("shop/deny",)),
+    "rule-2": Ruled("Ingress", Ruling(accept=True, audit=True), ("shop/later",)),
+}
+PACKET = Logged(
+    prefix="rule-1",
+    source="10.0.0.1",
+    destination="10.0.0.2",
+    protocol="TCP",
+    source_port=4000,
+    destination_port=5432,
+    at=1_700_000_000.5,
+)
+
+
+def party(address: str) -> Party:
+    if address not in PODS:
+        return Party(address=address)
+    return Party(address=address, node="node-1", pod=Pod(metadata=ObjectMeta(name=PODS[address], namespace="shop")))
+
+
+def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]]:
+    clock = FakeClock()
+    sight = Sight("node-1", RULED.get, party, lambda connection: f"about {connection.port}")
+    log = PolicyLog(sight, clock)
+
+    def page(**query: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in log.page({name: [value] for name, value in query.items()})]
+
+    return log, clock, page
+
+
+def test_a_packet_is_told_with_names_and_the_reason() -> None:
+    log, _, page = made()
+    log.tell(PACKET)
+    log.tell(replace(PACKET, destination="192.0.2.1", protocol="ICMPv6", destination_port=0, at=None))
+    first, second = page()
+    assert first == {
+        "number": 1,
+        "at": "2023-11-14T22:13:20.500Z",
+        "node": "node-1",
+        "verdict": "dropped",
+        "direction": "ingress",
+        "source": "shop/web",
+        "destination": "shop/db",
+        "protocol": "TCP",
+        "port": 5432,
+        "sourceAddress": "10.0.0.1",
+        "destinationAddress": "10.0.0.2",
+        "sourcePort": 4000,
+        "policies": ["shop/deny"],
+        "rule": None,
+        "why": "about 5432",
+    }
+    assert (second["destination"], second["protocol"], second["number"]) == ("192.0.2.1", "ICMP", 2)
+
+
+def test_only_what_is_new_or_the_last() -> None:
+    log, _, page = made()
+    for _ in range(1500):
+        log.tell(PACKET)
+    assert [len(page()), page()[0]["number"]] == [1000, 501]
+    assert [one["number"] for one in page(after="1498")] == [1499, 1500]
+    assert [one["number"] for one in page(last="1")] == [1500]
+    assert page(after="1500") == page(last="0") == []
+
+
+def test_of_a_connection_that_passes_there_is_a_line_in_a_minute() -> None:
+    log, clock, page = made()
+    passing = replace(PACKET, prefix="rule-2")
+    for _ in range(5):
+        log.tell(passing)
+    log.tell(replace(passing, source_port=4001))
+    assert [(one["verdict"], one["sourcePort"]) for one in page()] == [("audited", 4000), ("audited", 4001)]
+    asyncio.run(clock.advance(61))
+    log.tell(passing)
+    assert len(page()) == 3
+
+
+def test_a_rule_that_is_there_no_more() -> None:
+    log, _, page = made()
+    log.tell(replace(PACKET, prefix="rule-9"))
+    assert [(one["verdict"], one["policies"]) for one in page()] == [("dropped", [])]
