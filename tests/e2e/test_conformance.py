@@ -205,10 +205,13 @@ def test_the_kind_of_cluster_policies_is_there_and_refuses_what_is_wrong(dual: C
         dual.kubectl("delete", "cnp", "deny")
     wrong = _CLUSTER_POLICY % ("Top", 1001, "Drop", '{networks: ["10.0"]}, {}, {namespaces: {}, nodes: {}}')
     said = dual.refused("apply", "-f", "-", stdin=wrong)
+    ports = "{}}], protocols: [{tcp: {destinationPort: {range: {start: 90, end: 80}}}}"
+    said += dual.refused("apply", "-f", "-", stdin=_CLUSTER_POLICY % ("Admin", 7, "Deny", "{namespaces: " + ports))
+    assert "Start port must be less than End port" in said
     for field in (
         "spec.tier",
         "spec.priority",
         "spec.egress[0].action",
         *(f"spec.egress[0].to[{n}]" for n in range(3)),
     ):
-        assert f"{field}" in said
+        assert field in said
