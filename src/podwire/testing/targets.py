@@ -166,8 +166,8 @@ def _number(target: Target, declared: Sequence[Port], named: dict[str, int]) -> 
     if not target.port and len(set(fitting)) == 1:
         return fitting[0]
     offered = ", ".join(dict.fromkeys([*filter(None, named), *map(str, declared)])) or "none"
-    problem = f"no port {target.port!r}" if target.port else "which port?"
-    raise ConfigError("reaches", "", f"{target.word!r}: {problem} There are: {offered}")
+    problem = f"no port {target.port!r}" if target.port else "no port is named"
+    raise ConfigError("reaches", "", f"{target.word!r}: {problem}; there are: {offered}")
 
 
 def _to_service(expecting: Expecting, place: Place, target: Target, service: Service) -> tuple[Attempt, ...]:

@@ -1,0 +1,39 @@
+"""A loop in a thread."""
+
+import asyncio
+import threading
+
+import pytest
+
+from podwire.testing.background import Background
+
+
+def test_bodies_run_in_the_thread_and_their_failures_come_here() -> None:
+    background = Background()
+
+    async def where() -> str:
+        return threading.current_thread().name
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    try:
+        assert background.run(where()) == "podwire"
+        with pytest.raises(ValueError, match="no"):
+            background.run(fail())
+    finally:
+        background.close()
+    background.close()
+    assert "podwire" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_test_with_a_loop_of_its_own_may_ask_too() -> None:
+    background = Background()
+
+    async def body() -> int:
+        return background.run(asyncio.sleep(0, 7))
+
+    try:
+        assert asyncio.run(body()) == 7
+    finally:
+        background.close()
