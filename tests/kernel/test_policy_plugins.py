@@ -222,6 +222,21 @@ def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
 
 
 @ON_A_BRIDGE
+def test_no_pod_is_a_router_to_others(world: OtherWorld, planes: Planes, unseen: None) -> None:
+    load(world, planes, OPEN)
+    before = inside("shop-db", "ip", "-6", "route")
+    advert = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0)
+    with netns.inside(path("blog-db")):
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    with sock:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+        with netns.inside(path("blog-db")):
+            sock.sendto(advert, ("ff02::1%eth0", 0))
+    assert reaches("shop-web", "fd18::2")
+    assert inside("shop-db", "ip", "-6", "route") == before
+
+
+@ON_A_BRIDGE
 def test_what_is_missing_is_turned_on_for_this_bridge_alone(world: OtherWorld, planes: Planes, unseen: None) -> None:
     planes["n1"].show = True
     load(world, planes, OPEN, DENY)

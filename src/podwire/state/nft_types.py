@@ -154,6 +154,7 @@ _ICMPV6 = {
     "nd-router-advert": 134,
     "nd-neighbor-solicit": 135,
     "nd-neighbor-advert": 136,
+    "nd-redirect": 137,
 }
 
 TYPES: dict[str, DataType] = {

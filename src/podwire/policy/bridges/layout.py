@@ -4,7 +4,7 @@ To the hooks of IP all pods of a bridge are one device, so policies know them by
 long as nobody uses another's address, which this table sees to, port by port::
 
     prerouting   IP, IPv6, ARP and neighbour advertisements from a pod's port have the pod's address;
-                 a pod's address comes from its port alone
+                 a pod's address comes from its port alone; no pod is a router to others
     forward      pods that are shut off get nothing from other ports and send nothing there
 
 Pods are shut off here when a policy selects them and packets between the ports of their bridge pass no hook of IP
@@ -34,6 +34,7 @@ _PREROUTING = (
     "ip saddr @pods4 counter drop",
     "meta protocol ip iifname @ports counter drop",
     f"iifname @ports {_ADVERT} != fe80::/10 iifname . icmpv6 taddr != @own6 counter drop",
+    "iifname @ports meta protocol ip6 icmpv6 type { nd-router-advert, nd-redirect } counter drop",
     "iifname . ip6 saddr @own6 accept",
     "ip6 saddr @pods6 counter drop",
     "iifname @ports ip6 saddr != fe80::/10 ip6 saddr != :: counter drop",

@@ -56,6 +56,7 @@ table bridge podwire-policy {
 		meta protocol ip iifname @ports counter drop
 		iifname @ports icmpv6 type nd-neighbor-advert icmpv6 taddr != fe80::/10 \
 iifname . icmpv6 taddr != @own6 counter drop
+		iifname @ports meta protocol ip6 icmpv6 type { nd-router-advert, nd-redirect } counter drop
 		iifname . ip6 saddr @own6 accept
 		ip6 saddr @pods6 counter drop
 		iifname @ports ip6 saddr != fe80::/10 ip6 saddr != :: counter drop
