@@ -1,0 +1,168 @@
+"""When an agent writes which policies are in force, with a client that keeps what is written or fails."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from podwire.agent.policyreport import PolicyReport
+from podwire.errors import ApiError, ApiUnreachable, NotFound
+from podwire.kube.client import Client
+from podwire.kube.config import ApiConfig
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node
+from podwire.policy.inforce import Digest
+from podwire.policy.report import Report, parse
+from podwire.runtime.tasks import TaskSet
+from podwire.testing.clock import FakeClock
+
+ABSENT = NotFound(404, "NotFound", "configmaps not found")
+
+
+class Api(Client):
+    """Keeps one object, and what was done to it."""
+
+    def __init__(self, stored: dict[str, Any] | None = None) -> None:
+        self.time = FakeClock()
+        super().__init__(ApiConfig("http://127.0.0.1:1"), self.time)
+        self.stored = stored
+        self.done: list[str] = []
+        self.failures: list[Exception] = []
+
+    def _do(self, what: str) -> dict[str, Any]:
+        self.done.append(what)
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.stored is None:
+            raise ABSENT
+        return self.stored
+
+    async def get(self, *_rest: Any, **_more: Any) -> dict[str, Any]:
+        return self._do("get")
+
+    async def patch(self, _resource: Any, _name: str, body: Any, *_rest: Any, **_more: Any) -> dict[str, Any]:
+        stored = self._do("patch")
+        stored["data"] |= body["data"]
+        return stored
+
+    async def create(self, _resource: Any, body: Any, *_rest: Any, **_more: Any) -> dict[str, Any]:
+        self.stored = body
+        return self._do("create")
+
+    async def delete(self, *_rest: Any, **_more: Any) -> dict[str, Any]:
+        self._do("delete")
+        self.stored = None
+        return {}
+
+    @property
+    def told(self) -> Report:
+        assert self.stored is not None
+        return parse(self.stored["data"])
+
+
+class Bench:
+    """A report that runs; ``change`` brings a policy into force."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.metas: dict[str, ObjectMeta] = {}
+        self.node: Node | None = Node(metadata=ObjectMeta(name="node-1", uid="n"))
+        self.report = PolicyReport(api, "node-1", lambda: self.node, lambda _kind, key: self.metas.get(key))
+
+    def change(self, key: str, generation: int) -> None:
+        self.metas[key] = ObjectMeta(uid=key, generation=generation)
+        self.report.committed({f"policy {key}": self.api.time.monotonic() - 0.004})
+
+    def digest(self) -> str:
+        made = Digest()
+        for key, meta in self.metas.items():
+            made.put(key, meta)
+        return str(made)
+
+
+def with_bench(
+    stored: dict[str, Any] | None = None,
+) -> Callable[[Callable[[Bench], Awaitable[None]]], Callable[[], None]]:
+    def decorate(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
+        async def run() -> None:
+            bench = Bench(Api(stored))
+            tasks = TaskSet(lambda _task, failure: bench.api.done.append(repr(failure)))
+            tasks.start("report", bench.report.run())
+            await scenario(bench)
+            await tasks.close()
+            await bench.api.close()
+
+        return lambda: asyncio.run(run())
+
+    return decorate
+
+
+@with_bench()
+async def test_the_first_change_is_told_at_once_and_the_next_ones_a_second_later(bench: Bench) -> None:
+    bench.change("shop/a", 1)
+    await bench.api.time.advance(0)
+    assert bench.api.done == ["get", "patch", "create"]
+    (commit,) = bench.api.told.commits["NetworkPolicy"]
+    assert (commit.digest, commit.took_ms) == (bench.digest(), 4.0)
+    assert len(bench.api.told.commits["ClusterNetworkPolicy"]) == 1
+    for generation in range(2, 6):
+        bench.change("shop/a", generation)
+        await bench.api.time.advance(0.1)
+    assert bench.api.done == ["get", "patch", "create"]
+    await bench.api.time.advance(1)
+    assert bench.api.done == ["get", "patch", "create", "patch"]
+    assert len(bench.api.told.commits["NetworkPolicy"]) == 5
+    assert bench.api.told.commits["NetworkPolicy"][-1].digest == bench.digest()
+    await bench.api.time.advance(600)
+    assert len(bench.api.done) == 4
+
+
+@with_bench()
+async def test_a_change_that_is_not_in_force_is_told_with_the_reason_and_no_digest(bench: Bench) -> None:
+    bench.change("shop/a", 1)
+    await bench.api.time.advance(2)
+    before = bench.digest()
+    for _ in range(3):
+        bench.report.refused("nft: no memory")
+        await bench.api.time.advance(2)
+    assert bench.api.told.problem == "nft: no memory"
+    assert bench.api.told.commits["NetworkPolicy"][-1].digest == before
+    assert len(bench.api.done) == 4
+    bench.change("shop/a", 2)
+    await bench.api.time.advance(2)
+    assert bench.api.told.problem == ""
+    assert bench.api.told.commits["NetworkPolicy"][-1].digest == bench.digest()
+
+
+@with_bench()
+async def test_an_api_that_is_away_is_tried_again(bench: Bench) -> None:
+    bench.api.failures = [ApiUnreachable("away"), ApiError(403, "Forbidden", "no"), ApiUnreachable("away")]
+    bench.node = None
+    bench.change("shop/a", 1)
+    await bench.api.time.advance(10)
+    assert bench.api.done == [], "there is no Node to belong to"
+    bench.node = Node(metadata=ObjectMeta(name="node-1", uid="n"))
+    await bench.api.time.advance(120)
+    assert bench.api.done == ["get", "get", "get", "get", "patch", "create"]
+
+
+def found(uid: str, digest: str) -> dict[str, Any]:
+    owners = [{"kind": "Node", "name": "node-1", "uid": uid}]
+    line = f"{digest} 1000 7.0"
+    data = {"node": "node-1", "problem": "", "NetworkPolicy": line, "ClusterNetworkPolicy": f"{Digest()} 1000 0.0"}
+    return {"metadata": {"name": "podwire-policies-node-1", "ownerReferences": owners}, "data": data}
+
+
+@with_bench(found("n", str(Digest())))
+async def test_a_start_that_finds_told_what_is_so_writes_nothing(bench: Bench) -> None:
+    bench.report.committed({})
+    await bench.api.time.advance(60)
+    assert bench.api.done == ["get"]
+    assert bench.api.told.commits["NetworkPolicy"][0].at_ms == 1000
+
+
+@with_bench(found("of an earlier Node", str(Digest())))
+async def test_what_was_told_of_an_earlier_node_of_this_name_goes(bench: Bench) -> None:
+    bench.report.committed({})
+    await bench.api.time.advance(60)
+    assert bench.api.done == ["get", "delete", "patch", "create"]
+    assert bench.api.told.commits["NetworkPolicy"][0].at_ms > 1000
