@@ -1,0 +1,180 @@
+"""What policies drop, and would drop in audit, with real packets: counted, and logged no more than was asked for."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.kernel.policyworld import FACTS, Attempt, Watch, World, path
+from tests.kernel.test_policy_packets import compilers
+
+from podwire.kernel.features import Features
+from podwire.kernel.nflog import Logged, Nflog
+from podwire.model.meta import key_of
+from podwire.policy.compile import Compiler
+from podwire.policy.counts import by_policy
+from podwire.policy.dataplane import PolicyDataPlane
+from podwire.policy.registry import DATAPLANES, FEATURES, open_dataplane
+from podwire.policy.settings import LogSettings
+from podwire.testing.policycases import Case, Check, read_cases
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+CASES = {case.name: case for case in read_cases(Path(__file__).parents[1] / "cases/policies")}
+DENIED = CASES["a policy without rules isolates"]
+OPEN = CASES["an empty rule allows all"]
+AUDITED = CASES["a policy in audit does not isolate"]
+RULES = CASES["cluster policies in audit neither deny nor accept nor pass"]
+LOG = LogSettings(rate=100, burst=100, group=471)
+FEW = replace(LOG, rate=1, burst=5)
+QUIET = replace(LOG, drops=False)
+TO_DB = Check(source="shop/web", target="shop/db", port="5432/TCP", allowed=False)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        for pod in DENIED.world.pods:
+            if not pod.spec.host_network:
+                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        yield made
+
+
+@pytest.fixture(params=tuple(DATAPLANES))
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[PolicyDataPlane]:
+    feature = FEATURES.get(request.param, "")
+    if feature and Features().probe(feature).verdict == "no":
+        pytest.skip(f"this kernel lacks {feature}")
+    made = open_dataplane(request.param, replace(FACTS["n1"], log=LOG), path("n1"))
+    yield made
+    made.remove()
+    made.close()
+
+
+@pytest.fixture
+def log(world: World) -> Iterator[Nflog]:
+    made = Nflog(LOG.group, path("n1"))
+    yield made
+    made.close()
+
+
+def compiler_of(case: Case, **annotations: str) -> Compiler:
+    """What node n1 makes of a case, with further annotations on its NetworkPolicies."""
+    more = {f"podwire.io/{name}": value for name, value in annotations.items()}
+    policies = tuple(
+        replace(each, metadata=replace(each.metadata, annotations=each.metadata.annotations | more))
+        for each in case.world.policies
+    )
+    return compilers(replace(case, world=replace(case.world, policies=policies)))["n1"]
+
+
+def enforce(plane: PolicyDataPlane, world: World, compiler: Compiler, log: LogSettings = LOG) -> None:
+    plane.load(compiler, world.devices("n1"), replace(FACTS["n1"], log=log))
+
+
+def send(case: Case, check: Check, count: int = 1, first: int = 41_000) -> int:
+    """Sends packets of connections of their own; how many arrive."""
+    attempts = [Attempt(case, check, 4, first + number) for number in range(count)]
+    watch = Watch(attempts)
+    try:
+        for attempt in attempts:
+            attempt.send()
+        watch.wait(0.2)
+    finally:
+        watch.close()
+    return sum(attempt.arrived for attempt in attempts)
+
+
+def told(log: Nflog) -> list[Logged]:
+    time.sleep(0.15)  # the kernel gathers for 0.1 s
+    return list(log.read(10_000)[0])
+
+
+def test_what_is_dropped_is_logged_with_the_policy_and_counted(
+    world: World, plane: PolicyDataPlane, log: Nflog
+) -> None:
+    enforce(plane, world, compiler_of(DENIED))
+    assert send(DENIED, TO_DB, 3) == 0
+    assert send(DENIED, replace(TO_DB, port="ICMP"), first=42_000) == 0
+    found = told(log)
+    assert [(one.source, one.destination, one.protocol, one.source_port, one.destination_port) for one in found] == [
+        ("10.180.0.1", "10.180.0.2", "TCP", 41_000, 5432),
+        ("10.180.0.1", "10.180.0.2", "TCP", 41_001, 5432),
+        ("10.180.0.1", "10.180.0.2", "TCP", 41_002, 5432),
+        ("10.180.0.1", "10.180.0.2", "ICMP", 0, 0),
+    ]
+    assert {one.hook for one in found} == {"forward"}
+    ruled = [plane.ruled(one.prefix) for one in found]
+    assert {(each.verdict, each.direction, each.policies) for each in ruled if each is not None} == {
+        ("dropped", "Ingress", ("shop/quiet",))
+    }
+    assert None not in ruled
+    assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 4
+
+
+def test_audit_lets_through_and_says_what_it_would_drop(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
+    enforce(plane, world, compiler_of(AUDITED))
+    assert send(AUDITED, TO_DB, 2) == 2
+    assert send(AUDITED, replace(TO_DB, source="node/n1"), first=42_000) == 1
+    ruled = [plane.ruled(one.prefix) for one in told(log)]
+    assert [(each.verdict, each.policies) for each in ruled if each is not None] == [("audited", ("shop/quiet",))] * 2
+    counted = by_policy(plane.counts())
+    assert counted["shop/quiet", "audited"].packets == 2
+    assert ("shop/quiet", "dropped") not in counted
+
+
+def test_the_rule_of_a_cluster_policy_in_audit_is_named(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
+    enforce(plane, world, compiler_of(RULES))
+    check = Check(source="blog/web", target="shop/db", port="2/TCP", allowed=True)
+    assert send(RULES, check) == 1
+    (one,) = told(log)
+    found = plane.ruled(one.prefix)
+    assert found is not None
+    assert (found.verdict, found.policies, found.rule) == ("audited", ("one",), 1)
+    assert send(RULES, replace(check, port="5/TCP"), first=42_000) == 0
+    (other,) = told(log)
+    found = plane.ruled(other.prefix)
+    assert found is not None
+    assert (found.verdict, found.policies, found.rule) == ("dropped", ("two",), 0)
+
+
+def test_no_more_is_logged_than_was_asked_for(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
+    enforce(plane, world, compiler_of(DENIED), FEW)
+    assert send(DENIED, TO_DB, 50) == 0
+    assert 5 <= len(told(log)) <= 8
+    assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 50
+    enforce(plane, world, compiler_of(DENIED), QUIET)
+    assert send(DENIED, TO_DB, 3, first=42_000) == 0
+    assert told(log) == []
+
+
+@pytest.mark.parametrize(("asked", "lines"), [("none", 0), ("drops", 1), ("all", 2)])
+def test_a_policy_says_itself_what_is_logged(
+    world: World, plane: PolicyDataPlane, log: Nflog, asked: str, lines: int
+) -> None:
+    node = QUIET if asked == "drops" else LOG
+    enforce(plane, world, compiler_of(OPEN, log=asked), node)
+    assert send(OPEN, TO_DB) == 1
+    allowed = told(log)
+    enforce(plane, world, compiler_of(DENIED, log=asked), node)
+    assert send(DENIED, TO_DB, first=42_000) == 0
+    assert len(allowed) + len(told(log)) == lines
+
+
+def test_what_was_counted_stays_when_rules_go_and_come_again(world: World, plane: PolicyDataPlane) -> None:
+    compiler = compiler_of(DENIED)
+    enforce(plane, world, compiler)
+    assert send(DENIED, TO_DB, 4) == 0
+    (policy,) = DENIED.world.policies
+    compiler.set_policy(key_of(policy.metadata), None)
+    plane.update(compiler, world.devices("n1"), compiler.flush())
+    assert send(DENIED, TO_DB, first=42_000) == 1
+    assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 4
+    compiler.set_policy(key_of(policy.metadata), policy)
+    plane.update(compiler, world.devices("n1"), compiler.flush())
+    assert send(DENIED, TO_DB, 2, first=43_000) == 0
+    assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 6
+    enforce(plane, world, compiler, QUIET)
+    assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 6
