@@ -1,0 +1,143 @@
+"""A cluster whose pods the plugin ``bridge`` wires, with podwire-cni behind it and agents without the part cni."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clusters import address_of, in_node, layout, netns_of, own_name, running, server
+from driver import Cluster, eventually
+
+from podwire.kernel import netns
+
+PLUGINS = Path("/usr/lib/cni")
+NODES = ("node-1", "node-2")
+POLICIES = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: quiet}
+spec: {podSelector: {matchLabels: {app: busy}}, policyTypes: [Egress]}
+"""
+SERVICE = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: other}
+spec: {selector: {app: other}, ports: [{port: 8080, targetPort: 80}]}
+"""
+BUSY = """
+import socket, time
+until, tries, reached = time.monotonic() + 1, 0, 0
+while time.monotonic() < until:
+    tries += 1
+    sock = socket.socket()
+    sock.settimeout(0.02)
+    reached += not sock.connect_ex(("%s", 80))
+    sock.close()
+print("tries", tries, "reached", reached, flush=True)
+"""
+
+pytestmark = pytest.mark.skipif(not (PLUGINS / "bridge").exists(), reason="needs containernetworking-plugins")
+
+
+def conflist(cidrs: list[str]) -> dict[str, Any]:
+    """The list of plugins of one node; the pods that podwire wired before keep their addresses."""
+    pools = []
+    for cidr in cidrs:
+        network = ip_network(cidr)
+        last = network.network_address + 199
+        pools.append([{"subnet": cidr, "rangeStart": str(last - 99), "rangeEnd": str(last), "gateway": str(last + 1)}])
+    ways = [{"dst": "::/0" if ":" in cidr else "0.0.0.0/0"} for cidr in cidrs]
+    ipam = {"type": "host-local", "ranges": pools, "routes": ways}
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True, "ipam": ipam}
+    return {"cniVersion": "1.0.0", "name": "other", "plugins": [bridge, {"type": "podwire-cni", "policy": True}]}
+
+
+def change_over(cluster: Cluster, node: str) -> None:
+    """Gives a node's pods to other plugins: new ones are theirs, those that run stay."""
+    run = Path(layout(cluster).node_run(node))
+    document = yaml.safe_load((run / "agent.yaml").read_text())
+    (run / "agent.yaml").write_text(yaml.safe_dump(document | {"parts": ["routing", "policy", "proxy"]}))
+    for name in ("bridge", "host-local"):
+        (run / "cni/bin" / name).symlink_to(PLUGINS / name)
+    conf = conflist(cluster.get("node", node)["spec"]["podCIDRs"])
+    conf["plugins"][0]["ipam"]["dataDir"] = str(run / "ipam")
+    (run / "cni/net.d/05-other.conflist").write_text(json.dumps(conf))
+    os.kill(pid_of(cluster, f"agent-{node}"), signal.SIGKILL)
+
+
+def pid_of(cluster: Cluster, process: str) -> int:
+    record = json.loads((Path(layout(cluster).run) / "processes" / f"{process}.json").read_text())
+    return int(record["pid"])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running(own_name("bridges"), "--nodes", "2", stdin=server("old", "node-1")) as made:
+        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=30s")
+        before = {node: pid_of(made, f"agent-{node}") for node in NODES}
+        for node in NODES:
+            change_over(made, node)
+        eventually(lambda: all(pid_of(made, f"agent-{node}") != before[node] for node in NODES), within=20)
+        made.apply(POLICIES)
+        made.apply(server("db", "node-1") + server("web", "node-1") + server("other", "node-2") + SERVICE)
+        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=30s")
+        yield made
+
+
+def reaches(cluster: Cluster, source: str, address: str, port: int = 80) -> bool:
+    """Whether a pod's connection is made."""
+    with netns.inside(netns_of(cluster, source)):
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    with sock:
+        sock.settimeout(0.3)
+        return sock.connect_ex((address, port)) == 0
+
+
+def test_pods_of_a_bridge_are_held_to_policies(cluster: Cluster) -> None:
+    assert "master cni0" in in_node(cluster, "node-1", "ip", "link")
+    db, web, other = (address_of(cluster, name) for name in ("db", "web", "other"))
+    for source, open_one in (("web", other), ("other", web), ("old", other)):
+        assert not reaches(cluster, source, db)
+        assert reaches(cluster, source, open_one)
+    service = cluster.get("service", "other")["spec"]["clusterIP"]
+    assert reaches(cluster, "web", service, 8080)
+    assert reaches(cluster, "db", service, 8080), "isolated for what comes in alone"
+    cluster.kubectl("delete", "networkpolicy", "deny")
+    eventually(lambda: all(reaches(cluster, source, db) for source in ("web", "other")), within=5)
+
+
+def test_a_pod_of_a_bridge_is_isolated_from_its_first_instruction_on(cluster: Cluster) -> None:
+    script = json.dumps(BUSY % address_of(cluster, "web"))
+    cluster.apply(f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: busy, labels: {{app: busy}}}}
+spec:
+  nodeName: node-1
+  restartPolicy: Never
+  containers:
+    - {{name: main, image: busybox, command: [python3, -c, {script}]}}
+""")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/busy", "--timeout=30s")
+    words = cluster.kubectl("logs", "busy").split()
+    assert int(words[1]) > 20
+    assert words[3] == "0", words
+
+
+def test_nothing_in_the_kernel_is_otherwise_than_it_should_be(cluster: Cluster) -> None:
+    for node in NODES:
+        assert "own4" in in_node(cluster, node, "nft", "list", "table", "bridge", "podwire-policy")
+        annotations = cluster.get("node", node)["metadata"].get("annotations", {})
+        assert not annotations.get("podwire.io/fallback"), annotations
