@@ -82,7 +82,7 @@ def test_each_node_decides_for_itself(folder: str) -> None:
 
 def test_the_example_of_the_page() -> None:
     root_folder = Path(__file__).parents[3]
-    line = next(line for line in (root_folder / "docs/why.md").read_text().splitlines() if "podwire why -f" in line)
+    line = next(line for line in (root_folder / "docs/why.md").read_text().splitlines() if "podwire why -f examples" in line)
     words = line.split()[3:]
     said = asked(str(root_folder / words[0]), *words[1:])
     assert (said["outcome"], len(said["hops"][0]["endpoints"])) == ("forwarded", 3)
@@ -115,3 +115,87 @@ def test_wrong_words(folder: str, words: tuple[str, ...], problem: str) -> None:
 def test_a_mode_is_for_plans_alone() -> None:
     with pytest.raises(ConfigError, match="--mode"):
         CliRunner().invoke(root, ["why", "a", "b", "--mode", "iptables"], catch_exceptions=False)
+
+
+GUARDED = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, labels: {app: web}}
+spec: {nodeName: node-1, containers: [{name: c, image: i}]}
+status: {podIP: 10.244.0.5, podIPs: [{ip: 10.244.0.5}], phase: Running, conditions: [{type: Ready, status: "True"}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-2, labels: {app: web, tier: back}}
+spec: {nodeName: node-2, containers: [{name: c, image: i}]}
+status: {podIP: 10.244.1.5, podIPs: [{ip: 10.244.1.5}], phase: Running, conditions: [{type: Ready, status: "True"}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: names}
+spec: {clusterIP: None, selector: {app: web}, ports: [{port: 8080}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: back}
+spec:
+  podSelector: {matchLabels: {tier: back}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: api}}}]
+"""
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> str:
+    (tmp_path / "all.yaml").write_text(MANIFESTS + GUARDED)
+    return str(tmp_path)
+
+
+def test_policies_for_each_endpoint(guarded: str) -> None:
+    found = asked(guarded, "client", "svc/names")
+    assert [(each["pod"], each["outcome"], each["probability"]) for each in found["policies"]] == [
+        ("default/web-1", "allowed", 0.5),
+        ("default/web-2", "dropped", 0.5),
+    ]
+    assert found["outcome"] == "untouched"
+
+
+def test_policies_drop_from_files(guarded: str) -> None:
+    found = asked(guarded, "client", "pod/web-2", "8080")
+    assert found["outcome"] == "dropped"
+    (policy,) = found["policies"]
+    line = (MANIFESTS + GUARDED)[: (MANIFESTS + GUARDED).index("  - from: [{podSelector")].count("\n") + 1
+    assert policy["message"] == (
+        f"default/client -> default/web-2 TCP 8080: dropped at ingress: isolated by default/back "
+        f"({guarded}/all.yaml:{line - 2}); nearest rule default/back ingress[0] ({guarded}/all.yaml:{line}): "
+        "podSelector app=api, the pod has no label app"
+    )
+    assert [(node["node"], node["state"], node["outcome"]) for node in policy["nodes"]] == [
+        ("node-1", "planned", "allowed"),
+        ("node-2", "planned", "dropped"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome", "ingress"),
+    [
+        (("client", "pod/web-1", "8080"), "allowed", "NotSelected"),
+        (("client", "192.0.2.9", "443"), "allowed", "NoPod"),
+        (("client", "node/node-2", "10250"), "allowed", "NoPod"),
+        (("node/node-2", "pod/web-2", "80"), "allowed", "OwnNode"),
+        (("node/node-1", "pod/web-2", "80"), "dropped", "Isolated"),
+        (("external", "pod/web-2", "80"), "dropped", "Isolated"),
+        (("external", "10.244.1.5", "80/UDP"), "dropped", "Isolated"),
+        (("web-2", "pod/web-2", "80"), "allowed", "Itself"),
+    ],
+)
+def test_policies_for_every_kind_of_ends(guarded: str, words: tuple[str, ...], outcome: str, ingress: str) -> None:
+    (policy,) = asked(guarded, *words)["policies"]
+    assert (policy["outcome"], policy["ingress"]["reason"]) == (outcome, ingress)
+
+
+def test_policies_as_text(guarded: str) -> None:
+    found = CliRunner().invoke(root, ["why", "-f", guarded, "client", "pod/web-2", "8080"], catch_exceptions=False)
+    assert "outcome   DROPPED at ingress: isolated by default/back" in found.output
+    assert "enforced  DROPPED on node-2, by the nftables rules it should have" in found.output
