@@ -3,7 +3,9 @@
 Each run takes the cluster down first. An `up` with the example ends when every pod of `examples/shop` is Ready and
 the connectivity table is green, which its exit status says. Memory is that of each process by itself (RSS, pages that
 it shares with the others included) and, as "share", with shared pages divided among those who share them (PSS). Idle
-is measured over twenty seconds, with the example running.
+is measured over twenty seconds, with the example running. A cluster for tests is that of `podwire.testing`: the time
+begins with the Python interpreter of the test and ends when the block begins, then when the first connection of a pod
+to a Service by name is made, with the five pods and the policies of `examples/guarded`.
 
     sudo python -m bench.up [--quick]
 """
@@ -39,6 +41,17 @@ spec:
         - name: web
           image: nginx
           ports: [{containerPort: 80}]
+"""
+
+
+TEST = """
+import time
+from podwire.testing.cluster import cluster
+with cluster(nodes=2) as c:
+    print(time.perf_counter())
+    c.apply("examples/guarded/k8s")
+    assert c.pod("shop/web").reaches("api:http")
+    print(time.perf_counter())
 """
 
 
@@ -90,6 +103,14 @@ def down() -> float:
     return timed(lambda: podwire("down", "--name", NAME))
 
 
+def for_tests() -> tuple[float, float]:
+    """Seconds to a cluster of two nodes for tests, and until a connection is made in it."""
+    begun = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", TEST], capture_output=True, text=True, check=True, cwd=ROOT)
+    ready, reached = (float(word) - begun for word in done.stdout.split())
+    return ready, reached
+
+
 def processes() -> dict[str, int]:
     """The pid of each component of the benchmark's cluster."""
     folder = Path("/run/podwire") / NAME / "processes"
@@ -126,11 +147,17 @@ def run(quick: bool) -> list[Row]:
             three.append(fresh_up("--nodes", "3", *shop))
             again.append(repeated_up())
             away.append(down())
+        two = tuple(fresh_up("--nodes", "2") for _ in runs)
+        podwire("down", "--name", NAME)
+        tests = [for_tests() for _ in runs]
         twenty = tuple(fresh_up("--nodes", "20", *shop) for _ in few)
         rows = [
             Row("up, 3 nodes, example Ready, table green", "s", tuple(three), aim=3),
             Row("the same again, nothing to do", "s", tuple(again)),
             Row("down", "s", tuple(away)),
+            Row("up, 2 nodes Ready", "s", two, aim=2),
+            Row("a cluster of 2 nodes for tests", "s", tuple(ready for ready, _ in tests), aim=2),
+            Row("the same, until a connection is made in it", "s", tuple(reached for _, reached in tests)),
             Row("up, 20 nodes, example Ready, table green", "s", twenty, aim=10),
             Row("100 pods of one container on 3 nodes, apply to Ready", "s", tuple(many_pods() for _ in runs), aim=5),
         ]
