@@ -85,6 +85,13 @@ def test_notes_count_where_it_is_said(folder: Path) -> None:
     assert check(folder, "--strict").return_value == 1
 
 
+def test_what_is_not_in_the_files_never_counts(folder: Path) -> None:
+    (folder / "policy.yaml").write_text(POLICY.replace("namespace: shop", "namespace: till"))
+    found = check(folder, "--strict")
+    assert "[not-checked]" in found.output
+    assert found.return_value == 0
+
+
 def test_what_the_api_would_refuse_is_told_with_its_line(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "prot: 80"))
     with pytest.raises(ConfigError, match=r"policy.yaml:12.*ports\[0\].prot"):

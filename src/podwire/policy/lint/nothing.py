@@ -12,6 +12,9 @@ from podwire.policy.lint.scope import NAME_LABEL
 from podwire.policy.lint.words import count, some, some_pods
 from podwire.policy.selectors import PodSelector
 
+_ALWAYS_THERE = ("kube-system", "kube-public", "default")
+"""Namespaces that every cluster has, so that files need not."""
+
 
 def check(scene: Scene) -> Iterator[Finding]:
     """Subjects and peers of all policies."""
@@ -136,6 +139,8 @@ def _namespaces(scene: Scene, policy: PolicyOutline, peer: PeerOutline, wanted: 
         advice = f". Kubernetes gives every namespace the label {NAME_LABEL}, and none called name"
     if scene.around.whole or advice:
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, f"no pod is meant by it: {reason}{advice}")
+    elif wanted.match_labels.get(NAME_LABEL) in _ALWAYS_THERE:
+        return
     elif alike(wanted, _labels(scene)):
         text = f"no namespace of the files is meant by it: {reason}"
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, text)

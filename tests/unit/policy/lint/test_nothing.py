@@ -81,14 +81,12 @@ def test_what_is_there_is_no_finding() -> None:
 def test_what_files_leave_out_is_not_held_against_a_policy() -> None:
     dns = "namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}"
     out = policy("shop/p", f"podSelector: {{}}, egress: [{{to: [{{{dns}}}]}}]")
+    watched = policy("shop/w", "podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {zone: a}}}]}]")
     other = policy("till/p", "podSelector: {matchLabels: {app: till}}")
     slip = policy("shop/q", "podSelector: {}, egress: [{to: [{namespaceSelector: {matchLabels: {team: pres}}}]}]")
     around = {"whole": False, "cluster": CLUSTER.replace("app: agent", "app: web")}
-    assert [each[0] for each in said(check, out, other, **around)] == [
-        "host-network-partly",
-        "not-checked",
-        "not-checked",
-    ]
+    assert ids(check, out, **around) == [("host-network-partly", "spec.podSelector")]
+    assert [each[0] for each in said(check, watched, other, **around)][1:] == ["not-checked", "not-checked"]
     assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, slip, **around)
     assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, out)
 
