@@ -3,6 +3,8 @@
 Planned are the rules for the pods that a question is about, which have the names and texts that they have among all.
 """
 
+from pathlib import Path
+
 from podwire.cli.sites import Known, Nodes
 from podwire.errors import ClusterError
 from podwire.model.meta import key_of
@@ -13,7 +15,7 @@ from podwire.policy.evaluate import Rules
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.tracing import MODULES, open_tracing
-from podwire.policy.why.enforced import Guard
+from podwire.policy.why.enforced import Guard, Tracer
 from podwire.policy.world import Party, World, subject_to_policy
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.state.network import NetworkState
@@ -76,17 +78,18 @@ class Guards:
         if "policy" not in known.config.parts:
             self.notes[f"the agent of {name} enforces no policies (no part policy)"] = None
             return None
-        mode = node.metadata.annotations.get(MODE_ANNOTATION) or next(iter(MODULES))
-        tracing = open_tracing(mode)
-        if tracing is None:
-            return Guard(mode=mode)
         state = self._state(node)
         own = node.internal_ips if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))
+        mode, held = node.metadata.annotations.get(MODE_ANNOTATION, ""), None
+        if state is not None:
+            mode, held = _held(mode, known.netns, machine)
+        mode = mode or next(iter(MODULES))
+        tracing = open_tracing(mode)
+        if tracing is None:
+            return Guard(mode=mode)
         planned = tracing.planned(self._compiler(name), self._devices(name), self._facts(node, state), machine)
-        if state is None:
-            return Guard(mode=mode, planned=planned)
-        return Guard(mode=mode, planned=planned, held=tracing.held(known.netns, machine), reads=True)
+        return Guard(mode=mode, planned=planned, held=held, reads=state is not None)
 
     def _state(self, node: Node) -> NetworkState | None:
         """Devices, addresses and routes of a node; None when its kernel is not read."""
@@ -152,3 +155,16 @@ class Guards:
         if party.pod is None or party.node != node:
             return _ELSEWHERE
         return f"pod{self._world.pods.index(party.pod)}"
+
+
+def _held(mode: str, netns: Path | None, machine: Machine) -> tuple[str, Tracer | None]:
+    """The mode in force and its rules; where nobody says the mode, the first whose rules the kernel holds.
+
+    Raises: KernelError.
+    """
+    for name in (mode,) if mode else MODULES:
+        tracing = open_tracing(name)
+        found = tracing.held(netns, machine) if tracing is not None else None
+        if found is not None:
+            return name, found
+    return mode, None

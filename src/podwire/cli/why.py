@@ -59,7 +59,7 @@ TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       10.96.0.10:80     an address of a Service
       shop/db-0         a pod, with its port as PORT
       node/node-1       a node port, with its number as PORT
-PORT: 80, 53/UDP, http
+PORT: 80, 53/UDP, http, ICMP
 
 With -f nothing is asked of a cluster: the objects come from files, the rules are those that a node should hold.
 

@@ -187,12 +187,21 @@ def test_policies_drop_from_files(guarded: str) -> None:
         (("node/node-1", "pod/web-2", "80"), "dropped", "Isolated"),
         (("external", "pod/web-2", "80"), "dropped", "Isolated"),
         (("external", "10.244.1.5", "80/UDP"), "dropped", "Isolated"),
+        (("external", "10.244.1.5", "ICMP"), "dropped", "Isolated"),
         (("web-2", "pod/web-2", "80"), "allowed", "Itself"),
     ],
 )
 def test_policies_for_every_kind_of_ends(guarded: str, words: tuple[str, ...], outcome: str, ingress: str) -> None:
     (policy,) = asked(guarded, *words)["policies"]
     assert (policy["outcome"], policy["ingress"]["reason"]) == (outcome, ingress)
+
+
+def test_pods_in_the_network_of_a_node(tmp_path: Path) -> None:
+    hosted = GUARDED.replace("{nodeName: node-1, ", "{nodeName: node-1, hostNetwork: true, ")
+    (tmp_path / "all.yaml").write_text(MANIFESTS + hosted.replace("10.244.0.5", "192.168.7.1"))
+    found = asked(str(tmp_path), "web-1", "pod/web-2", "80")
+    assert found["policies"][0]["egress"]["reason"] == "NoPod"
+    assert "pod default/web-1 is in the network of node-1; policies take it for that node" in found["notes"]
 
 
 def test_policies_as_text(guarded: str) -> None:

@@ -43,8 +43,18 @@ class Site(Protocol):
 def with_policies(answer: Answer, world: World, site: Site, lines: Lines = nowhere) -> Answer:
     """The answer with what policies say of it."""
     found = tuple(_said(way, world, site, lines) for way in ways(answer, world))
+    notes = dict.fromkeys((*answer.notes, *_of_nodes(answer, world)))
     outcome = "dropped" if found and all(one.outcome == "dropped" for one in found) else answer.outcome
-    return replace(answer, outcome=outcome, policies=found)
+    return replace(answer, outcome=outcome, policies=found, notes=tuple(notes))
+
+
+def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
+    """Pods that are none to policies."""
+    for place in (answer.source, answer.target):
+        if place.kind == "Pod" and place.address:
+            party = world.party(place.address)
+            if party.pod is None and party.node:
+                yield f"pod {place.name} is in the network of {party.node}; policies take it for that node"
 
 
 def _said(way: Way, world: World, site: Site, lines: Lines) -> PolicySaid:

@@ -17,9 +17,11 @@ from podwire.proxy.why.hop import Backed, View, explain_hop
 from podwire.proxy.why.names import explain_name
 from podwire.proxy.why.objects import Objects
 from podwire.proxy.why.question import Question
+from podwire.proxy.why.words import PING
 from podwire.trace.answer import Answer, Hop
 from podwire.trace.packet import Packet
 
+_PING6 = "ipv6-icmp"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
@@ -73,7 +75,7 @@ async def answer(question: Question, objects: Objects, site: Site) -> Answer:
     packet = Packet(
         source=question.source.address,
         destination=target.address,
-        protocol=question.protocol,
+        protocol=_PING6 if question.protocol == PING and ":" in target.address else question.protocol,
         destination_port=target.port,
         input="" if question.on_node else site.arrives(question.node, question.source.address),
     )

@@ -80,6 +80,8 @@ def _allowed(port: ServicePort, packet: Packet, facts: NodeFacts) -> bool:
 
 def _no_frontend(packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap) -> Decision:
     address, what = packet.destination, f"port {packet.destination_port}/{packet.protocol.upper()}"
+    if not packet.destination_port:
+        what = "ICMP"
     if service := is_cluster_ip(services, address):
         return _end("refused", "NoSuchPort", f"Service {service} has no {what}")
     if any(ip_address(address) in ip_network(cidr) for cidr in of_family(facts.service_cidrs, packet.family)):

@@ -5,7 +5,7 @@ selector; ``node/node-1``; ``external``, anybody outside; an IP address.
 
 To: ``svc/shop/catalog``, with ``:http`` or ``:8080`` behind it; an IP address, with ``:80`` behind it (IPv6 in
 brackets then); ``node/node-1``; a DNS name of a Service; ``pod/shop/web-0``. The port may also stand alone as the third
-word, ``80``, ``53/UDP`` or, for a Service, its name.
+word, ``80``, ``53/UDP`` or, for a Service, its name; ``ICMP`` has none.
 """
 
 from ipaddress import ip_address
@@ -16,6 +16,8 @@ import msgspec
 from podwire.errors import ConfigError
 
 PROTOCOLS = ("tcp", "udp", "sctp")
+PING = "icmp"
+"""Without ports."""
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -96,8 +98,12 @@ def _address(text: str) -> str:
 def parse_port(word: str) -> tuple[str, str]:
     """Port (a number or a name, as text) and protocol (``tcp``; empty: not said) of ``80``, ``53/UDP`` or ``http``.
 
+    ``ICMP`` is port 0.
+
     Raises: ConfigError.
     """
+    if word.lower() == PING:
+        return "0", PING
     port, slash, protocol = word.partition("/")
     if not port or (port.isdigit() and not 0 < int(port) < 65536):
         raise ConfigError("PORT", "", f"{word!r}: expected a number from 1 to 65535 or the name of a Service's port")
