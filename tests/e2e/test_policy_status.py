@@ -1,0 +1,137 @@
+"""What is said of a policy: where it is in force, what it drops, what it would drop, and why."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import done, layout, own_name, run, running, server
+from driver import Cluster, eventually
+from test_network_policy import pid_of, reaches
+
+_POLICY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny, annotations: {%s}}
+spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress], ingress: [%s]}
+"""
+_ANNOTATION = "podwire.io/enforced"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A database and a client, on different nodes."""
+    manifest = server("db", "node-1", "app: db") + server("web", "node-2")
+    with running(own_name("polstat"), "--nodes", "2", stdin=manifest) as made:
+        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=30s")
+        yield made
+
+
+@pytest.fixture
+def clean(cluster: Cluster) -> Iterator[Cluster]:
+    yield cluster
+    cluster.kubectl("delete", "networkpolicy", "--all")
+
+
+def said(cluster: Cluster) -> dict[str, Any]:
+    """The annotation of the policy."""
+    text = cluster.kubectl("get", "networkpolicy", "deny", "-o", "json")
+    found = json.loads(text)["metadata"]["annotations"].get(_ANNOTATION, "{}")
+    return dict(json.loads(found))
+
+
+def listed(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
+    return list(json.loads(done("policy", "list", "--name", cluster.name, "-o", "json", *words)))
+
+
+def events(cluster: Cluster) -> list[tuple[str, str]]:
+    found = json.loads(cluster.kubectl("get", "events", "-o", "json"))["items"]
+    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["kind"] == "NetworkPolicy"]
+
+
+def log_of(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for line in done("policy", "log", "--name", cluster.name, "-o", "json", *words).splitlines()
+    ]
+
+
+def test_an_applied_policy_says_where_it_is_in_force_and_what_it_drops(clean: Cluster) -> None:
+    clean.apply(_POLICY % ("", ""))
+    first = eventually(lambda: said(clean).get("nodes") == "2/2" and said(clean), within=5)
+    assert first["generation"] == 1 and int(first["took"].removesuffix("ms")) >= 0
+    eventually(lambda: [text for reason, text in events(clean) if reason == "Enforced"], within=3)
+    assert not reaches(clean, "web", "db")
+    (line,) = listed(clean)
+    shown = [line[key] for key in ("namespace", "name", "mode", "selects", "nodes")]
+    assert shown == ["default", "deny", "enforce", 1, "2/2"]
+    assert line["dropped"] >= 1 and line["inForceForMs"] > 0
+    table = done("policy", "list", "--name", clean.name).splitlines()
+    assert table[0].split()[:4] == ["NAMESPACE", "NAME", "KIND", "MODE"]
+    assert table[1].split()[:6] == ["default", "deny", "NetworkPolicy", "enforce", "1", "2/2"]
+    remote = json.loads(done("policy", "list", "--kubeconfig", str(clean.kubeconfig), "-o", "json"))
+    assert remote[0]["nodes"] == "2/2"
+
+    found = eventually(lambda: log_of(clean, "--policy", "default/deny"), within=3)
+    one = found[-1]
+    assert (one["node"], one["verdict"], one["direction"]) == ("node-1", "dropped", "ingress")
+    assert (one["source"], one["destination"], one["port"]) == ("default/web", "default/db", 80)
+    assert one["why"] == (
+        "default/web -> default/db TCP 80: dropped at ingress: isolated by default/deny, and there is no ingress rule"
+    )
+    own = Path(layout(clean).run, "log/agent-node-1.log").read_text()
+    assert "policy dropped from=default/web to=default/db port=80/TCP" in own
+    counted = json.loads(done("policy", "counters", "default/deny", "--name", clean.name, "-o", "json"))
+    assert ("node-1", "dropped") in {(each["node"], each["verdict"]) for each in counted}
+
+
+def test_a_policy_in_audit_lets_through_and_names_what_it_would_drop(clean: Cluster) -> None:
+    clean.apply(_POLICY % ("podwire.io/mode: audit", "{ports: [{port: 81}]}"))
+    eventually(lambda: said(clean).get("mode") == "audit" and said(clean).get("nodes") == "2/2", within=5)
+    before, dropped = log_of(clean), listed(clean)[0]["dropped"]
+    assert reaches(clean, "web", "db", 2)
+    found = eventually(lambda: log_of(clean)[len(before) :], within=3)
+    assert {(one["verdict"], tuple(one["policies"])) for one in found} == {("audited", ("default/deny",))}
+    near = "isolated by default/deny; nearest rule default/deny ingress[0]: ports TCP 81, the connection is TCP 80"
+    assert found[0]["why"].endswith(f"in audit, default/deny would drop it: {near}")
+    (line,) = listed(clean)
+    assert (line["mode"], line["dropped"], line["audited"] > 0) == ("audit", dropped, True)
+
+    clean.kubectl("annotate", "networkpolicy", "deny", "podwire.io/mode-")
+    eventually(lambda: not reaches(clean, "web", "db"), within=3)
+    eventually(lambda: said(clean).get("nodes") == "2/2" and "mode" not in said(clean), within=5)
+    clean.kubectl("annotate", "networkpolicy", "deny", "podwire.io/mode=later")
+    warned = eventually(lambda: [text for reason, text in events(clean) if reason == "AnnotationNotKnown"], within=3)
+    assert warned == ["podwire.io/mode: 'later' is not known, there are audit, enforce; the policy is enforced"]
+    assert not reaches(clean, "web", "db")
+
+
+def test_an_agent_that_is_killed_drops_on_and_logs_again(clean: Cluster) -> None:
+    clean.apply(_POLICY % ("", ""))
+    eventually(lambda: said(clean).get("nodes") == "2/2", within=5)
+    since = said(clean)["since"]
+    pid = pid_of(clean, "agent-node-1")
+    os.kill(pid, signal.SIGKILL)
+    for _ in range(5):
+        assert not reaches(clean, "web", "db", 0.05)
+    eventually(lambda: pid_of(clean, "agent-node-1") != pid, within=20)
+    assert eventually(lambda: not reaches(clean, "web", "db", 0.1) and answering(clean), within=20)
+    assert said(clean)["since"] == since
+    (line,) = listed(clean)
+    assert line["dropped"] >= 5, "rules count on while no agent runs"
+
+
+def answering(cluster: Cluster) -> list[dict[str, Any]]:
+    """What the log has to tell, when all agents answer."""
+    asked = run("policy", "log", "--name", cluster.name, "-o", "json")
+    return [json.loads(line) for line in asked.stdout.splitlines()] if asked.returncode == 0 else []
+
+
+def test_wrong_words(cluster: Cluster) -> None:
+    refused = run("policy", "counters", "default/none", "--name", cluster.name)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "podwire: POLICY: no rule of 'default/none' has counted a packet on these nodes\n"
+    refused = run("policy", "log", "--config", "/nowhere.yaml")
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
