@@ -221,6 +221,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         link_local = ("-s fe80::/10 -j RETURN",) if self.family == "ip6" else ()
         return (
             f"-m mark --mark 0x{seen:x}/0x{seen:x} -g {names.UNMARK}",
+            *self._neighbours(),
             *link_local,
             "-m addrtype --src-type LOCAL -j RETURN",
             self._clear,
