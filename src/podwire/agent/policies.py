@@ -237,6 +237,12 @@ class PolicyPart:
             ),
             ("podwire_policy_commits_total", "Changes that are in force.", self._commits, "counter"),
             ("podwire_policy_refusals_total", "Changes that the kernel refused.", self._refusals, "counter"),
+            (
+                "podwire_policy_flows_forgotten_total",
+                "Flows that the kernel was made to forget, since policies deny them now.",
+                self._flows.forgotten,
+                "counter",
+            ),
             ("podwire_policy_commit_seconds_total", "Time that changes took.", self._seconds, "counter"),
         )
         return [Sample(name, text, value, kind=kind) for name, text, value, kind in found]
