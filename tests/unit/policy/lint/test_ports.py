@@ -1,9 +1,12 @@
 """Ports that no pod has so."""
 
+import msgspec
 import pytest
-from tests.unit.policy.lint.scenes import ids, policy, said
+from tests.unit.policy.lint.scenes import ids, policy, said, scene
 
+from podwire.model.policy import NetworkPolicy
 from podwire.policy.lint.ports import check
+from podwire.policy.lint.scene import Scene
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,8 @@ def test_egress_is_about_the_ports_of_the_peers() -> None:
     assert ids(check, policy("shop/p", spec % outside)) == []
 
 
-def test_a_range_of_a_cluster_policy_that_ends_before_it_begins() -> None:
-    ports = "protocols: [{tcp: {destinationPort: {range: {start: 90, end: 80}}}}]"
-    spec = f"ingress: [{{action: Deny, from: [{{namespaces: {{}}}}], {ports}}}]"
-    assert ids(check, policy("p", spec)) == [("end-before-port", "spec.ingress[0].protocols[0].tcp")]
+def test_a_range_that_ends_before_it_begins_as_api_servers_took_it_once() -> None:
+    spec = {"podSelector": {}, "ingress": [{"ports": [{"port": 90, "endPort": 80}]}]}
+    old = msgspec.convert({"metadata": {"name": "old", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+    found = check(Scene(msgspec.structs.replace(scene().world, policies=(old,))))
+    assert [(each.id, each.field) for each in found] == [("end-before-port", "spec.ingress[0].ports[0]")]
