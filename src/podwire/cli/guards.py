@@ -71,9 +71,7 @@ class Guards:
     def _read(self, name: str) -> Guard | None:
         known, node = self._known(name), self._node(name)
         if known is None or node is None:
-            self.notes[
-                f"the policy rules of {name} are not read from here; what is said of it is what it should do"
-            ] = None
+            self.notes[f"the policy rules of {name} cannot be read from here; its part is what policies say"] = None
             return None
         if "policy" not in known.config.parts:
             self.notes[f"the agent of {name} enforces no policies (no part policy)"] = None

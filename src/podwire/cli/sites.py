@@ -115,16 +115,16 @@ class Nodes:
         return found[1]
 
     def view(self, node: Node, facts: NodeFacts, services: ServiceMap) -> View:
-        """The rules of a node.
+        """The rules of a node; none where its agent leaves Services to another proxy.
 
         Raises: KernelError, ClusterError.
         """
         known = self.known(node.metadata.name)
-        if "proxy" not in known.config.parts:
-            raise ClusterError(f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)")
         state = self.kernel(node)
         own = facts.addresses if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))
+        if "proxy" not in known.config.parts:
+            return View(mode="", facts=facts, machine=machine)
         settings = self.settings(node.metadata.name).proxy
         mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "")
         if not mode and state is not None and settings.metrics is not None:
@@ -160,6 +160,9 @@ class Nodes:
         """Settings that are wrong, and whether the agent runs that keeps the rules as they should be."""
         known = self.known(node.metadata.name)
         refused = (self._refused,) if self._refused else ()
+        if "proxy" not in known.config.parts:
+            other = f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)"
+            refused = (*refused, f"{other}; what is said of them is what the objects mean")
         if not self.reads(known):
             return refused
         try:

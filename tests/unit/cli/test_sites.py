@@ -1,11 +1,14 @@
-"""The mode in force, asked of the proxy itself."""
+"""What is known of nodes: the mode in force, asked of the proxy itself, and nodes without a proxy."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from podwire.cli.sites import ask_mode
+from podwire.agent.config import AgentConfig
+from podwire.cli.sites import Known, Nodes, ask_mode
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node
 
 
 class Page(BaseHTTPRequestHandler):
@@ -41,3 +44,13 @@ def test_nobody_answers_or_somebody_else() -> None:
     with served(BaseHTTPRequestHandler) as port:
         assert ask_mode(None, ("127.0.0.1", port)) == ""
     assert ask_mode(None, ("127.0.0.1", port)) == ""
+
+
+def test_a_node_whose_services_are_somebody_elses() -> None:
+    config = AgentConfig(node_name="a", parts=("cni", "policy"), cluster_cidrs=(), service_cidrs=())
+    nodes = Nodes(lambda _: Known(config=config, readable=False), planned=True)
+    node = Node(metadata=ObjectMeta(name="a"))
+    view = nodes.view(node, nodes.facts(node), {})
+    assert (view.mode, view.planned, view.held) == ("", None, None)
+    (note,) = nodes.notes(node)
+    assert "leaves Services to another proxy" in note

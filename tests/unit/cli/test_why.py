@@ -82,7 +82,8 @@ def test_each_node_decides_for_itself(folder: str) -> None:
 
 def test_the_example_of_the_page() -> None:
     root_folder = Path(__file__).parents[3]
-    line = next(line for line in (root_folder / "docs/why.md").read_text().splitlines() if "podwire why -f examples" in line)
+    lines = (root_folder / "docs/why.md").read_text().splitlines()
+    line = next(line for line in lines if "podwire why -f examples" in line)
     words = line.split()[3:]
     said = asked(str(root_folder / words[0]), *words[1:])
     assert (said["outcome"], len(said["hops"][0]["endpoints"])) == ("forwarded", 3)

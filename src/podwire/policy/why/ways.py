@@ -50,8 +50,9 @@ def _end(address: str, port: int) -> EndpointSaid:
 def _reached(hop: Hop) -> Iterator[EndpointSaid]:
     """The endpoints that a connection may come to; of a name, those that DNS gives."""
     used = [one for one in hop.endpoints if one.used]
+    by_name = hop.service is not None and hop.service.frontend == "Name"
     for one in used:
-        yield one if hop.mode else msgspec.structs.replace(one, probability=1 / len(used))
+        yield msgspec.structs.replace(one, probability=1 / len(used)) if by_name else one
 
 
 def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
@@ -65,7 +66,7 @@ def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
     else:
         left, left_port = world.party(answer.target.address), answer.target.port
     seen = source
-    if last.mode and end.masqueraded and destination.node != last.node:
+    if end.masqueraded and destination.node != last.node:
         seen = _node_of(world, last.node, end.address) or source
     elif first is not last and first.snat is not None and first.snat.masqueraded:
         seen = _node_of(world, first.node, end.address) or source

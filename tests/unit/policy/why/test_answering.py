@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
@@ -15,7 +16,7 @@ from podwire.policy.why.answering import with_policies
 from podwire.policy.why.enforced import Guard
 from podwire.policy.world import Party, World
 from podwire.testing.policycases import Case, read_cases
-from podwire.trace.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, SnatSaid
+from podwire.trace.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
 from podwire.trace.packet import Machine
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
@@ -62,10 +63,9 @@ def hop(
     outcome: Outcome = "untouched",
     endpoints: tuple[EndpointSaid, ...] = (),
     snat: SnatSaid | None = None,
-    mode: str = "nftables",
 ) -> Hop:
     return Hop(
-        node=node, mode=mode, state="held", outcome=outcome, reason="", message="", endpoints=endpoints, snat=snat
+        node=node, mode="m", state="held", outcome=outcome, reason="", message="", endpoints=endpoints, snat=snat
     )
 
 
@@ -165,7 +165,8 @@ def test_what_does_not_get_so_far_is_not_asked(outcome: Outcome) -> None:
 def test_endpoints_of_a_name_are_alike() -> None:
     world = case(QUIET).world
     ends = (endpoint(DB, 5432, probability=0), endpoint(BLOG, 8080, probability=0))
-    answer = answered(WEB, "", 80, hop(mode="", endpoints=ends))
+    named = ServiceSaid(namespace="shop", name="db", type="ClusterIP", port=80, protocol="TCP", frontend="Name")
+    answer = answered(WEB, "", 80, msgspec.structs.replace(hop(endpoints=ends), service=named))
     found = with_policies(answer, world, Nodes(world))
     assert [each.probability for each in found.policies] == [0.5, 0.5]
 

@@ -58,7 +58,14 @@ def test_what_no_connection_goes_to(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "port"), [("80", ("80", "")), ("53/UDP", ("53", "udp")), ("http", ("http", "")), ("9/sctp", ("9", "sctp"))]
+    ("word", "port"),
+    [
+        ("80", ("80", "")),
+        ("53/UDP", ("53", "udp")),
+        ("http", ("http", "")),
+        ("9/sctp", ("9", "sctp")),
+        ("ICMP", ("0", "icmp")),
+    ],
 )
 def test_ports(word: str, port: tuple[str, str]) -> None:
     assert parse_port(word) == port
