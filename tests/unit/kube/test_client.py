@@ -222,6 +222,44 @@ def test_stream_gives_chunks_and_status(http):
     against(http, handler, body)
 
 
+def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_replaced(http):
+    served = []
+
+    async def handler(seen, writer):
+        served.append(seen.target)
+        if served.count("/log") == 2:  # on a kept connection: hang up without an answer
+            writer.close()
+            return False
+        if seen.target == "/log":
+            http.open_stream(writer)
+            writer.write(b"0\r\n\r\n")
+            return True
+        return http.answer(writer, {})
+
+    async def body(client, server):
+        await client.get(NODES, "a")
+        async with client.stream(Request("GET", "/log")):
+            assert server.connections == 1
+        await client.get(NODES, "a")
+        assert server.connections == 2
+        async with client.stream(Request("GET", "/log")) as stream:
+            assert (stream.status, server.connections) == (200, 3)
+
+    against(http, handler, body)
+
+
+def test_a_stream_that_is_refused_says_why(http):
+    async def handler(seen, writer):
+        return http.answer(writer, {"kind": "Status", "reason": "Gone", "message": "too old"}, 410)
+
+    async def body(client, server):
+        with pytest.raises(Gone, match="too old"):
+            async with client.stream(Request("GET", "/log")):
+                pass
+
+    against(http, handler, body)
+
+
 def test_a_large_body_arrives_whole(http):
     blob = b"x" * 5_000_000
 
