@@ -205,7 +205,7 @@ class NftablesPolicy:
         Raises: KernelError.
         """
         for family in FAMILIES:
-            self._nft.commit(removal(family, TABLE))
+            _take_away(self._nft, family)
         self._lost = True
 
 
@@ -244,5 +244,20 @@ def clear(netns: Path | str | None = None) -> bool:
     with Nft(netns) as nft:
         left = [family for family, name in nft.tables() if name == TABLE and family in FAMILIES]
         for family in left:
-            nft.commit(removal(family, TABLE))
+            _take_away(nft, family)
     return bool(left)
+
+
+def _take_away(nft: Nft, family: str) -> None:
+    """Takes a table away, its base chains' rules before the rest.
+
+    A base chain is asked for a moment after its table is gone; then its maps are empty, and what is behind them drops
+    (seen: 4 to 7 packets of some 20,000, in one of ten times).
+    """
+    held = nft.read(family, TABLE)
+    if held is None:
+        return
+    base = tuple(FlushChain(chain.name) for chain in held.chains if chain.hook)
+    if base:
+        nft.commit(Transaction(family, TABLE, base))
+    nft.commit(removal(family, TABLE))

@@ -1,0 +1,312 @@
+"""What the ``iptables`` data plane of policies owes beside verdicts, which the packet table has, with rules of both
+kinds: nothing leaks and nothing is lost while rules change or while another data plane takes over, connections are cut
+and come back, unknown devices and borrowed addresses stay out, rules of others stay behind ours.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec.structs import replace
+from tests.kernel import test_policy_replacement as replacement
+from tests.kernel.policyworld import FACTS, World, batch, inside, load, path
+from tests.kernel.test_policy_nftables import (
+    ALLOW,
+    DB,
+    DENY,
+    OPEN,
+    PORTS,
+    WEB,
+    Echo,
+    answered,
+    arrived,
+    arrives,
+    client,
+    policy,
+    reaches,
+)
+from tests.kernel.test_policy_packets import CASES, compilers
+from tests.kernel.test_policy_replacement import ALLOWED, DENIED, Flood
+
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel import netns
+from podwire.kernel.ipset import IpSets
+from podwire.kernel.iptables import Kind, find
+from podwire.kernel.nflog import Nflog
+from podwire.model.meta import key_of
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.compile import Compiler
+from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy, clear, held
+from podwire.policy.registry import Registry
+from podwire.policy.settings import LogSettings
+from podwire.policy.switch import Switch
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+KINDS: tuple[Kind, ...] = ("nft", "legacy")
+seen = replacement.seen
+GROUP = 4712
+MANGLE = {"nft": "iptables-nft", "legacy": "iptables-legacy"}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        for pod in OPEN.world.pods:
+            if not pod.spec.host_network:
+                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        yield made
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesPolicy]:
+    made = IptablesPolicy(replace(FACTS["n1"], log=LogSettings(group=GROUP)), path("n1"), find(request.param))
+    yield made
+    made.remove()
+    made.close()
+    assert not clear(path("n1")), "everything is gone"
+
+
+def change(plane: IptablesPolicy | Switch, world: World, compiler: Compiler, **policies: NetworkPolicy | None) -> None:
+    for name, made in policies.items():
+        compiler.set_policy(f"shop/{name}", made)
+    plane.update(compiler, world.devices("n1"), compiler.flush())
+
+
+def begin(plane: IptablesPolicy | Switch, world: World, **policies: NetworkPolicy) -> Compiler:
+    """Has a data plane hold these policies alone."""
+    compiler = compilers(OPEN)["n1"]
+    for name, made in policies.items():
+        compiler.set_policy(f"shop/{name}", made)
+    compiler.flush()
+    load(plane, compiler, world)
+    return compiler
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    made = Echo("shop-db")
+    made.start()
+    yield made
+    made.close()
+
+
+def differences(plane: IptablesPolicy) -> set[str]:
+    """Lines that are wanted or there, and not both."""
+    there: list[Ruleset | IpSet] = list(held(path("n1")))
+    return {line for each in there for line in each.lines()} ^ {
+        line for each in plane.desired() for line in each.lines()
+    }
+
+
+@pytest.mark.parametrize("case", [OPEN, PORTS, CASES[-1]], ids=lambda case: case.name)
+def test_the_kernel_holds_what_is_desired(world: World, plane: IptablesPolicy, case: object) -> None:
+    load(plane, compilers(case)["n1"], world)  # type: ignore[arg-type]
+    assert differences(plane) == set()
+
+
+def test_a_connection_is_cut_by_the_change_and_comes_back_with_the_next(
+    world: World, plane: IptablesPolicy, echo: Echo
+) -> None:
+    compiler = begin(plane, world)
+    stream, datagrams = client(socket.SOCK_STREAM, 5.0), client(socket.SOCK_DGRAM)
+    stream.connect((DB, 5432))
+    datagrams.connect((DB, 5432))
+    assert answered(stream)
+    assert answered(datagrams)
+    change(plane, world, compiler, deny=DENY)
+    assert not answered(datagrams)
+    stream.settimeout(0.3)
+    assert not answered(stream)
+    change(plane, world, compiler, allow=ALLOW)
+    assert answered(datagrams)
+    stream.settimeout(5.0)
+    assert stream.recv(100) == b"x"
+    stream.close()
+    datagrams.close()
+
+
+def under_flood(step: Callable[[int], None], count: int) -> None:
+    """Takes steps while datagrams flow to an allowed and to a denied port: none is lost, none leaks."""
+    step(0)
+    before = replacement.arrived(ALLOWED), replacement.arrived(DENIED)
+    flood = Flood()
+    for number in range(1, count):
+        step(number)
+    allowed, denied = flood.stop()
+    time.sleep(0.1)
+    assert min(allowed, denied) > 10 * count
+    assert (replacement.arrived(ALLOWED) - before[0], replacement.arrived(DENIED) - before[1]) == (allowed, 0)
+
+
+def test_nothing_leaks_and_nothing_is_lost_while_rules_are_replaced(
+    world: World, plane: IptablesPolicy, seen: None
+) -> None:
+    compiler = begin(plane, world)
+    under_flood(lambda number: replacement.replace(plane, world, compiler, number), 40)  # type: ignore[arg-type]
+
+
+def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -> None:
+    """From nftables to iptables and back."""
+    switch = Switch(Registry(path("n1")), "nftables", FACTS["n1"])
+    compiler = begin(switch, world)
+
+    def step(number: int) -> None:
+        replacement.replace(switch, world, compiler, number)  # type: ignore[arg-type]
+        switch.wanted = ("nftables", "iptables")[number % 2]
+        load(switch, compiler, world)
+        assert switch.name == switch.wanted
+
+    under_flood(step, 9)
+    assert not held(path("n1"))
+    switch.remove()
+    switch.close()
+
+
+def test_a_pod_that_nobody_told_of_is_shut_off(world: World, plane: IptablesPolicy) -> None:
+    begin(plane, world)
+    world.attach("shop/new", "n1", ("10.180.0.9",))
+    try:
+        before = arrived()
+        assert not reaches("shop-new", DB)
+        assert arrived() == before
+        assert not reaches("shop-web", "10.180.0.9")
+    finally:
+        world.detach("shop/new")
+
+
+def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: IptablesPolicy) -> None:
+    begin(plane, world)
+    batch("blog-db", [f"address add {WEB}/32 dev eth0"])
+    try:
+        before, dropped = arrived(), drops("PODWIRE-STRANGER") + drops("PODWIRE-INTRUDER")
+        with netns.inside(path("blog-db")):
+            thief = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with thief:
+            thief.bind((WEB, 0))
+            for target in (DB, "192.168.99.1", "192.168.99.9"):
+                thief.sendto(b"x", (target, 5432))
+        time.sleep(0.1)
+        assert arrived() == before
+        assert drops("PODWIRE-STRANGER") + drops("PODWIRE-INTRUDER") == dropped + 3
+    finally:
+        batch("blog-db", [f"address delete {WEB}/32 dev eth0"])
+
+
+def drops(chain: str) -> int:
+    """Packets that a chain dropped, whichever kind has it."""
+    saved = "".join(inside("n1", f"{name}-save", "-c", "-t", "mangle") for name in MANGLE.values())
+    lines = [line for line in saved.splitlines() if f"-A {chain} " in line and line.endswith("-j DROP")]
+    return sum(int(line[1:].partition(":")[0]) for line in lines)
+
+
+def test_what_is_sent_on_by_the_node_is_judged_by_who_sent_it(world: World, plane: IptablesPolicy) -> None:
+    into = policy("shop/into", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"from": [{"podSelector": {}}]}])
+    compiler = begin(plane, world, into=into)
+    assert arrives("192.168.99.1"), "the node itself"
+    assert arrives(WEB), "a pod that may come in"
+    assert not arrives("10.180.1.2"), "a pod of another namespace"
+    assert not arrives("203.0.113.9"), "somebody outside"
+    out = policy("shop/out", podSelector={"matchLabels": {"app": "web"}}, policyTypes=["Egress"])
+    change(plane, world, compiler, out=out)
+    assert not arrives(WEB), "a pod that may not go out"
+
+
+def test_marks_of_others_are_left_and_ours_are_taken_off(world: World, plane: IptablesPolicy) -> None:
+    begin(plane, world, allow=ALLOW)
+    tool = MANGLE[plane.programs.kind]
+    inside("n1", tool, "-t", "mangle", "-A", "PREROUTING", "-j", "MARK", "--set-mark", "0x4321")
+    inside("n1", tool, "-t", "nat", "-A", "POSTROUTING", "-m", "mark", "--mark", "0x4321", "-j", "ACCEPT")
+    try:
+        assert reaches("shop-web", DB)
+        saved = inside("n1", f"{tool}-save", "-c", "-t", "nat")
+        assert not next(line for line in saved.splitlines() if "0x4321" in line).startswith("[0:0]")
+    finally:
+        inside("n1", tool, "-t", "mangle", "-F", "PREROUTING")
+        inside("n1", tool, "-t", "nat", "-F", "POSTROUTING")
+
+
+def test_rules_of_others_stay_and_ours_come_back_before_them(world: World, plane: IptablesPolicy) -> None:
+    begin(plane, world, deny=DENY)
+    tool = MANGLE[plane.programs.kind]
+    plane.disturbed()
+    inside("n1", tool, "-t", "mangle", "-I", "FORWARD", "-j", "ACCEPT")
+    assert plane.disturbed() or plane.programs.kind == "legacy"
+    assert not reaches("shop-web", DB), "what somebody lets through is judged when it leaves"
+    assert any(plane.heal())
+    assert not reaches("shop-web", DB)
+    assert "-A FORWARD -j ACCEPT" in inside("n1", f"{tool}-save", "-t", "mangle")
+    inside("n1", tool, "-t", "mangle", "-F", "PODWIRE-IN")
+    with IpSets(path("n1")) as sets:
+        other = IpSet(name="others", kind="hash:ip")
+        sets.apply(other)
+        own = sets.read("podwire4-egress")
+        assert own is not None
+        sets.apply(replace(own, elements={}))
+        assert any(plane.heal())
+        assert sets.read("podwire4-egress") == own
+        assert not any(plane.heal())
+        assert sets.read("others") == other
+        sets.destroy(["others"])
+    inside("n1", tool, "-t", "mangle", "-D", "FORWARD", "-j", "ACCEPT")
+
+
+def eventually_gone(sets: IpSets, name: str) -> None:
+    """nf_tables lets go of a set a moment after the rules that refer to it."""
+    until = time.monotonic() + 5
+    while name in sets.names():
+        with contextlib.suppress(KernelError):
+            sets.destroy([name])
+        assert time.monotonic() < until
+
+
+def test_a_refused_change_is_answered_by_a_full_load(world: World, plane: IptablesPolicy) -> None:
+    compiler = begin(plane, world)
+    tool = MANGLE[plane.programs.kind]
+    for each in (tool, tool.replace("ip", "ip6", 1)):
+        inside("n1", each, "-t", "mangle", "-F")
+        inside("n1", each, "-t", "mangle", "-X")
+    plane.disturbed()
+    with IpSets(path("n1")) as sets:
+        for name in ("podwire4-ingress", "podwire6-ingress"):
+            eventually_gone(sets, name)
+    change(plane, world, compiler, deny=DENY)
+    assert not reaches("shop-web", DB)
+    assert not any(plane.heal())
+
+
+def test_what_is_dropped_is_logged_and_counted(world: World, plane: IptablesPolicy) -> None:
+    compiler = begin(plane, world, deny=DENY)
+    with contextlib.closing(Nflog(GROUP, path("n1"))) as log:
+        before = sum(each.count.packets for each in plane.counts())
+        assert not reaches("shop-web", DB)
+        (logged,) = log.read(10)[0]
+        ruled = plane.ruled(logged.prefix)
+        assert ruled is not None and ruled.text == "no ingress rule of shop/deny"
+        assert sum(each.count.packets for each in plane.counts()) == before + 1
+    change(plane, world, compiler, deny=None)
+    assert sum(each.count.packets for each in plane.counts()) == before + 1, (
+        "what a rule that is gone has counted stays"
+    )
+    assert plane.ruled(logged.prefix) == ruled
+
+
+def test_what_the_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podwire.kernel.iptables._PATH", "/nowhere")
+    with pytest.raises(Unsupported, match="there is no iptables-restore"):
+        IptablesPolicy(FACTS["n1"])
+
+
+def test_rules_that_the_kernel_refuses_are_an_error(world: World, plane: IptablesPolicy) -> None:
+    compiler = begin(plane, world)
+    crowded = replace(FACTS["n1"], marks=0b11)
+    case = compilers(PORTS)["n1"]
+    with pytest.raises(KernelError, match="too few bits"):
+        plane.load(case, world.devices("n1"), crowded)
+    plane.load(compiler, world.devices("n1"), replace(FACTS["n1"], log=LogSettings(group=GROUP)))
+    assert differences(plane) == set()
