@@ -17,7 +17,8 @@ from podwire.policy.runner import Attached
 
 PLUGINS = "/usr/lib/cni"
 BRIDGE = "cni0"
-ARRANGEMENTS = ("ptp", "bridge", "flannel")
+ARRANGEMENTS = ("bridge", "ptp", "flannel")
+"""In this order everywhere, so that tests of one arrangement run together."""
 _TUNNELS = {"n1": ("02:00:00:0f:00:01", "02:00:00:0f:06:01"), "n2": ("02:00:00:0f:00:02", "02:00:00:0f:06:02")}
 
 

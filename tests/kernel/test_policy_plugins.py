@@ -19,7 +19,7 @@ from podwire.kernel import netns, sysctl
 from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.bridges.dataplane import OnBridges
-from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.policy.registry import open_dataplane
 from podwire.testing.policycases import Case
 
 pytestmark = [
@@ -38,11 +38,11 @@ TABLE = [next(case for case in CASES if case.name == name) for name in CHOSEN]
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
 WEB, DB, BLOG = "10.180.0.1", "10.180.0.2", "10.180.0.3"
 CALLS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
-ON_A_BRIDGE = pytest.mark.parametrize("world", ["bridge"], indirect=True)
+ON_A_BRIDGE = pytest.mark.parametrize("world", ARRANGEMENTS[:1], indirect=True)
 Planes = dict[str, OnBridges]
 
 
-@pytest.fixture(scope="module", params=ARRANGEMENTS)
+@pytest.fixture(scope="module", params=ARRANGEMENTS[:2])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherWorld]:
     with OtherWorld(request.param, str(tmp_path_factory.mktemp("ipam"))) as made:
         for pod in OPEN.world.pods:
@@ -52,11 +52,18 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def planes(world: OtherWorld) -> Iterator[Planes]:
+def mode() -> str:
+    """The data plane beside the bridges' table."""
+    return "nftables"
+
+
+@pytest.fixture
+def planes(world: OtherWorld, mode: str) -> Iterator[Planes]:
     made = {}
     for node, facts in FACTS.items():
         shared = () if world.arrangement == "ptp" else (BRIDGE,)
-        plane = OnBridges(NftablesPolicy(msgspec.structs.replace(facts, bridges=shared), path(node)), path(node))
+        inner = open_dataplane(mode, msgspec.structs.replace(facts, bridges=shared), path(node))
+        plane = OnBridges(inner, path(node))
         plane.attached = lambda node=node: world.attachments(node)  # type: ignore[misc]
         made[node] = plane
     yield made
@@ -74,10 +81,19 @@ def load(world: OtherWorld, planes: Planes, case: Case, *policies: NetworkPolicy
 
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name)
+@pytest.mark.parametrize("world", ARRANGEMENTS, indirect=True)
 def test_packet_table(world: OtherWorld, planes: Planes, case: Case) -> None:
     load(world, planes, case)
     assert not failures_of(case)
     assert not any(planes["n1"].heal())
+
+
+@ON_A_BRIDGE
+@pytest.mark.parametrize("mode", ["iptables"])
+@pytest.mark.parametrize("case", TABLE[:2], ids=lambda case: case.name)
+def test_packet_table_with_iptables(world: OtherWorld, planes: Planes, case: Case) -> None:
+    load(world, planes, case)
+    assert not failures_of(case)
 
 
 def policy(name: str, **spec: object) -> NetworkPolicy:
