@@ -24,6 +24,7 @@ def check(scene: Scene) -> Iterator[Finding]:
         for text in (each.spec.cluster_ips or (each.spec.cluster_ip,))
     }
     pods = {} if scene.around.made_up else owners(scene.world.pods)
+    ranges = [] if scene.around.made_up else [ip_network(text, strict=False) for text in scene.around.pod_cidrs]
     for policy in scene.policies:
         for rule in policy.rules:
             for path, block in (each for peer in rule.peers for each in peer.blocks):
@@ -44,6 +45,12 @@ def check(scene: Scene) -> Iterator[Finding]:
                         "one is somebody else's. Write a podSelector"
                     )
                     yield policy.finding("block-of-one-pod", field, text)
+                elif _within(network, ranges):
+                    text = (
+                        f"{network} is addresses of pods, whichever has them at the moment. Write selectors of pods, "
+                        "unless all pods of a range are meant"
+                    )
+                    yield policy.finding("block-of-pods", field, text)
             if not scene.around.made_up:
                 yield from _families(scene, policy, rule)
 

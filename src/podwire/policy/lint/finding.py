@@ -36,6 +36,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "unknown-kind": (WARNING, "a peer or port of a kind that podwire does not know, taken as closed"),
     "unknown-ignore": (WARNING, "an annotation that ignores a kind of finding which does not exist"),
     "covered": (NOTE, "a rule that other rules cover: without it nothing would change"),
+    "block-of-pods": (NOTE, "a block with addresses of pods, which are given to one pod and then to another"),
     "allows-all": (NOTE, "a rule without any restriction"),
     "no-rules": (NOTE, "a cluster policy without rules"),
     "port-name-partly": (NOTE, "a named port that only some of the selected pods have"),

@@ -46,24 +46,38 @@ def check(scene: Scene) -> Iterator[Finding]:
     admin = [policy for policy in scene.policies if policy.tier == "Admin"]
     for keys, some_of in together.items():
         policies = named[keys]
-        rules = [rule for policy in policies for rule in policy.of(EGRESS)]
-        if not any(_to_pods(rule) for rule in rules):
+        if not _shut(scene, policies, servers):
             continue
-        if any(_lets(scene, rule, servers) for rule in rules):
-            continue
-        if any(_accepts(scene, policy, some_of[0], servers) for policy in admin):
-            continue
-        yield _finding(policies, some_of)
+        if not any(_accepts(scene, policy, some_of[0], servers) for policy in admin):
+            whom = f"{count(len(some_of), 'pod')} ({some_pods(some_of)})"
+            yield _finding(next(policy for policy in policies if policy.of(EGRESS)), policies, whom)
+    if not admin:
+        yield from _of_unknown(scene, servers)
 
 
-def _finding(policies: list[PolicyOutline], pods: list[Pod]) -> Finding:
-    with_rules = [policy for policy in policies if policy.of(EGRESS)]
-    at = with_rules[0]
+def _of_unknown(scene: Scene, servers: tuple[Pod, ...]) -> Iterator[Finding]:
+    """Policies for pods that the files do not have, each with those that select all of its pods too."""
+    isolating = [policy for policy in scene.policies if policy.kind == "NetworkPolicy" and EGRESS in policy.types]
+    for policy in isolating:
+        if scene.knows_pods(policy.subject) or not any(_to_pods(rule) for rule in policy.of(EGRESS)):
+            continue
+        policies = [other for other in isolating if policy.scope.within(other.scope)]
+        if _shut(scene, policies, servers):
+            yield _finding(policy, policies, "the pods that it selects")
+
+
+def _shut(scene: Scene, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
+    """Whether policies together let pods connect to others, and none lets them ask for names."""
+    rules = [rule for policy in policies for rule in policy.of(EGRESS)]
+    return any(_to_pods(rule) for rule in rules) and not any(_lets(scene, rule, servers) for rule in rules)
+
+
+def _finding(at: PolicyOutline, policies: list[PolicyOutline], whom: str) -> Finding:
     by = "this policy" if len(policies) == 1 else some(policy.key for policy in policies)
     text = (
-        f"{count(len(pods), 'pod')} ({some_pods(pods)}) may go only where {by} says, and no rule lets UDP port 53 go "
-        "to cluster DNS: names of Services cannot be looked up. Add a rule to namespaceSelector "
-        f"{{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports 53/UDP and 53/TCP"
+        f"{whom} may go only where {by} says, and no rule lets UDP port 53 go to cluster DNS: names of Services cannot "
+        f"be looked up. Add a rule to namespaceSelector {{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports "
+        "53/UDP and 53/TCP"
     )
     return at.finding("no-dns", "spec.egress", text)
 

@@ -31,6 +31,13 @@ def test_blocks_without_findings() -> None:
         assert ids(check, policy("shop/p", _OUT % f"{{ipBlock: {{{text}}}}}")) == []
 
 
+def test_addresses_of_pods() -> None:
+    some = policy("shop/p", _OUT % "{ipBlock: {cidr: 10.244.0.0/25}}")
+    assert ids(check, some, pod_cidrs=("10.244.0.0/24",)) == [("block-of-pods", f"{_AT}.cidr")]
+    assert ids(check, some, pod_cidrs=("10.244.1.0/24",)) == []
+    assert ids(check, some, pod_cidrs=("10.244.0.0/24",), made_up=True) == []
+
+
 def test_one_family_of_two() -> None:
     one = policy("shop/p", _OUT % "{ipBlock: {cidr: 0.0.0.0/0}}")
     both = policy("shop/p", _OUT % '{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}')

@@ -84,3 +84,14 @@ def test_other_policies_may_let_it() -> None:
 def test_a_pod_that_connects_to_nobody_needs_no_names() -> None:
     assert ids(check, out()) == []
     assert ids(check, out("{to: [{ipBlock: {cidr: 192.0.2.0/24}}]}")) == []
+
+
+def test_policies_without_their_pods() -> None:
+    spec = f"podSelector: {{matchLabels: {{app: till}}}}, policyTypes: [Egress], egress: [{_DB}]"
+    dns = f"{{to: [{{{_SYSTEM}}}], ports: [{{port: 53, protocol: UDP}}]}}"
+    names = f"podSelector: {{}}, policyTypes: [Egress], egress: [{dns}]"
+    around = {"whole": False}
+    assert ids(check, policy("till/p", spec), **around) == [("no-dns", "spec.egress")]
+    assert ids(check, policy("till/p", spec), policy("till/names", names), **around) == []
+    assert ids(check, policy("till/p", spec), policy("other/names", names), **around) == [("no-dns", "spec.egress")]
+    assert ids(check, policy("till/p", spec)) == [], "nobody is there"
