@@ -9,23 +9,22 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.kernel.policyworld import FACTS, World, failures_of, load, path
-from tests.kernel.test_policy_packets import CASES, compilers
+from tests.kernel.policyworld import World, failures_of, load
+from tests.kernel.test_policy_packets import CASES, Planes, compilers, opened
 
 from podwire.model.meta import key_of
 from podwire.policy import world as facts
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.registry import DATAPLANES
 from podwire.testing.policycases import Case, Check
 from podwire.testing.randompolicies import RandomPolicies
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "6"))
+FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "4"))
 CONNECTIONS = 250
 BASE = CASES[0]
-Planes = dict[str, NftablesPolicy]
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +36,10 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture
-def planes(world: World) -> Iterator[Planes]:
-    made = {node: NftablesPolicy(FACTS[node], path(node)) for node in FACTS}
+@pytest.fixture(scope="module", params=tuple(DATAPLANES))
+def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
+    """One of them for all seeds, so that each is loaded in place of the one before."""
+    made = opened(request.param)
     yield made
     for plane in made.values():
         plane.remove()

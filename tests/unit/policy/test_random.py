@@ -8,16 +8,35 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.policy.test_packet_table import DATAPLANES, passes
+from tests.unit.policy.dataplanes.nftables.test_contents import device
+from tests.unit.policy.test_compile import filled
+from tests.unit.policy.test_packet_table import POD_RANGES, Verdict, passes
 
+from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules, evaluate
+from podwire.policy.registry import DATAPLANES
+from podwire.policy.tracing import open_tracing
+from podwire.policy.world import World
 from podwire.testing.policycases import read_cases
 from podwire.testing.randompolicies import RandomPolicies
+from podwire.trace.packet import Machine
 
 BASE = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world
 FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "30"))
 SEEDS = range(FIRST, FIRST + COUNT)
 CONNECTIONS = 120
+
+
+def planned(name: str, world: World, node: str, *, own_node_egress: bool) -> Verdict:
+    """What the rules make of a packet that a data plane would program on a node."""
+    seam = open_tracing(name)
+    assert seam is not None, "every data plane can be traced"
+    addresses = next(each for each in world.nodes if each.metadata.name == node).internal_ips
+    compiler = filled(world, node, own_node_egress=own_node_egress)
+    devices = {key: device(key) for key in compiler.pods}
+    facts = Facts(pod_ranges=POD_RANGES[node], addresses=addresses)
+    tracer = seam.planned(compiler, devices, facts, Machine(addresses=frozenset(addresses)))
+    return lambda packet: tracer.trace(packet).verdict
 
 
 @pytest.mark.parametrize("name", DATAPLANES)
@@ -26,7 +45,7 @@ def test_rules_and_evaluator_agree(seed: int, name: str) -> None:
     policies = RandomPolicies(BASE, seed)
     world = policies.world()
     own_node_egress = seed % 3 > 0
-    planes = {node: DATAPLANES[name](world, node, own_node_egress=own_node_egress) for node in ("n1", "n2")}
+    planes = {node: planned(name, world, node, own_node_egress=own_node_egress) for node in ("n1", "n2")}
     for connection in policies.connections(world, CONNECTIONS):
         wanted = evaluate(world, connection, Rules(own_node_egress=own_node_egress))
         assert passes(planes, connection) == wanted.allowed, (connection.source.name, connection, wanted)
