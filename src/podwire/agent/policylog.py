@@ -25,6 +25,7 @@ from podwire.policy.ruled import Ruled
 from podwire.policy.settings import LogSettings
 from podwire.policy.world import Party
 from podwire.runtime.clock import Clock
+from podwire.runtime.workqueue import wait_first
 
 _REMEMBERED = 1000
 _AGAIN_S = 30.0
@@ -86,20 +87,10 @@ class PolicyLog:
                 if str(failure) != said:
                     said = str(failure)
                     self._log.warning("what policies drop is not logged", problem=failure)
-                await self._wait(_AGAIN_S)
+                await wait_first(self._changed, self._clock.sleep(_AGAIN_S))
                 continue
             said = ""
             await self._listen(source)
-
-    async def _wait(self, seconds: float) -> None:
-        """Waits so long, or until the settings change."""
-        waiting = asyncio.ensure_future(self._clock.sleep(seconds))
-        changed = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait((waiting, changed), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            changed.cancel()
 
     async def _listen(self, source: Nflog) -> None:
         """Listens until the settings name another group."""
@@ -109,7 +100,7 @@ class PolicyLog:
         try:
             while self._settings.group == group:
                 self._changed.clear()
-                await self._wait(_SUMMARY_S)
+                await wait_first(self._changed, self._clock.sleep(_SUMMARY_S))
                 self._lost = lost + source.lost
                 self._summarize()
         finally:

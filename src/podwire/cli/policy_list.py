@@ -1,6 +1,5 @@
 """The commands ``podwire policy list`` and ``podwire policy counters``."""
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from podwire.cli.policy_objects import of_cluster as objects_of_cluster
 from podwire.errors import ClusterError, ConfigError
 from podwire.local.probe.result import columns
 from podwire.policy.overview import HEAD, NOTHING, Line, lines
+from podwire.runtime.clock import SystemClock
 
 _LIST_HELP = """Show the policies of a cluster: what they select, where they are in force, and what they drop.
 
@@ -57,7 +57,7 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
             counts = packets(of_cluster(layout, None), failures)
         except ClusterError as failure:
             failures[""] = str(failure)
-    found = [each for each in lines(world, datetime.datetime.now(datetime.UTC), counts) if _in(each, namespace)]
+    found = [each for each in lines(world, SystemClock().now(), counts) if _in(each, namespace)]
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return 0
