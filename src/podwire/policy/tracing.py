@@ -14,7 +14,10 @@ from podwire.policy.dataplane import Facts
 from podwire.policy.why.enforced import Tracer
 from podwire.trace.packet import Machine
 
-MODULES: Mapping[str, str] = {"nftables": "podwire.policy.dataplanes.nftables.tracing"}
+MODULES: Mapping[str, str] = {
+    "nftables": "podwire.policy.dataplanes.nftables.tracing",
+    "iptables": "podwire.policy.dataplanes.iptables.tracing",
+}
 
 
 class Tracing(Protocol):

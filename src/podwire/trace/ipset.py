@@ -1,7 +1,8 @@
 """Whether a packet is in a set of ipset(8) (pure).
 
 A match names for each part of an element whether it is the packet's source or destination: ``dst,dst,src`` for a set of
-``hash:ip,port,ip``. Elements are texts as ipset(8) lists them.
+``hash:ip,port,ip``; of devices ``src`` is the one by which the packet comes in. Elements are texts as ipset(8) lists
+them. Of several networks the narrowest one counts.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,6 +19,8 @@ class Elements(msgspec.Struct, frozen=True):
 
     kind: str
     elements: Collection[str]
+    marks: Mapping[str, tuple[int, int]] = {}
+    """Value and mask of the marks that elements give to packets."""
 
 
 Sets = Mapping[str, Elements]
@@ -38,15 +41,25 @@ def find(sets: Sets, name: str, ways: str, packet: Packet) -> str:
     if "net" not in kinds:
         text = ",".join(parts)
         return text if text in held.elements else ""
-    return next((each for each in held.elements if _within(parts, each.split(","))), "")
+    place = kinds.index("net")
+    found = (each for each in held.elements if _within(parts, each.split(","), place))
+    return max(found, key=lambda each: ip_network(each.split(",")[place]).prefixlen, default="")
 
 
 def _part(kind: str, way: str, packet: Packet) -> str:
     if kind == "port":
         return f"{packet.protocol}:{packet.destination_port if way == 'dst' else packet.source_port}"
+    if kind == "iface":
+        return packet.input if way == "src" else packet.output
     return packet.destination if way == "dst" else packet.source
 
 
-def _within(parts: list[str], element: list[str]) -> bool:
-    *exact, address = parts
-    return exact == element[:-1] and ip_address(address) in ip_network(element[-1])
+def _within(parts: list[str], element: list[str], place: int) -> bool:
+    """Whether all parts are those of an element, that at ``place`` in its network."""
+    for index, (part, own) in enumerate(zip(parts, element, strict=True)):
+        if index == place:
+            if ip_address(part) not in ip_network(own):
+                return False
+        elif part != own:
+            return False
+    return True

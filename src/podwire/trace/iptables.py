@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from podwire.errors import ProtocolError
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Destination, Key, VirtualServer
+from podwire.state.nft_types import PROTOCOLS
 from podwire.trace.ipset import Sets, find
 from podwire.trace.packet import Machine, Outcome, Packet, Step
 
@@ -31,16 +32,16 @@ _IPVS = "ipvs"
 
 _HOOKS = {
     "prerouting": (("mangle", "PREROUTING"), ("nat", "PREROUTING")),
-    "input": (("filter", "INPUT"), (_IPVS, "INPUT")),
-    "forward": (("filter", "FORWARD"),),
+    "input": (("mangle", "INPUT"), ("filter", "INPUT"), (_IPVS, "INPUT")),
+    "forward": (("mangle", "FORWARD"), ("filter", "FORWARD")),
     "output": (("mangle", "OUTPUT"), ("nat", "OUTPUT"), (_IPVS, "OUTPUT"), ("filter", "OUTPUT")),
     "balanced output": (("mangle", "OUTPUT"), ("filter", "OUTPUT")),
-    "postrouting": (("nat", "POSTROUTING"),),
+    "postrouting": (("mangle", "POSTROUTING"), ("nat", "POSTROUTING")),
 }
-_ALONE = frozenset(("--rcheck", "--set", "--reap", "--rsource", "--random-fully"))
+_ALONE = frozenset(("--rcheck", "--set", "--reap", "--rsource", "--random-fully", "--map-mark"))
 """Options without a value."""
 _SAYS_NOTHING = frozenset(("-m", "--comment", "--mode", "--seconds", "--reap", "--mask", "--rsource", "--random-fully",
-                           "--reject-with", "--nfacct-name"))  # fmt: skip
+                           "--reject-with", "--nfacct-name", "--limit", "--limit-burst"))  # fmt: skip
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ def parse_rule(text: str) -> tuple[Option, ...]:
         if not word.startswith("-"):
             raise ProtocolError("local", f"{word!r} is no option of a rule: {text}")
         value = "" if word in _ALONE else next(words, "").strip('"')
-        if word in ("--match-set", "--tcp-flags"):
+        if word in ("--match-set", "--map-set", "--tcp-flags"):
             value = f"{value} {next(words, '')}"
         found.append(Option(word, value, negated))
         negated = False
@@ -266,8 +267,21 @@ class _Walk:
         options = parse_rule(rule)
         target = next((option for option in options if option.name in ("-j", "-g")), None)
         if self.matches(options) and target is not None:
-            self.steps.append(Step(self.hook, f"{self.packet.family}tables {self.table}", place.chain, rule))
+            elements = self.map(options) if target.value == "SET" else ()
+            if elements or target.value != "SET":
+                where = f"{self.packet.family}tables {self.table}"
+                self.steps.append(Step(self.hook, where, place.chain, rule, elements))
             self.obey(target, options)
+
+    def map(self, options: tuple[Option, ...]) -> tuple[str, ...]:
+        """``-j SET --map-set``: the packet gets the mark that a set has for it; the element, where there is one."""
+        name, _, ways = next(each.value for each in options if each.name == "--map-set").partition(" ")
+        found = find(self.tracer.sets, name, ways, self.packet)
+        if not found:
+            return ()
+        value, mask = self.tracer.sets[name].marks[found]
+        self.packet = replace(self.packet, mark=self.packet.mark & ~mask ^ value)
+        return (f"set {name} {{ {found} skbmark 0x{value:x}/0x{mask:x} }}",)
 
     def obey(self, target: Option, options: tuple[Option, ...]) -> None:
         """Does what a target says."""
@@ -277,6 +291,8 @@ class _Walk:
                 self.stack.clear()
             case "RETURN":
                 self.stack.pop()
+            case "SET" | "NFLOG":
+                pass
             case "DROP" | "REJECT":
                 raise _Ended(target.value.lower())
             case "MARK":
@@ -365,17 +381,37 @@ def _within(address: str, network: str) -> bool:
     return ip_address(address) in ip_network(network)
 
 
+def _device(name: str, text: str) -> bool:
+    return name.startswith(text[:-1]) if text.endswith("+") else name == text
+
+
+def _among(port: int, text: str) -> bool:
+    """A port, or a range of them."""
+    first, _, last = text.partition(":")
+    return int(first) <= port <= int(last or first)
+
+
+def _in_state(walk: _Walk, states: list[str]) -> bool:
+    """States of the connection; DNAT is none, but may stand among them."""
+    return walk.packet.state.upper() in states or ("DNAT" in states and walk.translated)
+
+
+_ECHO6 = "128"
+"""The only message of ICMPv6 that begins something."""
+
 _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "-s": lambda walk, text: _within(walk.packet.source, text),
     "-d": lambda walk, text: _within(walk.packet.destination, text),
-    "-p": lambda walk, text: walk.packet.protocol == text,
-    "-i": lambda walk, text: (
-        walk.packet.input.startswith(text[:-1]) if text.endswith("+") else walk.packet.input == text
-    ),
-    "--dport": lambda walk, text: walk.packet.destination_port == int(text),
+    "-p": lambda walk, text: text in (walk.packet.protocol, str(PROTOCOLS.get(walk.packet.protocol))),
+    "-i": lambda walk, text: _device(walk.packet.input, text),
+    "-o": lambda walk, text: _device(walk.packet.output, text),
+    "--dport": lambda walk, text: _among(walk.packet.destination_port, text),
+    "--dports": lambda walk, text: any(_among(walk.packet.destination_port, each) for each in text.split(",")),
+    "--icmpv6-type": lambda _, text: text == _ECHO6,
     "--src-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.source),
     "--dst-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.destination),
-    "--ctstate": lambda walk, text: walk.packet.state.upper() in text.split(","),
+    "--ctstate": lambda walk, text: _in_state(walk, text.split(",")),
+    "--ctdir": lambda _, text: text == "ORIGINAL",
     "--tcp-flags": lambda walk, text: text.split()[-1] == "NONE" and walk.packet.protocol == "tcp",
     "--mark": _Walk.marked,
     "--probability": _Walk.chance,

@@ -1,14 +1,16 @@
 """Packets through tables of iptables."""
 
+import msgspec
 import pytest
 
 from podwire.errors import ProtocolError
 from podwire.state.iptables import Ruleset, parse
+from podwire.trace.ipset import Elements
 from podwire.trace.iptables import Option, Tracer, parse_rule
 from podwire.trace.packet import Machine, Outcome, Packet
 
 MACHINE = Machine(addresses=frozenset(("192.168.99.1",)))
-PACKET = Packet(source="10.0.0.1", destination="10.96.0.1", destination_port=80, input="veth1")
+PACKET = Packet(source="10.0.0.1", destination="10.96.0.1", destination_port=80, input="veth1", output="eth0")
 
 
 def table(*lines: str, name: str = "nat", family: str = "ip") -> Ruleset:
@@ -48,6 +50,17 @@ def test_what_is_not_known_is_never_skipped(rule: str) -> None:
         ("-i veth+", True),
         ("! -i veth1", False),
         ("-m addrtype --dst-type LOCAL", False),
+        ("-o eth+", True),
+        ("-o veth1", False),
+        ("-p 6 -m tcp --dport 70:80", True),
+        ("-p 17", False),
+        ("-p tcp -m multiport --dports 53,79:81", True),
+        ("-p tcp -m multiport --dports 53,81:90", False),
+        ("-m conntrack --ctstate ESTABLISHED --ctdir REPLY", False),
+        ("-m conntrack --ctstate NEW --ctdir ORIGINAL", True),
+        ("-m conntrack --ctstate DNAT", False),
+        ("-p ipv6-icmp -m icmp6 --icmpv6-type 135", False),
+        ("-m limit --limit 10/sec --limit-burst 50", True),
         ("-m addrtype --src-type LOCAL", False),
         ("-m conntrack --ctstate NEW", True),
         ("-m conntrack --ctstate RELATED,ESTABLISHED", False),
@@ -151,3 +164,18 @@ def test_rules_for_other_destinations_do_not_match() -> None:
     assert (found.verdict, len(found.steps)) == ("drop", 1)
     assert through("-A PREROUTING ! -d 10.96.0.2/32 -j DROP").verdict == "drop"
     assert through("-A PREROUTING -d 10.96.0.0/16 -j DROP").verdict == "drop"
+
+
+def test_marks_that_sets_give() -> None:
+    rules = table(
+        "-A FORWARD -j SET --map-set pods src,src --map-mark",
+        "-A FORWARD -j SET --map-set pods dst,dst --map-mark",
+        "-A FORWARD -m limit --limit 5/sec -j NFLOG --nflog-prefix said --nflog-group 7",
+        "-A FORWARD -m mark --mark 0x30/0xf0 -j DROP",
+        name="mangle",
+    )
+    tracer = Tracer([rules], MACHINE)
+    tracer.sets = {"pods": Elements("hash:net,iface", {"10.0.0.1,veth1"}, {"10.0.0.1,veth1": (0x30, 0xF0)})}
+    found = tracer.trace(msgspec.structs.replace(PACKET, mark=0x4F))
+    assert (found.verdict, found.packet.mark) == ("drop", 0x3F)
+    assert [step.elements for step in found.steps] == [("set pods { 10.0.0.1,veth1 skbmark 0x30/0xf0 }",), (), ()]

@@ -11,7 +11,7 @@ from tests.unit.policy.test_packet_table import POD_RANGES, device_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
-from podwire.policy.tracing import open_tracing
+from podwire.policy.tracing import MODULES, open_tracing
 from podwire.policy.why.answering import with_policies
 from podwire.policy.why.enforced import Guard
 from podwire.policy.world import Party, World
@@ -27,14 +27,16 @@ OUT = "203.0.113.9"
 class Nodes:
     """Nodes whose kernels hold ``held``, and should hold ``world``; without ``held`` nothing is read."""
 
-    def __init__(self, world: World, held: World | None = None, *, own_node_egress: bool = True) -> None:
-        self.world, self.held, self.own_node_egress = world, held, own_node_egress
+    def __init__(
+        self, world: World, held: World | None = None, *, own_node_egress: bool = True, mode: str = "nftables"
+    ) -> None:
+        self.world, self.held, self.own_node_egress, self.mode = world, held, own_node_egress, mode
 
     def rules(self, node: str) -> Rules:
         return Rules(own_node_egress=self.own_node_egress)
 
     def guard(self, node: str) -> Guard | None:
-        seam = open_tracing("nftables")
+        seam = open_tracing(self.mode)
         assert seam is not None
         found = next(each for each in self.world.nodes if each.metadata.name == node)
         facts = Facts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
@@ -46,9 +48,9 @@ class Nodes:
         devices = {key: device(key) for key in compiled(self.world).pods}
         planned = seam.planned(compiled(self.world), devices, facts, machine)
         if self.held is None:
-            return Guard(mode="nftables", planned=planned)
+            return Guard(mode=self.mode, planned=planned)
         held = seam.planned(compiled(self.held), devices, facts, machine)
-        return Guard(mode="nftables", planned=planned, held=held, reads=True)
+        return Guard(mode=self.mode, planned=planned, held=held, reads=True)
 
     def device(self, node: str, party: Party) -> str:
         return device_of(party, node)
@@ -91,9 +93,10 @@ def endpoint(address: str, port: int, *, masqueraded: bool = False, probability:
     )
 
 
+@pytest.mark.parametrize("mode", MODULES)
 @pytest.mark.parametrize("one", CASES, ids=lambda case: case.name)
-def test_packet_table(one: Case) -> None:
-    nodes = Nodes(one.world, one.world, own_node_egress=one.own_node_egress)
+def test_packet_table(one: Case, mode: str) -> None:
+    nodes = Nodes(one.world, one.world, own_node_egress=one.own_node_egress, mode=mode)
     for check in one.checks:
         for family in check.families:
             asked = one.connection(check, family)

@@ -99,31 +99,13 @@ class IptablesPolicy:
                 continue
             have = kernel.read_sets(self._sets, family)
             chains = {name: tuple(rules) for name, rules in saved.get(TABLE, {}).items()}
-            contents = Contents(self._layout(family, uplinks), chains, have)
-            _follow(contents, compiler, everything, devices)
+            contents = Contents(layout_of(self._facts, family, uplinks), chains, have)
+            follow(contents, compiler, everything, devices)
             done.append(contents.loaded(saved, have))
             self._take(tool, done[-1])
             self._contents[family] = contents
         self._lost = False
         return tuple(done)
-
-    def _layout(self, family: str, uplinks: tuple[str, ...]) -> Layout:
-        def own(texts: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(text for text in texts if (":" in text) == (family == "ip6"))
-
-        facts = self._facts
-        return Layout(
-            family=family,
-            marks=Marks(facts.marks),
-            pod_ranges=own(facts.pod_ranges),
-            node_addresses=own(facts.addresses),
-            log=facts.log,
-            cluster_ranges=own(facts.cluster_ranges),
-            encapsulation_ports=facts.encapsulation_ports,
-            keep=facts.keep,
-            bridges=facts.bridges,
-            uplinks=uplinks,
-        )
 
     def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Steps, ...]:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
@@ -135,7 +117,7 @@ class IptablesPolicy:
         done = []
         try:
             for family, contents in self._contents.items():
-                _follow(contents, compiler, delta, devices)
+                follow(contents, compiler, delta, devices)
                 done.append(contents.changed())
                 self._take(self._tools[family], done[-1])
         except KernelError:
@@ -214,7 +196,28 @@ class IptablesPolicy:
         self._doomed.clear()
 
 
-def _follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
+def layout_of(facts: Facts, family: str, uplinks: tuple[str, ...]) -> Layout:
+    """What is laid out for a node in one family; ``uplinks`` are the devices that carry its own addresses."""
+
+    def own(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(text for text in texts if (":" in text) == (family == "ip6"))
+
+    return Layout(
+        family=family,
+        marks=Marks(facts.marks),
+        pod_ranges=own(facts.pod_ranges),
+        node_addresses=own(facts.addresses),
+        log=facts.log,
+        cluster_ranges=own(facts.cluster_ranges),
+        encapsulation_ports=facts.encapsulation_ports,
+        keep=facts.keep,
+        bridges=facts.bridges,
+        uplinks=uplinks,
+    )
+
+
+def follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
+    """Brings contents up to what a compiler says."""
     contents.follow(compiler.profiles, delta)
     for pod, profiles in delta.pods.items():
         device = devices.get(pod, "")

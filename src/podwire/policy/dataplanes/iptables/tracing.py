@@ -1,0 +1,91 @@
+"""The rules of the ``iptables`` data plane for :mod:`podwire.policy.tracing`: as planned, and as a kernel holds them.
+
+Numbers of profiles and tables are given as they come, so those of a plan for some pods are other ones than those that a
+kernel holds for all; what becomes of a packet is the same. Held rules of policies are shown with what they counted.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from podwire.kernel.iptables import Iptables
+from podwire.kernel.iptables_watch import FAMILIES
+from podwire.policy.compile import Compiler, Delta
+from podwire.policy.counts import Count
+from podwire.policy.dataplane import Facts
+from podwire.policy.dataplanes.iptables import kernel
+from podwire.policy.dataplanes.iptables.contents import Contents
+from podwire.policy.dataplanes.iptables.dataplane import follow, layout_of
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+from podwire.trace import iptables
+from podwire.trace.ipset import Elements
+from podwire.trace.packet import Machine, Outcome, Packet, Step
+
+_COMMENT = re.compile(r'-m comment --comment (?:"([^"]*)"|(\S+))')
+
+Counts = Mapping[tuple[str, str], Count]
+"""What the chains of rules counted, by family and chain."""
+
+
+class Tracer:
+    """Rules and sets of both families."""
+
+    def __init__(self, pieces: Iterable[Ruleset | IpSet], machine: Machine, counts: Counts | None = None) -> None:
+        rulesets: list[Ruleset] = []
+        sets: dict[str, Elements] = {}
+        for each in pieces:
+            if isinstance(each, Ruleset):
+                rulesets.append(each)
+            else:
+                marks = {key: element.mark for key, element in each.elements.items() if element.mark is not None}
+                sets[each.name] = Elements(each.kind, each.elements, marks)
+        self._tracer = iptables.Tracer(rulesets, machine)
+        self._tracer.sets = sets
+        self._counts = counts or {}
+
+    def trace(self, packet: Packet) -> Outcome:
+        """What becomes of a packet."""
+        found = self._tracer.trace(packet)
+        return replace(found, steps=tuple(self._counted(step, packet.family) for step in found.steps))
+
+    def _counted(self, step: Step, family: str) -> Step:
+        """A step with what its rule counted, as iptables-save -c prints it."""
+        count = self._counts.get((family, step.chain))
+        if count is None or "-j NFLOG" in step.rule:
+            return step
+        return replace(step, rule=f"[{count.packets}:{count.bytes}] {step.rule}")
+
+    def about(self, step: Step) -> str:
+        """What the comment of the step's rule says: policies of a profile, or the rule of a policy."""
+        found = _COMMENT.search(step.rule)
+        return (found[1] or found[2] or "") if found is not None else ""
+
+
+def planned(compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
+    """What would be programmed."""
+    everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
+    pieces: list[Ruleset | IpSet] = []
+    for family in FAMILIES:
+        contents = Contents(layout_of(facts, family, ()), {}, {})
+        follow(contents, compiler, everything, devices)
+        pieces += contents.desired()
+    return Tracer(pieces, machine)
+
+
+def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
+    """What is programmed.
+
+    Raises: KernelError.
+    """
+    pieces = kernel.held(netns)
+    if not pieces:
+        return None
+    counts: dict[tuple[str, str], Count] = {}
+    for programs in kernel.users(netns):
+        for family in FAMILIES:
+            with Iptables(family, programs, netns) as tool:
+                counts |= {(family, chain): count for chain, count in kernel.read_counts(tool).items()}
+    return Tracer(pieces, machine, counts)
