@@ -72,12 +72,21 @@ def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
 
 
 def _compare_rulesets(share: Share, place: Path | None) -> Iterator[Difference]:
+    there = {(each.family, each.table): each for each in _held(share, place)}
+    for want in share.rulesets:
+        have = there.get((want.family, want.table), Ruleset(family=want.family, table=want.table))
+        yield from compare_ruleset(share.title, have, want)
+
+
+def _held(share: Share, place: Path | None) -> Iterable[Ruleset]:
+    """What the kernel holds of the part's rules."""
+    if share.part == "policy":
+        from podwire.policy.dataplanes.iptables.dataplane import held as held_of_policy
+
+        return (each for each in held_of_policy(place) if isinstance(each, Ruleset))
     from podwire.proxy.dataplanes.iptables.dataplane import held
     from podwire.proxy.dataplanes.ipvs.dataplane import held as held_of_ipvs
     from podwire.proxy.xtables.ownership import IPVS_MARK
 
     balanced = any(IPVS_MARK in each.chains for each in share.rulesets)
-    there = {(each.family, each.table): each for each in (held_of_ipvs if balanced else held)(place)}
-    for want in share.rulesets:
-        have = there.get((want.family, want.table), Ruleset(family=want.family, table=want.table))
-        yield from compare_ruleset(share.title, have, want)
+    return (held_of_ipvs if balanced else held)(place)

@@ -139,6 +139,7 @@ class Agent:
         self.health.metrics["routing"] = router.samples
 
         self.holdings.parts["routing"] = lambda: [router.share(OWNER)]
+        self.seen.parts["routing"] = lambda: {NODES.plural: self.nodes.versions} if router.settled else None
 
         async def announce(plan: Plan) -> bool:
             me, _ = router.me()
@@ -209,9 +210,11 @@ class Agent:
         from podwire.agent.policies import PolicyPart
 
         policies = PolicyPart(self.config, self.client, self.nodes, self.events)
-        if policies.missing is not None:
-            lacks = self.machine.lacks("nftables") or policies.missing.detail
-            self.notes.note("policy", FEATURE_MISSING, f"policy: {lacks}; pods that policies select are refused")
+
+        def note() -> None:
+            self.notes.note("policy", FEATURE_MISSING, self._policies_lack(policies.mode, policies.lacking))
+
+        note()
         if cni is not None:
             policies.guard(cni.pods, tuple(cni.leases.held.values()))
         else:
@@ -220,7 +223,21 @@ class Agent:
         tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
         self.holdings.parts["policy"] = lambda: [policies.share()]
         self.seen.parts["policy"] = policies.seen
+        tasks["policy announcement"] = lambda: policies.announce(self.announcer, note)
         self.pages |= policies.status.pages()
+
+    def _policies_lack(self, mode: str, lacking: tuple[str, KernelError] | None) -> str:
+        """What keeps a data plane of policies from being used; empty when it is."""
+        from podwire.policy.registry import FEATURES
+
+        if lacking is None:
+            return ""
+        wanted, failure = lacking
+        lacks = self.machine.lacks(FEATURES[wanted]) if wanted in FEATURES else ""
+        lacks = lacks or failure.detail or str(failure)
+        if mode == "none":
+            return f"policy: {lacks}; pods that policies select are refused"
+        return f"policy.mode {wanted}: {lacks}; {mode} is used"
 
     def _make_others(self, tasks: Tasks, policies: "PolicyPart") -> None:
         """Other plugins wire this node's pods."""
@@ -236,10 +253,10 @@ class Agent:
 
     def _leave_policies(self) -> None:
         """Without the part, nobody would tell an earlier one's tables of new pods: they go."""
-        from podwire.policy.dataplanes.nftables.dataplane import clear
+        from podwire.policy.registry import clear_all
 
         try:
-            if clear():
+            if clear_all():
                 self.log.warning("policies are not enforced any more: the part is not configured")
         except KernelError as problem:
             self.log.info("there may be rules of policies left", problem=problem)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
+from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
 from podwire.agent.policystatus import PolicyStatus
 from podwire.agent.seen import Versions
@@ -26,15 +27,20 @@ from podwire.observe.log import Log
 from podwire.policy.bridges.dataplane import OnBridges, clear
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
-from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 from podwire.policy.flows import FlowKeeper, forget
+from podwire.policy.registry import Registry
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
-from podwire.policy.unenforced import Unenforced
+from podwire.policy.switch import Switch
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+from podwire.state.nft import Table
 from podwire.state.share import Share
 
+ANNOTATION = "podwire.io/policy"
+"""Says which data plane of policies a node has."""
 KNOWN_S = 5.0
 """How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
 _KIND_S = (0.25, 30.0)
@@ -57,8 +63,8 @@ class PolicyPart:
         self._commits = 0
         self._refusals = 0
         self._seconds = 0.0
-        self.missing: Unsupported | None = None
-        """What keeps policies from being enforced here."""
+        self._loaded = asyncio.Event()
+        self._switch = Switch(Registry(), config.policy.mode, Facts(marks=config.policy.marks))
         self.bridges: OnBridges | None = None
         """What keeps pods of one bridge apart, where other plugins wire pods."""
         self.prepared: list[asyncio.Event] = []
@@ -87,6 +93,9 @@ class PolicyPart:
     def configure(self, settings: PolicySettings, tunnel_port: int) -> None:
         """Takes over settings, and the port of the nodes' own tunnels, while policies are enforced too."""
         settings = self.status.configure(settings)
+        if settings.mode != self._switch.wanted:
+            self._switch.wanted = settings.mode
+            self._enforcement.look_again()
         self._enforcement.configure(settings, (tunnel_port,), self._ranges)
         if self.bridges is not None:
             self.bridges.show = settings.bridge_netfilter == "set"
@@ -95,15 +104,31 @@ class PolicyPart:
     def _open(self, *, others: bool) -> PolicyDataPlane:
         """The data plane; with ``others``, other plugins wire this node's pods."""
         try:
-            plane = NftablesPolicy(Facts())
-        except Unsupported as missing:
-            self.missing = missing
-            return Unenforced(missing)
-        if not others:
+            if others:
+                self.bridges = OnBridges(self._switch)
+                return self.bridges
             clear()
-            return plane
-        self.bridges = OnBridges(plane)
-        return self.bridges
+        except Unsupported:
+            self._log.info("pods that are ports of one bridge cannot be kept apart: the kernel has no nftables")
+        return self._switch
+
+    @property
+    def mode(self) -> str:
+        """The data plane in force; ``none`` where none can be had."""
+        return self._switch.name
+
+    @property
+    def lacking(self) -> tuple[str, KernelError] | None:
+        """The data plane that could not be had, and why; None when the one that was asked for is in force."""
+        return self._switch.problem
+
+    async def announce(self, announcer: Announcer, note: Callable[[], None]) -> None:
+        """Has the Node say which data plane is in force; ``note`` is called whenever it may be another one."""
+        while True:
+            await self._loaded.wait()
+            self._loaded.clear()
+            note()
+            await announcer.insist({ANNOTATION: self.mode})
 
     @property
     def enforcement(self) -> Enforcement:
@@ -191,7 +216,9 @@ class PolicyPart:
         self._seconds += duration_s
         if full:
             profiles = len(self._enforcement.compiler.profiles)
-            self._log.info("policies in force", pods=len(self._enforcement.compiler.pods), profiles=profiles)
+            pods = len(self._enforcement.compiler.pods)
+            self._log.info("policies in force", pods=pods, profiles=profiles, plane=self.mode)
+            self._loaded.set()
 
     def refused(self, failure: KernelError) -> None:
         """A change is not in force; the last good rules are."""
@@ -205,7 +232,13 @@ class PolicyPart:
     def share(self) -> Share:
         """What the kernel should hold for policies, as last programmed."""
         desired = self._plane.desired()
-        return Share(part="policy", tables=desired, note="" if desired else self.problem())
+        return Share(
+            part="policy",
+            tables=tuple(each for each in desired if isinstance(each, Table)),
+            rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
+            sets=tuple(each for each in desired if isinstance(each, IpSet)),
+            note="" if desired else self.problem(),
+        )
 
     def seen(self) -> Versions | None:
         """The versions of everything that policies depend on; None while the kernel does not hold it."""
@@ -245,7 +278,9 @@ class PolicyPart:
             ),
             ("podwire_policy_commit_seconds_total", "Time that changes took.", self._seconds, "counter"),
         )
-        return [Sample(name, text, value, kind=kind) for name, text, value, kind in found]
+        modes = {"mode": self.mode, "wanted": self._switch.wanted}
+        mode = Sample("podwire_policy_mode", "The data plane in force and the one that was asked for.", 1, modes)
+        return [mode, *(Sample(name, text, value, kind=kind) for name, text, value, kind in found)]
 
 
 def _attached(one: Attachment) -> Attached:

@@ -8,7 +8,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podwire.errors import KernelError
+from podwire.errors import KernelError, Unsupported
 
 if TYPE_CHECKING:
     from podwire.policy.dataplane import Facts, PolicyDataPlane  # which needs the settings, and they the names
@@ -70,6 +70,8 @@ def clear_all(netns: Path | str | None = None) -> bool:
     for name in registry.names():
         try:
             found = registry.clear(name) or found
+        except Unsupported:
+            continue
         except KernelError as failure:
             failures.append(failure)
     if failures:

@@ -141,7 +141,8 @@ class Enforcement:
         ports = tuple(sorted({*ENCAPSULATION_PORTS, *tunnel_ports})) if guarded else ()
         if self._ranges.configure(ranges):
             self._adopt(cluster_ranges=self._ranges.ranges)
-        self._adopt(encapsulation_ports=ports, keep=settings.established == "keep", log=settings.log)
+        keep = settings.established == "keep"
+        self._adopt(encapsulation_ports=ports, keep=keep, log=settings.log, marks=settings.marks)
         self._mark("settings")
 
     def look_again(self) -> None:
