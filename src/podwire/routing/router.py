@@ -254,6 +254,11 @@ class Router:
         more = [f"and {len(problems) - _TOLD_PEERS} more"] if len(problems) > _TOLD_PEERS else []
         return "; ".join(problems[:_TOLD_PEERS] + more)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the kernel holds what follows from the Nodes as they are now."""
+        return self.plan is not None and not self.problem and not self._wanted.is_set()
+
     def announced(self) -> Facts | None:
         """What the Node object says of this node now."""
         node = self._nodes().get(self.node)

@@ -13,6 +13,7 @@ from podwire.local.probe.plan import DNS_SERVICE, Facts
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.service import EndpointPort, EndpointSlice, Service
 from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
+from podwire.routing.nodes import BACKEND_ANNOTATION
 
 _SERVICES, _SLICES = "services", "endpointslices"
 Versions = dict[str, dict[str, str]]
@@ -23,7 +24,8 @@ def unsettled(facts: Facts, pages: Mapping[str, Iterable[str]]) -> str:
     """What has not taken effect yet; ``pages`` are what the nodes' agents say. Empty: everything has."""
     wanted = versions(facts)
     return (
-        _endpoints(facts)
+        _routing(facts)
+        or _endpoints(facts)
         or _dns(facts)
         or next(filter(None, (_node(node, lines, wanted) for node, lines in sorted(pages.items()))), "")
     )
@@ -67,6 +69,12 @@ def _node(node: str, lines: Iterable[str], wanted: Versions) -> str:
 def _difference(plural: str, seen: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     other = sorted(key for key in {*seen, *wanted} if seen.get(key) != wanted.get(key))
     return f"{plural} {', '.join(other[:3])} not in force yet"
+
+
+def _routing(facts: Facts) -> str:
+    """A node that has not told the others yet how its pods are reached."""
+    silent = [node.metadata.name for node in facts.world.nodes if BACKEND_ANNOTATION not in node.metadata.annotations]
+    return f"the way to pods of {silent[0]} is not known yet" if silent else ""
 
 
 def _endpoints(facts: Facts) -> str:

@@ -98,6 +98,23 @@ def test_a_burst_of_changes_is_one_run() -> None:
     asyncio.run(body())
 
 
+def test_settled_from_the_run_that_follows_a_change_and_not_before() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            assert lab.router.settled
+            lab.nodes["node-3"] = node(3)
+            lab.router.node_changed("node-3", None, node(3))
+            assert not lab.router.settled
+            await lab.clock.advance(4 * QUIET_S)
+            assert lab.router.settled
+            lab.machine.failures = ["no"]
+            lab.router.disturbed()
+            await lab.clock.advance(4 * QUIET_S)
+            assert not lab.router.settled
+
+    asyncio.run(body())
+
+
 def test_after_a_slow_run_the_next_is_later() -> None:
     async def body() -> None:
         async with Lab() as lab:

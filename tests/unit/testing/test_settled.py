@@ -37,6 +37,7 @@ SLICE = EndpointSlice(
     endpoints=(Endpoint(addresses=("10.244.0.2",), conditions=EndpointConditions(ready=True)),),
     ports=(EndpointPort(name="", protocol="TCP", port=80),),
 )
+NODE = Node(metadata=ObjectMeta(name="node-1", resource_version="2", annotations={"podwire.io/routing": "vxlan"}))
 FACTS = Facts(
     pods=(POD,),
     services=(SERVICE,),
@@ -44,7 +45,7 @@ FACTS = Facts(
     world=World(
         pods=(POD,),
         namespaces=(Object(metadata=ObjectMeta(name="shop", resource_version="1")),),
-        nodes=(Node(metadata=ObjectMeta(name="node-1", resource_version="2")),),
+        nodes=(NODE,),
     ),
 )
 PAGE = (
@@ -78,6 +79,12 @@ def test_a_part_that_is_at_work_or_an_agent_that_is_away() -> None:
     busy = ("policy busy\n", *without("policy"))
     assert unsettled(FACTS, {"node-1": busy}) == "node-1: policy is at work"
     assert unsettled(FACTS, {"node-1": ("agent is away",)}) != ""
+
+
+def test_a_node_whose_pods_nobody_knows_the_way_to() -> None:
+    silent = msgspec.structs.replace(FACTS.world, nodes=(Node(metadata=ObjectMeta(name="node-1")),))
+    found = unsettled(msgspec.structs.replace(FACTS, world=silent), {})
+    assert found == "the way to pods of node-1 is not known yet"
 
 
 def test_endpoints_that_the_controller_has_not_written() -> None:
