@@ -15,11 +15,14 @@ from tests.kernel.otherplugins import ARRANGEMENTS, BRIDGE, PLUGINS, OtherWorld
 from tests.kernel.policyworld import FACTS, batch, checksum, failures_of, inside, path
 from tests.kernel.test_policy_packets import CASES, compilers
 
+from podwire.errors import Unsupported
 from podwire.kernel import netns, sysctl
+from podwire.kernel.nft import Nft
 from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.bridges.dataplane import OnBridges
 from podwire.policy.registry import open_dataplane
+from podwire.state.nft_diff import Transaction
 from podwire.testing.policycases import Case
 
 pytestmark = [
@@ -312,3 +315,33 @@ def test_a_pod_reaches_itself_through_a_service_and_no_other_that_way(world: Oth
         assert not reaches("shop-web", "10.96.0.9")
     finally:
         inside("n1", "nft", "delete table ip t")
+
+
+class WithoutBridgeTables(Nft):
+    """nftables of a kernel that was built without tables of the family bridge."""
+
+    def commit(self, transaction: Transaction) -> None:
+        if transaction.family == "bridge":
+            raise Unsupported("table bridge", detail="commit: Operation not supported")
+        super().commit(transaction)
+
+
+@ON_A_BRIDGE
+def test_a_kernel_without_tables_for_bridges_is_said(world: OtherWorld, planes: Planes) -> None:
+    """What passes the hooks of IP is held to policies all the same; what does not makes the change fail."""
+    with WithoutBridgeTables(path("n1")) as poor:
+        plane, planes["n1"]._nft = planes["n1"]._nft, poor
+        try:
+            load(world, planes, OPEN, DENY)
+            assert planes["n1"].problem == (
+                "cni0: the kernel has no nftables tables of the family bridge; senders are not checked"
+            )
+            assert not reaches("shop-web", DB)
+            assert reaches("shop-db", BLOG)
+            sysctl.write(CALLS[0], "0", path("n1"))
+            with pytest.raises(Unsupported, match="policies select pods of a bridge and are not enforced there: cni0"):
+                load(world, planes, OPEN, DENY)
+            load(world, planes, OPEN)
+        finally:
+            sysctl.write(CALLS[0], "1", path("n1"))
+            planes["n1"]._nft = plane
