@@ -5,7 +5,7 @@ the packet itself goes its way and waits for nobody. Without a listener the kern
 messages and sends up to ``_GATHERED`` at once, or what it has after 0.1 s; of a listener that is too slow it drops
 messages (ENOBUFS), and the numbers of those that come show it. One socket alone may have a group.
 
-Cost: 12 us a packet that is decoded, 1 us for one that is passed over.
+Cost: some 20 us a packet that is decoded, 0.4 us for one that is passed over (measured).
 
 Source: include/uapi/linux/netfilter/nfnetlink_log.h, net/netfilter/nfnetlink_log.c.
 """
