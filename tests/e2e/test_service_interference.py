@@ -160,8 +160,8 @@ def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
             in_node(cluster, "node-1", "nft", "flush", "ruleset")
             flow.go_on()
         eventually(lambda: in_force(cluster))
-        # What sent into a gap is told of it when it sends again: a SYN after a second, when connection tracking still
-        # knows it as not translated.
+        # A SYN that went into a gap is sent again after a second, and is translated then: the kernel was made to forget
+        # what it knew of it.
         time.sleep(1.5)
         flow.go_on()
         failed = len(flow.problems)

@@ -72,7 +72,7 @@ def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: Userspac
 
 
 def test_the_proxy_follows_its_sources_and_heals(world: World, plane: UserspaceDataPlane) -> None:
-    proxy_follows_and_heals(world, plane, lambda: inside("node", "nft", "flush", "ruleset"))
+    proxy_follows_and_heals(world, plane)
 
 
 def test_foreign_tables_stay(world: World, plane: UserspaceDataPlane) -> None:

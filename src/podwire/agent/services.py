@@ -111,12 +111,14 @@ class ServicePart:
         return self._settings.facts(config.node_name, config.cluster_cidrs, cidrs)
 
     def _stale_flows(
-        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]
+        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
     ) -> Callable[[], Mapping[str, int]] | None:
         if self._plane.name == "userspace":
+            if gap:
+                return None  # the relay answers from the cluster address itself
             before, after = left_to_a_relay(before, after)
         protocols = UDP_AND_TCP if self._settings.reset_connections else UDP
-        return flow_cleaner(self._node_port_addresses, None, protocols)(before, after)
+        return flow_cleaner(self._node_port_addresses, None, protocols)(before, after, gap=gap)
 
     def _told(self) -> None:
         self._loop.call_soon_threadsafe(self._loaded.set)

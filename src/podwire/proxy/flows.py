@@ -14,6 +14,7 @@ client that sends nothing learns nothing. SCTP is never touched.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -112,9 +113,40 @@ def left_to_a_relay(
     )
 
 
+class Untranslated(msgspec.Struct, frozen=True):
+    """Flows to cluster addresses that nobody translated, since they began while the rules were away.
+
+    The kernel keeps such a flow as it is, so that a SYN or a datagram that is sent again goes nowhere too.
+    """
+
+    frontends: frozenset[tuple[str, str, int]]
+    """Protocol, address and port of those that have endpoints."""
+
+    def __call__(self, flow: Flow) -> bool:
+        """Whether the flow leads nowhere."""
+        target = flow.original
+        return flow.reply.src == target.dst and (flow.protocol, target.dst, target.dport) in self.frontends
+
+
+def untranslated(ports: Iterable[ServicePort]) -> Untranslated:
+    """The rule for ports that are served again."""
+    served = (port for port in ports if port.serving)
+    return Untranslated(frozenset((port.protocol.upper(), port.cluster_ip, port.port) for port in served))
+
+
+class FlowCleaner(Protocol):
+    """From a change of ports to what forgets flows that lead nowhere, and says how many; None: there can be none."""
+
+    def __call__(
+        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
+    ) -> Callable[[], Forgotten] | None:
+        """``gap`` says that the rules were away, and are those of ``after`` now."""
+        ...
+
+
 def flow_cleaner(
     node_addresses: Callable[[], Iterable[str]], netns: Path | str | None = None, protocols: Collection[str] = UDP
-) -> Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], Forgotten] | None]:
+) -> FlowCleaner:
     """A function from a change to what forgets its stale flows (and says how many), None where there can be none.
 
     A change costs a walk of the kernel's through its one hash table for all namespaces (some 5 ms, and 0.4 to 1 s with
@@ -132,7 +164,20 @@ def flow_cleaner(
                     found[_FAMILIES[flow.family]] += 1
         return found
 
-    def clean(before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]) -> Callable[[], Forgotten] | None:
+    def forget_untranslated(lost: Untranslated) -> Forgotten:
+        found = dict.fromkeys(_FAMILIES.values(), 0)
+        with Conntrack(netns) as conntrack:
+            for protocol in sorted({protocol for protocol, _, _ in lost.frontends}):
+                for flow in conntrack.forget(lost, protocol=protocol):
+                    found[_FAMILIES[flow.family]] += 1
+        return found
+
+    def clean(
+        before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
+    ) -> Callable[[], Forgotten] | None:
+        if gap:
+            lost = untranslated(after)
+            return partial(forget_untranslated, lost) if lost.frontends else None
         stale = stale_flows(before, after, protocols)
         return partial(forget, stale) if stale.frontends else None
 

@@ -6,7 +6,8 @@ after a commit the next one waits four times as long as it took (a second at mos
 commits take a fifth of the time, and each carries the more changes the dearer it is; 3. only Services named by a
 changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused commit
 is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop; 5. tables
-that somebody else changed are put right at once; who goes on changing them gets half of the time; 6. after a change of
+that somebody else changed are put right at once, and flows that began without them are forgotten; who goes on changing
+them gets half of the time; 6. after a change of
 UDP endpoints (on request of TCP too), flows to endpoints that do not serve any more are forgotten, also when none is
 left; 7. the health checks, metrics and flows of a refused commit follow when it succeeds; 8. a failure that nobody
 foresaw loses nothing either: whoever runs this again has all of it loaded.
@@ -23,6 +24,7 @@ from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
 from podwire.observe.log import Log
 from podwire.proxy.dataplane import InForce
+from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 from podwire.runtime.backoff import Backoff
@@ -49,11 +51,6 @@ class Source(Protocol[T]):
     def subscribe(self, callback: Callable[[str, T | None, T | None], None], *, replay: bool = True) -> None:
         """Calls back with key, old and new object on each change."""
         ...
-
-
-FlowCleaner = Callable[[tuple[ServicePort, ...], tuple[ServicePort, ...]], Callable[[], Mapping[str, int]] | None]
-"""From ports before and after a change to what forgets flows that lead nowhere, and says how many by ``IPv4`` and
-``IPv6``; None: none can."""
 
 
 class Reporter(Protocol):
@@ -238,6 +235,7 @@ class ServiceProxy:
             await asyncio.to_thread(self._plane.update, changed)
         if disturbed and not full and any(await asyncio.to_thread(self._plane.heal)):
             self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
+            await self._forget_flows({}, self._resolved, gap=True)
         before = {key: self._resolved.get(key, ()) for key in changed}
         self._keep(changed)
         if self._reporter is not None:
@@ -275,11 +273,11 @@ class ServiceProxy:
             else:
                 self._resolved.pop(key, None)
 
-    async def _forget_flows(self, before: ServiceMap, after: ServiceMap) -> None:
+    async def _forget_flows(self, before: ServiceMap, after: ServiceMap, *, gap: bool = False) -> None:
         if self._clean_flows is None:
             return
         old, new = (tuple(p for ports in some.values() for p in ports) for some in (before, after))
-        forget = self._clean_flows(old, new)
+        forget = self._clean_flows(old, new, gap=gap)
         if forget is None:
             return
         started = self._clock.monotonic()

@@ -3,7 +3,7 @@
 import pytest
 
 from podwire.kernel.conntrack import Ends, Flow, Target
-from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, left_to_a_relay, stale_flows
+from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, left_to_a_relay, stale_flows, untranslated
 from podwire.proxy.servicemap import ServicePort
 
 NODE = ("192.168.99.1",)
@@ -94,3 +94,19 @@ def test_where_a_relay_answers_flows_are_stale_with_the_last_endpoint_and_before
     assert left_to_a_relay((none,), (one,)) == ((none,), (one,))
     other = port("10.0.0.3:80", number=80, protocol="tcp")
     assert left_to_a_relay((two, other), (one,)) == ((other,), ())
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (flow("10.96.0.10", 53, "10.96.0.10", 53), True),
+        (flow("10.96.0.10", 53, "10.0.0.2"), False),
+        (flow("10.96.0.10", 54, "10.96.0.10", 54), False),
+        (flow("10.96.0.10", 53, "10.96.0.10", 53, protocol="TCP"), False),
+        (flow("203.0.113.7", 53, "203.0.113.7", 53), False),
+    ],
+)
+def test_flows_that_began_while_rules_were_away_were_not_translated(entry: Flow, expected: bool) -> None:
+    assert untranslated((port("10.0.0.2:5353"),))(entry) is expected
+    assert not untranslated((port(),))(entry), "nobody would answer"
+    assert flow_cleaner(lambda: NODE)((), (port(),), gap=True) is None
