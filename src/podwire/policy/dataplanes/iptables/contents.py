@@ -56,7 +56,8 @@ class Contents:
         self._ruled: dict[str, Ruled] = {}
         self._gone: dict[str, Ruled] = {}
         self._touched = _Touched(self)
-        for each in layout.sets():
+        devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
+        for each in (*layout.sets(), *devices):
             self._touched.add_set(each)
         self._generated: dict[str, Rules] = {}
 

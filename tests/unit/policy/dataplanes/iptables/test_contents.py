@@ -179,6 +179,12 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
         assert {word for word in kernel.sets if "-in-" in word or "-out-" in word} == set()
 
 
+def test_a_node_without_pods_has_rules_too() -> None:
+    contents, kernel = fresh(LAYOUTS["ip"], Compiler("n1")), Kernel()
+    kernel.take(contents.loaded(kernel.saved, kernel.held()))
+    assert kernel.holds(contents)
+
+
 def test_one_more_peer_costs_one_element() -> None:
     case = next(case for case in CASES if case.name == "a policy without rules isolates")
     policy = next(each for each in CASES if each.name.startswith("pods of the policy's")).world.policies[0]
