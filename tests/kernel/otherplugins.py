@@ -124,11 +124,11 @@ class OtherWorld(World):
         super().detach(pod)
 
     def devices(self, node: str) -> dict[str, str]:
-        return {pod: self.attached[pod].device for pod, at in self.pods.items() if at == node}
+        return {one.pod: one.device for one in self.attachments(node)}
 
     def attachments(self, node: str) -> tuple[Attached, ...]:
-        """Those of a node's pods."""
-        return tuple(self.attached[pod] for pod, at in self.pods.items() if at == node)
+        """Those of a node's pods, as far as they are told."""
+        return tuple(one for pod, one in self.attached.items() if self.pods[pod] == node)
 
     def ports(self, node: str) -> dict[str, str]:
         """The ports of a node's bridge by the addresses behind them, as the kernel tells."""

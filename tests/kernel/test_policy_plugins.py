@@ -241,6 +241,27 @@ def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
 
 
 @ON_A_BRIDGE
+def test_a_port_of_nobody_who_is_known_is_shut_off_where_packets_are_not_seen(
+    world: OtherWorld, planes: Planes, unseen: None
+) -> None:
+    load(world, planes, OPEN)
+    world.attach("shop/new", "n1", ("10.180.0.9", "fd18::9"))
+    new = world.attached.pop("shop/new")
+    try:
+        assert planes["n1"].look()
+        load(world, planes, OPEN)
+        assert not planes["n1"].look()
+        before = received("blog-db")
+        for target in (BLOG, "fd18::3"):
+            assert not reaches("shop-new", target)
+        assert received("blog-db") == before
+        assert reaches("shop-web", BLOG)
+    finally:
+        world.attached["shop/new"] = new
+        world.detach("shop/new")
+
+
+@ON_A_BRIDGE
 def test_no_pod_is_a_router_to_others(world: OtherWorld, planes: Planes, unseen: None) -> None:
     load(world, planes, OPEN)
     before = inside("shop-db", "ip", "-6", "route")

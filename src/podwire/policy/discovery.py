@@ -72,6 +72,7 @@ class Discovery:
                 self._wake.clear()
                 self._look(netlink)
                 self.looked.set()
+                self._look_at_bridges()
                 await self._clock.sleep(_REST_S)
 
     async def watch(self) -> None:
@@ -80,9 +81,12 @@ class Discovery:
             before = self.sought
             await self._clock.sleep(_LOOK_S)
             self.stuck(before & self.sought)
-            with suppress(KernelError):
-                if self._bridges_changed():
-                    self._enforcement.look_again()
+            self._look_at_bridges()
+
+    def _look_at_bridges(self) -> None:
+        with suppress(KernelError):
+            if self._bridges_changed():
+                self._enforcement.look_again()
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
         node = self._enforcement.compiler.node

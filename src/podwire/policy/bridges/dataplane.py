@@ -1,10 +1,11 @@
 """A policy data plane for nodes whose pods may be ports of bridges: another one, and beside it the bridges' table.
 
 1. Nothing is written about bridges where no pod is a port of one. 2. Whether packets between ports are seen
-(``br_netfilter``) is looked at with every change, and when :meth:`OnBridges.look` is called; pods that policies select
-are shut off from the other ports while they are not, and it is said by name. 3. With ``show`` what is missing is turned
-on, for the bridges of pods alone. 4. Where the kernel has no tables for bridges, addresses are not checked port by
-port, which is said; pods that would have to be shut off make the change fail.
+(``br_netfilter``) is looked at with every change, and when :meth:`OnBridges.look` is called; while they are not, pods
+that policies select are shut off from the other ports, and so are ports of nobody who is known, and it is said by name.
+3. With ``show`` what is missing is turned on, for the bridges of pods alone. 4. Where the kernel has no tables for
+bridges, addresses are not checked port by port, which is said; pods that would have to be shut off make the change
+fail.
 """
 
 import select
@@ -81,11 +82,12 @@ class OnBridges:
         return "; ".join(texts)
 
     def look(self) -> bool:
-        """Whether packets between ports are seen otherwise than before, or not as they should be.
+        """Whether packets between ports are seen otherwise than before, or there are other ports where they are not.
 
         Raises: KernelError.
         """
-        return self._look(self.unseen) != self.unseen
+        found = self._look(self.unseen)
+        return found != self.unseen or self._strangers() != tuple(port for port in self._held or () if port.stranger)
 
     def _look(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         found = {}
@@ -125,7 +127,7 @@ class OnBridges:
 
         Raises: Unsupported when pods cannot be shut off that have to be; everything else is done.
         """
-        shut = [port.name for port in self._held or () if port.shut]
+        shut = [port.name for port in self._held or () if port.shut and not port.stranger]
         if self._missing is not None and shut:
             detail = f"policies select pods of a bridge and are not enforced there: {self.problem}"
             raise Unsupported(FEATURE, self._missing.minimum, detail)
@@ -137,7 +139,8 @@ class OnBridges:
         self.unseen = self._look({one.device for one in pods})
         if self.show and any(self.unseen.values()):
             self._show()
-        ports = tuple(sorted((self._port(one, compiler) for one in pods), key=lambda port: port.name))
+        known = (self._port(one, compiler) for one in pods)
+        ports = (*sorted(known, key=lambda port: port.name), *self._strangers())
         transaction = None
         if ports != self._held:
             transaction = self._apply(ports)
@@ -150,6 +153,16 @@ class OnBridges:
         selected = pod is not None and (pod.ingress is not None or pod.egress is not None)
         shut = frozenset(self.unseen.get(one.device, ())) if selected else frozenset[str]()
         return Port(name=one.port, addresses=one.addresses, shut=shut)
+
+    def _strangers(self) -> tuple[Port, ...]:
+        """The ports of nobody who is known, of bridges whose packets are not seen: the hooks of IP do not stop them."""
+        blind = {bridge: frozenset(missing) for bridge, missing in self.unseen.items() if missing}
+        if not blind:
+            return ()
+        known = {one.port for one in self.attached()}
+        wires = (wire for wire in bridges.read_wires(self._netlink) if wire.bridge in blind and wire.name not in known)
+        ports = (Port(name=wire.name, addresses=(), shut=blind[wire.bridge], stranger=True) for wire in wires)
+        return tuple(sorted(ports, key=lambda port: port.name))
 
     def _show(self) -> None:
         """Turns on what is missing; what cannot be is said with the problem."""

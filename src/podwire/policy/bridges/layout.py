@@ -52,12 +52,14 @@ _FORWARD = (
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's port of a bridge."""
+    """One port of a bridge."""
 
     name: str
     addresses: tuple[str, ...]
     shut: frozenset[str] = frozenset()
     """The families (``ip``, ``ip6``) in which it is shut off from the other ports."""
+    stranger: bool = False
+    """Whether nobody knows whose it is."""
 
 
 def table(ports: Iterable[Port]) -> Table | None:
