@@ -13,6 +13,7 @@ from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
 from podwire.policy.ranges import ClusterRanges
+from podwire.policy.registry import AUTO
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.tracing import MODULES, open_tracing
 from podwire.policy.why.enforced import Guard, Tracer
@@ -21,7 +22,6 @@ from podwire.proxy.dataplane import addresses_of_node
 from podwire.state.network import NetworkState
 from podwire.trace.packet import Machine
 
-MODE_ANNOTATION = "podwire.io/policy"
 _ELSEWHERE = "eth0"
 """By which packets come and go where the devices are not known."""
 
@@ -79,10 +79,10 @@ class Guards:
         state = self._state(node)
         own = node.internal_ips if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))
-        mode, held = node.metadata.annotations.get(MODE_ANNOTATION, ""), None
+        wanted = self._settings(name).mode
+        mode, held = wanted if wanted != AUTO else next(iter(MODULES)), None
         if state is not None:
             mode, held = _held(mode, known.netns, machine)
-        mode = mode or next(iter(MODULES))
         tracing = open_tracing(mode)
         if tracing is None:
             return Guard(mode=mode)
@@ -131,6 +131,7 @@ class Guards:
             cluster_ranges=ranges.ranges,
             encapsulation_ports=tuple(sorted(ports)) if settings.encapsulation == "drop" else (),
             keep=settings.established == "keep",
+            marks=settings.marks,
             bridges=tuple(sorted(link.name for link in links if link.name in devices and link.kind == "bridge")),
         )
 
@@ -155,14 +156,14 @@ class Guards:
         return f"pod{self._world.pods.index(party.pod)}"
 
 
-def _held(mode: str, netns: Path | None, machine: Machine) -> tuple[str, Tracer | None]:
-    """The mode in force and its rules; where nobody says the mode, the first whose rules the kernel holds.
+def _held(wanted: str, netns: Path | None, machine: Machine) -> tuple[str, Tracer | None]:
+    """The mode in force and its rules: the wanted one, or the one that stands in for it; without rules, the wanted one.
 
     Raises: KernelError.
     """
-    for name in (mode,) if mode else MODULES:
-        tracing = open_tracing(name)
+    for mode in dict.fromkeys((wanted, *MODULES)):
+        tracing = open_tracing(mode)
         found = tracing.held(netns, machine) if tracing is not None else None
         if found is not None:
-            return name, found
-    return mode, None
+            return mode, found
+    return wanted, None

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from podwire.agent.config import AgentConfig
-from podwire.cli.guards import MODE_ANNOTATION, Guards
+from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes
 from podwire.errors import ClusterError
 from podwire.policy.settings import PolicySettings
@@ -22,12 +21,13 @@ def case(name: str) -> Case:
     return next(each for each in CASES if each.name == name)
 
 
-def guards(world: World, parts: tuple[str, ...] = PARTS, *, own_node_egress: bool = True) -> Guards:
+def guards(world: World, parts: tuple[str, ...] = PARTS, policy: PolicySettings | None = None) -> Guards:
     def known(node: str) -> Known:
         if node == "n2":
             raise ClusterError("n2 is elsewhere")
-        policy = PolicySettings(own_node_egress=own_node_egress)
-        config = AgentConfig(node_name=node, parts=parts, cluster_cidrs=(), service_cidrs=(), policy=policy)
+        config = AgentConfig(
+            node_name=node, parts=parts, cluster_cidrs=(), service_cidrs=(), policy=policy or PolicySettings()
+        )
         return Known(config=config, readable=False)
 
     return Guards(Nodes(known, planned=True), world)
@@ -51,7 +51,7 @@ def test_rules_of_a_node_are_planned() -> None:
 @pytest.mark.parametrize("own_node_egress", [True, False])
 def test_settings_are_the_nodes(*, own_node_egress: bool) -> None:
     world = case("a policy without rules isolates").world
-    here = guards(world, own_node_egress=own_node_egress)
+    here = guards(world, policy=PolicySettings(own_node_egress=own_node_egress))
     assert here.rules("n1").own_node_egress == own_node_egress
     assert here.rules("n2").own_node_egress
 
@@ -65,14 +65,8 @@ def test_nodes_that_enforce_nothing_or_cannot_be_read() -> None:
     assert any("rules of n2 cannot be read from here" in note for note in here.notes)
 
 
-def test_a_data_plane_that_cannot_be_followed() -> None:
-    world = case("a policy without rules isolates").world
-    annotated = (
-        msgspec.structs.replace(
-            node, metadata=msgspec.structs.replace(node.metadata, annotations={MODE_ANNOTATION: "other"})
-        )
-        for node in world.nodes
-    )
-    guard = guards(msgspec.structs.replace(world, nodes=tuple(annotated))).guard("n1")
+@pytest.mark.parametrize(("wanted", "mode"), [("auto", "nftables"), ("iptables", "iptables")])
+def test_the_mode_is_that_of_the_settings(wanted: str, mode: str) -> None:
+    guard = guards(case("a policy without rules isolates").world, policy=PolicySettings(mode=wanted)).guard("n1")
     assert guard is not None
-    assert (guard.mode, guard.planned, guard.held) == ("other", None, None)
+    assert (guard.mode, guard.planned is not None, guard.held) == (mode, True, None)
