@@ -1,14 +1,20 @@
 """Pods that may connect to others by name and cannot look names up (pure).
 
-A pod counts as able to when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port, or to any
-range of addresses: a resolver of the node or outside. Cluster DNS are the pods of the Services of kube-system with port
-53, and where there are none, one is taken as given: ``k8s-app: kube-dns`` in kube-system.
+A pod counts as able to when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port, or to a range
+of addresses for that port: a resolver of the node or outside. A range with all its ports counts where cluster DNS is in
+it: all but private addresses, and no lookups, is a common mistake.
+
+Cluster DNS are the pods of the Services of kube-system with port 53, and where there are none, one is taken as given:
+``k8s-app: kube-dns`` in kube-system.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
 
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
+from podwire.model.policy import IPBlock
+from podwire.policy.evaluate import in_block
 from podwire.policy.lint.finding import Finding
 from podwire.policy.lint.outline import EGRESS, PolicyOutline, RuleOutline
 from podwire.policy.lint.scene import Scene
@@ -59,7 +65,7 @@ def _of_unknown(scene: Scene, servers: tuple[Pod, ...]) -> Iterator[Finding]:
     """Policies for pods that the files do not have, each with those that select all of its pods too."""
     isolating = [policy for policy in scene.policies if policy.kind == "NetworkPolicy" and EGRESS in policy.types]
     for policy in isolating:
-        if scene.knows_pods(policy.subject) or not any(_to_pods(rule) for rule in policy.of(EGRESS)):
+        if scene.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
             continue
         policies = [other for other in isolating if policy.scope.within(other.scope)]
         if _shut(scene, policies, servers):
@@ -67,24 +73,26 @@ def _of_unknown(scene: Scene, servers: tuple[Pod, ...]) -> Iterator[Finding]:
 
 
 def _shut(scene: Scene, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
-    """Whether policies together let pods connect to others, and none lets them ask for names."""
+    """Whether policies together let pods connect to what has a name, and none lets them ask for it."""
     rules = [rule for policy in policies for rule in policy.of(EGRESS)]
-    return any(_to_pods(rule) for rule in rules) and not any(_lets(scene, rule, servers) for rule in rules)
+    return any(_by_name(rule) for rule in rules) and not any(_lets(scene, rule, servers) for rule in rules)
 
 
 def _finding(at: PolicyOutline, policies: list[PolicyOutline], whom: str) -> Finding:
-    by = "this policy" if len(policies) == 1 else some(policy.key for policy in policies)
+    by = "this policy" if len(policies) == 1 else f"one of {some(policy.key for policy in policies)}"
     text = (
-        f"{whom} may go only where {by} says, and no rule lets UDP port 53 go to cluster DNS: names of Services cannot "
-        f"be looked up. Add a rule to namespaceSelector {{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports "
+        f"{whom} may go only where {by} allows, and no rule lets UDP port 53 go to cluster DNS: names cannot be looked "
+        f"up. Add a rule to namespaceSelector {{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports "
         "53/UDP and 53/TCP"
     )
     return at.finding("no-dns", "spec.egress", text)
 
 
-def _to_pods(rule: RuleOutline) -> bool:
-    """Whether a rule is for pods, whose Services have names."""
-    return any(peer.pods is not None for peer in rule.peers)
+def _by_name(rule: RuleOutline) -> bool:
+    """Whether a rule is for what has names: pods, whose Services have, and everything outside."""
+    if rule.everyone or any(peer.pods is not None for peer in rule.peers):
+        return True
+    return any(block.cidr.endswith("/0") for peer in rule.peers for _, block in peer.blocks)
 
 
 def _servers(scene: Scene) -> tuple[Pod, ...]:
@@ -105,9 +113,19 @@ def _lets(scene: Scene, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
     )
     if not by_number and not any(_named(rule, pod) for pod in servers):
         return False
-    if rule.everyone or any(peer.blocks or peer.nodes is not None for peer in rule.peers):
+    if rule.everyone or any(peer.nodes is not None for peer in rule.peers):
+        return True
+    blocks = [block for peer in rule.peers for _, block in peer.blocks]
+    if blocks and (rule.ports or _holds(scene, blocks, servers)):
         return True
     return any(peer.pods is not None and _selects(scene, peer.pods, servers) for peer in rule.peers)
+
+
+def _holds(scene: Scene, blocks: Sequence[IPBlock], servers: tuple[Pod, ...]) -> bool:
+    """Whether a server is in one of the blocks; where addresses are not known, those of pods stand for them."""
+    found = [] if scene.around.made_up else [address for pod in servers for address in pod.addresses]
+    found = found or [str(ip_network(text, strict=False)[1]) for text in scene.around.pod_cidrs]
+    return not found or any(in_block(address, block) for address in found for block in blocks)
 
 
 def _numbers(servers: tuple[Pod, ...]) -> set[int]:

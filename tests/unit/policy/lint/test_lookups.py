@@ -28,10 +28,27 @@ def out(*rules: str) -> dict[str, object]:
     )
 
 
+@pytest.mark.parametrize(
+    "rule", ["{ports: [{port: 443}]}", "{to: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [{port: 443}]}"]
+)
+def test_egress_to_the_outside_alone(rule: str) -> None:
+    assert ids(check, out(rule)) == [("no-dns", "spec.egress")]
+
+
+def test_all_but_private_addresses() -> None:
+    rule = "{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}]}"
+    around = {"pod_cidrs": ("10.244.0.0/16",)}
+    assert ids(check, out(rule), **around) == [("no-dns", "spec.egress")]
+    assert ids(check, out(rule), pod_cidrs=("172.30.0.0/16",)) == []
+    assert ids(check, out("{to: [{ipBlock: {cidr: 0.0.0.0/0}}]}"), **around) == []
+    there = {"cluster": CLUSTER + _DNS, "pod_cidrs": ("172.30.0.0/16",)}
+    assert ids(check, out(rule), **there) == [("no-dns", "spec.egress")], "cluster DNS has 10.244.0.53"
+
+
 def test_egress_to_pods_alone() -> None:
     found = said(check, out(_DB))
     assert [each[:2] for each in found] == [("no-dns", "spec.egress")]
-    assert "1 pod (shop/web) may go only where this policy says" in found[0][2]
+    assert "1 pod (shop/web) may go only where this policy allows" in found[0][2]
 
 
 @pytest.mark.parametrize(
