@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from podwire.errors import ConfigError
 from podwire.local import places
 from podwire.testing import lifetime
 from podwire.testing.cluster import Cluster, cluster
@@ -125,14 +126,18 @@ def test_neither_all_nor_none_is_no_answer(own: Cluster) -> None:
         own.kubectl("label", "pod", "db-1", "statefulset-")
 
 
-def test_the_outside_has_any_address(own: Cluster) -> None:
+def test_the_outside_has_any_address_in_any_protocol(own: Cluster) -> None:
     block = {"cidr": "198.51.100.0/24", "except": ["198.51.100.7/32"]}
     policy = {
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "partners"},
         "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": block}]}],
                  "egress": [{"to": [{"ipBlock": block}]}], "policyTypes": ["Ingress", "Egress"]},
     }  # fmt: skip
+    assert own.pod("web").reaches("default/db:9/SCTP")
     with own.applied(policy):
+        assert own.pod("web").reaches("default/db:9/SCTP").denied
+        with pytest.raises(ConfigError, match="SCTP is tried from pods to pods"):
+            own.outside_at("198.51.100.6").reaches("default/db:9/SCTP")
         assert own.outside_at("198.51.100.6").reaches("default/web:80")
         assert own.outside_at("198.51.100.7").reaches("default/web:80").denied
         assert own.pod("web").reaches("198.51.100.6:53/UDP")

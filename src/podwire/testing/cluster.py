@@ -28,6 +28,7 @@ from podwire.errors import ClusterError, ConfigError, NotFound, ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, objects, readiness
+from podwire.local.conformance.attempts import Trials
 from podwire.local.layout import Layout
 from podwire.local.manifests import Manifest, Written, in_order, parse_manifests, rank, read_manifests
 from podwire.local.probe import collect
@@ -38,13 +39,14 @@ from podwire.observe.fetch import fetch
 from podwire.policy.why import explain
 from podwire.runtime.clock import SystemClock
 from podwire.testing import lifetime
+from podwire.testing.associations import tried
 from podwire.testing.background import Background
 from podwire.testing.lifetime import Config
 from podwire.testing.outside import NAMESPACE, Outside
 from podwire.testing.reach import Reached
 from podwire.testing.reset import Resetter
 from podwire.testing.settled import unsettled
-from podwire.testing.targets import EXTERNAL, attempts_of
+from podwire.testing.targets import EXTERNAL, SCTP, attempts_of
 from podwire.trace.policy_text import at_length
 
 What = str | os.PathLike[str] | Mapping[str, Any]
@@ -86,6 +88,7 @@ class Cluster:
         self._client = self._background.run(_connect(self.kubeconfig))
         self._resetter = Resetter(self._client)
         self._outside = Outside(layout)
+        self._trials = Trials()
         self._manifests: list[Manifest] = []
 
     def __repr__(self) -> str:
@@ -259,10 +262,10 @@ class Cluster:
         for place in places:
             if place.namespace:
                 self._outside.has(place.address)
-        nobodys = [a for a in attempts if not a.named and _is_nobodys(expecting, a)]
-        prober = collect.prober_of(self._layout, facts, self._client.clock, timeout_s)
-        async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in nobodys):
-            results = await self._with_names(prober, attempts)
+        for attempt in attempts:
+            if not attempt.named and _is_nobodys(expecting, attempt):
+                self._outside.has(attempt.address)
+        results = await self._tried(expecting, attempts, timeout_s)
 
         def said(result: Result) -> str:
             asked = expecting.asked.get(result.attempt)
@@ -271,6 +274,23 @@ class Cluster:
             return "\n".join(at_length(explain.said(facts.world, asked, lines=written.line)))
 
         return Reached(source.word, target, results, said)
+
+    async def _tried(self, expecting: Expecting, attempts: list[Attempt], timeout_s: float) -> tuple[Result, ...]:
+        if attempts[0].port.protocol == SCTP:
+            return tuple(await asyncio.to_thread(self._associated, expecting, attempts))
+        nobodys = [attempt for attempt in attempts if not attempt.named and _is_nobodys(expecting, attempt)]
+        prober = collect.prober_of(self._layout, expecting.facts, self._client.clock, timeout_s)
+        async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in nobodys):
+            return await self._with_names(prober, attempts)
+
+    def _associated(self, expecting: Expecting, attempts: list[Attempt]) -> list[Result]:
+        namespaces = collect.pod_namespaces(self._layout)
+
+        def namespace_of(address: str) -> Path | None:
+            pod = expecting.verdicts.party(address).pod
+            return namespaces.get(pod.metadata.uid) if pod is not None else None
+
+        return tried(self._trials, attempts, namespace_of, lambda attempt: expecting.party(attempt.source).address)
 
     async def _with_names(self, prober: Prober, attempts: list[Attempt]) -> tuple[Result, ...]:
         """Tries; names of Services that cluster DNS does not know yet, and that it may be asked for, again."""

@@ -9,8 +9,8 @@
 ``external:443``               somebody outside
 =============================  =====================================================================================
 
-Behind the port stands the protocol, ``53/UDP``; without one it is TCP. A Service's port may be named; the only port of
-a Service and the only one that a pod declares may be left out.
+Behind the port stands the protocol, ``53/UDP``, ``9/SCTP``; without one it is TCP. A Service's port may be named; the
+only port of a Service and the only one that a pod declares may be left out.
 """
 
 from collections.abc import Sequence
@@ -40,6 +40,7 @@ from podwire.model.service import Service
 EXTERNAL = "203.0.113.1"
 """Who is outside, unless an address is named: one that is for examples (RFC 5737)."""
 EXTERNAL_PORT = 443
+SCTP = "SCTP"
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -59,10 +60,8 @@ def parse_target(word: str) -> Target:
     """
     rest, protocol = word.strip(), "TCP"
     head, slash, last = rest.rpartition("/")
-    if slash and last.upper() in (*PROTOCOLS, "SCTP"):
+    if slash and last.upper() in (*PROTOCOLS, SCTP):
         rest, protocol = head, last.upper()
-    if protocol not in PROTOCOLS:
-        raise ConfigError("reaches", "", f"{word!r}: expected TCP or UDP behind the port")
     if rest.startswith("["):
         name, _, port = rest[1:].partition("]")
         port = port.removeprefix(":")

@@ -90,6 +90,7 @@ def test_words_are_taken_apart(word: str, target: Target) -> None:
         ("10.96.0.8:80", [("10.96.0.8", "10.96.0.8", "80/TCP")]),
         ("external", [("external", EXTERNAL, "443/TCP")]),
         ("external:53/UDP", [("external", EXTERNAL, "53/UDP")]),
+        ("shop/db-1:9/SCTP", [("shop/db-1", "10.244.0.3", "9/SCTP")]),
     ],
 )
 def test_words_mean_connections(word: str, connections: list[tuple[str, str, str]]) -> None:
@@ -106,7 +107,7 @@ def test_from_outside_a_service_is_its_node_port_on_each_node() -> None:
         ("", "expected a target and a port"),
         (":80", "expected a target and a port"),
         ("db:70000", "expected a target and a port"),
-        ("db:80/SCTP", "expected TCP or UDP"),
+        ("db:80/ICMP", "no port '80/ICMP'"),
         ("cache:80", "there is no Service shop/cache; pods are named with their namespace, shop/cache"),
         ("db", "no port is named; there are: sql, more"),
         ("db:http", "no port 'http'; there are: sql, more"),

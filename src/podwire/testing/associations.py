@@ -1,0 +1,49 @@
+"""SCTP, which the kernel may not have: the first two packets of an association, from and to the pods' own namespaces.
+
+Nobody need listen: the answer is made by hand as well, where the packet arrives. Policies and connection tracking see
+what they see of a real association.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from podwire.errors import ConfigError
+from podwire.local.conformance.attempts import ANSWERED, Trials
+from podwire.local.conformance.attempts import Attempt as Trial
+from podwire.local.probe.plan import Attempt
+from podwire.local.probe.result import Result
+from podwire.testing.targets import SCTP
+
+NamespaceOf = Callable[[str], Path | None]
+"""The namespace of who has an address; None: nobody whose namespace is known."""
+
+
+def tried(
+    trials: Trials, attempts: Sequence[Attempt], namespace_of: NamespaceOf, address_of: Callable[[Attempt], str]
+) -> list[Result]:
+    """What became of them; ``address_of`` is where one comes from. Blocks.
+
+    Raises: ConfigError where packets arrive elsewhere or from elsewhere than the addresses say (Services, and what
+    nodes masquerade); KernelError.
+    """
+    outcomes = trials.run([_trial(attempt, address_of(attempt), namespace_of) for attempt in attempts])
+    return [
+        Result(attempt, reached=outcome == ANSWERED, error="" if outcome == ANSWERED else outcome)
+        for attempt, outcome in zip(attempts, outcomes, strict=True)
+    ]
+
+
+def _trial(attempt: Attempt, source: str, namespace_of: NamespaceOf) -> Trial:
+    ends = [None if attempt.named else namespace_of(attempt.address), namespace_of(source)]
+    if ends[0] is None or ends[1] is None:
+        who = attempt.target if ends[0] is None else attempt.source.name
+        raise ConfigError("reaches", "", f"{who}: SCTP is tried from pods to pods")
+    return Trial(
+        source=ends[1],
+        source_address=source,
+        target=ends[0],
+        address=attempt.address,
+        protocol=SCTP,
+        port=attempt.port.number,
+        allowed=attempt.expected or not attempt.because,
+    )
