@@ -92,6 +92,12 @@ def test_what_is_not_in_the_files_never_counts(folder: Path) -> None:
     assert found.return_value == 0
 
 
+@pytest.mark.parametrize("example", ["shop", "vote", "boutique", "guarded/k8s"])
+def test_the_examples_are_without_findings(example: str) -> None:
+    found = check(Path(__file__).parents[3] / "examples" / example, "--strict")
+    assert found.return_value == 0, found.output
+
+
 def test_what_the_api_would_refuse_is_told_with_its_line(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "prot: 80"))
     with pytest.raises(ConfigError, match=r"policy.yaml:12.*ports\[0\].prot"):
