@@ -43,7 +43,6 @@ class Held(Nodes):
     def __init__(self, case: Case, mode: str, places: Places) -> None:
         super().__init__(case.world, own_node_egress=case.own_node_egress)
         self.mode, self.places = mode, places
-        self.guards: dict[str, Guard] = {}
         self.planes = {node: open_dataplane(mode, self.facts(node), places[node]) for node in NODES}
         for node, plane in self.planes.items():
             compiler = filled(case.world, node, own_node_egress=case.own_node_egress)
@@ -52,11 +51,6 @@ class Held(Nodes):
     def facts(self, node: str) -> Facts:
         found = next(each for each in self.world.nodes if each.metadata.name == node)
         return Facts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
-
-    def guard(self, node: str) -> Guard | None:
-        if node not in self.guards:
-            self.guards[node] = self.read(node)
-        return self.guards[node]
 
     def read(self, node: str) -> Guard:
         seam = open_tracing(self.mode)

@@ -31,11 +31,17 @@ class Nodes:
         self, world: World, held: World | None = None, *, own_node_egress: bool = True, mode: str = "nftables"
     ) -> None:
         self.world, self.held, self.own_node_egress, self.mode = world, held, own_node_egress, mode
+        self.guards: dict[str, Guard] = {}
 
     def rules(self, node: str) -> Rules:
         return Rules(own_node_egress=self.own_node_egress)
 
     def guard(self, node: str) -> Guard | None:
+        if node not in self.guards:
+            self.guards[node] = self.read(node)
+        return self.guards[node]
+
+    def read(self, node: str) -> Guard:
         seam = open_tracing(self.mode)
         assert seam is not None
         found = next(each for each in self.world.nodes if each.metadata.name == node)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwire.policy.why.yamltext import yaml_text
@@ -19,6 +19,7 @@ TREES = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(TREES)
 def test_it_reads_back(value: Any) -> None:
     assert yaml.safe_load(yaml_text(value)) == value
