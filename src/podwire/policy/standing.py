@@ -15,6 +15,8 @@ from podwire.policy.inforce import History, Policy
 from podwire.policy.report import Report
 
 ANNOTATION = "podwire.io/enforced"
+SILENT = "has not told that it is in force"
+"""Why a policy is not in force on a node that gives no reason: it may be about to."""
 _NAMED = 3
 
 
@@ -40,6 +42,11 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         """Whether it is in force everywhere."""
         own, _, all_nodes = self.nodes.partition("/")
         return own == all_nodes not in ("", "0")
+
+    @property
+    def explained(self) -> bool:
+        """Whether each of the nodes that are named gives a reason."""
+        return all(not text.endswith(SILENT) for text in self.missing)
 
     def text(self) -> str:
         """The annotation."""
@@ -72,7 +79,7 @@ def standing(key: str, kind: str, policy: Policy, history: History, places: Mapp
         commits = place.report.commits.get(kind, ())
         found = next((commit for commit in commits if history.step(commit.digest) >= changed), None)
         if found is None:
-            missing.append(f"{name}: {place.report.problem or 'has not told that it is in force'}")
+            missing.append(f"{name}: {place.report.problem or SILENT}")
         else:
             at_ms, took_ms = max(at_ms, found.at_ms), max(took_ms, found.took_ms)
     complete = bool(ready) and not missing

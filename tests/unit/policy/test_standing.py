@@ -50,6 +50,7 @@ def test_nodes_that_lag_behind_are_named_with_the_reason() -> None:
     silent = "has not told that it is in force"
     assert (said.nodes, said.since, said.took) == ("1/4", "", "")
     assert said.missing == ("b: nft: no memory", f"c: {silent}", f"d: {silent}")
+    assert not said.explained and found(NEWER, changed(), b=lagging).explained
     assert not said.complete
 
 

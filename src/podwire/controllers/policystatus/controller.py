@@ -4,9 +4,9 @@ The agents tell it in one small object each (``policy.report``); NetworkPolicy h
 annotation ``podwire.io/enforced`` (``policy.standing``) and the Events ``Enforced`` and ``PartlyEnforced``.
 
 Guarantees: 1. a policy that is in force everywhere is said so with the report of the last node; 2. one that is not is
-said so after 2 s, or with a reason at once, and again when the nodes change; 3. nothing is written that is said
-already, and at most twice a second on one policy; 4. a node that comes, goes, or becomes Ready or NotReady is made good
-on all policies by 20 writes a second; 5. what an annotation asks for and nobody knows is an Event
+said so after 2 s, or at once where all others give a reason, and again when they change; 3. nothing is written that is
+said already, and at most twice a second on one policy; 4. a node that comes, goes, or becomes Ready or NotReady is made
+good on all policies by 20 writes a second; 5. what an annotation asks for and nobody knows is an Event
 ``AnnotationNotKnown``.
 
 Cost: a change of a policy costs each node one small write, and this loop a look at each node's report and one write.
@@ -58,6 +58,7 @@ class PolicyStatusController:
         self._places: dict[str, Place] = {}
         self._histories: dict[str, History] = {}
         self._changed_s: dict[str, float] = {}
+        self._began_s = 0.0
         self._said: dict[str, Enforced] = {}
         self._open: set[str] = set()
         self._complained: dict[str, tuple[str, ...]] = {}
@@ -71,6 +72,7 @@ class PolicyStatusController:
 
     async def _begin(self, supervisor: Supervisor) -> None:
         await self._found.synced.wait()
+        self._began_s = self._clock.monotonic()
         for kind in KINDS:
             policies = self._policies[kind]
             await policies.synced.wait()
@@ -164,8 +166,8 @@ class PolicyStatusController:
         found = standing(key, kind, policy, self._histories[kind], self._places)
         if found is None:
             return
-        waited_s = self._clock.monotonic() - self._changed_s.get(what, -_PATIENCE_S)
-        if not found.complete and waited_s < _PATIENCE_S and not any(p.report.problem for p in self._places.values()):
+        waited_s = self._clock.monotonic() - self._changed_s.get(what, self._began_s)
+        if not found.complete and waited_s < _PATIENCE_S and not (found.missing and found.explained):
             self._loop.queue.add_after(what, _PATIENCE_S - waited_s)
             return
         written = policy.metadata.annotations.get(ANNOTATION, "")
