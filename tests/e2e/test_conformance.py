@@ -36,8 +36,11 @@ def changed(folder: Path, *pairs: tuple[str, str]) -> str:
     return str(path)
 
 
-def test_own_cases_hold_in_both_families_on_a_cluster_of_their_own() -> None:
-    finished = run("conformance", str(CASES), "-o", "json")
+@pytest.mark.parametrize("mode", ["nftables", "iptables"])
+def test_own_cases_hold_in_both_families_on_a_cluster_of_their_own(tmp_path: Path, mode: str) -> None:
+    config = tmp_path / "cluster.yaml"
+    config.write_text(f"policy: {{mode: {mode}}}\n")
+    finished = run("conformance", str(CASES), "--config", str(config), "-o", "json")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     document = json.loads(finished.stdout)
     assert [(case["case"], case["passed"]) for case in document["cases"]] == [
