@@ -5,7 +5,9 @@ the original direction is looked up packet by packet), sent in batches from a ri
 little else than the kernel's work is measured. Beside it the same packets without any rule, with connection tracking
 alone (which Services need anyway; the aim is 0.6 us above it), and through a chain of iptables with a rule for each
 policy, the last of which matches. Changes are programmed in a cluster of 10,000 pods and
-1,000 policies, seen from a node with 100 of the pods: from the changed object to the kernel's answer.
+1,000 policies, seen from a node with 100 of the pods: from the changed object to the kernel's answer. Memory is what
+all of that adds to a process: the objects as the agent keeps them, what is compiled of them, and the tables. After a
+change that takes something away the agent looks through the flows of its pods, beside everything else.
 
     sudo python -m bench.policy [--quick]
 """
@@ -17,24 +19,37 @@ import socket
 import statistics
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from bench.alone import run_alone
+from bench.alone import ROOT, run_alone
+from bench.flows import track
 from bench.table import Row
 
 from podwire.kernel import netns
+from podwire.kernel.conntrack import Conntrack
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.compile import Compiler
+from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts
+from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.policy.dataplanes.nftables.layout import Layout
+from podwire.policy.flows import forget, verdicts
+from podwire.policy.settings import ENCAPSULATION_PORTS
+from podwire.state.nft_diff import AddElements
 
-FACTS = Facts(pod_ranges=("10.180.0.0/24",), addresses=("192.168.99.1",))
+FACTS = Facts(
+    pod_ranges=("10.180.0.0/24",),
+    addresses=("192.168.99.1",),
+    cluster_ranges=("10.180.0.0/16",),
+    encapsulation_ports=ENCAPSULATION_PORTS,
+)
 ONE, TWO = "10.180.0.1", "10.180.0.2"
 FRAMES, FRAME = 4096, 256
 _PACKET_TX_RING, _HEADER, _SEND_REQUEST = 13, 32, 1
@@ -215,9 +230,8 @@ def best(ring: Ring) -> float:
     return min(ring.send() for _ in range(30))
 
 
-def changes(quick: bool) -> list[Row]:
-    """A large cluster, seen from one node."""
-    pods, policies = (1_000, 100) if quick else (10_000, 1_000)
+def large(pods: int, policies: int) -> Compiler:
+    """A large cluster, as one of its nodes knows it."""
     made = Compiler("n0")
     for number in range(50):
         made.set_namespace(f"ns{number}", {"team": f"x{number % 7}"})
@@ -225,6 +239,60 @@ def changes(quick: bool) -> list[Row]:
         made.set_pod(f"ns{number % 50}/p{number}", member(number))
     for number in range(policies):
         made.set_policy(f"ns{number % 50}/pol{number}", wide(number))
+    return made
+
+
+def resident() -> float:
+    """Memory of this process, in MB."""
+    gc.collect()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def grown(pods: int, policies: int) -> float:
+    """What a large cluster adds to this process, in MB."""
+    before = resident()
+    made = large(pods, policies)
+    made.flush()
+    held = []
+    for family in ("ip", "ip6"):
+        contents = Contents(Layout(family=family, cluster_ranges=(), encapsulation_ports=ENCAPSULATION_PORTS))
+        contents.follow(made.profiles, Delta(made=set(made.profiles)))
+        for key, profiles in made.pods.items():
+            contents.place(key, key.replace("/", "-"), profiles)
+        contents.commit()
+        held.append(contents)
+    return resident() - before
+
+
+def memory(runs: int, pods: int, policies: int) -> Row:
+    """The same in processes of their own."""
+    code = f"from bench.policy import grown; print(grown({pods}, {policies}))"
+    words = [sys.executable, "-c", code]
+    found = [subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout for _ in range(runs)]
+    return Row(f"{pods:,} pods, {policies:,} policies: memory", "MB", tuple(float(text) for text in found))
+
+
+def looking_through(runs: int, flows: int) -> Row:
+    """Looking for flows that are denied, of a hundred pods among the flows of others."""
+    where = place("node")
+    track(where, range(flows))
+    made = compiler_for(1, 0, 0)
+    addresses = [f"10.250.{number}.1" for number in range(100)]
+    walls = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        forget(lambda local: verdicts(made, local), addresses, where)
+        walls.append((time.perf_counter() - started) * 1000)
+    with Conntrack(where) as conntrack:
+        conntrack.forget(lambda _flow: True)
+    return Row(f"looking through {flows:,} flows after a change, beside everything else", "ms", tuple(walls))
+
+
+def changes(quick: bool) -> list[Row]:
+    """A large cluster, seen from one node."""
+    pods, policies = (1_000, 100) if quick else (10_000, 1_000)
+    made = large(pods, policies)
     devices = {f"ns{number % 50}/p{number}": f"dev{number}" for number in range(0, pods, 100)}
     where = place("node")
     plane = NftablesPolicy(FACTS, where)
@@ -253,6 +321,12 @@ def changes(quick: bool) -> list[Row]:
         50,
     )
     timed("a policy changes", lambda step: made.set_policy("ns0/pol0", wide(0, 2000 + step)), 50)
+    made.set_pod("ns1/last", member(pods + 7, "last"))
+    written = plane.update(made, devices, made.flush())
+    count = sum(len(o.elements) for each in written for o in each.operations if isinstance(o, AddElements))
+    rows.append(
+        Row(f"{pods:,} pods, {policies:,} policies: elements written for a pod that comes elsewhere", "", (count,))
+    )
     plane.remove()
     plane.close()
     return rows
@@ -288,7 +362,9 @@ def run(quick: bool) -> list[Row]:
         sizes += [(1_000, 10_000, 0), (1_000, 10_000, 10_000)]
     with two_pods():
         rows = [packets(1 if quick else 3, *size) for size in sizes]
-        return rows + changes(quick)
+        rows += changes(quick)
+        rows.append(looking_through(3 if quick else 10, 2_000 if quick else 20_000))
+    return [*rows, memory(1 if quick else 3, *((1_000, 100) if quick else (10_000, 1_000)))]
 
 
 if __name__ == "__main__":

@@ -212,12 +212,19 @@ def test_connections_that_are_kept_live_on_and_new_ones_are_judged(
             late.connect((SERVER[socket.AddressFamily(family)], PORT))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_flows_of_others_and_flows_that_are_allowed_stay(
-    node: Node, pushed: Callable[[int, int], socket.socket]
+    node: Node, pushed: Callable[[int, int], socket.socket], family: int
 ) -> None:
     node.load(keep=False)
-    sock = pushed(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = pushed(family, socket.SOCK_DGRAM)
     assert comes(sock)
     everything = {address for pod in node.compiler.pods.values() for address in pod.addresses}
+    others = {f"10.180.9.{number}" for number in range(9)}
     assert node.forget(everything) == 0
     assert comes(sock)
+    node.allow(allowed=False)
+    assert node.forget(others) == 0
+    assert comes(sock)
+    assert node.forget(everything) == 1, "found among many addresses"
+    assert not comes(sock)
