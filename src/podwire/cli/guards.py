@@ -76,6 +76,7 @@ class Guards:
         if "policy" not in known.config.parts:
             self.notes[f"the agent of {name} enforces no policies (no part policy)"] = None
             return None
+        self.notes |= dict.fromkeys(self._nodes.notes(node))
         state = self._state(node)
         own = node.internal_ips if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))

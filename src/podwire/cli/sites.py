@@ -67,6 +67,8 @@ class Nodes:
         self._mode = mode
         self._paths: dict[str, NetworkState] = {}
         self._refused = ""
+        self._unproxied: set[str] = set()
+        """Nodes that were asked about Services, and leave them to another proxy."""
 
     def settings(self, name: str) -> ClusterSettings:
         """The settings of a node; where the cluster's are wrong, those of its own file."""
@@ -124,6 +126,7 @@ class Nodes:
         own = facts.addresses if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))
         if "proxy" not in known.config.parts:
+            self._unproxied.add(node.metadata.name)
             return View(mode="", facts=facts, machine=machine)
         settings = self.settings(node.metadata.name).proxy
         mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "")
@@ -160,7 +163,7 @@ class Nodes:
         """Settings that are wrong, and whether the agent runs that keeps the rules as they should be."""
         known = self.known(node.metadata.name)
         refused = (self._refused,) if self._refused else ()
-        if "proxy" not in known.config.parts:
+        if node.metadata.name in self._unproxied:
             other = f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)"
             refused = (*refused, f"{other}; what is said of them is what the objects mean")
         if not self.reads(known):

@@ -258,7 +258,7 @@ def _drifted(found: Answer) -> bool:
 def _with_policies(answered: Answer, world: World, nodes: Nodes, lines: Lines) -> Answer:
     guards = Guards(nodes, world)
     found = with_policies(answered, world, guards, lines)
-    return msgspec.structs.replace(found, notes=(*found.notes, *guards.notes))
+    return msgspec.structs.replace(found, notes=tuple(dict.fromkeys((*found.notes, *guards.notes))))
 
 
 async def _settings(client: Client) -> Mapping[str, str]:

@@ -152,7 +152,7 @@ def _node(said: EnforcedSaid) -> Iterator[str]:
     word = "DROPPED" if said.outcome == "dropped" else "allowed"
     yield _line("enforced", f"{word} on {said.node}, by {rules}")
     if said.drift or said.drifted:
-        yield _line("", "differs from what should be (+ is missing, - is too much)")
+        yield _line("", "Drift: that is not what should be (+ is missing, - is too much)")
         yield from (_line("", f"  {one.sign} {one.where}: {one.text}") for one in said.drift)
 
 

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules
+from podwire.model.meta import key_of
+from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules, in_block
 from podwire.policy.why.enforced import Guard, enforced
 from podwire.policy.why.explain import Lines, direction_said, nowhere, together
 from podwire.policy.why.ways import Way, ways
@@ -43,7 +44,7 @@ class Site(Protocol):
 def with_policies(answer: Answer, world: World, site: Site, lines: Lines = nowhere) -> Answer:
     """The answer with what policies say of it."""
     found = tuple(_said(way, world, site, lines) for way in ways(answer, world))
-    notes = dict.fromkeys((*answer.notes, *_of_nodes(answer, world)))
+    notes = dict.fromkeys((*answer.notes, *_of_nodes(answer, world), *_of_services(answer, world, found)))
     outcome = "dropped" if found and all(one.outcome == "dropped" for one in found) else answer.outcome
     return replace(answer, outcome=outcome, policies=found, notes=tuple(notes))
 
@@ -55,6 +56,22 @@ def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
             party = world.party(place.address)
             if party.pod is None and party.node:
                 yield f"pod {place.name} is in the network of {party.node}; policies take it for that node"
+
+
+def _of_services(answer: Answer, world: World, found: Sequence[PolicySaid]) -> Iterator[str]:
+    """Ranges of policies that have the address of a Service, which policies never see."""
+    target = answer.target.address
+    if not target or all(one.egress.reason != "Isolated" or one.address == target for one in found):
+        return
+    isolating = {each.policy for one in found for each in one.egress.isolated_by}
+    for policy in world.policies:
+        if key_of(policy.metadata) in isolating:
+            for place, rule in enumerate(policy.spec.egress):
+                if any(peer.ip_block is not None and in_block(target, peer.ip_block) for peer in rule.peers):
+                    yield (
+                        f"{key_of(policy.metadata)} egress[{place}] has an ipBlock with {target}, the address of a "
+                        "Service; policies see the endpoint behind it"
+                    )
 
 
 def _said(way: Way, world: World, site: Site, lines: Lines) -> PolicySaid:

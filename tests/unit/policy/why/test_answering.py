@@ -8,6 +8,8 @@ from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, device_of
 
+from podwire.model.meta import ObjectMeta
+from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPolicySpec, PolicyPeer
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
@@ -202,3 +204,17 @@ def test_rules_that_serve_no_policy() -> None:
         said = only(with_policies(answered(source, target, 80), world, Nodes(world, world)))
         assert (said.outcome, said.nodes[0].drifted) == ("dropped", False)
         assert said.message.startswith("dropped by rules of n1 that serve no policy")
+
+
+def test_a_range_with_the_address_of_a_service() -> None:
+    world = case(FREE).world
+    rule = EgressRule(peers=(PolicyPeer(ip_block=IPBlock(cidr="10.96.0.0/16")),))
+    spec = NetworkPolicySpec(policy_types=("Egress",), egress=(rule,))
+    policy = NetworkPolicy(metadata=ObjectMeta(name="out", namespace="shop"), spec=spec)
+    world = msgspec.structs.replace(world, policies=(policy,))
+    through = hop(outcome="forwarded", endpoints=(endpoint(DB, 5432),))
+    found = with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world))
+    assert found.outcome == "dropped"
+    (note,) = found.notes
+    assert note.startswith("shop/out egress[0] has an ipBlock with 10.96.0.9, the address of a Service; policies see")
+    assert with_policies(answered(WEB, "192.0.2.1", 80), world, Nodes(world)).notes == ()
