@@ -271,7 +271,7 @@ class Cluster:
             asked = expecting.asked.get(result.attempt)
             if asked is None:
                 return ""
-            return "\n".join(at_length(explain.said(facts.world, asked, lines=written.line)))
+            return "\n".join(at_length(explain.said(facts.world, asked, facts.rules, written.line)))
 
         return Reached(source.word, target, results, said)
 

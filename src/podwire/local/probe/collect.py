@@ -12,6 +12,7 @@ from podwire.errors import NotFound, ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.resources import (
     CLUSTERNETWORKPOLICIES,
+    CONFIGMAPS,
     ENDPOINTSLICES,
     NAMESPACES,
     NETWORKPOLICIES,
@@ -20,20 +21,27 @@ from podwire.kube.resources import (
     SERVICES,
 )
 from podwire.local import credentials
+from podwire.local.addons import ensure as addons
 from podwire.local.kubelet.sandbox import load_record
 from podwire.local.layout import Layout
 from podwire.local.probe.execute import Lookup, Prober
 from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place
 from podwire.model.meta import key_of
 from podwire.model.policy import ClusterNetworkPolicy
+from podwire.policy.evaluate import Rules
 from podwire.policy.world import World
 from podwire.runtime.clock import Clock
 
 
 async def facts_of(client: Client, layout: Layout) -> Facts:
     """What the plan reads, from lists at the same time."""
-    pods, services, nodes, slices, world = await asyncio.gather(
-        client.list(PODS), client.list(SERVICES), client.list(NODES), client.list(ENDPOINTSLICES), _policies(client)
+    pods, services, nodes, slices, world, rules = await asyncio.gather(
+        client.list(PODS),
+        client.list(SERVICES),
+        client.list(NODES),
+        client.list(ENDPOINTSLICES),
+        _policies(client),
+        _rules(client),
     )
     return Facts(
         pods=tuple(pods.items),
@@ -41,6 +49,7 @@ async def facts_of(client: Client, layout: Layout) -> Facts:
         node_addresses=tuple((n.metadata.name, n.internal_ips[0]) for n in nodes.items if n.internal_ips),
         slices=tuple(slices.items),
         world=msgspec.structs.replace(world, pods=tuple(pods.items), nodes=tuple(nodes.items)),
+        rules=rules,
         host_address=str(layout.host_address),
         host_port=credentials.API_FABRIC_PORT,
     )
@@ -52,6 +61,15 @@ async def _policies(client: Client) -> World:
         client.list(NAMESPACES), client.list(NETWORKPOLICIES), _cluster_policies(client)
     )
     return World(namespaces=tuple(namespaces.items), policies=tuple(policies.items), cluster_policies=cluster_policies)
+
+
+async def _rules(client: Client) -> Rules:
+    """What the cluster's settings say of what the API leaves open."""
+    try:
+        found = await client.get(CONFIGMAPS, addons.NETWORK_CONFIG, addons.SYSTEM_NAMESPACE)
+    except NotFound:
+        return Rules()
+    return Rules(own_node_egress=(found.get("data") or {}).get("policy.ownNodeEgress") != "false")
 
 
 async def _cluster_policies(client: Client) -> tuple[ClusterNetworkPolicy, ...]:

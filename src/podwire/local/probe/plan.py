@@ -27,7 +27,7 @@ from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
-from podwire.policy.evaluate import Connection
+from podwire.policy.evaluate import Connection, Rules
 from podwire.policy.why.explain import Lines, nowhere
 from podwire.policy.world import Party, World
 
@@ -90,6 +90,7 @@ class Facts(msgspec.Struct, frozen=True):
     slices: tuple[EndpointSlice, ...] = ()
     world: World = World()
     """What policies are about."""
+    rules: Rules = Rules()
     host_address: str = ""
     """This machine on the fabric."""
     host_port: int = 0
@@ -184,7 +185,7 @@ class Expecting:
 
     def __init__(self, facts: Facts, lines: Lines = nowhere) -> None:
         self.facts = facts
-        self.verdicts = Verdicts(facts.world, facts.slices, lines)
+        self.verdicts = Verdicts(facts.world, facts.slices, facts.rules, lines)
         self.asked: dict[Attempt, Connection] = {}
         """What policies were asked about an attempt."""
         self._pods = {pod.metadata.uid: pod for pod in facts.pods}

@@ -13,7 +13,7 @@ from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
-from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.evaluate import Connection, Rules, evaluate
 from podwire.policy.why import explain
 from podwire.policy.world import Party, World, owners, subject_to_policy
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
@@ -38,9 +38,14 @@ class Verdicts:
     """What policies say between the places of one cluster."""
 
     def __init__(
-        self, world: World, slices: Iterable[EndpointSlice] = (), lines: explain.Lines = explain.nowhere
+        self,
+        world: World,
+        slices: Iterable[EndpointSlice] = (),
+        rules: Rules | None = None,
+        lines: explain.Lines = explain.nowhere,
     ) -> None:
         self._world = world
+        self._rules = rules or Rules()
         self._lines = lines
         self._owners = owners(world.pods)
         self._nodes = {node.metadata.name: node for node in world.nodes}
@@ -65,9 +70,10 @@ class Verdicts:
     def between(self, source: Party, destination: Party, port: int, protocol: str) -> Verdict:
         """From one to another."""
         asked = Connection(source=source, destination=destination, protocol=protocol, port=port)
-        if evaluate(self._world, asked).allowed:
+        if evaluate(self._world, asked, self._rules).allowed:
             return Verdict(allowed=True, asked=asked)
-        return Verdict(allowed=False, because=explain.line(self._world, asked, lines=self._lines), asked=asked)
+        because = explain.line(self._world, asked, self._rules, self._lines)
+        return Verdict(allowed=False, because=because, asked=asked)
 
     def service(self, source: Party, service: Service, port: int, protocol: str) -> Verdict | None:
         """From a place to a Service; None: it has no endpoint that may be chosen there."""

@@ -11,6 +11,7 @@ from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
+from podwire.policy.evaluate import Rules
 from podwire.policy.world import Party, World
 
 
@@ -129,6 +130,12 @@ def test_who_may_not_ask_dns_reaches_no_name() -> None:
 def test_pods_in_the_network_of_their_node_are_their_node() -> None:
     assert told(facts(DENY_DB), "shop/hosted", "shop/db-1") == [("shop/db-1", True, False, False)]
     assert told(facts(DENY_DB), "shop/hosted", "shop/db-2") == [("shop/db-2", False, False, True)]
+
+
+def test_the_own_node_is_reached_unless_the_settings_say_otherwise() -> None:
+    assert told(facts(QUIET), "shop/web", "shop/hosted") == [("shop/hosted", True, False, False)]
+    policed = msgspec.structs.replace(facts(QUIET), rules=Rules(own_node_egress=False))
+    assert told(policed, "shop/web", "shop/hosted") == [("shop/hosted", False, False, True)]
 
 
 def test_this_machine_is_outside_of_the_cluster() -> None:
