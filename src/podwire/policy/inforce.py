@@ -84,10 +84,9 @@ class History:
         self._steps[text] = self._step
         if len(self._steps) > _REMEMBERED:
             self._steps.popitem(last=False)
-        if meta is None:
-            self._changed.pop(key, None)
-        else:
-            self._changed[key] = self._step
+        self._changed.pop(key, None)
+        if meta is not None:
+            self._changed[key] = self._step  # as the last one: they are in the order of their steps
         return True
 
     def step(self, digest: str) -> int:
@@ -99,5 +98,11 @@ class History:
         return self._changed.get(key, 0)
 
     def between(self, after: int, until: int) -> list[str]:
-        """The policies that changed last behind one step and not behind another."""
-        return [key for key, step in self._changed.items() if after < step <= until]
+        """The policies that changed last behind one step and not behind another, the latest first."""
+        found = []
+        for key in reversed(self._changed):
+            if self._changed[key] <= after:
+                break
+            if self._changed[key] <= until:
+                found.append(key)
+        return found
