@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from podwire.trace.answer import Answer, DirectionSaid, EnforcedSaid, PolicySaid, RuleSaid, TermSaid
 
 _LABEL = 10
-_NAMED = 3
-"""Of more ends than this, the first ones are named."""
+_NAMED, _ISOLATING = 3, 8
+"""Of more ends, and of more policies that isolate, the first ones are named."""
 
 
 def one_line(protocol: str, port: int, egress: DirectionSaid, ingress: DirectionSaid) -> str:
@@ -120,7 +120,9 @@ def _by(said: DirectionSaid) -> str:
     """Why, without the nearest rule, which is told at length."""
     if said.nearest is None:
         return said.message
-    return f"isolated by {', '.join(map(str, said.isolated_by))}"
+    listed = ", ".join(map(str, said.isolated_by[:_ISOLATING]))
+    more = len(said.isolated_by) - _ISOLATING
+    return f"isolated by {listed}" + (f" and {more} more" if more > 0 else "")
 
 
 def _nearest(said: DirectionSaid) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """The policy part of an answer as text."""
 
+import msgspec
+
 from podwire.trace import answer_text
 from podwire.trace.answer import (
     Answer,
@@ -162,6 +164,15 @@ def test_all_are_dropped_and_endpoints_alike_are_told_together() -> None:
     assert lines[2].startswith("outcome   DROPPED at ingress: isolated by shop/deny")
     assert "policies  DROPPED: shop/db-1, shop/db-2" in lines
     assert "policy rules on n2 for shop/db-1 (and 1 more in the same way)" in lines
+
+
+def test_of_many_policies_some_are_named() -> None:
+    many = tuple(PolicyNamed(policy=f"shop/p{number}") for number in range(20))
+    shut = msgspec.structs.replace(SHUT, isolated_by=many)
+    lines = list(answer_text.render(answer(said(shut, "shop/db"), outcome="dropped")))
+    assert any(
+        line.endswith("DROPPED, isolated by " + ", ".join(map(str, many[:8])) + " and 12 more") for line in lines
+    )
 
 
 def test_what_no_service_takes_is_let_through() -> None:
