@@ -15,12 +15,13 @@ from podwire.cni.chain.policy import PolicyChain
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.protocol import Request
 from podwire.cni.server import Server
-from podwire.kernel import bridges, network
+from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
-from podwire.policy.discovery import Discovery, read_ports
+from podwire.policy.discovery import Discovery
 from podwire.policy.runner import Attached
+from podwire.policy.sight import KernelSight
 from podwire.policy.whereabouts import locate
 from podwire.runtime.clock import Clock
 
@@ -33,11 +34,11 @@ class OtherPlugins:
         self._policies = policies
         self._bridges = policies.bridges
         enforcement = policies.enforcement
-        look = self._bridges.look if self._bridges is not None else bool
-        self._discovery = Discovery(policies.pods, enforcement, clock, look)
+        self._discovery = Discovery(config.node_name, policies.pods, enforcement, KernelSight(), clock)
         policies.prepared.append(self._discovery.looked)
         self.chain = PolicyChain(Ledger(Path(config.state_dir, "policy.db")), self, find, policies.problem)
         if self._bridges is not None:
+            self._discovery.bridges_changed = self._bridges.look
             self._bridges.attached = lambda: tuple(enforcement.attached.values())
         self._restore()
         if config.cni.bin_dir:
@@ -107,8 +108,7 @@ def find(named: tuple[str, ...], addresses: tuple[str, ...]) -> str:
         for name in named:
             if name in wires:
                 return name
-        places = locate({"": addresses}, network.read_paths(netlink), read_ports(netlink), {})
-    place = places.get("")
+    place = locate({"": addresses}, *KernelSight().read(), {}).get("")
     return (place.port or place.device) if place is not None else ""
 
 

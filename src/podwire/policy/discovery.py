@@ -3,52 +3,83 @@
 Guarantees: 1. nothing is told before the pods are known; all that are there are told before :attr:`Discovery.looked` is
 set, so a start that waits for it shuts nobody off; 2. a pod that comes, changes or goes in the API, and a device or
 route that comes or goes on the node, is followed by a look 20 ms later; 3. looks are 0.1 s apart; 4. a pod that has no
-place yet is looked for with the next change of devices, routes, addresses or neighbours; 5. pods that somebody else
-told of (the chained plugin) are left alone; 6. bridges are looked at every 2 s, since the kernel does not tell when
-netfilter is turned off for them.
+place yet is looked for with the next change of devices, routes, addresses or neighbours, and said after 2 to 4 s;
+5. pods that somebody else told of (the chained plugin) are left alone; 6. bridges are looked at with each look and
+every 2 s, since the kernel does not tell when netfilter is turned off for them.
 
-A look is a dump of devices and routes, and one of addresses for each port of a bridge that a pod is sought on.
+A look is a dump of devices and routes, and one of addresses for each port of a bridge.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, suppress
+from typing import Protocol
 
 from podwire.errors import KernelError
-from podwire.kernel import bridges, network
-from podwire.kernel.monitor import Event, Monitor, Subject
-from podwire.kernel.netlink import Netlink
+from podwire.kernel.monitor import Event
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
-from podwire.policy.runner import Attached, Enforcement, Source
+from podwire.policy.runner import Attached, Source
+from podwire.policy.sight import Ports
 from podwire.policy.whereabouts import Place, locate
 from podwire.policy.world import owners
 from podwire.runtime.clock import Clock
+from podwire.state.network import NetworkState
 
-_SUBJECTS: tuple[Subject, ...] = ("link", "route", "address", "neighbour")
 _SETTLE_S = 0.02
 _REST_S = 0.1
 _LOOK_S = 2.0
 
 
+class Sight(Protocol):
+    """What is seen of the node; :class:`podwire.policy.sight.KernelSight` is the real one."""
+
+    def watch(self, changed: Callable[[Sequence[Event]], None]) -> AbstractContextManager[None]:
+        """Calls back with whatever changes, within the block."""
+        ...
+
+    def read(self) -> tuple[NetworkState, Ports]:
+        """Devices, addresses and routes, and what is behind ports.
+
+        Raises: KernelError.
+        """
+        ...
+
+
+class Enforcer(Protocol):
+    """Who is told; the enforcement of ``policy.runner``."""
+
+    @property
+    def attached(self) -> Mapping[str, Attached]:
+        """The pods by the names of their own devices."""
+        ...
+
+    def attach(self, one: Attached) -> None:
+        """A pod is there.
+
+        Raises: KernelError; it is tried again.
+        """
+        ...
+
+    def detach(self, link: str) -> None:
+        """A pod is gone."""
+        ...
+
+    def look_again(self) -> None:
+        """Something that rules depend on has changed in the kernel."""
+        ...
+
+
 class Discovery:
     """Follows one node's pods and devices."""
 
-    def __init__(
-        self,
-        pods: Source[Pod],
-        enforcement: Enforcement,
-        clock: Clock,
-        bridges_changed: Callable[[], bool] = lambda: False,
-        netns: Path | None = None,
-    ) -> None:
+    def __init__(self, node: str, pods: Source[Pod], enforcer: Enforcer, sight: Sight, clock: Clock) -> None:
+        self._node = node
         self._pods = pods
-        self._enforcement = enforcement
+        self._enforcer = enforcer
+        self._sight = sight
         self._clock = clock
-        self._bridges_changed = bridges_changed
-        self._netns = netns
         self._wake = asyncio.Event()
         self._log = Log("policy")
         self._own: dict[str, Attached] = {}
@@ -58,11 +89,12 @@ class Discovery:
         """The pods that have an address and no place: they are shut off."""
         self.stuck: Callable[[frozenset[str]], None] = lambda _: None
         """Hears of the pods that have been sought for a while."""
+        self.bridges_changed: Callable[[], bool] = lambda: False
+        """Whether bridges show IP other packets than they did."""
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        with Netlink(self._netns) as netlink, Monitor(self._netns, _SUBJECTS) as monitor:
-            monitor.attach(self._kernel_changed)
+        with self._sight.watch(self._kernel_changed):
             self._pods.subscribe(self._pod_changed)
             await self._pods.synced.wait()
             self._wake.set()
@@ -70,13 +102,12 @@ class Discovery:
                 await self._wake.wait()
                 await self._clock.sleep(_SETTLE_S)
                 self._wake.clear()
-                self._look(netlink)
-                self.looked.set()
+                self._look()
                 self._look_at_bridges()
                 await self._clock.sleep(_REST_S)
 
     async def watch(self) -> None:
-        """Has the data plane look at bridges again, and says which pods are not found, until cancelled."""
+        """Looks at bridges, and says which pods are not found, until cancelled."""
         while True:
             before = self.sought
             await self._clock.sleep(_LOOK_S)
@@ -85,12 +116,11 @@ class Discovery:
 
     def _look_at_bridges(self) -> None:
         with suppress(KernelError):
-            if self._bridges_changed():
-                self._enforcement.look_again()
+            if self.bridges_changed():
+                self._enforcer.look_again()
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        node = self._enforcement.compiler.node
-        if any(pod is not None and pod.spec.node_name == node for pod in (old, new)):
+        if any(pod is not None and pod.spec.node_name == self._node for pod in (old, new)):
             self._wake.set()
 
     def _kernel_changed(self, events: Sequence[Event]) -> None:
@@ -99,18 +129,16 @@ class Discovery:
 
     def _wanted(self) -> Mapping[str, Pod]:
         """The pods of this node that have addresses, without those that somebody else told of."""
-        node = self._enforcement.compiler.node
-        told = {one.pod for link, one in self._enforcement.attached.items() if link not in self._own}
-        here = (pod for pod in self._pods.objects.values() if pod.spec.node_name == node)
+        told = {one.pod for link, one in self._enforcer.attached.items() if link not in self._own}
+        here = (pod for pod in self._pods.objects.values() if pod.spec.node_name == self._node)
         found = {key_of(pod.metadata): pod for pod in owners(here).values()}
         return {key: pod for key, pod in found.items() if key not in told}
 
-    def _look(self, netlink: Netlink) -> None:
+    def _look(self) -> None:
         pods = self._wanted()
         before = {one.pod: Place(one.device, one.port) for one in self._own.values()}
         try:
-            state = network.read_paths(netlink)
-            ports = read_ports(netlink) if any(link.kind == "bridge" for link in state.links) and pods else {}
+            state, ports = self._sight.read()
         except KernelError as failure:
             self._log.warning("devices of pods cannot be read", problem=failure)
             self._wake.set()
@@ -118,6 +146,7 @@ class Discovery:
         places = locate({key: pod.addresses for key, pod in pods.items()}, state, ports, before)
         self._say(frozenset(pods) - places.keys())
         self._tell(dict(_attachments(pods, places)))
+        self.looked.set()
 
     def _say(self, sought: frozenset[str]) -> None:
         if new := sorted(sought - self.sought):
@@ -127,24 +156,12 @@ class Discovery:
     def _tell(self, now: Mapping[str, Attached]) -> None:
         for link in [link for link in self._own if link not in now]:
             del self._own[link]
-            self._enforcement.detach(link)
+            self._enforcer.detach(link)
         for link, one in now.items():
             if self._own.get(link) != one:
                 self._own[link] = one
                 with suppress(KernelError):  # said and tried again by the enforcement
-                    self._enforcement.attach(one)
-
-
-def read_ports(netlink: Netlink) -> dict[str, dict[str, frozenset[str]]]:
-    """The addresses behind each port of each bridge.
-
-    Raises: KernelError.
-    """
-    found: dict[str, dict[str, frozenset[str]]] = {}
-    for wire in bridges.read_wires(netlink):
-        if wire.bridge:
-            found.setdefault(wire.bridge, {})[wire.name] = bridges.addresses_behind(netlink, wire)
-    return found
+                    self._enforcer.attach(one)
 
 
 def _attachments(pods: Mapping[str, Pod], places: Mapping[str, Place]) -> Iterator[tuple[str, Attached]]:
