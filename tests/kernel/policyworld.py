@@ -12,7 +12,7 @@ import struct
 import subprocess
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ ADDRESSES = {"n1": ("192.168.99.1", "fd99::1"), "n2": ("192.168.99.2", "fd99::2"
 FACTS = {node: Facts(pod_ranges=RANGES[node], addresses=ADDRESSES[node]) for node in RANGES}
 MACS = {"n1": "02:00:00:02:00:01", "n2": "02:00:00:02:00:02", "outside": "02:00:00:02:00:09"}
 OUTSIDE = ("192.168.99.9", "fd99::9")
-_ARRIVED_S = 0.35
+_PATIENCE_S = 2.0
+"""How long what is let through may take."""
+_REST_S = 0.06
+"""How long what is not let through is waited for, once all that should arrive has arrived."""
 _PORT = 40_000
 
 
@@ -69,7 +72,7 @@ class World:
 
     def __enter__(self) -> "World":
         for name in ("segment", "n1", "n2", "outside"):
-            run("ip", "netns", "add", f"{MARK}-{name}")
+            netns.create(path(name))
             batch(name, ["link set lo up"])
         batch("segment", ["link add bridge type bridge", "link set bridge up"])
         for name, mac in MACS.items():
@@ -81,8 +84,8 @@ class World:
             lines = [f"route add {RANGES[other][family]} via {ADDRESSES[other][family]}" for family in (0, 1)]
             lines += [f"route add default via {address}" for address in OUTSIDE]
             batch(node, lines)
-            for setting in ("net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1", "net.ipv4.conf.all.rp_filter=0"):
-                inside(node, "sysctl", "-qw", setting)
+            settings = "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1", "net.ipv4.conf.all.rp_filter=0"
+            inside(node, "sysctl", "-qw", *settings)
         self.addresses("outside", OUTSIDE)
         strangers = ("203.0.113.9", "203.0.113.1", "2001:db8::9", "2001:db8:1::1")
         lines = [f"address add {address} dev lo" for address in strangers]
@@ -109,37 +112,35 @@ class World:
         """Wires a pod: a device on the node, its addresses, its way out."""
         name, place = device(pod), f"{MARK}-{device(pod)}"
         self.pods[pod] = node
-        run("ip", "netns", "add", place)
+        netns.create(path(name))
         number = zlib.crc32(pod.encode()) & 0xFFFF
         mac = f"02:00:00:01:{number >> 8:02x}:{number & 255:02x}"
-        batch(node, [f"link add {name} address 02:00:00:00:00:01 type veth peer name eth0 address {mac} netns {place}"])
-        batch(node, [f"link set {name} up"])
+        far = f"type veth peer name eth0 address {mac} netns {place}"
+        ends, ways = ["link set lo up", "link set eth0 up"], []
         for address in addresses:
             six = ":" in address
             gateway = "fe80::99" if six else "169.254.1.1"
             nodad = " nodad" if six else ""
-            batch(
-                name,
-                [
-                    "link set lo up",
-                    "link set eth0 up",
-                    f"address add {address}/{128 if six else 32} dev eth0{nodad}",
-                    f"route add {gateway} dev eth0",
-                    f"route add default via {gateway} dev eth0",
-                    f"neigh add {gateway} lladdr 02:00:00:00:00:01 dev eth0",
-                ],
-            )
-            batch(node, [f"route add {address} dev {name}", f"neigh add {address} lladdr {mac} dev {name}"])
+            ends += [
+                f"address add {address}/{128 if six else 32} dev eth0{nodad}",
+                f"route add {gateway} dev eth0",
+                f"route add default via {gateway} dev eth0",
+                f"neigh add {gateway} lladdr 02:00:00:00:00:01 dev eth0",
+            ]
+            ways += [f"route add {address} dev {name}", f"neigh add {address} lladdr {mac} dev {name}"]
+        batch(node, [f"link add {name} address 02:00:00:00:00:01 {far}", f"link set {name} up"])
+        batch(name, ends)
+        batch(node, ways)
 
     def detach(self, pod: str) -> None:
         del self.pods[pod]
-        run("ip", "netns", "delete", f"{MARK}-{device(pod)}")
+        netns.delete(path(device(pod)))
 
     def __exit__(self, *failure: object) -> None:
         for pod in tuple(self.pods):
             self.detach(pod)
         for name in ("outside", "n1", "n2", "segment"):
-            run("ip", "netns", "delete", f"{MARK}-{name}")
+            netns.delete(path(name))
 
     def devices(self, node: str) -> dict[str, str]:
         """The devices of the pods of a node."""
@@ -245,10 +246,12 @@ class Watch:
                 sock.setblocking(False)
                 self._selector.register(sock, selectors.EVENT_READ, key)
 
-    def wait(self, seconds: float) -> None:
-        """Notes what arrives."""
-        until = time.monotonic() + seconds
+    def wait(self, seconds: float, expected: Iterable[Attempt] = ()) -> None:
+        """Notes what arrives, no longer than until all that is expected has arrived."""
+        until, missing = time.monotonic() + seconds, list(expected)
         while (left := until - time.monotonic()) > 0:
+            if expected and all(attempt.arrived for attempt in missing):
+                return
             for ready, _ in self._selector.select(left):
                 self._note(ready.fileobj, ready.data)
 
@@ -289,7 +292,9 @@ def failures_of(case: Case) -> list[str]:
     try:
         for attempt in attempts:
             attempt.send()
-        watch.wait(_ARRIVED_S)
+        if allowed := [attempt for attempt in attempts if attempt.check.allowed]:
+            watch.wait(_PATIENCE_S, allowed)
+        watch.wait(_REST_S)
     finally:
         watch.close()
     return [str(attempt) for attempt in attempts if attempt.arrived != attempt.check.allowed]

@@ -34,7 +34,7 @@ async def describe(layout: Layout, client: Client | None = None) -> str:
 
 
 def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
-    rows = [("NODE", "STATUS", "ADDRESS", "POD CIDR", "PODS", "ROUTING", "SERVICES")]
+    rows = [("NODE", "STATUS", "ADDRESS", "POD CIDR", "PODS", "ROUTING", "SERVICES", "POLICIES")]
     notes: list[str] = []
     for node in sorted(nodes, key=_order):
         meta = node.metadata
@@ -48,6 +48,7 @@ def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
                 str(running),
                 meta.annotations.get(f"{ANNOTATION}routing", "-"),
                 meta.annotations.get(f"{ANNOTATION}proxy", "-"),
+                meta.annotations.get(f"{ANNOTATION}policy", "-"),
             )
         )
         notes += [
