@@ -2,7 +2,8 @@
 
 Policies see the destination behind the translation by Services and the source before masquerade. Where a packet passes
 two nodes, that is not the same for both: the source's node sees the destination as it is when the packet leaves it, the
-destination's node sees the source as the packet comes in.
+destination's node sees the source as the packet comes in. With a relay (``proxy.mode: userspace``) they are two
+connections: from the client to its node, and from the node to the endpoint.
 """
 
 from collections.abc import Iterator
@@ -61,12 +62,17 @@ def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
     destination = world.party(end.address)
     port = end.port
     protocol = answer.protocol
-    if first is last:
+    relay = _node_of(world, last.node, end.address) if _relayed(last) else None
+    if relay is not None:
+        left, left_port = relay, answer.target.port
+    elif first is last:
         left, left_port = destination, port
     else:
         left, left_port = world.party(answer.target.address), answer.target.port
     seen = source
-    if end.masqueraded and destination.node != last.node:
+    if relay is not None:
+        seen = relay
+    elif end.masqueraded and destination.node != last.node:
         seen = _node_of(world, last.node, end.address) or source
     elif first is not last and first.snat is not None and first.snat.masqueraded:
         seen = _node_of(world, first.node, end.address) or source
@@ -75,6 +81,11 @@ def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
         ingress=Connection(source=seen, destination=destination, protocol=protocol, port=port),
         probability=end.probability,
     )
+
+
+def _relayed(hop: Hop) -> bool:
+    """Whether a process of the node takes the connection and opens one of its own to the endpoint."""
+    return hop.snat is not None and hop.snat.reason == "Relay"
 
 
 def _source(answer: Answer, world: World, end: EndpointSaid) -> str:

@@ -167,6 +167,16 @@ def test_a_node_port_of_another_node_is_two_packets() -> None:
     assert [(each.node, each.outcome) for each in said.nodes] == [("n1", "allowed"), ("n2", "allowed")]
 
 
+def test_a_relay_makes_two_connections_of_it() -> None:
+    world = case(QUIET).world
+    relayed = SnatSaid(masqueraded=True, reason="Relay", message="")
+    for end, outcome in ((endpoint(DB, 5432, masqueraded=True), "allowed"), (endpoint(BLOG, 8080), "allowed")):
+        through = hop("n1", "forwarded", endpoints=(end,), snat=relayed)
+        said = only(with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world)))
+        assert (said.egress.reason, said.egress.peer, said.ingress.peer) == ("OwnNode", "node n1", "node n1")
+        assert said.outcome == outcome
+
+
 @pytest.mark.parametrize("outcome", ["refused", "dropped"])
 def test_what_does_not_get_so_far_is_not_asked(outcome: Outcome) -> None:
     world = case(FREE).world
