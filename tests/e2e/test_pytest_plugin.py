@@ -39,7 +39,7 @@ def test_red_because_of_a_word(podwire_cluster: Cluster) -> None:
 """
 _KILLED = """
 import os, signal
-from podwire.testing.cluster import cluster
+from podwire.testing import cluster
 with cluster(nodes=1) as c:
     print(c.name, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,6 +9,8 @@
         assert c.pod("shop/web").reaches("db:5432")
         assert not c.pod("shop/web").reaches("db:5433")
 
+``from podwire.testing import cluster`` gives this module, which may be called as well.
+
 Needs root, as ``podwire up`` does. Nothing waits for a time: :meth:`Cluster.apply` returns when what was applied is
 Ready, and every question first waits until everything in the API has taken effect on every node. So what is asked holds
 for what was applied last, by this test or by kubectl. A connection that policies deny is given 0.25 s to be made after
@@ -20,8 +22,10 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from podwire.errors import ClusterError, ConfigError, NotFound, ProtocolError
@@ -353,3 +357,15 @@ def _read(what: tuple[What, ...]) -> tuple[Manifest, ...]:
         else:
             found += read_manifests((os.fspath(one),))
     return in_order(tuple(found))
+
+
+class _Called(ModuleType):
+    """This module, called as what it is named after."""
+
+    def __call__(
+        self, nodes: int = 2, *, config: Config = None, name: str = ""
+    ) -> contextlib.AbstractContextManager[Cluster]:
+        return cluster(nodes, config=config, name=name)
+
+
+sys.modules[__name__].__class__ = _Called
