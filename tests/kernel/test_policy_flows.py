@@ -17,8 +17,9 @@ from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack
 from podwire.model.meta import key_of
 from podwire.policy.compile import Delta
-from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
+from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.flows import Losses, forget, verdicts
+from podwire.policy.registry import DATAPLANES, open_dataplane
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -52,9 +53,9 @@ def world() -> Iterator[World]:
 class Node:
     """The first node with its policies, and what its agent does about flows."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, plane: PolicyDataPlane) -> None:
         self.world = world
-        self.plane = NftablesPolicy(FACTS["n1"], path("n1"))
+        self.plane = plane
         self.compiler = compilers(OPEN)["n1"]
         self.losses = Losses(self.compiler)
         for name, made in (("only", ONLY), ("out", OUT), ("into", INTO)):
@@ -76,14 +77,19 @@ class Node:
         return len(forget(lambda local: verdicts(self.compiler, local), addresses, path("n1")))
 
 
+@pytest.fixture(scope="module", params=tuple(DATAPLANES))
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[PolicyDataPlane]:
+    made = open_dataplane(request.param, FACTS["n1"], path("n1"))
+    yield made
+    made.remove()
+    made.close()
+
+
 @pytest.fixture
-def node(world: World) -> Iterator[Node]:
+def node(world: World, plane: PolicyDataPlane) -> Node:
     with Conntrack(path("n1")) as conntrack:
         conntrack.forget(lambda _flow: True)
-    made = Node(world)
-    yield made
-    made.plane.remove()
-    made.plane.close()
+    return Node(world, plane)
 
 
 def in_pod(name: str, family: int, kind: int) -> socket.socket:
