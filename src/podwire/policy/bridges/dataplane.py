@@ -166,10 +166,10 @@ class OnBridges:
 
     def _show(self) -> None:
         """Turns on what is missing; what cannot be is said with the problem."""
-        self._failure = ""
+        lacking = {why for missing in self.unseen.values() for why in missing.values()}
         try:
-            if any(bridges.MODULE in why for missing in self.unseen.values() for why in missing.values()):
-                bridges.load_module()
+            if not self._failure and any(bridges.MODULE in why for why in lacking):
+                bridges.load_module()  # once: a machine that does not have it will not have it a moment later
             for bridge, missing in self.unseen.items():
                 if missing:
                     bridges.show(self._netlink, bridge)

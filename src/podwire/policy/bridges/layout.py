@@ -11,8 +11,8 @@ Pods are shut off here when a policy selects them and packets between the ports 
 (``br_netfilter``): a table of this family has no connections on some kernels, so it could not tell an answer from a
 request and cannot enforce policies by itself. They still have the way to everybody outside of the bridge.
 
-Frames of protocols other than these pass. A pod that uses another's hardware address disturbs that pod and gets
-nothing past its own policies.
+Frames of protocols other than these pass, and hardware addresses are not looked at: those are for the plugin in front
+(``macspoofchk`` of ``bridge``).
 """
 
 from collections.abc import Iterable
