@@ -210,11 +210,15 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             f"udp dport {{ {ports} }} goto encapsulated",
             "meta l4proto { 4, 41, gre } goto encapsulated",
         )
+        senders = (
+            "iifname @pod-devices",
+            *(f'iifname "{bridge}"' for bridge in self.bridges),
+            f"{self.family} saddr @cluster-ranges",
+        )
         judge = self.rules(
             f"{destination} return",
             "ct direction reply ct state established return",
-            'iifname @pod-devices counter drop comment "policy.encapsulation: drop"',
-            f'{self.family} saddr @cluster-ranges counter drop comment "policy.encapsulation: drop"',
+            *(f'{sender} counter drop comment "policy.encapsulation: drop"' for sender in senders),
         )
         return Chain(name="encapsulation", rules=look), Chain(name="encapsulated", rules=judge)
 

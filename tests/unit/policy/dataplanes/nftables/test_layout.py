@@ -130,3 +130,32 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     key = ProfileKey(direction="Ingress")
     judged = [str(rule) for rule in layout.profile_chain("in-1", key, "ports-1").rules]
     assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
+
+
+def test_what_pods_encapsulate_goes_to_pods_alone() -> None:
+    layout = Layout(
+        family="ip", cluster_ranges=("10.0.0.0/8",), encapsulation_ports=(8472, 4789, 4789), bridges=("cni0",)
+    )
+    chains = {chain.name: [str(rule) for rule in chain.rules] for chain in layout.chains()}
+    for base in ("forward-egress", "input"):
+        assert chains[base][0] == "meta l4proto != tcp jump encapsulation"
+    assert chains["encapsulation"][0] == "udp dport { 4789, 8472 } goto encapsulated"
+    said = 'counter packets 0 bytes 0 drop comment "policy.encapsulation: drop"'
+    assert chains["encapsulated"] == [
+        "ip daddr @cluster-ranges fib daddr type != local return",
+        "ct direction reply ct state established return",
+        f"iifname @pod-devices {said}",
+        f'iifname "cni0" {said}',
+        f"ip saddr @cluster-ranges {said}",
+    ]
+    allowed = Layout(family="ip", cluster_ranges=("10.0.0.0/8",))
+    assert not any("encapsul" in chain.name for chain in allowed.chains())
+    assert "cluster-ranges" not in {each.name for each in allowed.sets()}
+
+
+def test_connections_that_are_kept_pass_in_both_directions() -> None:
+    key = ProfileKey(direction="Ingress", policies=("shop/db",))
+    first = [
+        str(Layout(family="ip", keep=keep).profile_chain("in-x", key, "ports-x").rules[0]) for keep in (False, True)
+    ]
+    assert first == ["ct direction reply ct state established accept", "ct state established accept"]
