@@ -22,6 +22,7 @@ from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.bridges.dataplane import OnBridges
 from podwire.policy.registry import open_dataplane
+from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.state.nft_diff import Transaction
 from podwire.testing.policycases import Case
 
@@ -64,8 +65,13 @@ def mode() -> str:
 def planes(world: OtherWorld, mode: str) -> Iterator[Planes]:
     made = {}
     for node, facts in FACTS.items():
-        shared = () if world.arrangement == "ptp" else (BRIDGE,)
-        inner = open_dataplane(mode, msgspec.structs.replace(facts, bridges=shared), path(node))
+        told = msgspec.structs.replace(
+            facts,
+            bridges=() if world.arrangement == "ptp" else (BRIDGE,),
+            cluster_ranges=("10.180.0.0/16", "fd18::/31"),
+            encapsulation_ports=ENCAPSULATION_PORTS,
+        )
+        inner = open_dataplane(mode, told, path(node))
         plane = OnBridges(inner, path(node))
         plane.attached = lambda node=node: world.attachments(node)  # type: ignore[misc]
         made[node] = plane
