@@ -13,8 +13,8 @@
 
 Needs root, as ``podwire up`` does. Nothing waits for a time: :meth:`Cluster.apply` returns when what was applied is
 Ready, and every question first waits until everything in the API has taken effect on every node. So what is asked holds
-for what was applied last, by this test or by kubectl. A connection that policies deny is given 0.25 s to be made after
-all, any other one the limit of time.
+for what was applied last, by this test or by kubectl. A connection that policies deny is given 0.1 s to be made after
+all (0.25 s without a connection, as UDP is), any other one the limit of time.
 """
 
 import asyncio

@@ -9,7 +9,8 @@ it sees. Another server may answer anything or nothing: for TCP a connection tha
 for UDP a datagram that comes back. A datagram is sent again after 0.3 s, since UDP promises nothing.
 
 What is dropped is not told to anybody: nothing comes. Where policies deny a connection, :data:`DENIED_S` is waited for
-what should not come, and not the whole limit of time, since both say the same then.
+what should not come, and not the whole limit of time, since both say the same then. For TCP that is the kernel's own
+answer, which no program has to be scheduled for.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ HELLO = b"podwire-probe\n"
 _ANSWER_LIMIT = 4096
 _ANSWER_WAIT_S = 0.5
 _RESEND_S = 0.3
-DENIED_S = 0.25
+DENIED_S = {"TCP": 0.1, "UDP": 0.25}
 """A hundred times what an answer takes."""
 _AT_ONCE = 32
 """Attempts under way at a time: more would only queue in this process and spoil the times."""
@@ -82,7 +83,7 @@ class Prober:
         for attempt in attempts:
             if attempt.named:
                 question = _question(attempt)
-                patience[question] = max(patience.get(question, 0.0), self._patience_s(attempt))
+                patience[question] = max(patience.get(question, 0.0), self._patience_s(attempt, "UDP"))
         by_place: dict[Place, list[tuple[Place, str]]] = {}
         for question in patience:
             by_place.setdefault(question[0], []).append(question)
@@ -99,9 +100,9 @@ class Prober:
         )
         return {question: answer for (question, _), answer in zip(asking, answers, strict=True) if answer}
 
-    def _patience_s(self, attempt: Attempt) -> float:
+    def _patience_s(self, attempt: Attempt, protocol: str) -> float:
         denied = bool(attempt.because) and not attempt.either
-        return min(DENIED_S, self._timeout_s) if denied else self._timeout_s
+        return min(DENIED_S[protocol], self._timeout_s) if denied else self._timeout_s
 
     async def _ask(self, sock: socket.socket, message: bytes, patience_s: float) -> str:
         with sock:
@@ -158,7 +159,7 @@ class Prober:
     async def _converse(self, sock: socket.socket, attempt: Attempt, address: str) -> tuple[bytes, float]:
         loop = asyncio.get_running_loop()
         started = self._clock.monotonic()
-        patience_s = self._patience_s(attempt)
+        patience_s = self._patience_s(attempt, attempt.port.protocol)
         async with asyncio.timeout(patience_s):
             await loop.sock_connect(sock, (address, attempt.port.number))
             if attempt.port.protocol == "UDP":
