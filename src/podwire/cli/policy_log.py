@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -26,6 +25,8 @@ podwire policy log --policy shop/db --last 20
 podwire policy log --config /etc/podwire/agent.yaml
 """
 _AGAIN_S = 0.3
+_ALL = 1000
+"""As many as an agent keeps."""
 
 
 @click.command(help=_HELP)
@@ -33,7 +34,7 @@ _AGAIN_S = 0.3
 @click.option("--kubeconfig", metavar="FILE", help="Of a local cluster.  [default: $KUBECONFIG]")
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@click.option("--last", type=click.IntRange(0), default=1000, show_default=True, help="So many lines of each node.")
+@click.option("--last", type=click.IntRange(0), default=_ALL, show_default=True, help="So many lines of each node.")
 @click.option("--policy", metavar="POLICY", default="", help="Only of this one: namespace/name, or a cluster policy.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.pass_context
@@ -50,38 +51,55 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Reads and prints."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     layout = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
-    agents = of_cluster(layout, config_file)
-    seen: dict[str, int] = {}
-    failures: dict[str, str] | None = None
+    reader = Reader(of_cluster(layout, config_file))
     while True:
-        for one in sorted(_new(agents, seen, last, failures), key=lambda one: one.at):
+        for one in reader.read(last):
             if not policy or policy in one.policies:
                 sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else text(one)}\n")
+        for problem in reader.complaints():
+            click.echo(f"podwire: {problem}", err=True)
         if not follow:
-            return 0
+            return 1 if reader.failures else 0
         sys.stdout.flush()
-        last, failures = 1000, {}
+        last = _ALL
         time.sleep(_AGAIN_S)
 
 
-def _new(agents: Agents, seen: dict[str, int], last: int, failures: dict[str, str] | None) -> Iterator[Happening]:
-    """What each node has to tell beyond what was seen of it; an agent that was started anew begins at 1."""
-    for node in agents.sockets:
-        own = Agents({node: agents.sockets[node]})
-        told = [one for _, one in own.tell(f"/policy/log?after={seen.get(node, 0)}&last={last}", failures)]
-        if not told and seen.get(node) and _begun_anew(own, seen[node], failures):
-            seen[node] = 0
-            told = [one for _, one in own.tell(f"/policy/log?last={last}", failures)]
-        yield from _taken(node, told, seen)
+class Reader:
+    """Reads the logs of nodes, again and again."""
 
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._seen: dict[str, int] = {}
+        self._told: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
+        """Nodes whose agents did not answer the last time, and why."""
 
-def _taken(node: str, told: list[dict[str, Any]], seen: dict[str, int]) -> Iterator[Happening]:
-    for one in told:
-        seen[node] = one.pop("number")
-        yield msgspec.convert(one, Happening)
+    def complaints(self) -> list[str]:
+        """The failures that were not told yet."""
+        new = [text for node, text in self.failures.items() if self._told.get(node) != text]
+        self._told = dict(self.failures)
+        return new
 
+    def read(self, last: int) -> list[Happening]:
+        """What nodes have to tell beyond what was read, in the order of time; of each at most the last so many."""
+        self.failures.clear()
+        found: list[Happening] = []
+        for node in self._agents.sockets:
+            for one in self._of(node, last):
+                self._seen[node] = one.pop("number")
+                found.append(msgspec.convert(one, Happening))
+        return sorted(found, key=lambda one: one.at)
 
-def _begun_anew(own: Agents, number: int, failures: dict[str, str] | None) -> bool:
-    """Whether the last that an agent has to tell is older than what was seen."""
-    newest = [one["number"] for _, one in own.tell("/policy/log?last=1", failures)]
-    return bool(newest) and newest[-1] < number
+    def _of(self, node: str, last: int) -> list[dict[str, Any]]:
+        """An agent that was started anew begins at 1, and is read from there."""
+        seen = self._seen.get(node, 0)
+        found = self._ask(node, seen, last)
+        if found or not seen or node in self.failures:
+            return found
+        newest = self._ask(node, 0, 1)
+        return self._ask(node, 0, last) if newest and newest[0]["number"] < seen else []
+
+    def _ask(self, node: str, after: int, last: int) -> list[dict[str, Any]]:
+        own = Agents({node: self._agents.sockets[node]})
+        return [one for _, one in own.tell(f"/policy/log?after={after}&last={last}", self.failures)]

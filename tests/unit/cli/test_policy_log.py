@@ -1,0 +1,109 @@
+"""Reading the logs of nodes, again and again, from sockets that answer as agents do."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from podwire.cli.policy_agents import Agents
+from podwire.cli.policy_log import Reader
+
+
+class Node:
+    """Answers for the log of one node; ``lines`` are its numbers and what it names as their time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[tuple[int, str]] = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self) -> None:
+        while True:
+            connection, _ = self.listener.accept()
+            with connection:
+                words = connection.recv(4096).split(b" ")
+                if len(words) < 2:
+                    return
+                query = parse_qs(urlsplit(words[1].decode()).query)
+                after, last = (int(query[name][0]) for name in ("after", "last"))
+                told = [entry for entry in self.lines if entry[0] > after][-last:]
+                body = "".join(f"{json.dumps(self.document(*entry))}\n" for entry in told).encode()
+                head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+                connection.sendall(head + body)
+
+    def document(self, number: int, at: str) -> dict[str, object]:
+        ends = {"source": "a", "destination": "b", "sourceAddress": "10.0.0.1", "destinationAddress": "10.0.0.2"}
+        rest = {"node": self.path.name, "verdict": "dropped", "direction": "ingress", "protocol": "TCP", "port": 1}
+        return {"number": number, "at": at, **ends, **rest}
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(str(self.path))
+        self.thread.join()
+        self.listener.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    one, other = Node(tmp_path / "node-1"), Node(tmp_path / "node-2")
+    yield one, other
+    one.close()
+    other.close()
+
+
+def reader(*nodes: Node) -> Reader:
+    return Reader(Agents({node.path.name: node.path for node in nodes}))
+
+
+def read(reader: Reader, last: int = 1000) -> list[str]:
+    return [f"{one.node} {one.at}" for one in reader.read(last)]
+
+
+def test_lines_of_all_nodes_in_the_order_of_time_each_once(nodes: tuple[Node, Node]) -> None:
+    one, other = nodes
+    one.lines, other.lines = [(1, "01"), (2, "03")], [(7, "02")]
+    both = reader(*nodes)
+    assert read(both) == ["node-1 01", "node-2 02", "node-1 03"]
+    assert read(both) == []
+    one.lines.append((3, "04"))
+    assert read(both) == ["node-1 04"]
+    assert both.complaints() == []
+
+
+def test_only_the_last_lines_of_each_node(nodes: tuple[Node, Node]) -> None:
+    for node in nodes:
+        node.lines = [(number, f"{number:02}") for number in range(1, 6)]
+    assert read(reader(*nodes), 1) == ["node-1 05", "node-2 05"]
+
+
+def test_an_agent_that_was_started_anew_is_read_from_its_beginning(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    one.lines = [(number, f"{number:02}") for number in range(1, 6)]
+    only = reader(one)
+    assert len(read(only)) == 5
+    one.lines = []
+    assert read(only) == []
+    one.lines = [(1, "07")]
+    assert read(only) == ["node-1 07"]
+    assert read(only) == []
+
+
+def test_an_agent_that_does_not_answer_is_told_once_and_the_others_are_read(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    one, _ = nodes
+    one.lines = [(1, "01")]
+    both = Reader(Agents({"node-1": one.path, "node-9": tmp_path / "nowhere"}))
+    assert read(both) == ["node-1 01"]
+    (complaint,) = both.complaints()
+    assert complaint.startswith("the agent of node-9 does not answer on ")
+    assert read(both) == [] and both.complaints() == []
+    assert list(both.failures) == ["node-9"]
