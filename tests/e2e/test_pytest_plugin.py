@@ -172,6 +172,24 @@ def test_a_killed_run_is_cleaned_up_by_the_next_one_and_others_are_left_alone(ow
     assert not Path("/dev/shm", name).exists()
 
 
+def test_a_cluster_that_is_kept_is_named_and_runs_on(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text("routing: {backend: hostgw}\n")
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(podwire_cluster):\n"
+        "    shown = podwire_cluster.kubectl('get', 'nodes', '-o', 'jsonpath={.items[*].metadata.annotations}')\n"
+        "    assert 'hostgw' in shown\n"
+    )
+    options = ("--podwire-keep", "--podwire-nodes", "1", "--podwire-config", "cluster.yaml")
+    done = python("-m", "pytest", "-p", "no:cacheprovider", *options, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    name = done.stdout.rpartition("podwire down --name ")[2].split()[0]
+    try:
+        assert f"cluster {name} runs on: podwire kubeconfig --name {name}" in done.stdout
+        assert name in places.names() and name not in lifetime.stale(places.names())
+    finally:
+        lifetime.down(name)
+
+
 def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(podwire_cluster):\n    assert podwire_cluster\n")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
