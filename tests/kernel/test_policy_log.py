@@ -1,6 +1,7 @@
 """What policies drop, and would drop in audit, with real packets: counted, and logged no more than was asked for."""
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from tests.kernel.policyworld import FACTS, Attempt, Watch, World, path
 from tests.kernel.test_policy_packets import compilers
 
+from podwire.kernel import netns
 from podwire.kernel.features import Features
 from podwire.kernel.nflog import Logged, Nflog
 from podwire.model.meta import key_of
@@ -17,6 +19,7 @@ from podwire.policy.compile import Compiler
 from podwire.policy.counts import by_policy
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.registry import DATAPLANES, FEATURES, open_dataplane
+from podwire.policy.ruled import BORROWED
 from podwire.policy.settings import LogSettings
 from podwire.testing.policycases import Case, Check, read_cases
 
@@ -30,6 +33,7 @@ RULES = CASES["cluster policies in audit neither deny nor accept nor pass"]
 LOG = LogSettings(rate=100, burst=100, group=471)
 FEW = replace(LOG, rate=1, burst=5)
 QUIET = replace(LOG, drops=False)
+_IP_TRANSPARENT = 19
 TO_DB = Check(source="shop/web", target="shop/db", port="5432/TCP", allowed=False)
 
 
@@ -178,3 +182,18 @@ def test_what_was_counted_stays_when_rules_go_and_come_again(world: World, plane
     assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 6
     enforce(plane, world, compiler, QUIET)
     assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 6
+
+
+def test_what_a_pod_sends_with_an_address_of_another_one_is_told(world: World, log: Nflog) -> None:
+    plane = open_dataplane("nftables", replace(FACTS["n1"], log=LOG), path("n1"))
+    try:
+        enforce(plane, world, compiler_of(DENIED))
+        with netns.inside(path("shop-web")), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+            sock.bind(("10.180.0.3", 0))
+            sock.sendto(b"x", ("10.180.0.2", 9))
+        (one,) = told(log)
+        assert (one.prefix, one.source, one.destination) == (BORROWED, "10.180.0.3", "10.180.0.2")
+    finally:
+        plane.remove()
+        plane.close()

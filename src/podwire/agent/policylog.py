@@ -9,6 +9,7 @@ every 30 s, and changes nothing for packets; 5. what was logged while no agent r
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -21,7 +22,7 @@ from podwire.observe.log import Log
 from podwire.observe.pages import Query
 from podwire.policy.evaluate import Connection
 from podwire.policy.happening import Happening, happening
-from podwire.policy.ruled import Ruled
+from podwire.policy.ruled import APART, Ruled
 from podwire.policy.settings import LogSettings
 from podwire.policy.world import Party
 from podwire.runtime.clock import Clock
@@ -137,7 +138,7 @@ class PolicyLog:
             port=one.destination_port,
         )
         at_s = one.at if one.at is not None else self._clock.now().timestamp()
-        why = self._sight.why(connection)
+        why = _apart(one, connection) if one.prefix in APART else self._sight.why(connection)
         made = happening(self._sight.node, at_s, ruled, connection, source_port=one.source_port, why=why)
         self._number += 1
         self._kept.append((self._number, made))
@@ -173,6 +174,22 @@ class PolicyLog:
             ("podwire_policy_log_lost_total", "Packets of policies that the kernel had no room for.", self._lost),
         )
         return [Sample(name, text, value, kind="counter") for name, text, value in counted]
+
+
+def _apart(one: Logged, connection: Connection) -> str:
+    """Why a packet is dropped with which policies have nothing to do."""
+    port = f" {connection.port}" if connection.port else ""
+    ends = f"{connection.source.name} -> {connection.destination.name} {connection.protocol}{port}"
+    devices = (("from", one.input), ("to", one.output))
+    way = " ".join(f"{word} {_device(number)}" for word, number in devices if number)
+    return f"{ends}: dropped: {APART[one.prefix]} ({way})"
+
+
+def _device(number: int) -> str:
+    try:
+        return socket.if_indextoname(number)
+    except OSError:
+        return f"device {number}"
 
 
 def _flow_of(one: Logged) -> Flow:

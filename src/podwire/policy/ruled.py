@@ -10,6 +10,15 @@ from podwire.policy.ports import Ruling, Table
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
 
+BORROWED, UNKNOWN, NOBODY, TUNNEL = "podwire-borrowed", "podwire-unknown", "podwire-nobody", "podwire-tunnel"
+APART = {
+    BORROWED: "the sender's device is a pod's, and the address is not that pod's",
+    UNKNOWN: "the sender has an address of this node's pods, and its device is none that is known",
+    NOBODY: "no pod that is known has the device that leads to this address",
+    TUNNEL: "pods send packets of tunnels to pods alone (policy.encapsulation)",
+}
+"""What drops packets apart from policies, by the prefix of the log."""
+
 
 class Ruled(msgspec.Struct, frozen=True, gc=False):
     """A ruling with what a reader needs to know of it."""

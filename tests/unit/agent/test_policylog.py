@@ -99,3 +99,12 @@ def test_a_rule_that_is_there_no_more() -> None:
     log, _, page = made()
     log.tell(replace(PACKET, prefix="rule-9"))
     assert [(one["verdict"], one["policies"]) for one in page()] == [("dropped", [])]
+
+
+def test_what_is_dropped_apart_from_policies_says_why_and_on_which_way() -> None:
+    log, _, page = made()
+    log.tell(replace(PACKET, prefix="podwire-borrowed", input=1, output=999_999))
+    (one,) = page()
+    said = "the sender's device is a pod's, and the address is not that pod's (from lo to device 999999)"
+    assert one["why"] == f"shop/web -> shop/db TCP 5432: dropped: {said}"
+    assert (one["verdict"], one["policies"]) == ("dropped", [])

@@ -39,7 +39,7 @@ import msgspec
 
 from podwire.policy.ports import PROTOCOLS, Entry, Table
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import Owner, Ruled
+from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
@@ -142,8 +142,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 *self._neighbours,
                 *self._to_encapsulation,
                 f"{source} vmap @egress",
-                "iifname @pod-devices counter drop",
-                f"{self.family} saddr @pod-ranges counter drop",
+                *self._dropped("iifname @pod-devices", BORROWED),
+                *self._dropped(f"{self.family} saddr @pod-ranges", UNKNOWN),
             ),
             self._base(
                 "forward-ingress",
@@ -151,7 +151,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 PRIORITY + 1,
                 *self._neighbours,
                 "oifname vmap @ingress",
-                f"{self.family} daddr @pod-ranges counter drop",
+                *self._dropped(f"{self.family} daddr @pod-ranges", NOBODY),
             ),
             self._base(
                 "input",
@@ -172,6 +172,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             *(self._encapsulation() if self._guarded else ()),
             *((Chain(name="on-bridge", rules=self.rules(*self._to_bridged)),) if self.bridges else ()),
         )
+
+    def _dropped(self, match: str, prefix: str, comment: str = "") -> tuple[str, ...]:
+        """Drops what matches, whatever policies say, and tells of it."""
+        drop = f"{match} counter drop{comment}"
+        if not (self.log.group and self.log.drops):
+            return (drop,)
+        limit = f"limit rate {self.log.rate}/second burst {self.log.burst} packets"
+        return f'{match} {limit} log prefix "{prefix}" group {self.log.group}', drop
 
     @property
     def _to_bridged(self) -> tuple[str, ...]:
@@ -201,13 +209,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def _encapsulation(self) -> tuple[Chain, ...]:
         """A node unpacks what comes to its tunnels, whoever sent it, and no policy sees what was inside.
 
-        To the address of a pod, pods may send what they like: their policies say whether. What the node itself takes
+        Most datagrams go to none of the ports between the first and the last, which costs less to see than a set. To the
+        address of a pod, pods may send what they like: their policies say whether. What the node itself takes
         has a local destination, even where that lies in the ranges of pods.
         """
-        ports = ", ".join(str(port) for port in sorted(set(self.encapsulation_ports)))
+        ports = sorted(set(self.encapsulation_ports))
+        elsewhere = f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0])
         destination = f"{self.family} daddr @cluster-ranges fib daddr type != local"
         look = self.rules(
-            f"udp dport {{ {ports} }} goto encapsulated",
+            f"udp dport != {elsewhere} return",
+            f"udp dport {{ {', '.join(map(str, ports))} }} goto encapsulated",
             "meta l4proto { 4, 41, gre } goto encapsulated",
         )
         senders = (
@@ -218,7 +229,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         judge = self.rules(
             f"{destination} return",
             "ct direction reply ct state established return",
-            *(f'{sender} counter drop comment "policy.encapsulation: drop"' for sender in senders),
+            *(
+                text
+                for sender in senders
+                for text in self._dropped(sender, TUNNEL, ' comment "policy.encapsulation: drop"')
+            ),
         )
         return Chain(name="encapsulation", rules=look), Chain(name="encapsulated", rules=judge)
 

@@ -139,7 +139,11 @@ def test_what_pods_encapsulate_goes_to_pods_alone() -> None:
     chains = {chain.name: [str(rule) for rule in chain.rules] for chain in layout.chains()}
     for base in ("forward-egress", "input"):
         assert chains[base][0] == "meta l4proto != tcp jump encapsulation"
-    assert chains["encapsulation"][0] == "udp dport { 4789, 8472 } goto encapsulated"
+    assert chains["encapsulation"] == [
+        "udp dport != 4789-8472 return",
+        "udp dport { 4789, 8472 } goto encapsulated",
+        "meta l4proto { 4, 41, gre } goto encapsulated",
+    ]
     said = 'counter packets 0 bytes 0 drop comment "policy.encapsulation: drop"'
     assert chains["encapsulated"] == [
         "ip daddr @cluster-ranges fib daddr type != local return",
@@ -159,3 +163,24 @@ def test_connections_that_are_kept_pass_in_both_directions() -> None:
         str(Layout(family="ip", keep=keep).profile_chain("in-x", key, "ports-x").rules[0]) for keep in (False, True)
     ]
     assert first == ["ct direction reply ct state established accept", "ct state established accept"]
+
+
+def test_what_is_dropped_apart_from_policies_is_told_too() -> None:
+    def rules(log: LogSettings) -> list[str]:
+        layout = Layout(family="ip", pod_ranges=("10.180.0.0/24",), log=log)
+        return [str(rule) for chain in layout.chains() if chain.name.startswith("forward-") for rule in chain.rules]
+
+    counted = "counter packets 0 bytes 0 drop"
+    limit = "limit rate 10/second burst 50 packets"
+    assert rules(LogSettings(group=5)) == [
+        "iifname . ip saddr vmap @egress",
+        f'iifname @pod-devices {limit} log prefix "podwire-borrowed" group 5',
+        f"iifname @pod-devices {counted}",
+        f'ip saddr @pod-ranges {limit} log prefix "podwire-unknown" group 5',
+        f"ip saddr @pod-ranges {counted}",
+        "oifname vmap @ingress",
+        f'ip daddr @pod-ranges {limit} log prefix "podwire-nobody" group 5',
+        f"ip daddr @pod-ranges {counted}",
+    ]
+    quiet = rules(LogSettings(drops=False))
+    assert quiet == [text for text in rules(LogSettings(group=5)) if "log" not in text]
