@@ -149,9 +149,13 @@ class Nft:
             bodies = self._socket.dump(nl.NFT_MSG_GETRULE, FAMILIES[family], request)
         except KernelNotFound:
             return found
-        for owner, name, _, expressions, _ in map(read_rule, bodies):
-            if owner == table and chain in ("", name):
-                for packets, size in _counted(expressions):
+        for body in bodies:
+            if _COUNTER not in body:
+                continue
+            fields = nl.attributes(body)
+            name = nl.string(fields.get(2))
+            if nl.string(fields.get(1)) == table and chain in ("", name):
+                for packets, size in _counted(fields.get(4, b"")):
                     before = found.get(name, (0, 0))
                     found[name] = before[0] + packets, before[1] + size
         return found
@@ -197,11 +201,16 @@ class Nft:
         return refusal("nft", f"{subject} in table {table}", refused.number, refused.words)
 
 
+_COUNTER = b"counter\0"
+
+
 def _counted(expressions: bytes) -> Iterator[tuple[int, int]]:
     """Packets and bytes of the counters among a rule's expressions."""
     for _, element in nl.pieces(expressions):
+        if _COUNTER not in element:
+            continue
         found = nl.attributes(element)
-        if nl.string(found.get(1)) == "counter":
+        if found.get(1) == _COUNTER:
             values = nl.attributes(found.get(2, b""))
             yield nl.number(values.get(2)), nl.number(values.get(1))
 
