@@ -1,7 +1,9 @@
 """nftables against the kernel, with nft(8) as the oracle of what it holds."""
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,3 +174,33 @@ def test_the_monitor_tells_of_others_alone(kernel: Nft, everything: Table) -> No
     kernel.commit(Transaction("ip", "mine", (AddTable(),)))
     assert monitor.changed() == set()
     monitor.close()
+
+
+def test_what_rules_have_counted(kernel: Nft) -> None:
+    text = """table inet counting {
+	chain output {
+		type filter hook output priority 0; policy accept;
+		udp dport 9 counter
+		udp dport 9 jump second
+		udp dport 10 accept
+	}
+	chain second {
+		counter comment "all"
+		meta l4proto udp counter drop
+	}
+	chain third {
+		udp dport 10 accept
+	}
+}
+"""
+    subprocess.run(["ip", "-n", NAME, "link", "set", "lo", "up"], check=True)
+    nft("-f", "-", text=text)
+    with netns.inside(PLACE), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _ in range(3):
+            with contextlib.suppress(PermissionError):  # the drop, as the sender learns of it
+                sock.sendto(b"xx", ("127.0.0.1", 9))
+    assert kernel.counters("inet", "counting") == {"output": (3, 90), "second": (6, 180)}
+    assert kernel.counters("inet", "counting", "second") == {"second": (6, 180)}
+    assert kernel.counters("inet", "counting", "third") == {}
+    assert kernel.counters("inet", "counting", "nothing") == {}
+    assert kernel.counters("inet", "nothing") == {}
