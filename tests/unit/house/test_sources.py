@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,7 @@ def test_a_name_that_promises_purity_is_on_the_list(path: Path) -> None:
         )
 
 
+@cache
 def _imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(_tree(path)):
@@ -137,6 +139,7 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
+@cache
 def _imported(path: Path) -> set[str]:
     """Modules of podwire that a file imports, by full name."""
     found = set()
@@ -149,6 +152,7 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
+@cache
 def _tested(folder: Path) -> set[str]:
     """What the tests of a folder import, and what those modules import of their own package."""
     direct = {name for test in folder.rglob("test_*.py") for name in _imported(test)}
