@@ -25,6 +25,8 @@ from podwire.state.iptables_diff import Saved
 
 Elements = dict[str, dict[str, Element]]
 Held = Mapping[str, IpSet]
+Named = tuple[str, Ports]
+"""A table of ports with the name of its chain."""
 
 _REMEMBERED = 1024
 """Rules that are gone and of which a line of the log may still speak."""
@@ -94,8 +96,7 @@ class Contents:
         for key in delta.made:
             self._write(profiles[key])
         for key, addresses in delta.hosts.items():
-            for address in addresses:
-                self._host(self._names[key], profiles[key], address)
+            self._write_hosts(self._names[key], profiles[key], addresses)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """A pod has a device and profiles; None: it is gone."""
@@ -167,40 +168,39 @@ class Contents:
         key, before = profile.key, self._names.get(profile.key)
         owner = owner_of(key)
         nets, rest = networks(profile, 6 if self.layout.family == "ip6" else 4)
-        default = names.ports_chain(rest, owner)
-        ranges = {network: names.ports_chain(table, owner) for network, table in sorted(nets.items())}
-        chain = names.profile_chain(key, (default, ranges))
+        default = names.ports_chain(rest, owner), rest
+        ranges = {network: (names.ports_chain(table, owner), table) for network, table in sorted(nets.items())}
+        meaning = default[0], {network: name for network, (name, _) in ranges.items()}
+        chain = names.profile_chain(key, meaning)
         if chain == before:
-            for address in self._differing(chain, profile):
-                self._host(chain, profile, address)
+            self._write_hosts(chain, profile, {**profile.hosts, **self._hosts[chain]})
             return
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, device, profiles in pods:
             self._claim(pod, device, profiles, there=False)
-        self._add(chain, profile, nets, rest)
+        self._add(chain, profile, ranges, default)
         self._names[key] = chain
         for pod, device, profiles in pods:
             self._claim(pod, device, profiles, there=True)
         if before is not None:
             self._end(before)
 
-    def _add(self, chain: str, profile: Profile, nets: Mapping[str, Ports], rest: Ports) -> None:
+    def _add(self, chain: str, profile: Profile, ranges: Mapping[str, Named], default: Named) -> None:
         key, layout = profile.key, self.layout
         self._numbers[_root(key)].take(chain)
         by_address, by_network = names.profile_sets(chain, layout.family)
         prefix = names.set_prefix(layout.family)
         self._hosts[chain] = {}
         self._touched.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
-        taken = [self._take(rest, key)]
-        if nets:
+        taken = [self._take(default, key)]
+        if ranges:
             self._touched.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
-            for network, table in nets.items():
-                taken.append(self._take(table, key))
+            for network, named in ranges.items():
+                taken.append(self._take(named, key))
                 self._touched.set(by_network, network, self._leads_to(taken[-1]))
-        self._touched.put(chain, layout.profile(chain, key, taken[0], ranged=bool(nets)))
+        self._touched.put(chain, layout.profile(chain, key, taken[0], ranged=bool(ranges)))
         self._needs[chain] = tuple(taken)
-        for address in profile.hosts:
-            self._host(chain, profile, address)
+        self._write_hosts(chain, profile, profile.hosts)
 
     def _leads_to(self, chain: str) -> Element:
         return self.layout.numbered(self._numbers[names.TABLES].used[chain])
@@ -216,41 +216,38 @@ class Contents:
                 self._touched.remove_set(name)
         self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
 
-    def _differing(self, chain: str, profile: Profile) -> list[str]:
-        """The addresses whose table has another chain now; peers share tables, so few names are made."""
-        owner = owner_of(profile.key)
-        made: dict[int, str] = {}
-        for table in profile.hosts.values():
-            if id(table) not in made:
-                made[id(table)] = names.ports_chain(table, owner)
-        have = self._hosts[chain]
-        changed = [address for address, table in profile.hosts.items() if have.get(address) != made[id(table)]]
-        return changed + [address for address in have if address not in profile.hosts]
-
-    def _host(self, chain: str, profile: Profile, address: str) -> None:
-        if (":" in address) != (self.layout.family == "ip6"):
-            return
+    def _write_hosts(self, chain: str, profile: Profile, addresses: Iterable[str]) -> None:
+        """Brings exact addresses of a profile up to date; peers share tables, so few names are made."""
+        six = self.layout.family == "ip6"
         hosts, _ = names.profile_sets(chain, self.layout.family)
-        table = profile.hosts.get(address)
-        before = self._hosts[chain].pop(address, None)
-        if table is not None:
-            taken = self._take(table, profile.key)
-            self._hosts[chain][address] = taken
-            if taken != before:
-                self._touched.set(hosts, address, self._leads_to(taken))
-        elif before is not None:
-            self._touched.set(hosts, address, None)
-        if before is not None:
-            self._drop(before)
+        made: dict[int, str] = {}
+        have = self._hosts[chain]
+        owner = owner_of(profile.key)
+        for address in addresses:
+            if (":" in address) != six:
+                continue
+            table, before = profile.hosts.get(address), have.get(address)
+            if table is None:
+                if before is not None:
+                    del have[address]
+                    self._touched.set(hosts, address, None)
+                    self._drop(before)
+                continue
+            name = made.get(id(table)) or made.setdefault(id(table), names.ports_chain(table, owner))
+            if name != before:
+                have[address] = self._take((name, table), profile.key)
+                self._touched.set(hosts, address, self._leads_to(name))
+                if before is not None:
+                    self._drop(before)
 
     # Tables and rules
 
-    def _take(self, table: Ports, key: ProfileKey) -> str:
+    def _take(self, named: Named, key: ProfileKey) -> str:
         """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
-        owner = owner_of(key)
-        chain = names.ports_chain(table, owner)
+        chain, table = named
         if not self._uses[chain]:
             self._parts[chain] = self._ports(table, key, chain)
+            owner = owner_of(key)
             self._needs[chain] = tuple(self._rule(owner.ruled(ruling)) for ruling in table.rulings)
             self._numbers[names.TABLES].take(chain)
         self._uses[chain] += 1

@@ -29,7 +29,8 @@ _NUMBERS = {"ipencap": "4", "ipv6": "41", "gre": "47"}
 """Protocols that iptables-save tells by a name of /etc/protocols, where there is one."""
 _PROTOCOL = re.compile(r"-p (ipencap|ipv6|gre) ")
 _COUNTED = re.compile(rf"\[(\d+):(\d+)\] -A ({RULE}\S+) .*-j (?:RETURN|DROP)$", re.MULTILINE)
-_ROUTED = "podwire/routing"
+_TUNNELS = ("vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "tun")
+"""Kinds of links that are no pod's."""
 _SETTLE = f"{CHAIN}SETTLE"
 
 
@@ -90,7 +91,7 @@ def remove(tool: Iptables, sets: IpSets) -> None:
 
 
 def uplinks(place: Place, addresses: Iterable[str], pods: Iterable[str]) -> tuple[str, ...]:
-    """The devices that carry the node's addresses, and those of routing to other nodes; none that pods have.
+    """The devices that carry the node's addresses, and tunnels to other nodes; none that pods have.
 
     Raises: KernelError.
     """
@@ -98,7 +99,7 @@ def uplinks(place: Place, addresses: Iterable[str], pods: Iterable[str]) -> tupl
     with closing(Netlink(place)) as netlink:
         state = read_paths(netlink)
     found = {each.link for each in state.addresses if each.cidr.partition("/")[0] in wanted}
-    found |= {link.name for link in state.links if link.alias.startswith(_ROUTED)}
+    found |= {link.name for link in state.links if link.kind in _TUNNELS}
     return tuple(sorted(found - set(pods)))
 
 
