@@ -192,12 +192,12 @@ class PolicyStatusController:
 
     def _tell(self, kind: str, policy: Policy, now: Enforced) -> None:
         """An Event of what changed."""
-        mode = " in audit" if now.mode else ""
+        word = "In audit" if now.mode else "In force"
         if now.complete:
-            text = f"In force{mode} on {now.nodes} nodes, {now.took} after they heard of it"
+            text = f"{word} on {now.nodes} nodes, {now.took} after they heard of it"
             self._event(kind, policy, "Normal", "Enforced", text)
         else:
-            text = f"In force{mode} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any that is Ready'}"
+            text = f"{word} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any that is Ready'}"
             self._event(kind, policy, "Warning", "PartlyEnforced", text)
 
     def _complain(self, what: str, policy: Policy) -> None:
