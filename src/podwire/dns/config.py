@@ -10,7 +10,8 @@ from podwire.errors import ConfigError
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Settings; every one has a default that suits a pod of the cluster.
 
-    ``listen`` holds addresses without port; ``::`` is left out where the machine has no IPv6. ``upstreams`` are
+    ``listen`` holds addresses without port; ``::`` is left out where the machine has no IPv6. ``http_address`` is where
+    the pages of health, readiness and metrics are; empty: on the addresses of ``listen``. ``upstreams`` are
     ``address`` or ``address:port`` (IPv6 in brackets); empty means the name servers of ``resolvConf``.
     """
 
@@ -23,7 +24,7 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     health_port: int = 8080
     ready_port: int = 8181
     metrics_port: int = 9153
-    http_address: str = "0.0.0.0"
+    http_address: str = ""
     upstreams: tuple[str, ...] = ()
     resolv_conf: str = "/etc/resolv.conf"
     kubeconfig: str = ""

@@ -20,7 +20,7 @@ from podwire.dns.listen import Send, TcpListener, UdpListener, labels_of
 from podwire.dns.metrics import CONTENT_TYPE, Counters, Series, render
 from podwire.dns.names import address_bytes
 from podwire.dns.respond import Ask, Reply, failure, merge, udp_limit
-from podwire.dns.sockets import Bound, bind
+from podwire.dns.sockets import Bound, bind, usable
 from podwire.dns.watch import ZoneWatch
 from podwire.dns.wire import Edns, Message
 from podwire.dns.zone import Zone, ZoneOptions
@@ -220,8 +220,9 @@ async def run(config: DnsConfig, clock: Clock, sockets: Sequence[Bound]) -> None
     )
     https: list[asyncio.Server] = []
     try:
-        for port, routes in pages:
-            https.append(await serve_pages(config.http_address, port, dict(routes)))
+        for address in usable((config.http_address,) if config.http_address else config.listen):
+            for port, routes in pages:
+                https.append(await serve_pages(address, port, dict(routes)))
         async with Supervisor(clock, lambda name, error: server.log.error(name, failure=error)) as supervisor:
             watch.start(supervisor)
             await watch.synced(_LISTS_WAIT_S)

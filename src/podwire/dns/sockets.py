@@ -26,6 +26,11 @@ class Bound(NamedTuple):
         self.tcp.close()
 
 
+def usable(addresses: Iterable[str]) -> tuple[str, ...]:
+    """The addresses without ``::`` where the machine has no IPv6."""
+    return tuple(address for address in addresses if address != "::" or _has_ipv6())
+
+
 def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
     """Binds every address; port 0 takes one that is free for both.
 
@@ -33,9 +38,7 @@ def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
     """
     with contextlib.ExitStack() as stack:
         found = []
-        for address in addresses:
-            if address == "::" and not _has_ipv6():
-                continue
+        for address in usable(addresses):
             udp = _socket(address, socket.SOCK_DGRAM)
             stack.callback(udp.close)
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)

@@ -165,8 +165,11 @@ def apiserver(layout: Layout, config: ClusterConfig, port: int) -> Order:
     place = credentials.folder(layout)
     families = {ip_network(cidr).version for cidr in config.service_cidrs}
     host = {4: str(layout.host_address), 6: str(layout.host_address6)}
+    # Nodes reach it at the first, pods by way of its Service at what is advertised.
+    fabric = [f"{host[4]}:{credentials.API_FABRIC_PORT}"]
+    fabric += [f"[{host[6]}]:{credentials.API_FABRIC_PORT}"] if 4 not in families else []
     document = {
-        "listen": [f"127.0.0.1:{port}", f"{layout.host_address}:{credentials.API_FABRIC_PORT}"],
+        "listen": [f"127.0.0.1:{port}", *fabric],
         "state": f"{layout.state}/api.db",
         "certificate": f"{place}/apiserver.crt",
         "key": f"{place}/apiserver.key",
