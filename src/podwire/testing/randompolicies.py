@@ -175,7 +175,12 @@ class RandomPolicies:
             "ingress": self._few(lambda: {"from": self._few(self._peer, 0, 2), "ports": self._few(self._port, 0, 2)}),
             "egress": self._few(lambda: {"to": self._few(self._peer, 0, 2), "ports": self._few(self._port, 0, 2)}),
         }
-        return msgspec.convert({"metadata": {"name": short, "namespace": namespace}, "spec": spec}, NetworkPolicy)
+        meta = {"name": short, "namespace": namespace, "annotations": self._annotations()}
+        return msgspec.convert({"metadata": meta, "spec": spec}, NetworkPolicy)
+
+    def _annotations(self) -> dict[str, str]:
+        """Of a policy: one of eight is in audit."""
+        return {"podwire.io/mode": "audit"} if self._often(0.125) else {}
 
     def _cluster_peer(self, *, egress: bool) -> dict[str, Any]:
         pods = {"namespaceSelector": self._of_namespace(), "podSelector": self._selector()}
@@ -213,4 +218,6 @@ class RandomPolicies:
             "ingress": self._few(lambda: self._cluster_rule(egress=False)),
             "egress": self._few(lambda: self._cluster_rule(egress=True)),
         }
-        return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ClusterNetworkPolicy)
+        return msgspec.convert(
+            {"metadata": {"name": name, "annotations": self._annotations()}, "spec": spec}, ClusterNetworkPolicy
+        )
