@@ -158,15 +158,17 @@ def test_what_came_goes_and_labels_are_as_they_were(own: Cluster) -> None:
     assert "team=red" not in labels and "disk=ssd" not in labels
 
 
-def test_a_killed_run_is_cleaned_up_by_the_next_one_and_others_are_left_alone(own: Cluster) -> None:
+def test_a_killed_run_is_cleaned_up_by_the_next_one_which_is_of_ipv6_alone(own: Cluster) -> None:
     killed = python("-c", _KILLED)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     name = killed.stdout.strip()
     assert name in places.names()
-    with cluster(nodes=1, config={"proxy": {"mode": "iptables"}}) as other:
+    with cluster(nodes=1, config={"podCIDRs": ["fd44::/48"], "serviceCIDRs": ["fd96::/112"]}) as other:
         assert name not in places.names()
         assert {own.name, other.name} <= set(places.names())
-        other.settle()
+        other.apply(*(_WEB % {"name": app, "app": app, "node": "node-1"} for app in ("web", "db")), _SERVICE)
+        assert other.pod("web").reaches("db:http") and other.pod("web").reaches("external:53/UDP")
+        assert other.outside.reaches("default/db:80")
     assert other.name not in places.names()
     assert own.name in places.names()
     assert not Path("/dev/shm", name).exists()

@@ -50,7 +50,7 @@ from podwire.testing.outside import NAMESPACE, Outside
 from podwire.testing.reach import Reached
 from podwire.testing.reset import Resetter
 from podwire.testing.settled import unsettled
-from podwire.testing.targets import EXTERNAL, SCTP, attempts_of
+from podwire.testing.targets import SCTP, attempts_of, external
 from podwire.trace.policy_text import at_length
 
 What = str | os.PathLike[str] | Mapping[str, Any]
@@ -178,7 +178,12 @@ class Cluster:
     @property
     def outside(self) -> "Source":
         """Somebody outside of the cluster."""
-        return self.outside_at(EXTERNAL)
+
+        def places(facts: Facts) -> tuple[Place, ...]:
+            address = external(facts)
+            return (Place(name=address, namespace=NAMESPACE, address=address),)
+
+        return Source(self, "outside", places)
 
     def outside_at(self, address: str) -> "Source":
         """Somebody outside of the cluster who has this address."""

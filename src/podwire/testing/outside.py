@@ -78,11 +78,9 @@ class Outside:
     def _own(self) -> NetworkState:
         layout, segment = self._layout, self._layout.segment(0)
         first = layout.node(1)
-        gateway, gateway6 = first.address, first.address6
-        if layout.segment_count > 1:
-            gateway, gateway6 = segment.router, segment.router6
         link = Link(name="eth0", kind="veth", peer=NAMESPACE, peer_netns=str(layout.netns(SWITCH)))
         own = (Address(link="lo", cidr=self._route(address).dst) for address in self._addresses)
+        others = layout.segments[1:]
         return NetworkState(
             links=(Link(name="lo"), link),
             addresses=(
@@ -91,8 +89,11 @@ class Outside:
                 *own,
             ),
             routes=(
-                Route(dst="default", via=str(gateway), link="eth0", proto=PROTOCOL),
-                Route(dst="::/0", via=str(gateway6), link="eth0", proto=PROTOCOL),
+                # A node knows the way to all pods.
+                Route(dst="default", via=str(first.address), link="eth0", proto=PROTOCOL),
+                Route(dst="::/0", via=str(first.address6), link="eth0", proto=PROTOCOL),
+                *(Route(dst=str(s.network), via=str(segment.router), link="eth0", proto=PROTOCOL) for s in others),
+                *(Route(dst=str(s.network6), via=str(segment.router6), link="eth0", proto=PROTOCOL) for s in others),
             ),
         )
 

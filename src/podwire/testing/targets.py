@@ -37,8 +37,8 @@ from podwire.local.probe.verdicts import Verdict
 from podwire.model.meta import key_of
 from podwire.model.service import Service
 
-EXTERNAL = "203.0.113.1"
-"""Who is outside, unless an address is named: one that is for examples (RFC 5737)."""
+EXTERNAL, EXTERNAL6 = "203.0.113.1", "2001:db8::1"
+"""Who is outside, unless an address is named: one that is for examples (RFC 5737, RFC 3849)."""
 EXTERNAL_PORT = 443
 SCTP = "SCTP"
 
@@ -79,9 +79,17 @@ def attempts_of(expecting: Expecting, place: Place, word: str) -> tuple[Attempt,
 
     Raises: ConfigError for a word that names nothing.
     """
-    target = parse_target(word)
+    found = _attempts(expecting, place, parse_target(word))
+    for attempt in found:
+        if place.namespace and not attempt.named and (":" in attempt.address) != (":" in place.address):
+            raise ConfigError("reaches", "", f"{place.address} is not of the family of {attempt.address} ({word})")
+    return found
+
+
+def _attempts(expecting: Expecting, place: Place, target: Target) -> tuple[Attempt, ...]:
     if target.name == "external":
-        return _to_address(expecting, place, target, EXTERNAL, target.port or str(EXTERNAL_PORT))
+        address = external(expecting.facts)
+        return _to_address(expecting, place, target, address, target.port or str(EXTERNAL_PORT))
     if _is_address(target.name):
         return _to_address(expecting, place, target, target.name, target.port)
     kind, _, name = target.name.partition("/")
@@ -92,6 +100,11 @@ def attempts_of(expecting: Expecting, place: Place, word: str) -> tuple[Attempt,
     if name:
         return _to_pods(expecting, place, target)
     return _to_service(expecting, place, target, _looked_up(expecting.facts, place, target))
+
+
+def external(facts: Facts) -> str:
+    """The address of who is outside, of the first family of the cluster."""
+    return EXTERNAL6 if facts.node_addresses and ":" in facts.node_addresses[0][1] else EXTERNAL
 
 
 def _is_address(text: str) -> bool:
@@ -140,6 +153,8 @@ def _node_address(facts: Facts, target: Target, name: str) -> str:
 def _to_pods(expecting: Expecting, place: Place, target: Target) -> tuple[Attempt, ...]:
     found: list[Attempt] = []
     for pod in pods_named(expecting.facts, target.name, "reaches"):
+        if pod.metadata.uid == place.pod_uid:
+            continue
         declared = tuple(dict.fromkeys(declared_ports(pod)))
         number = _number(target, declared, {p.name: p.container_port for c in pod.spec.containers for p in c.ports})
         port = Port(number=number, protocol=target.protocol)
