@@ -30,6 +30,7 @@ from podwire.runtime.workqueue import wait_first
 
 _REMEMBERED = 1000
 _AGAIN_S = 30.0
+_BROKEN_S = 1.0
 _SUMMARY_S = 10.0
 _SAME_S = 60.0
 _FLOWS = 1024
@@ -65,6 +66,7 @@ class PolicyLog:
         self._passed = 0
         self._told = 0
         self._lost = 0
+        self._broken = False
         self._log = Log("policy")
 
     def configure(self, settings: LogSettings) -> None:
@@ -92,14 +94,16 @@ class PolicyLog:
                 continue
             said = ""
             await self._listen(source)
+            if self._broken:
+                await self._clock.sleep(_BROKEN_S)
 
     async def _listen(self, source: Nflog) -> None:
-        """Listens until the settings name another group."""
+        """Listens until the settings name another group, or the socket fails."""
         group, loop = self._settings.group, asyncio.get_running_loop()
-        lost = self._lost
+        lost, self._broken = self._lost, False
         loop.add_reader(source.fileno(), lambda: self._read(source))
         try:
-            while self._settings.group == group:
+            while self._settings.group == group and not self._broken:
                 self._changed.clear()
                 await wait_first(self._changed, self._clock.sleep(_SUMMARY_S))
                 self._lost = lost + source.lost
@@ -112,7 +116,13 @@ class PolicyLog:
         now = self._clock.monotonic()
         grown = self._tokens + (now - self._filled_at) * self._settings.rate
         self._tokens, self._filled_at = min(grown, float(self._settings.burst)), now
-        found, passed = source.read(int(self._tokens))
+        try:
+            found, passed = source.read(int(self._tokens))
+        except KernelError as failure:
+            self._log.warning("the log of policies broke off and begins anew", problem=failure)
+            self._broken = True
+            self._changed.set()
+            return
         self._tokens -= len(found)
         self._passed += passed
         for one in found:
