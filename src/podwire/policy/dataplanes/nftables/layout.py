@@ -18,7 +18,11 @@ Only the reply direction of a known connection, and what is related to one, pass
 looked up packet by packet, so a connection that a changed policy forbids ends with its next packet. With ``keep`` both
 directions of a known connection pass.
 
-What pods encapsulate themselves (VXLAN, Geneve, IP in IP, GRE) is looked at first: it passes to pods alone.
+What pods encapsulate themselves (VXLAN, Geneve, IP in IP, GRE) passes to pods alone. It is looked for in what goes to
+the node, and in what leaves it: what is forwarded to a pod of the node does not come so far.
+
+In a profile the accepted go the shortest way. What is let through though no rule allows it (errors that belong to a
+connection, what comes back to its sender through a Service) is looked for where it would be dropped.
 
 Pods of other CNI plugins may be ports of a bridge (``bridges``). There the device says nothing of the pod: its address
 does, by ``bridged``; see :mod:`podwire.policy.bridges` for who may use an address there. Neighbour discovery passes.
@@ -140,7 +144,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "forward",
                 PRIORITY,
                 *self._neighbours,
-                *self._to_encapsulation,
                 f"{source} vmap @egress",
                 *self._dropped("iifname @pod-devices", BORROWED),
                 *self._dropped(f"{self.family} saddr @pod-ranges", UNKNOWN),
@@ -152,6 +155,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 *self._neighbours,
                 "oifname vmap @ingress",
                 *self._dropped(f"{self.family} daddr @pod-ranges", NOBODY),
+                *self._to_encapsulation,
             ),
             self._base(
                 "input",
@@ -209,8 +213,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def _encapsulation(self) -> tuple[Chain, ...]:
         """A node unpacks what comes to its tunnels, whoever sent it, and no policy sees what was inside.
 
-        Most datagrams go to none of the ports between the first and the last, which costs less to see than a set. To the
-        address of a pod, pods may send what they like: their policies say whether. What the node itself takes
+        Most datagrams go to none of the ports between the first and the last, which costs less to see than a set.
+        To the address of a pod, pods may send what they like: their policies say whether. What the node itself takes
         has a local destination, even where that lies in the ranges of pods.
         """
         ports = sorted(set(self.encapsulation_ports))
@@ -284,9 +288,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         known = "" if self.keep else "ct direction reply "
         rules = self.rules(
             f"{known}ct state established accept",
-            "ct state related accept",
             "ct state invalid counter drop",
-            *self._to_itself,
             f"{peer} vmap @{name}-hosts",
             f"{peer} vmap @{name}-ranges",
             f"goto {default}",
@@ -345,7 +347,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def rule_chain(self, ruled: Ruled) -> Chain:
         """The chain of one rule, or of a denial because no rule allows."""
         name, verdict = rule_name(ruled), "accept" if ruled.ruling.accept else "drop"
-        texts = (*(self._logs(ruled, name) if ruled.logged(self.log) else ()), f"counter {verdict}")
+        spared = ("ct state related accept", *self._to_itself)
+        spared = spared if ruled.ruling.audit or not ruled.ruling.accept else ()
+        texts = (*spared, *(self._logs(ruled, name) if ruled.logged(self.log) else ()), f"counter {verdict}")
         return Chain(name=name, comment=ruled.text[:_COMMENT], rules=self.rules(*texts))
 
     def _logs(self, ruled: Ruled, name: str) -> tuple[str, ...]:
