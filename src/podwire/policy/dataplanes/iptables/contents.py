@@ -82,7 +82,7 @@ class Contents:
         found = self.layout.chains(self._device_sets)
         for root, numbers in self._numbers.items():
             made = branches(root, numbers.leading if leading else numbers.used, self.layout.marks)
-            before = self.layout.root(root) if root != names.TABLES else ()
+            before = self.layout.root() if root != names.TABLES else ()
             found |= made | {root: (*before, *made[root])}
         return found
 

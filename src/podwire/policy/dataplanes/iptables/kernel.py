@@ -174,7 +174,7 @@ def check(programs: Programs) -> None:
         with netns.inside(descriptor), Iptables("ip", programs) as tool, IpSets() as sets:
             for each in layout.sets():
                 sets.apply(each)
-            rules = layout.chains(0) | {name: layout.root(name) for name in (OUT, IN)}
+            rules = layout.chains(0) | dict.fromkeys((OUT, IN), layout.root())
             lines = [f":{name} -" for name in rules]
             lines += [f"-A {name} {rule}" for name, some in rules.items() for rule in some]
             tool.restore("\n".join((f"*{TABLE}", *lines, "COMMIT", "")))

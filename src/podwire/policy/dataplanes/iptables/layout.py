@@ -2,7 +2,7 @@
 
 A packet between two pods costs about the same however many policies there are::
 
-    set egress, ingress      device and address -> number of the profile; 1: policies have no say
+    set egress, ingress      device and address -> number of the profile; small ones: policies have no say
     PODWIRE-OUT, -IN         replies pass; number -> goto the profile
     PODWIRE-OUT-p, -IN-p     set: peer's address -> number of its table; else networks, else everybody's
     PODWIRE-TABLES           number -> goto the table
@@ -32,23 +32,27 @@ from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.ports import PROTOCOLS, Entry, Table
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import Owner, Ruled
+from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.state.ipset import PLAIN, Element, Family, IpSet
 from podwire.state.iptables import Rules
 
 OPEN = 1
-"""The number of pods that no policy selects; profiles have larger ones."""
-SHARED = 2
+"""The number of pods that no policy selects."""
+AWAY = 2
+"""The number of what is no pod's: links to other machines."""
+SHARED = 4
 """The number of a bridge as a device: what goes to none of its pods is dropped, for nothing stands for it."""
-FIRST = 3
-"""Of profiles."""
+FIRST = 5
+"""Of profiles; all numbers from 4 on are judged."""
 PER_SET = 64
 """Devices that the kernel takes for one network in a set of networks and devices."""
 MAXELEM = 1 << 22
 _FEW = 8
 """Ranges of ports that are compared one after the other."""
 _PORTS_IN_A_MATCH = 15
+_USUAL_BURST = 5
+"""Of xt_limit; iptables-save leaves it out."""
 _TICKS = 10_000
 """Of xt_limit in a second; a rate is a whole number of them."""
 _ENCAPSULATED = "policy.encapsulation: drop"
@@ -100,7 +104,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def sets(self) -> tuple[IpSet, ...]:
         """The sets that are always there; those about the node with their elements."""
-        uplinks = {f"{self._anywhere},{name}": self.numbered(OPEN) for name in self.uplinks}
+        uplinks = {f"{self._anywhere},{name}": self.numbered(AWAY) for name in self.uplinks}
         egress = self.declare("egress", "hash:net,iface", marks=True)
         ingress = self.declare("ingress", "hash:net,iface", marks=True)
         guarded = (self.declare("cluster-ranges", "hash:net", self.cluster_ranges),) if self._guarded else ()
@@ -149,14 +153,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             names.SENT: self._sent(devices),
             names.UNMARK: (self._clear,),
             names.STRANGER: (
-                *(f"{_in(name, 'src,src')} -j DROP" for name in devices),
-                f"{_in(self.set_name('pod-ranges'), 'src')} -j DROP",
+                *self._drops((_in(name, "src,src") for name in devices), BORROWED),
+                *self._drops((_in(self.set_name("pod-ranges"), "src"),), UNKNOWN),
             ),
             names.INTRUDER: tuple(f"{self._no_link_local}{_in(name, 'src,src')} -j DROP" for name in devices),
             names.NOBODY: (
                 *(_maps(name, "dst,dst") for name in devices),
                 f"{self._marked} -j RETURN",
-                f"{_in(self.set_name('pod-ranges'), 'dst')} -j DROP",
+                *self._drops((_in(self.set_name("pod-ranges"), "dst"),), NOBODY),
             ),
         }
         return found | (self._encapsulation(devices) if self._guarded else {})
@@ -176,7 +180,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _judged(self) -> str:
         """The match of packets that a profile, or a bridge, is to judge."""
-        return f"-m mark ! --mark {self.marks.within(0, 1)}"
+        return f"-m mark ! --mark {self.marks.within(0, 2)}"
+
+    def _drops(self, matches: Iterable[str], prefix: str, comment: str = "") -> Iterator[str]:
+        """Drops what matches, whatever policies say, and tells of it."""
+        for match in matches:
+            if self.log.group and self.log.drops:
+                yield f"{match} {self._limit} {self._tell(prefix)}"
+            yield f"{match}{comment} -j DROP"
 
     @property
     def _seen(self) -> int:
@@ -186,7 +197,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def _forward(self) -> Rules:
         return (
             *self._neighbours(),
-            *self._to_encapsulation(),
             self._clear,
             _maps(self.set_name("egress"), "src,src"),
             f"{self._unmarked} -j {names.STRANGER}",
@@ -194,6 +204,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             self._clear,
             _maps(self.set_name("ingress"), "dst,dst"),
             f"{self._unmarked} -j {names.NOBODY}",
+            *self._to_encapsulation(f"-m mark --mark {self.marks.either(AWAY)} "),
             f"{self._judged} -j {names.IN}",
             self.marks.sets(self._seen),
         )
@@ -224,11 +235,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             *self._neighbours(),
             *link_local,
             "-m addrtype --src-type LOCAL -j RETURN",
+            f"{_in(self.set_name('own'), 'src,dst')} -j RETURN",
             self._clear,
             _maps(self.set_name("sources"), "src"),
             f"{self._judged} -j {names.OUT}",
             self._clear,
-            f"{_in(self.set_name('own'), 'src,dst')} -j RETURN",
             *(_maps(name, "dst,dst") for name in devices),
             _maps(self.set_name("ingress"), "dst,dst"),
             f"{self._judged} -j {names.IN}",
@@ -245,8 +256,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """Whether pods may not encapsulate."""
         return bool(self.encapsulation_ports)
 
-    def _to_encapsulation(self) -> Rules:
-        return (f"! -p tcp -j {names.ENCAPSULATION}",) if self._guarded else ()
+    def _to_encapsulation(self, match: str = "") -> Rules:
+        """What is no pod's of this node may be a tunnel's."""
+        return (f"! -p tcp {match}-j {names.ENCAPSULATION}",) if self._guarded else ()
 
     def _encapsulation(self, devices: tuple[str, ...]) -> Chains:
         """As in the data plane ``nftables``: what a node may unpack goes to pods alone."""
@@ -254,7 +266,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         parts = (ports[at : at + _PORTS_IN_A_MATCH] for at in range(0, len(ports), _PORTS_IN_A_MATCH))
         goes = f"-g {names.ENCAPSULATED}"
         pods = self.set_name("cluster-ranges")
-        said = names.comment(_ENCAPSULATED)
+        senders = (
+            *(_in(name, "src,src") for name in devices),
+            *(f"-i {name}" for name in self.bridges),
+            _in(pods, "src"),
+        )
         return {
             names.ENCAPSULATION: (
                 *(f"-p udp -m multiport --dports {','.join(map(str, some))} {goes}" for some in parts),
@@ -263,21 +279,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             names.ENCAPSULATED: (
                 f"{_in(pods, 'dst')} -m addrtype ! --dst-type LOCAL -j RETURN",
                 "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN",
-                *(f"{_in(name, 'src,src')} {said} -j DROP" for name in devices),
-                f"{_in(pods, 'src')} {said} -j DROP",
+                *self._drops(senders, TUNNEL, f" {names.comment(_ENCAPSULATED)}"),
             ),
         }
 
-    def root(self, chain: str) -> Rules:
+    def root(self) -> Rules:
         """What stands before the branches of a chain that leads to profiles."""
         known = "-m conntrack --ctstate ESTABLISHED" + ("" if self.keep else " --ctdir REPLY")
-        itself = f"-m conntrack --ctstate DNAT {_in(self.set_name('own'), 'src,dst')} -j RETURN"
-        return (
-            f"{known} -j RETURN",
-            "-m conntrack --ctstate RELATED -j RETURN",
-            "-m conntrack --ctstate INVALID -j DROP",
-            *((itself,) if chain == names.IN else ()),
-        )
+        return f"{known} -j RETURN", "-m conntrack --ctstate INVALID -j DROP"
 
     def profile(self, chain: str, key: ProfileKey, default: str, *, ranged: bool) -> Rules:
         """The chain of a profile; ``default`` is the chain for everybody else."""
@@ -328,20 +337,35 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         made[chain] = (*rules, f"-g {last}")
 
     def rule(self, ruled: Ruled, prefix: str) -> Rules:
-        """The chain of one rule, or of a denial because no rule allows; ``prefix`` is what the log says of it."""
+        """The chain of one rule, or of a denial because no rule allows; ``prefix`` is what the log says of it.
+
+        Errors that belong to a connection, and what comes back to its sender through a Service, pass though no rule
+        allows it; that is looked for where it would be dropped.
+        """
         verdict = "RETURN" if ruled.ruling.accept else "DROP"
         said = f"{names.comment(ruled.text)} -j {verdict}"
-        return (*(self._logs(ruled, prefix) if ruled.logged(self.log) else ()), said)
+        spared: Rules = (
+            "-m conntrack --ctstate RELATED -j RETURN",
+            f"-m conntrack --ctstate DNAT {_in(self.set_name('own'), 'src,dst')} -j RETURN",
+        )
+        spared = spared if ruled.ruling.audit or not ruled.ruling.accept else ()
+        return (*spared, *(self._logs(ruled, prefix) if ruled.logged(self.log) else ()), said)
 
     def _logs(self, ruled: Ruled, prefix: str) -> Rules:
         """Of what passes, the first packets of connections; of what only audit lets pass, now and then a later one."""
-        rate = _TICKS // (_TICKS // min(self.log.rate, _TICKS))
-        limit = f"-m limit --limit {rate}/sec --limit-burst {min(self.log.burst, _TICKS)}"
-        tell = f"-j NFLOG --nflog-prefix {prefix} --nflog-group {self.log.group}"
+        tell = self._tell(prefix)
         if not ruled.ruling.accept:
-            return (f"{limit} {tell}",)
-        later = f"-m conntrack ! --ctstate NEW -m limit --limit 6/min --limit-burst 5 {tell}"
-        return (f"-m conntrack --ctstate NEW {limit} {tell}", *((later,) if ruled.ruling.audit else ()))
+            return (f"{self._limit} {tell}",)
+        later = f"-m conntrack ! --ctstate NEW -m limit --limit 1/sec {tell}"
+        return (f"-m conntrack --ctstate NEW {self._limit} {tell}", *((later,) if ruled.ruling.audit else ()))
+
+    @property
+    def _limit(self) -> str:
+        rate, burst = _TICKS // (_TICKS // min(self.log.rate, _TICKS)), min(self.log.burst, _TICKS)
+        return f"-m limit --limit {rate}/sec" + (f" --limit-burst {burst}" if burst != _USUAL_BURST else "")
+
+    def _tell(self, prefix: str) -> str:
+        return f"-j NFLOG --nflog-prefix {prefix} --nflog-group {self.log.group}"
 
 
 def _in(name: str, ways: str) -> str:

@@ -46,6 +46,10 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
         value = number >> below << self._shift + below
         return f"0x{value:x}" if mask == 0xFFFFFFFF else f"0x{value:x}/0x{mask:x}"
 
+    def either(self, number: int) -> str:
+        """The match of 0 and of a number that is one bit."""
+        return f"0x0/0x{self.mask & ~self.of(number)[0]:x}"
+
     def sets(self, number: int) -> str:
         """The target that gives a packet a number."""
         value, mask = self.of(number)

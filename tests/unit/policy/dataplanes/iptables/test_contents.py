@@ -84,7 +84,7 @@ class Kernel:
                 assert verb in ("*mangle", "COMMIT"), line
         words = self.words()
         assert {word for word in words if word.startswith("PODWIRE-")} <= self.chains.keys()
-        assert {word for word in words if word.startswith("podwire")} <= self.sets.keys()
+        assert {word for word in words if word.startswith(("podwire4-", "podwire6-"))} <= self.sets.keys()
         self.check_numbers()
 
     def check_numbers(self) -> None:
@@ -99,7 +99,7 @@ class Kernel:
             leads = {rule.split()[3] for chain, rules in self.chains.items() if chain.startswith(root) for rule in rules
                      if rule.startswith("-m mark --mark")}  # fmt: skip
             for element in elements.values():
-                if element.mark is not None and (element.mark[0] != MARKS.of(1)[0] or root == names.TABLES):
+                if element.mark is not None and (element.mark[0] > MARKS.of(2)[0] or root == names.TABLES):
                     assert f"0x{element.mark[0]:x}/0x{element.mark[1]:x}" in leads, name
 
     def words(self) -> set[str]:
@@ -248,7 +248,7 @@ def test_a_bridge_stands_for_none_of_its_pods() -> None:
     contents.place("shop/a", "cni0", replace(profiles, addresses=("10.180.0.77",)))
     contents.place("shop/b", "cni0", replace(profiles, addresses=("10.180.0.78",)))
     kernel.take(contents.loaded(kernel.saved, kernel.held()))
-    assert kernel.elements["podwire4-devices-0"]["0.0.0.0/0,cni0"].mark == MARKS.of(2)
+    assert kernel.elements["podwire4-devices-0"]["0.0.0.0/0,cni0"].mark == MARKS.of(4)
     assert len(kernel.elements["podwire4-own"]) == 0
     contents.place("shop/a", "cni0", None)
     kernel.take(contents.changed())
