@@ -18,6 +18,17 @@ kind: NetworkPolicy
 metadata: {name: deny, annotations: {%s}}
 spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress], ingress: [%s]}
 """
+_CLUSTER_POLICY = """
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: no-web, annotations: {podwire.io/mode: audit}}
+spec:
+  tier: Admin
+  priority: 5
+  subject: {namespaces: {matchLabels: {kubernetes.io/metadata.name: default}}}
+  ingress:
+    - {name: deny-web, action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}]}
+"""
 _ANNOTATION = "podwire.io/enforced"
 
 
@@ -106,6 +117,21 @@ def test_a_policy_in_audit_lets_through_and_names_what_it_would_drop(clean: Clus
     warned = eventually(lambda: [text for reason, text in events(clean) if reason == "AnnotationNotKnown"], within=3)
     assert warned == ["podwire.io/mode: 'later' is not known, there are audit, enforce; the policy is enforced"]
     assert not reaches(clean, "web", "db")
+
+
+def test_a_cluster_policy_is_told_of_too(clean: Cluster) -> None:
+    clean.apply(_CLUSTER_POLICY)
+    try:
+        (line,) = eventually(lambda: [one for one in listed(clean) if one["nodes"] == "2/2"], within=5)
+        assert (line["namespace"], line["kind"], line["mode"]) == ("", "ClusterNetworkPolicy", "audit")
+        assert reaches(clean, "web", "db", 2)
+        found = eventually(lambda: log_of(clean, "--policy", "no-web"), within=3)
+        assert (found[-1]["verdict"], found[-1]["rule"]) == ("audited", 0)
+        assert found[-1]["why"].endswith('denied by cluster policy no-web ingress[0] "deny-web", tier Admin')
+        counted = done("policy", "counters", "no-web", "--name", clean.name).splitlines()
+        assert counted[1].split()[:5] == ["node-1", "no-web", "ingress", "0", "audited"]
+    finally:
+        clean.kubectl("delete", "clusternetworkpolicy", "no-web")
 
 
 def test_an_agent_that_is_killed_drops_on_and_logs_again(clean: Cluster) -> None:
