@@ -2,12 +2,14 @@
 
 Exit status: 0 done; 1 something expected failed (a probe, a cluster that does not come up, `state --diff` that finds a
 difference); 2 the input is wrong, or `state --diff` cannot compare; 130 interrupted. Errors are one line on standard
-error, without a traceback.
+error, without a traceback. Whoever reads the output and has enough (`| head`) ends the command, which is no error.
 """
 
+import os
+import select
 import sys
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -21,12 +23,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "kubeconfig": ("podwire.cli.cluster:kubeconfig", "Print the path or the text of a cluster's kubeconfig."),
     "exec": ("podwire.cli.cluster:execute", "Run a command in a node's network namespace."),
     "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
-    "why": ("podwire.cli.why:why", "Explain what becomes of a connection to a Service."),
+    "why": ("podwire.cli.why:why", "Explain what becomes of a connection, and by which Service, policy and rule."),
     "conformance": ("podwire.cli.conformance:conformance", "Check policies against files of cases, with real packets."),
     "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
     "policy": ("podwire.cli.policy:policy", "Show NetworkPolicies: in force where, dropping what, wrong how."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
-    "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services."),
+    "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services, policies."),
     "controller": ("podwire.cli.component:controller", "Run the cluster's controllers."),
     "dns": ("podwire.cli.component:dns", "Run cluster DNS."),
     "apiserver": ("podwire.cli.component:apiserver", "Run the embedded Kubernetes API server."),
@@ -35,7 +37,35 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Name of the command: where it is, and its line in the overview."""
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+class _Root(LazyGroup):
+    """The group of all commands; quiet when nobody reads the output any more, of which click itself makes status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as failure:
+            if not _unread():
+                raise PodwireError(str(failure)) from failure
+            return 0
+
+
+def _unread() -> bool:
+    """Whether the reader of the output has gone; what is left of it goes nowhere then."""
+    watched = select.poll()
+    try:
+        watched.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    if not watched.poll(0):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return True
+
+
+@click.group(cls=_Root, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="podwire")
 def root() -> None:
     """The network of a Kubernetes cluster.
@@ -47,28 +77,31 @@ def root() -> None:
 
 def main() -> NoReturn:
     """Runs the command line and ends the process."""
+    status = _status()
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _unread()
+    sys.exit(status)
+
+
+def _status() -> int:
+    """Runs the command line and tells the exit status."""
     try:
         status = root.main(standalone_mode=False)
-    except click.UsageError as failure:
-        failure.show()
-        sys.exit(2)
     except click.ClickException as failure:
         failure.show()
-        sys.exit(failure.exit_code)
+        return failure.exit_code
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        return 130
     except ConfigError as failure:
         click.echo(f"podwire: {failure}", err=True)
-        sys.exit(2)
-    except PodwireError as failure:
+        return 2
+    except (PodwireError, OSError) as failure:
         click.echo(f"podwire: {failure}", err=True)
-        sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(0)
-    except OSError as failure:
-        click.echo(f"podwire: {failure}", err=True)
-        sys.exit(1)
-    sys.exit(status if isinstance(status, int) else 0)
+        return 1
+    return status if isinstance(status, int) else 0
 
 
 if __name__ == "__main__":

@@ -16,15 +16,19 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Name of the command: where it is, and its line in the overview."""
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
-@click.pass_context
-def policy(context: click.Context) -> int | None:
+class _Group(LazyGroup):
+    """The commands; without one, `list` with the options that are there."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts in the command that is not said."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Group, table=COMMANDS)
+def policy() -> None:
     """NetworkPolicies: whether they are in force, what they drop, and what is wrong with them.
 
-    Without a command, `list`.
+    Without a command, `list`, which takes options then: `podwire policy -n shop`.
     """
-    if context.invoked_subcommand is not None:
-        return None
-    from podwire.cli.policy_list import list_policies
-
-    return int(list_policies.main((), prog_name="podwire policy list", standalone_mode=False))

@@ -31,3 +31,8 @@ def test_the_words_of_probe_have_a_line_each() -> None:
     starts = [line.strip().partition(" ")[0] for line in shown("probe").splitlines()]
     for word in ("all", "host", "shop/web-0", "shop/app=web", "svc/shop/web"):
         assert word in starts
+
+
+def test_policy_without_a_command_takes_the_options_of_list() -> None:
+    found = CliRunner().invoke(root, ["policy", "--name", "NOT A NAME", "-o", "json"], prog_name="podwire")
+    assert "NOT A NAME" in str(found.exception), found.output

@@ -1,0 +1,37 @@
+"""How a command ends whose output nobody reads any more."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def ended(*words: str, cwd: Path) -> tuple[int, str]:
+    """Exit status and errors of a command whose output nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "podwire.cli.main", *words],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    return found.returncode, found.stderr
+
+
+def test_who_has_read_enough_makes_no_error(tmp_path: Path) -> None:
+    (tmp_path / "deny.yaml").write_text(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"
+        "metadata: {name: deny, namespace: shop}\nspec: {podSelector: {}}\n"
+    )
+    assert ended("policy", "check", "-f", ".", cwd=tmp_path) == (0, "")
+
+
+def test_what_is_wrong_is_told_all_the_same(tmp_path: Path) -> None:
+    status, errors = ended("policy", "check", "-f", "nowhere", cwd=tmp_path)
+    assert status == 2 and "nowhere" in errors
