@@ -188,6 +188,8 @@ def _to_service(expecting: Expecting, place: Place, target: Target, service: Ser
     ports = [Port(number=port.port, protocol=port.protocol) for port in service.spec.ports]
     named = {port.name: port.port for port in service.spec.ports}
     port = Port(number=_number(target, ports, named), protocol=target.protocol)
+    if place.node and not place.pod_uid and _addresses(service):  # a node's programs do not ask cluster DNS
+        return _to_address(expecting, place, target, _addresses(service)[0], str(port.number))
     if place.pod_uid:
         found = named_attempts(expecting, place, service, (port,))
     else:

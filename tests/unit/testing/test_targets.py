@@ -124,6 +124,22 @@ def test_words_that_name_nothing_are_refused(word: str, said: str) -> None:
     assert said in str(failure.value)
 
 
+def test_from_a_node_a_service_is_its_address() -> None:
+    node = Place(name="node/node-1", node="node-1", host_network=True, address="10.89.0.11")
+    assert told("db.shop:sql", node) == [("db.shop", "10.96.0.9", "5432/TCP")]
+
+
+def test_outside_has_one_family() -> None:
+    six = Place(name="2001:db8::9", namespace="outside", address="2001:db8::9")
+    with pytest.raises(ConfigError, match=r"2001:db8::9 is not of the family of 10\.89\.0\.11"):
+        told("svc/shop/page", six)
+
+
+def test_a_pod_is_not_tried_from_itself() -> None:
+    assert told("shop/db:9", place_of(DB_1)) == [("shop/db-2", "10.244.0.4", "9/TCP")]
+    assert told("shop/web:80") == []
+
+
 def test_a_service_without_node_ports_is_for_pods_alone() -> None:
     with pytest.raises(ConfigError, match="only pods reach it"):
         told("svc/shop/db:sql", OUTSIDE)
