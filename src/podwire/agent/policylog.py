@@ -172,9 +172,9 @@ class PolicyLog:
         """
         after = int(query.get("after", ["0"])[0])
         last = int(query.get("last", [str(_REMEMBERED)])[0])
-        found = [entry for entry in tuple(self._kept) if entry[0] > after]
-        for number, one in found[max(0, len(found) - last) :]:
-            yield msgspec.json.encode({"number": number, **msgspec.to_builtins(one)}).decode()
+        found = [entry for entry in self._kept if entry[0] > after]
+        shown = found[max(0, len(found) - last) :]
+        return (msgspec.json.encode({"number": number, **msgspec.to_builtins(one)}).decode() for number, one in shown)
 
     def samples(self) -> list[Metric]:
         """What was told and what was not."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
+import pytest
 from msgspec.structs import replace
 
 from podwire.agent.policylog import PolicyLog, Sight
@@ -81,6 +82,8 @@ def test_only_what_is_new_or_the_last() -> None:
     assert [one["number"] for one in page(after="1498")] == [1499, 1500]
     assert [one["number"] for one in page(last="1")] == [1500]
     assert page(after="1500") == page(last="0") == []
+    with pytest.raises(ValueError, match="invalid literal"):
+        log.page({"last": ["all"]})
 
 
 def test_of_a_connection_that_passes_there_is_a_line_in_a_minute() -> None:
