@@ -1,0 +1,73 @@
+"""Which data plane of policies a cluster has: as a setting, while it runs, and as nodes, state and why tell of it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusters import done, own_name, run, running, server
+from driver import Cluster, eventually
+from test_network_policy import reaches
+
+_DENY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A database, a friend and a stranger of it; policies through iptables."""
+    config = tmp_path_factory.mktemp("mode") / "cluster.yaml"
+    config.write_text("nodes: 2\npolicy: {mode: iptables}\n")
+    manifest = _DENY + server("db", "node-1") + server("friend", "node-2") + server("stranger", "node-1")
+    with running(own_name("polmode"), "--config", str(config), stdin=manifest) as made:
+        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=30s")
+        yield made
+
+
+def modes(cluster: Cluster) -> set[str]:
+    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+    return {node["metadata"]["annotations"].get("podwire.io/policy", "") for node in nodes}
+
+
+def set_mode(cluster: Cluster, mode: str) -> None:
+    data = json.dumps({"data": {"policy.mode": mode}})
+    cluster.kubectl("-n", "kube-system", "patch", "configmap", "podwire-config", "--type", "merge", "-p", data)
+
+
+def holds(cluster: Cluster) -> bool:
+    """Whether the friend comes in and the stranger does not, and kernels hold what they should."""
+    drift = [done("state", "--name", cluster.name, node, "--diff") for node in ("node-1", "node-2")]
+    return reaches(cluster, "friend", "db") and not reaches(cluster, "stranger", "db") and not any(drift)
+
+
+def test_policies_are_enforced_by_iptables_and_shown(cluster: Cluster) -> None:
+    eventually(lambda: modes(cluster) == {"iptables"}, within=5)
+    assert holds(cluster)
+    state = done("state", "--name", cluster.name, "node-1")
+    assert "*mangle ip\n" in state and "\nadd podwire4-egress " in state and "podwire-policy" not in state
+    assert "iptables" in done("status", "--name", cluster.name)
+    why = run("why", "--name", cluster.name, "pod/stranger", "pod/db", "80").stdout
+    assert "DROPPED on node-1, by the iptables rules in its kernel" in why
+
+
+def test_another_one_takes_over_while_the_cluster_runs(cluster: Cluster) -> None:
+    for mode in ("nftables", "auto", "iptables"):
+        set_mode(cluster, mode)
+        eventually(lambda mode=mode: modes(cluster) == {mode.replace("auto", "nftables")}, within=5)  # type: ignore[misc]
+        eventually(lambda: holds(cluster), within=5)
+
+
+def test_a_name_that_is_none_changes_nothing_and_is_said(cluster: Cluster, tmp_path: Path) -> None:
+    set_mode(cluster, "ipfw")
+    said = "policy.mode: 'ipfw' is not a data plane of policies; there are auto, nftables, iptables"
+    eventually(lambda: said in done("status", "--name", cluster.name), within=5)
+    assert holds(cluster)
+    set_mode(cluster, "iptables")
+    (tmp_path / "c.yaml").write_text("policy: {mode: ipfw}\n")
+    refused = run("up", "--name", own_name("never"), "--config", str(tmp_path / "c.yaml"))
+    assert refused.returncode == 2
+    assert said in refused.stderr and "Traceback" not in refused.stderr
