@@ -94,7 +94,9 @@ class Prober:
                 asking += [(question, _socket(family, socket.SOCK_DGRAM)) for question in asked]
         answers = await asyncio.gather(
             *(
-                self._ask(s, self._lookup.query(n & 0xFFFF, question[1], False), patience[question])
+                self._ask(
+                    s, self._lookup.query(n & 0xFFFF, question[1], ":" in self._lookup.server), patience[question]
+                )
                 for n, (question, s) in enumerate(asking)
             )
         )

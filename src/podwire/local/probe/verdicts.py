@@ -68,12 +68,21 @@ class Verdicts:
         return Party(address=pod.addresses[0], node=pod.spec.node_name)
 
     def between(self, source: Party, destination: Party, port: int, protocol: str) -> Verdict:
-        """From one to another."""
+        """From one to another; who has addresses of both families uses that of the destination's."""
+        source = self._of_family(source, destination.address)
         asked = Connection(source=source, destination=destination, protocol=protocol, port=port)
         if evaluate(self._world, asked, self._rules).allowed:
             return Verdict(allowed=True, asked=asked)
         because = explain.line(self._world, asked, self._rules, self._lines)
         return Verdict(allowed=False, because=because, asked=asked)
+
+    def _of_family(self, party: Party, other: str) -> Party:
+        node = self._nodes.get(party.node)
+        known = party.pod.addresses if party.pod is not None else node.internal_ips if node is not None else ()
+        fitting = [address for address in known if (":" in address) == (":" in other)]
+        if party.address in fitting or not fitting:
+            return party
+        return msgspec.structs.replace(party, address=fitting[0])
 
     def service(self, source: Party, service: Service, port: int, protocol: str) -> Verdict | None:
         """From a place to a Service; None: it has no endpoint that may be chosen there."""

@@ -8,7 +8,7 @@ from podwire.local.probe.plan import Facts, Port, plan
 from podwire.local.probe.verdicts import Verdicts
 from podwire.model.meta import Condition, Object, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
-from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
+from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
 from podwire.policy.evaluate import Rules
@@ -136,6 +136,18 @@ def test_the_own_node_is_reached_unless_the_settings_say_otherwise() -> None:
     assert told(facts(QUIET), "shop/web", "shop/hosted") == [("shop/hosted", True, False, False)]
     policed = msgspec.structs.replace(facts(QUIET), rules=Rules(own_node_egress=False))
     assert told(policed, "shop/web", "shop/hosted") == [("shop/hosted", False, False, True)]
+
+
+def test_the_address_of_the_destinations_family_counts() -> None:
+    status = msgspec.structs.replace(WEB.status, pod_ips=(PodIP(ip=WEB.addresses[0]), PodIP(ip="fd44::2")))
+    web = msgspec.structs.replace(WEB, status=status)
+    six = policy(
+        "six", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"from": [{"ipBlock": {"cidr": "fd44::/64"}}]}]
+    )
+    verdicts = Verdicts(World(pods=(web, DB_1), policies=(six,)))
+    db = verdicts.pod(DB_1)
+    assert not verdicts.between(verdicts.pod(web), db, 80, "TCP").allowed
+    assert verdicts.between(verdicts.pod(web), msgspec.structs.replace(db, address="fd44::3"), 80, "TCP").allowed
 
 
 def test_this_machine_is_outside_of_the_cluster() -> None:
