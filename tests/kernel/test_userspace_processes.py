@@ -1,0 +1,264 @@
+"""The processes of the relay of mode userspace: who starts them, finds them, takes their place and ends them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.kernel.relayworld import (
+    PLANES,
+    Server,
+    at,
+    both_ways,
+    client,
+    kill,
+    ports,
+    state,
+)
+from tests.kernel.serviceworld import World, path
+
+from podwire.errors import KernelError
+from podwire.kernel import netns
+from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
+from podwire.proxy.dataplanes.userspace.link import Link
+from podwire.proxy.dataplanes.userspace.loop import Loop
+from podwire.proxy.dataplanes.userspace.memory import Memory
+from podwire.proxy.dataplanes.userspace.orders import Arrange, Pool, Renew
+from podwire.proxy.dataplanes.userspace.process import ARGV
+from podwire.proxy.dataplanes.userspace.relay import Relay
+from podwire.testing.servicecases import NODE
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        yield made
+
+
+@pytest.fixture
+def plane(world: World) -> Iterator[UserspaceDataPlane]:
+    made = UserspaceDataPlane(NODE, path("node"))
+    yield made
+    made.remove()
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def used(plane: UserspaceDataPlane) -> Iterator[None]:
+    """The plane of the test, for what serves all tests."""
+    PLANES.append(plane)
+    yield
+    PLANES.pop()
+
+
+def test_another_program_loses_no_byte(plane: UserspaceDataPlane) -> None:
+    def renew() -> None:
+        before = state(plane).pid
+        link = Link(path("node"))
+        link._ask(Renew(ARGV))
+        link.close()
+        assert state(plane).pid != before
+
+    both_ways(renew)
+
+
+def test_a_new_agent_finds_the_relay_and_loses_no_byte(plane: UserspaceDataPlane) -> None:
+    def restart() -> None:
+        before = state(plane)
+        plane.close()
+        plane.__init__(NODE, path("node"))  # type: ignore[misc]
+        assert state(plane).pid == before.pid
+
+    both_ways(restart)
+
+
+def test_the_mode_ends_and_established_connections_go_on(plane: UserspaceDataPlane) -> None:
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        plane.load(ports(server.endpoint))
+        with client("node") as connection:
+            time.sleep(0.1)
+            other = NftablesDataPlane(NODE, path("node"))
+            other.load(ports(server.endpoint))
+            plane.remove()
+            time.sleep(2.5)
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+            assert connection.recv(10) == b""
+    other.remove()
+    other.close()
+    deadline = time.monotonic() + 10
+    while (left := plane.relay()) is not None and not left.sessions:
+        assert time.monotonic() < deadline, "the relay stays"
+        time.sleep(0.05)
+
+
+def test_when_both_are_killed_another_relay_is_started(plane: UserspaceDataPlane) -> None:
+    resolved = ports(at("one", 8080))
+    plane.load(resolved)
+    before = state(plane)
+    os.kill(before.keeper, signal.SIGSTOP)
+    os.kill(before.pid, signal.SIGKILL)
+    os.kill(before.keeper, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while not plane.disturbed():
+        assert time.monotonic() < deadline, "it is not noticed"
+        time.sleep(0.01)
+    assert any(plane.heal())
+    with client() as connection:
+        assert connection.recv(100).decode().split()[0] == "one"
+
+
+def test_the_relay_obeys_root_alone(plane: UserspaceDataPlane) -> None:
+    plane.load(ports(at("one", 8080)))
+    pid = os.fork()
+    if pid == 0:
+        netns.enter(path("node"))
+        os.setuid(65534)
+        try:
+            Link().state()
+        except KernelError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_worker_finds_its_way_through_pools_that_are_gone(plane: UserspaceDataPlane) -> None:
+    """Numbers of descriptors in the journal may be those of something else by now."""
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        for _ in range(3):
+            plane.load(ports(server.endpoint))
+            plane.update({"default/web": ()})
+            time.sleep(2.2)
+        plane.load(ports(server.endpoint))
+        with client() as connection:
+            kill(plane, "pid")()
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+
+
+def test_a_relay_in_the_foreground_is_found_and_stays(world: World, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, netns.inside(path("two")):
+        process = subprocess.Popen([sys.executable, "-m", "podwire.cli.main", "proxy", "relay"], stderr=log)
+    link = Link(path("two"))
+    try:
+        deadline = time.monotonic() + 10
+        while (found := link.state()) is None:
+            assert time.monotonic() < deadline, "it does not start"
+            time.sleep(0.05)
+        assert found.keeper == process.pid
+        made = UserspaceDataPlane(NODE, path("two"))
+        made.load(ports(at("one", 8080)))
+        assert made.relay() is not None
+        made.remove()
+        made.close()
+        time.sleep(2.5)
+        after = link.state()
+        assert after is not None
+        assert (after.pid, after.ports) == (found.pid, {})
+        second = [sys.executable, "-m", "podwire.cli.main", "proxy", "relay"]
+        with netns.inside(path("two")):
+            refused = subprocess.run(second, capture_output=True, text=True, timeout=20, check=False)
+        assert refused.returncode != 0
+        assert "Address already in use" in refused.stderr
+    finally:
+        link.close()
+        process.kill()
+        os.kill(found.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_program_that_cannot_be_started_changes_nothing(plane: UserspaceDataPlane) -> None:
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        plane.load(ports(server.endpoint))
+        with client() as connection:
+            before = state(plane)
+            link = Link(path("node"))
+            link._ask(Renew(("/nowhere/python",)))
+            link.close()
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+            assert state(plane).keeper == before.keeper
+
+
+def test_an_agent_of_another_version_takes_the_relay_along(
+    plane: UserspaceDataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay that runs other code than the agent's goes on as the agent's, with its connections and ports."""
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        plane.load(ports(server.endpoint))
+        before = state(plane)
+        with client() as connection:
+            monkeypatch.setattr("podwire.proxy.dataplanes.userspace.link.build", lambda: "another")
+            with contextlib.closing(UserspaceDataPlane(NODE, path("node"))) as newer:
+                assert not any(newer.load(ports(server.endpoint)))
+                after = state(newer)
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+        assert after.pid != before.pid
+        assert after.keeper != before.keeper
+        assert after.ports == before.ports
+
+
+def test_what_cannot_be_accepted_waits(world: World) -> None:
+    """A relay with memory for two connections: the third is served when one of them has ended."""
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        target = (server.endpoint.address, server.endpoint.port)
+        reading, writing = os.pipe()
+        relay = os.fork()
+        if not relay:
+            netns.enter(path("node"))
+            loop = Loop()
+            pool = Pool(key="a", protocol="tcp", address="192.168.99.1", endpoints=(target,))
+            arranged = Relay(Memory.create(2), loop).arrange(Arrange((pool,)))
+            os.write(writing, str(arranged.ports["a"]).encode())
+            loop.run()
+            os._exit(0)
+        try:
+            place = ("192.168.99.1", int(os.read(reading, 10)))
+            first, second, third = (client("outside", place) for _ in range(3))
+            with first, second, third:
+                second.sendall(b"second")
+                third.sendall(b"third")
+                assert second.recv(10) == b"second"
+                third.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    third.recv(10)
+                second.close()
+                third.settimeout(5)
+                assert third.recv(10) == b"third"
+                first.sendall(b"first")
+                assert first.recv(10) == b"first"
+        finally:
+            os.kill(relay, signal.SIGKILL)
+            os.waitpid(relay, 0)
+            os.close(reading)
+            os.close(writing)
+
+
+def test_a_relay_that_is_asked_to_end_serves_what_it_has(plane: UserspaceDataPlane) -> None:
+    with Server("one", lambda c: c.sendall(c.recv(10))) as server:
+        plane.load(ports(server.endpoint))
+        with client() as connection:
+            asked = state(plane)
+            os.kill(asked.keeper, signal.SIGTERM)
+            time.sleep(2.5)
+            connection.sendall(b"still")
+            assert connection.recv(10) == b"still"
+            after = state(plane)
+            assert (after.pid, after.ports) == (asked.pid, {})
+        plane._link.close()
+        link = Link(path("node"))
+        deadline = time.monotonic() + 5
+        while (left := link.state()) is not None and not left.sessions:
+            link.close()
+            assert time.monotonic() < deadline, "it stays"
+            time.sleep(0.05)
+        link.close()
