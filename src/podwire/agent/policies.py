@@ -210,7 +210,7 @@ class PolicyPart:
 
     def committed(self, delta: Delta, duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
         """A change is in force; ``changed`` says what it follows from, and when that was heard."""
-        self._flows.committed(delta)
+        self._flows.committed(delta, full=full)
         self.status.committed(changed)
         self._commits += 1
         self._seconds += duration_s

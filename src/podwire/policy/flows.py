@@ -10,7 +10,8 @@ send to the client anyway, forgetting would turn the flow round: what the client
 not touched, so a connection that is allowed again goes on where it was, at the endpoint where it was.
 
 Looked at are flows of UDP of the pods for which a change takes something away, or of the peers that it takes away: a
-new peer, a new port and a new pod cost nothing. What is looked at costs the kernel one walk through its table (24 ms
+new peer, a new port and a new pod cost nothing. After a full load (the first one, one that follows a refusal) all pods
+that policies speak of are looked at. What is looked at costs the kernel one walk through its table (24 ms
 with 20,000 entries, 0.4 to 1 s with a million) in a thread, beside everything else. Guarantees: 1. a walk begins
 within 10 ms of the change, or after ten times as long as the last one took; changes meanwhile share one; 2. after a
 failure all is looked at again, 0.1 s to 30 s later.
@@ -154,7 +155,6 @@ class FlowKeeper:
         self._wake = asyncio.Event()
         self._log = Log("policy")
         self._strict = False
-        self._begun = False
         self.forgotten = 0
         """Flows so far."""
 
@@ -164,12 +164,11 @@ class FlowKeeper:
             self._look(self._losses.everything())
         self._strict = strict
 
-    def committed(self, delta: Delta) -> None:
-        """A change is in force; the first one may be the end of a time in which nobody followed what changed."""
+    def committed(self, delta: Delta, *, full: bool = False) -> None:
+        """A change is in force; with ``full`` all was loaded, and what had changed before that is not known."""
         lost = self._losses.follow(delta)
         if self._strict:
-            self._look(lost if self._begun else self._losses.everything())
-        self._begun = True
+            self._look(self._losses.everything() if full else lost)
 
     def _look(self, addresses: set[str]) -> None:
         if addresses:

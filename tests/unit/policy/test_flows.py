@@ -213,6 +213,18 @@ def test_a_walk_follows_a_change_within_ten_milliseconds() -> None:
     with_keeper(scenario)
 
 
+def test_after_a_full_load_everything_is_looked_at() -> None:
+    async def scenario(keeper: FlowKeeper, followed: Followed, clock: FakeClock, kernel: Kernel) -> None:
+        keeper.configure(strict=True)
+        keeper.committed(followed.put(IN), full=True)
+        await walked(clock, kernel)
+        keeper.committed(followed.put(WIDER), full=True)
+        await walked(clock, kernel)
+        assert kernel.looked == [{DB, "fd18::2"}] * 2
+
+    with_keeper(scenario)
+
+
 def test_a_failure_is_followed_by_another_walk() -> None:
     async def scenario(keeper: FlowKeeper, followed: Followed, clock: FakeClock, kernel: Kernel) -> None:
         kernel.failures = [KernelError("list", "tracked connections", 12)]
