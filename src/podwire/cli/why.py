@@ -31,7 +31,7 @@ from podwire.policy.world import World
 from podwire.proxy.tracing import MODULES
 from podwire.proxy.why.answering import answer
 from podwire.proxy.why.objects import Server
-from podwire.proxy.why.question import OUTSIDE, Asked, pose
+from podwire.proxy.why.question import Asked, pose
 from podwire.runtime.clock import SystemClock
 from podwire.trace import answer_text
 from podwire.trace.answer import Answer
@@ -52,13 +52,15 @@ should be, that is shown too.
 FROM: shop/web-0        a pod, or the pods of a Deployment by its name
       shop/app=web      a label selector in a namespace
       node/node-1       a node itself
-      external          anybody outside; `host` is this machine
+      external          anybody outside
+      host              this machine, of a local cluster
       192.0.2.7         an address
 TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       catalog.shop      a Service by its DNS name
       10.96.0.10:80     an address of a Service
       shop/db-0         a pod, with its port as PORT
       node/node-1       a node port, with its number as PORT
+      external, host    as above
 PORT: 80, 53/UDP, http, ICMP
 
 With -f nothing is asked of a cluster: the objects come from files, the rules are those that a node should hold.
@@ -182,8 +184,10 @@ async def _with_client(kubeconfig: str | None, ask: Callable[[Client], Awaitable
 async def _by_local(asked: Asked, request: _Request, layout: Layout, client: Client) -> Answer:
     """In a local cluster."""
     host = str(layout.host_address), str(layout.host_address6)
-    if asked.source in ("host", "external"):
-        asked = msgspec.structs.replace(asked, source="external", outside=host if asked.source == "host" else OUTSIDE)
+    if asked.source == "host":
+        asked = msgspec.structs.replace(asked, source="external", outside=host)
+    if asked.target.partition(":")[0] == "host":
+        asked = msgspec.structs.replace(asked, target=asked.target.replace("host", "external", 1), outside=host)
 
     def known(name: str) -> Known:
         file = Path(layout.node_run(name)) / "agent.yaml"

@@ -12,6 +12,8 @@ from podwire.local.probe.plan import HOST, Attempt
 
 _LEGEND = "o reached, X not"
 _SELF = "-"
+_DROPPED = ": dropped at "
+"""Behind the ends of a connection, in the line that says why policies deny it."""
 _DENIED = "."
 _WORSE = "o.X"
 """Marks of the tables, the worst one last."""
@@ -81,10 +83,19 @@ def _surprise(result: Result) -> str:
     if attempt.either:
         return f"depends on the endpoint: {attempt.because}"
     if not result.surprising:
-        return attempt.because
+        return _short(attempt.because)
     if attempt.expected:
         return "<- expected to be reached"
-    return "<- not expected to be reached" + (f": {attempt.because}" if attempt.because else "")
+    return "<- not expected to be reached" + (f": {_short(attempt.because)}" if attempt.because else "")
+
+
+def _short(because: str) -> str:
+    """The reason without the ends, which the row has, and without the rule that was nearest."""
+    ends, dropped, reason = because.partition(_DROPPED)
+    if not dropped:
+        return because
+    where = f"{ends.partition(': ')[0]}: " if ": " in ends else ""
+    return f"{where}dropped at {reason.partition('; ')[0]}"
 
 
 def columns(rows: Iterable[Sequence[str]], indent: str = "") -> str:

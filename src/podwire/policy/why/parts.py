@@ -56,7 +56,7 @@ def cluster_peer_text(peer: ClusterPeer) -> str:
         return f"namespaces {selector_text(peer.namespaces)}"
     if peer.pods is not None:
         namespaces, pods = selector_text(peer.pods.namespace_selector), selector_text(peer.pods.pod_selector)
-        return f"pods {pods} of namespaces {namespaces}"
+        return f"pods {pods} of {'all namespaces' if namespaces == '{}' else f'namespaces {namespaces}'}"
     if peer.networks:
         return f"networks {', '.join(peer.networks)}"
     return f"nodes {selector_text(peer.nodes)}" if peer.nodes is not None else _NEWER

@@ -35,7 +35,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     family: str = ""
     """``ip`` or ``ip6``."""
     outside: tuple[str, ...] = OUTSIDE
-    """Addresses of an outside client that is not named."""
+    """Addresses of an outside client that is not named, or of such a server."""
     domain: str = "cluster.local"
 
 
@@ -157,7 +157,15 @@ class _Poser:
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
             place = Place(kind="Pod", name=name, node=pod.spec.node_name)
             return await self._to_address(client, place, pod.addresses, (port, protocol))
+        if ref.kind == "external":
+            return await self._to_address(client, Place(kind="External"), self._nobody(client), (port, protocol))
         return await self._to_address(client, Place(kind="Address"), (ref.name,), (port, protocol))
+
+    def _nobody(self, client: Client) -> tuple[str, ...]:
+        """Addresses of a server outside."""
+        if client.place.kind == "External":
+            raise ConfigError("TO", "", "from outside to outside: no node of the cluster sees that")
+        return self.asked.outside
 
     async def _service(self, client: Client, ref: Ref) -> Service:
         namespace, name = ref.namespace or client.namespace, ref.name
@@ -245,8 +253,8 @@ class _Poser:
                     return source, target
         if not targets:
             raise ConfigError("TO", "", f"{place} has no address")
-        family = {"ip": "IPv4 ", "ip6": "IPv6 "}.get(self.asked.family, "")
-        raise ConfigError("TO", "", f"{', '.join(sources)} and {', '.join(targets)}: no {family}address fits the other")
+        wanted = {"ip": "an IPv4 address", "ip6": "an IPv6 address"}.get(self.asked.family, "addresses of one family")
+        raise ConfigError("TO", "", f"not both have {wanted}: FROM has {', '.join(sources)}, TO {', '.join(targets)}")
 
     def _entry(self, targets: Sequence[str]) -> Node:
         """The node that gets a packet from outside."""

@@ -4,8 +4,8 @@ From: ``shop/web-0`` or ``pod/shop/web-0``, also the beginning of the name up to
 selector; ``node/node-1``; ``external``, anybody outside; an IP address.
 
 To: ``svc/shop/catalog``, with ``:http`` or ``:8080`` behind it; an IP address, with ``:80`` behind it (IPv6 in
-brackets then); ``node/node-1``; a DNS name of a Service; ``pod/shop/web-0``. The port may also stand alone as the third
-word, ``80``, ``53/UDP`` or, for a Service, its name; ``ICMP`` has none.
+brackets then); ``node/node-1``; ``external``; a DNS name of a Service; ``pod/shop/web-0``. The port may also stand
+alone as the third word, ``80``, ``53/UDP`` or, for a Service, its name; ``ICMP`` has none.
 """
 
 from ipaddress import ip_address
@@ -60,6 +60,8 @@ def parse_target(word: str) -> Ref:
         rest, port = word, ""
     elif not rest or not port:
         raise ConfigError("TO", "", f"{word!r}: expected something before and behind the colon")
+    if rest == "external":
+        return Ref("external", port=port, word=word)
     if address := _address(rest.removeprefix("[").removesuffix("]")):
         return Ref("address", name=address, port=port, word=word)
     if rest.startswith(("svc/", "service/")):

@@ -54,7 +54,7 @@ def test_the_overview_has_three_parts_and_names_failures() -> None:
 
 
 def denied(source: Place, target: str, *, reached: bool = False, either: bool = False) -> Result:
-    because = "shop/web -> shop/db TCP 80: dropped at ingress"
+    because = "cluster DNS: shop/web -> shop/db TCP 80: dropped at ingress: isolated by shop/db; nearest rule shop/db"
     attempt = Attempt(
         source=source,
         target=target,
@@ -70,9 +70,9 @@ def denied(source: Place, target: str, *, reached: bool = False, either: bool = 
 def test_what_policies_deny_is_told_and_is_as_expected() -> None:
     text = as_table([denied(WEB, "shop/db"), denied(WEB, "shop/db", reached=True), denied(WEB, "x", either=True)])
     assert text.splitlines()[1].endswith("no (timed out)  -            -            0.0  "
-                                         "shop/web -> shop/db TCP 80: dropped at ingress")  # fmt: skip
+                                         "cluster DNS: dropped at ingress: isolated by shop/db")  # fmt: skip
     assert text.splitlines()[2].endswith(
-        "<- not expected to be reached: shop/web -> shop/db TCP 80: dropped at ingress"
+        "<- not expected to be reached: cluster DNS: dropped at ingress: isolated by shop/db"
     )
     assert "depends on the endpoint" in text.splitlines()[3]
     assert summary([denied(WEB, "shop/db")]) == "1 of 1 as expected, 1 denied by policies"
@@ -87,4 +87,4 @@ def test_the_overview_tells_denied_from_lost() -> None:
         "  2  shop/db   node-2  X  -",
     ]
     leaked = overview([denied(WEB, "shop/db", reached=True)])
-    assert "reached, yet: shop/web -> shop/db TCP 80: dropped at ingress" in leaked
+    assert "reached, yet: cluster DNS: shop/web -> shop/db TCP 80: dropped at ingress" in leaked

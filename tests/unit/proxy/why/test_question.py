@@ -168,7 +168,8 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "svc/shop/web:80", "81"), "not the port in"),
         (("client", "10.96.0.99"), "which port of 10.96.0.99"),
         (("client", "127.0.0.1:80"), "the client itself"),
-        (("client", "fd96::10"), "no address fits the other"),
+        (("client", "fd96::10"), "not both have addresses of one family: FROM has .*, TO fd96::10"),
+        (("external", "external:443"), "no node of the cluster sees that"),
         (("shop/nobody", "svc/web"), "names no running pod"),
         (("node/node-9", "svc/shop/web"), "there is node-1, node-2"),
         (("external", "svc/shop/lb", "", "node-9"), "--node: there is no node 'node-9'"),
@@ -191,6 +192,12 @@ def test_services_that_dns_alone_knows() -> None:
     (hop,) = answered("shop/web-a", "svc/alias").hops
     assert (hop.outcome, hop.reason, hop.endpoints) == ("untouched", "ExternalName", ())
     assert "example.com" in hop.message
+
+
+def test_somebody_outside_is_a_target_too() -> None:
+    found = posed("shop/web-a", "external:443")
+    assert (found.target.kind, found.target.address, found.target.port) == ("External", "192.0.2.1", 443)
+    assert posed("node/node-1", "external", "53/UDP", family="ip6").target.address == "2001:db8::1"
 
 
 def test_what_has_no_answer_yet() -> None:
