@@ -2,12 +2,10 @@
 
 import contextlib
 import os
-import select
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,36 +14,34 @@ from tests.kernel.planes import opened
 from tests.kernel.serviceworld import (
     CASES,
     World,
-    affinity_to_an_endpoint_that_goes,
     by_name,
     changes_under_traffic,
     inside,
     path,
 )
+from tests.uml.ipvsworld import (
+    _PATIENCE_S,
+    PODS,
+    Held,
+    another,
+    differences,
+    ipvsadm,
+    kept,
+    web,
+)
 
-from podwire.agent import comparison
-from podwire.errors import Unsupported
 from podwire.kernel import netns
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.proxy import leftovers
-from podwire.proxy.dataplane import OWNER, addresses_of_node
+from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.dataplanes.ipvs import tracing
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane, clear, held
 from podwire.proxy.registry import Registry
-from podwire.proxy.servicemap import Endpoint, IpvsSettings, NodeFacts, ServicePort
+from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.switch import Switch
-from podwire.state import drift, network
-from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
-from podwire.state.ipvs import VirtualServer
-from podwire.state.network import NetworkState
-from podwire.state.share import Share
-from podwire.testing.servicecases import ADDRESSES, NODE
+from podwire.testing.servicecases import NODE
 from podwire.trace.packet import Machine, Packet
-
-PODS = ("one", "two", "far")
-_PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -61,42 +57,6 @@ def plane(world: World) -> Iterator[IpvsDataPlane]:
     yield made
     made.remove()
     made.close()
-
-
-@contextlib.contextmanager
-def another(facts: NodeFacts = NODE) -> Iterator[IpvsDataPlane]:
-    """A second run of the agent."""
-    with contextlib.closing(IpvsDataPlane(facts, path("node"))) as made:
-        yield made
-
-
-def share(plane: IpvsDataPlane) -> Share:
-    desired = plane.desired()
-    return Share(
-        part="proxy",
-        protocol=OWNER.route_protocol,
-        alias=OWNER.alias_prefix,
-        state=network.merge(each for each in desired if isinstance(each, NetworkState)),
-        rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
-        sets=tuple(each for each in desired if isinstance(each, IpSet)),
-        servers=tuple(each for each in desired if isinstance(each, VirtualServer)),
-    )
-
-
-def differences(plane: IpvsDataPlane) -> list[str]:
-    return list(drift.render(comparison.compare([share(plane)], path("node"))))
-
-
-def ipvsadm(*words: str) -> str:
-    return inside("node", "ipvsadm", *words)
-
-
-def web(*pods: str, port: int = 8080) -> tuple[ServicePort, ...]:
-    """The Service at 10.96.0.10:80 with these pods."""
-    (found,) = by_name("ClusterIP").resolved()["default/web"]
-    endpoints = tuple(Endpoint(ADDRESSES[pod][0], port) for pod in pods)
-    serving = frozenset(map(str, endpoints))
-    return (replace(found, cluster_endpoints=endpoints, has_endpoints=bool(pods), serving=serving),)
 
 
 # What is written
@@ -201,219 +161,6 @@ def test_settings_of_the_namespace(plane: IpvsDataPlane) -> None:
     assert not any(plane.load({}, replace(NODE, ipvs=told)))
 
 
-# Connections
-
-
-class Held:
-    """Servers in the pods that keep their connections, and clients that do."""
-
-    def __init__(self, *pods: str) -> None:
-        self.listeners: dict[str, socket.socket] = {}
-        self.clients: list[tuple[str, socket.socket, socket.socket]] = []
-        for pod in pods:
-            with netns.inside(path(pod)):
-                self.listeners[pod] = socket.create_server((ADDRESSES[pod][0], 9090))
-
-    def __enter__(self) -> "Held":
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for _, client, peer in self.clients:
-            client.close()
-            peer.close()
-        for listener in self.listeners.values():
-            listener.close()
-
-    def connect(self, source: str = "outside", address: str = "10.96.0.10", port: int = 0) -> str:
-        """The pod that took a connection."""
-        with netns.inside(path(source)):
-            client = socket.socket()
-        client.settimeout(_PATIENCE_S)
-        if port:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            client.bind(("0.0.0.0", port))
-        client.connect((address, 80))
-        ready, _, _ = select.select(list(self.listeners.values()), [], [], _PATIENCE_S)
-        pod = next(name for name, listener in self.listeners.items() if listener in ready)
-        peer, _ = self.listeners[pod].accept()
-        self.clients.append((pod, client, peer))
-        return pod
-
-    def talk(self) -> bool:
-        """Whether every connection carries bytes both ways."""
-        for _, client, peer in self.clients:
-            for sender, receiver in ((client, peer), (peer, client)):
-                receiver.settimeout(_PATIENCE_S)
-                sender.sendall(b"still")
-                if receiver.recv(5) != b"still":
-                    return False
-        return True
-
-    def reset(self, pod: str) -> None:
-        """Ends the connections to a pod at once."""
-        for _, client, peer in [each for each in self.clients if each[0] == pod]:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            client.close()
-            peer.close()
-        self.clients = [each for each in self.clients if each[0] != pod]
-
-
-def kept(*pods: str) -> tuple[ServicePort, ...]:
-    return web(*pods, port=9090)
-
-
-def eventually(check: Callable[[], bool], seconds: float = 40.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.2)
-
-
-def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: IpvsDataPlane) -> None:
-    """Scenario 90: weight 0 while a connection is open; gone soon after it has ended."""
-    plane.load({"default/web": kept("one")})
-    with Held("one", "two") as connections:
-        assert connections.connect() == "one"
-        plane.update({"default/web": kept("two")})
-        assert "-r 10.180.0.1:9090 -m -w 0" in ipvsadm("-S", "-n")
-        assert {connections.connect() for _ in range(6)} == {"two"}
-        assert connections.talk()
-        assert differences(plane) == []
-        with another() as again:
-            assert not any(again.load({"default/web": kept("two")})), "also after a restart"
-        assert connections.talk()
-        connections.reset("one")
-        eventually(lambda: not plane.disturbed() and "10.180.0.1:9090" not in ipvsadm("-S", "-n"))
-        assert connections.talk()
-
-
-def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: IpvsDataPlane) -> None:
-    """Scenario 91."""
-    plane.load({"default/web": kept("one", "two")})
-    with Held("one", "two") as connections:
-        assert {connections.connect() for _ in range(2)} == {"one", "two"}
-        plane.update({"default/web": kept("two")})
-        assert plane.update({"default/web": kept("one", "two")})[-1] == "-e -t 10.96.0.10:80 -r 10.180.0.1:9090 -m -w 1"
-        assert connections.talk()
-        assert {connections.connect() for _ in range(4)} == {"one", "two"}
-
-
-def test_a_service_that_goes_keeps_its_connections_and_takes_no_more(world: World, plane: IpvsDataPlane) -> None:
-    plane.load({"default/web": kept("one")})
-    with Held("one") as connections:
-        connections.connect()
-        plane.update({"default/web": ()})
-        assert world.connect("outside", "10.96.0.10", 80)[0] == "dropped"
-        assert connections.talk()
-        connections.reset("one")
-        eventually(lambda: not plane.disturbed() and not ipvsadm("-S", "-n"))
-        assert "10.96.0.10" not in inside("node", "ip", "address", "show", "kube-ipvs0")
-
-
-def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: IpvsDataPlane) -> None:
-    """Not while it terminates and still serves."""
-    (both,) = kept("one", "two")
-    (rest,) = kept("two")
-    plane.load({"default/web": kept("one")}, replace(NODE, reset_connections=True))
-    with Held("one", "two") as connections:
-        connections.connect()
-        plane.update({"default/web": (replace(rest, serving=both.serving),)})
-        assert connections.talk()
-        plane.update({"default/web": (rest,)})
-        eventually(lambda: not plane.disturbed() and "10.180.0.1:9090" not in ipvsadm("-S", "-n"))
-        _, client, _ = connections.clients[0]
-        with pytest.raises(ConnectionResetError):
-            for _ in range(3):
-                client.sendall(b"anybody?")
-                client.recv(5)
-
-
-@pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"])
-def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
-    facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
-    plane.load({"default/web": kept("one", "two", "far")}, facts)
-    with Held("one", "two", "far") as connections:
-        for _ in range(6):
-            connections.connect()
-        plane.update({"default/web": kept("two")})
-        assert {connections.connect(port=20000 + port) for port in range(12)} == {"two"}
-        assert connections.talk()
-
-
-# Schedulers
-
-
-def shares(connections: Held, count: int) -> dict[str, int]:
-    seen = [connections.connect() for _ in range(count)]
-    return {pod: seen.count(pod) for pod in PODS}
-
-
-@pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq"])
-def test_connections_are_spread_evenly(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
-    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler=scheduler)))
-    assert f"-A -t 10.96.0.10:80 -s {scheduler} " in ipvsadm("-S", "-n")
-    with Held(*PODS) as connections:
-        assert shares(connections, 6) == {"one": 2, "two": 2, "far": 2}
-
-
-@pytest.mark.parametrize(("scheduler", "counts"), [("rr", False), ("wrr", False), ("lc", True), ("wlc", True),
-                                                   ("sed", True), ("nq", True)])  # fmt: skip
-def test_some_look_at_open_connections(world: World, plane: IpvsDataPlane, scheduler: str, counts: bool) -> None:
-    """With four connections open at two pods each and none at the third, who counts them sends the next two there."""
-    facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
-    plane.load({"default/web": kept("one", "two")}, facts)
-    with Held(*PODS) as connections:
-        shares(connections, 8)
-        plane.update({"default/web": kept(*PODS)})
-        assert (shares(connections, 2)["far"] == 2) == counts
-
-
-def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: IpvsDataPlane) -> None:
-    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept(*PODS))
-    both = {"default/web": kept(*PODS), "default/other": other}
-    plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="sh")))
-    with Held(*PODS) as connections:
-        for source in ("outside", "one"):
-            assert len({connections.connect(source) for _ in range(6)}) == 1
-            assert {connections.connect(source, "10.96.0.11") for _ in range(3)} == {connections.connect(source)}
-    plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="dh")))
-    with Held(*PODS) as connections:
-        first = connections.connect("outside")
-        assert {connections.connect(source) for source in ("outside", "far", "node") for _ in range(3)} == {first}
-
-
-def test_mh_chooses_by_the_client_and_its_port(world: World, plane: IpvsDataPlane) -> None:
-    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler="mh")))
-    assert "-s mh -b mh-fallback,mh-port" in ipvsadm("-S", "-n")
-    ports = range(21000, 21016)
-    seen: list[dict[int, str]] = []
-    for _ in range(2):
-        with Held(*PODS) as connections:
-            seen.append({port: connections.connect(port=port) for port in ports})
-            for pod in PODS:
-                connections.reset(pod)
-    assert seen[0] == seen[1]
-    assert len(set(seen[0].values())) > 1
-
-
-def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:
-    with pytest.raises(Unsupported, match="the kernel has no scheduler nonesuch"):
-        IpvsDataPlane(replace(NODE, ipvs=IpvsSettings(scheduler="nonesuch")), path("node"))
-
-
-def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: IpvsDataPlane) -> None:
-    plane.load({"default/web": kept("one")})
-    with Held("one") as connections:
-        connections.connect()
-        written = plane.load({"default/web": kept("one")}, replace(NODE, ipvs=IpvsSettings(scheduler="wlc")))
-        assert written == ("-E -t 10.96.0.10:80 -s wlc -b flag-3",)
-        assert connections.talk()
-
-
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: IpvsDataPlane) -> None:
-    affinity_to_an_endpoint_that_goes(world, plane)
-
-
 # What is not ours
 
 
@@ -513,7 +260,6 @@ def test_everything_of_ours_can_be_taken_away(plane: IpvsDataPlane) -> None:
 
 
 # What others change
-
 
 BREAKS = {
     "virtual servers": ("ipvsadm -C",),

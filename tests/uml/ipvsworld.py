@@ -1,0 +1,137 @@
+"""Servers and clients that keep their connections, and what an operator's tools show of mode ``ipvs``."""
+
+import contextlib
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+from tests.kernel.serviceworld import (
+    by_name,
+    inside,
+    path,
+)
+
+from podwire.agent import comparison
+from podwire.kernel import netns
+from podwire.proxy.dataplane import OWNER
+from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
+from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.state import drift, network
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
+from podwire.state.network import NetworkState
+from podwire.state.share import Share
+from podwire.testing.servicecases import ADDRESSES, NODE
+
+PODS = ("one", "two", "far")
+_PATIENCE_S = 20.0
+
+
+@contextlib.contextmanager
+def another(facts: NodeFacts = NODE) -> Iterator[IpvsDataPlane]:
+    """A second run of the agent."""
+    with contextlib.closing(IpvsDataPlane(facts, path("node"))) as made:
+        yield made
+
+
+def share(plane: IpvsDataPlane) -> Share:
+    desired = plane.desired()
+    return Share(
+        part="proxy",
+        protocol=OWNER.route_protocol,
+        alias=OWNER.alias_prefix,
+        state=network.merge(each for each in desired if isinstance(each, NetworkState)),
+        rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
+        sets=tuple(each for each in desired if isinstance(each, IpSet)),
+        servers=tuple(each for each in desired if isinstance(each, VirtualServer)),
+    )
+
+
+def differences(plane: IpvsDataPlane) -> list[str]:
+    return list(drift.render(comparison.compare([share(plane)], path("node"))))
+
+
+def ipvsadm(*words: str) -> str:
+    return inside("node", "ipvsadm", *words)
+
+
+def web(*pods: str, port: int = 8080) -> tuple[ServicePort, ...]:
+    """The Service at 10.96.0.10:80 with these pods."""
+    (found,) = by_name("ClusterIP").resolved()["default/web"]
+    endpoints = tuple(Endpoint(ADDRESSES[pod][0], port) for pod in pods)
+    serving = frozenset(map(str, endpoints))
+    return (replace(found, cluster_endpoints=endpoints, has_endpoints=bool(pods), serving=serving),)
+
+
+class Held:
+    """Servers in the pods that keep their connections, and clients that do."""
+
+    def __init__(self, *pods: str) -> None:
+        self.listeners: dict[str, socket.socket] = {}
+        self.clients: list[tuple[str, socket.socket, socket.socket]] = []
+        for pod in pods:
+            with netns.inside(path(pod)):
+                self.listeners[pod] = socket.create_server((ADDRESSES[pod][0], 9090))
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for _, client, peer in self.clients:
+            client.close()
+            peer.close()
+        for listener in self.listeners.values():
+            listener.close()
+
+    def connect(self, source: str = "outside", address: str = "10.96.0.10", port: int = 0) -> str:
+        """The pod that took a connection."""
+        with netns.inside(path(source)):
+            client = socket.socket()
+        client.settimeout(_PATIENCE_S)
+        if port:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.bind(("0.0.0.0", port))
+        client.connect((address, 80))
+        ready, _, _ = select.select(list(self.listeners.values()), [], [], _PATIENCE_S)
+        pod = next(name for name, listener in self.listeners.items() if listener in ready)
+        peer, _ = self.listeners[pod].accept()
+        self.clients.append((pod, client, peer))
+        return pod
+
+    def talk(self) -> bool:
+        """Whether every connection carries bytes both ways."""
+        for _, client, peer in self.clients:
+            for sender, receiver in ((client, peer), (peer, client)):
+                receiver.settimeout(_PATIENCE_S)
+                sender.sendall(b"still")
+                if receiver.recv(5) != b"still":
+                    return False
+        return True
+
+    def reset(self, pod: str) -> None:
+        """Ends the connections to a pod at once."""
+        for _, client, peer in [each for each in self.clients if each[0] == pod]:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            peer.close()
+        self.clients = [each for each in self.clients if each[0] != pod]
+
+
+def kept(*pods: str) -> tuple[ServicePort, ...]:
+    return web(*pods, port=9090)
+
+
+def eventually(check: Callable[[], bool], seconds: float = 40.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.2)
+
+
+def shares(connections: Held, count: int) -> dict[str, int]:
+    seen = [connections.connect() for _ in range(count)]
+    return {pod: seen.count(pod) for pod in PODS}

@@ -1,0 +1,172 @@
+"""Connections through the ``ipvs`` data plane: which endpoint gets them, what becomes of them when it goes."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+from tests.kernel.planes import opened
+from tests.kernel.serviceworld import (
+    World,
+    affinity_to_an_endpoint_that_goes,
+    inside,
+    path,
+)
+from tests.uml.ipvsworld import PODS, Held, another, differences, eventually, ipvsadm, kept, shares
+
+from podwire.errors import Unsupported
+from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
+from podwire.proxy.servicemap import IpvsSettings
+from podwire.testing.servicecases import NODE
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    socket.socket(socket.AF_INET6).close()  # which makes the kernel load IPv6
+    with World() as made:
+        yield made
+
+
+@pytest.fixture
+def plane(world: World) -> Iterator[IpvsDataPlane]:
+    made: IpvsDataPlane = opened("ipvs")
+    yield made
+    made.remove()
+    made.close()
+
+
+def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: IpvsDataPlane) -> None:
+    """Scenario 90: weight 0 while a connection is open; gone soon after it has ended."""
+    plane.load({"default/web": kept("one")})
+    with Held("one", "two") as connections:
+        assert connections.connect() == "one"
+        plane.update({"default/web": kept("two")})
+        assert "-r 10.180.0.1:9090 -m -w 0" in ipvsadm("-S", "-n")
+        assert {connections.connect() for _ in range(6)} == {"two"}
+        assert connections.talk()
+        assert differences(plane) == []
+        with another() as again:
+            assert not any(again.load({"default/web": kept("two")})), "also after a restart"
+        assert connections.talk()
+        connections.reset("one")
+        eventually(lambda: not plane.disturbed() and "10.180.0.1:9090" not in ipvsadm("-S", "-n"))
+        assert connections.talk()
+
+
+def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: IpvsDataPlane) -> None:
+    """Scenario 91."""
+    plane.load({"default/web": kept("one", "two")})
+    with Held("one", "two") as connections:
+        assert {connections.connect() for _ in range(2)} == {"one", "two"}
+        plane.update({"default/web": kept("two")})
+        assert plane.update({"default/web": kept("one", "two")})[-1] == "-e -t 10.96.0.10:80 -r 10.180.0.1:9090 -m -w 1"
+        assert connections.talk()
+        assert {connections.connect() for _ in range(4)} == {"one", "two"}
+
+
+def test_a_service_that_goes_keeps_its_connections_and_takes_no_more(world: World, plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": kept("one")})
+    with Held("one") as connections:
+        connections.connect()
+        plane.update({"default/web": ()})
+        assert world.connect("outside", "10.96.0.10", 80)[0] == "dropped"
+        assert connections.talk()
+        connections.reset("one")
+        eventually(lambda: not plane.disturbed() and not ipvsadm("-S", "-n"))
+        assert "10.96.0.10" not in inside("node", "ip", "address", "show", "kube-ipvs0")
+
+
+def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: IpvsDataPlane) -> None:
+    """Not while it terminates and still serves."""
+    (both,) = kept("one", "two")
+    (rest,) = kept("two")
+    plane.load({"default/web": kept("one")}, replace(NODE, reset_connections=True))
+    with Held("one", "two") as connections:
+        connections.connect()
+        plane.update({"default/web": (replace(rest, serving=both.serving),)})
+        assert connections.talk()
+        plane.update({"default/web": (rest,)})
+        eventually(lambda: not plane.disturbed() and "10.180.0.1:9090" not in ipvsadm("-S", "-n"))
+        _, client, _ = connections.clients[0]
+        with pytest.raises(ConnectionResetError):
+            for _ in range(3):
+                client.sendall(b"anybody?")
+                client.recv(5)
+
+
+@pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"])
+def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
+    facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
+    plane.load({"default/web": kept("one", "two", "far")}, facts)
+    with Held("one", "two", "far") as connections:
+        for _ in range(6):
+            connections.connect()
+        plane.update({"default/web": kept("two")})
+        assert {connections.connect(port=20000 + port) for port in range(12)} == {"two"}
+        assert connections.talk()
+
+
+@pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq"])
+def test_connections_are_spread_evenly(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
+    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler=scheduler)))
+    assert f"-A -t 10.96.0.10:80 -s {scheduler} " in ipvsadm("-S", "-n")
+    with Held(*PODS) as connections:
+        assert shares(connections, 6) == {"one": 2, "two": 2, "far": 2}
+
+
+@pytest.mark.parametrize(("scheduler", "counts"), [("rr", False), ("wrr", False), ("lc", True), ("wlc", True),
+                                                   ("sed", True), ("nq", True)])  # fmt: skip
+def test_some_look_at_open_connections(world: World, plane: IpvsDataPlane, scheduler: str, counts: bool) -> None:
+    """With four connections open at two pods each and none at the third, who counts them sends the next two there."""
+    facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
+    plane.load({"default/web": kept("one", "two")}, facts)
+    with Held(*PODS) as connections:
+        shares(connections, 8)
+        plane.update({"default/web": kept(*PODS)})
+        assert (shares(connections, 2)["far"] == 2) == counts
+
+
+def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: IpvsDataPlane) -> None:
+    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept(*PODS))
+    both = {"default/web": kept(*PODS), "default/other": other}
+    plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="sh")))
+    with Held(*PODS) as connections:
+        for source in ("outside", "one"):
+            assert len({connections.connect(source) for _ in range(6)}) == 1
+            assert {connections.connect(source, "10.96.0.11") for _ in range(3)} == {connections.connect(source)}
+    plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="dh")))
+    with Held(*PODS) as connections:
+        first = connections.connect("outside")
+        assert {connections.connect(source) for source in ("outside", "far", "node") for _ in range(3)} == {first}
+
+
+def test_mh_chooses_by_the_client_and_its_port(world: World, plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler="mh")))
+    assert "-s mh -b mh-fallback,mh-port" in ipvsadm("-S", "-n")
+    ports = range(21000, 21016)
+    seen: list[dict[int, str]] = []
+    for _ in range(2):
+        with Held(*PODS) as connections:
+            seen.append({port: connections.connect(port=port) for port in ports})
+            for pod in PODS:
+                connections.reset(pod)
+    assert seen[0] == seen[1]
+    assert len(set(seen[0].values())) > 1
+
+
+def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:
+    with pytest.raises(Unsupported, match="the kernel has no scheduler nonesuch"):
+        IpvsDataPlane(replace(NODE, ipvs=IpvsSettings(scheduler="nonesuch")), path("node"))
+
+
+def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: IpvsDataPlane) -> None:
+    plane.load({"default/web": kept("one")})
+    with Held("one") as connections:
+        connections.connect()
+        written = plane.load({"default/web": kept("one")}, replace(NODE, ipvs=IpvsSettings(scheduler="wlc")))
+        assert written == ("-E -t 10.96.0.10:80 -s wlc -b flag-3",)
+        assert connections.talk()
+
+
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: IpvsDataPlane) -> None:
+    affinity_to_an_endpoint_that_goes(world, plane)
