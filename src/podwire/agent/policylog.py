@@ -48,7 +48,8 @@ class Sight(msgspec.Struct, frozen=True):
     """What a prefix stands for."""
     party: Callable[[str], Party]
     """Who has an address."""
-    why: Callable[[Connection], str]
+    why: Callable[[Connection], tuple[bool, str]]
+    """Whether policies let a connection through as of now, and why."""
 
 
 class PolicyLog:
@@ -148,11 +149,18 @@ class PolicyLog:
             port=one.destination_port,
         )
         at_s = one.at if one.at is not None else self._clock.now().timestamp()
-        why = _apart(one, connection) if one.prefix in APART else self._sight.why(connection)
+        why = _apart(one, connection) if one.prefix in APART else self._why(connection, ruled)
         made = happening(self._sight.node, at_s, ruled, connection, source_port=one.source_port, why=why)
         self._number += 1
         self._kept.append((self._number, made))
         self._log.info(made.verdict, **made.fields())
+
+    def _why(self, connection: Connection, ruled: Ruled | None) -> str:
+        """Why a packet met the rule; policies may have changed since."""
+        passes, text = self._sight.why(connection)
+        if ruled is None or ruled.ruling.accept or not passes:
+            return text  # what one direction accepts, the other may drop
+        return f"{text}; it was otherwise when the packet came ({ruled.text})"
 
     def _is_known(self, flow: Flow) -> bool:
         """Whether there was a line for a connection a short time ago."""

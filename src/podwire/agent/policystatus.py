@@ -23,7 +23,7 @@ from podwire.policy.evaluate import Connection, Rules
 from podwire.policy.runner import Enforcement, Sources
 from podwire.policy.series import Series
 from podwire.policy.settings import SILENT, PolicySettings
-from podwire.policy.why.explain import line
+from podwire.policy.why.explain import said
 from podwire.policy.world import World
 
 _BUCKETS = doubling(0.001, 14)
@@ -135,8 +135,9 @@ class PolicyStatus:
         policy: NetworkPolicy | ClusterNetworkPolicy | None = sources[kind].get(key)
         return policy.metadata if policy is not None else None
 
-    def _why(self, connection: Connection) -> str:
-        return line(self.world(connection), connection, self._rules)
+    def _why(self, connection: Connection) -> tuple[bool, str]:
+        found = said(self.world(connection), connection, self._rules)
+        return found.outcome == "allowed", found.message
 
     def world(self, connection: Connection) -> World:
         """As much of the cluster as the verdict on a connection depends on."""

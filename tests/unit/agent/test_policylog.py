@@ -40,7 +40,7 @@ def party(address: str) -> Party:
 
 def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]]:
     clock = FakeClock()
-    sight = Sight("node-1", RULED.get, party, lambda connection: f"about {connection.port}")
+    sight = Sight("node-1", RULED.get, party, lambda connection: (connection.port == 81, f"about {connection.port}"))
     log = PolicyLog(sight, clock)
 
     def page(**query: str) -> list[dict[str, object]]:
@@ -111,3 +111,10 @@ def test_what_is_dropped_apart_from_policies_says_why_and_on_which_way() -> None
     said = "the sender's device is a pod's, and the address is not that pod's (from lo to device 999999)"
     assert one["why"] == f"shop/web -> shop/db TCP 5432: dropped: {said}"
     assert (one["verdict"], one["policies"]) == ("dropped", [])
+
+
+def test_a_packet_that_policies_would_let_through_by_now_says_so() -> None:
+    log, _, page = made()
+    log.tell(replace(PACKET, destination_port=81))
+    (one,) = page()
+    assert one["why"] == "about 81; it was otherwise when the packet came (no ingress rule of shop/deny)"
