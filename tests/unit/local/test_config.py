@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from podwire.agent.config import overlay
 from podwire.errors import ConfigError
+from podwire.local.addons.ensure import network_config
 from podwire.local.config import (
     ClusterConfig,
     RoutingSection,
@@ -13,8 +15,10 @@ from podwire.local.config import (
     remember_config,
 )
 from podwire.local.layout import Layout
+from podwire.policy.settings import PolicySettings
 from podwire.proxy.settings import ProxySettings
 from podwire.proxy.sysctls import ConntrackSettings
+from podwire.routing.backend import Options
 
 
 def test_an_empty_file_is_all_defaults() -> None:
@@ -83,3 +87,17 @@ def test_the_networks_of_a_running_cluster_stay() -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(ConfigError, match=r"/nonexistent/c\.yaml: cannot be read"):
         read_config("/nonexistent/c.yaml")
+
+
+def test_settings_of_policies_go_into_the_cluster_s_settings_and_back() -> None:
+    found = parse_config("policy: {established: keep, encapsulation: allow}", "c.yaml")
+    data = network_config(found, None)["data"]
+    assert {key: data[key] for key in data if key.startswith("policy.")} == {
+        "policy.established": "keep",
+        "policy.encapsulation": "allow",
+    }
+    assert overlay(Options(), data, "settings").policy == found.policy
+    back = network_config(ClusterConfig(), found)["data"]
+    assert overlay(Options(), back, "settings", None, found.policy).policy == PolicySettings()
+    with pytest.raises(ConfigError, match=r"^c\.yaml: policy\.established: "):
+        parse_config("policy: {established: always}", "c.yaml")
