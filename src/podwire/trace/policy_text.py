@@ -17,13 +17,15 @@ def one_line(protocol: str, port: int, egress: DirectionSaid, ingress: Direction
     if denied:
         first = f"{subject}: dropped at {denied[0].direction.lower()}: {denied[0].message}"
         return first if len(denied) == 1 else f"{first}; at ingress it would be dropped too: {ingress.message}"
-    return f"{subject}: allowed: egress, {_audited(egress)}; ingress, {_audited(ingress)}"
+    if egress.audit is None and ingress.audit is None:
+        return f"{subject}: allowed: egress, {egress.message}; ingress, {ingress.message}"
+    rules = [each.message for each in (egress, ingress) if each.rule is not None]
+    return "; ".join([f"{subject}: {' and '.join(rules) or 'allowed'}", *_audited(egress), *_audited(ingress)])
 
 
-def _audited(said: DirectionSaid) -> str:
-    if said.audit is None:
-        return said.message
-    return f"{said.message}; in audit, {', '.join(said.audited_by)} would drop it: {said.audit.message}"
+def _audited(said: DirectionSaid) -> Iterator[str]:
+    if said.audit is not None:
+        yield f"in audit, {', '.join(said.audited_by)} would drop it: {said.audit.message}"
 
 
 def at_length(said: PolicySaid) -> Iterator[str]:

@@ -201,6 +201,10 @@ def test_one_line() -> None:
         "(db.yaml:14): podSelector app=api, the pod has app=web"
     )
     assert one_line("ICMP", 0, FREE, OPEN) == (
-        "shop/web -> shop/db-2 ICMP: allowed: egress, no policy selects shop/web for egress; ingress, accepted by "
+        "shop/web -> shop/db-2 ICMP: accepted by "
         'cluster policy floor ingress[2] "trusted", tier Admin; in audit, shop/try would drop it: ' + SHUT.message
+    )
+    assert one_line("TCP", 80, FREE, FREE) == (
+        "shop/web -> shop/web TCP 80: allowed: egress, no policy selects shop/web for egress; ingress, no policy selects "
+        "shop/web for egress"
     )
