@@ -19,6 +19,7 @@ failure all is looked at again, 0.1 s to 30 s later.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -89,14 +90,15 @@ class Losses:
         """The addresses of pods and of peers that lost something by a change."""
         found: set[str] = set()
         pods, profiles = self._compiler.pods, self._compiler.profiles
+        loses = cache(self._loses)  # many pods go from one profile to one other
         for pod in delta.pods:
             before, after = self._pods.get(pod), pods.get(pod)
             if before is None or after is None:
                 continue
             pairs = ((before.ingress, after.ingress), (before.egress, after.egress))
-            if any(self._loses(old, new) for old, new in pairs):
+            if any(loses(old, new) for old, new in pairs):
                 found.update(after.addresses)
-        fewer = {key for key in delta.made & self._profiles.keys() if self._loses(key, key)}
+        fewer = {key for key in delta.made & self._profiles.keys() if loses(key, key)}
         for key, peers in delta.lost.items():
             if len(peers) > _PEERS:
                 fewer.add(key)
@@ -121,10 +123,10 @@ class Losses:
         if new is None:
             return False
         before, after = self._profiles.get(old) if old is not None else None, self._compiler.profiles[new]
-        return before is not after and (before is None or loses(before, after))
+        return before is not after and (before is None or may_lose(before, after))
 
 
-def loses(before: Profile, after: Profile) -> bool:
+def may_lose(before: Profile, after: Profile) -> bool:
     """Whether the second may drop what the first accepts; False is certain, True is not."""
     rules = (*before.rules, *after.rules)
     if any(rule.action != "Accept" or rule.tier != "Namespace" or rule.audit for rule in rules):
