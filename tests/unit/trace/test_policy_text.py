@@ -205,6 +205,6 @@ def test_one_line() -> None:
         'cluster policy floor ingress[2] "trusted", tier Admin; in audit, shop/try would drop it: ' + SHUT.message
     )
     assert one_line("TCP", 80, FREE, FREE) == (
-        "shop/web -> shop/web TCP 80: allowed: egress, no policy selects shop/web for egress; ingress, no policy selects "
-        "shop/web for egress"
+        "shop/web -> shop/web TCP 80: allowed: egress, no policy selects shop/web for egress; ingress, "
+        "no policy selects shop/web for egress"
     )
