@@ -358,7 +358,7 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
             flush()
             with connecting("far", "10.96.0.10", 53) as early:
                 await until(lambda: world.connect("one", "10.96.0.10", 53)[0] == "two")
-                await until(lambda: is_connected(early), 5)
+                await until(lambda: is_connected(early), 10)
             inside("node", "nft", "delete", "table", "ip", "other")
             await follow_flow(slices)
             running.cancel()
