@@ -131,6 +131,13 @@ def test_options_of_elements(sets: IpSets) -> None:
     assert sets.apply(want) == ()
 
 
+def test_sizes_are_told_without_the_elements(sets: IpSets) -> None:
+    assert sets.sizes() == {}
+    for name, keys in (("some", ["10.0.0.1", "10.0.0.2"]), ("none", [])):
+        sets.apply(IpSet(name=name, kind="hash:ip", elements=plain(keys)))
+    assert sets.sizes() == {"some": 2, "none": 0}
+
+
 def test_marks_of_elements(sets: IpSets) -> None:
     """What ``-j SET --map-set`` gives to packets; one that changes is written over."""
     marked = {"0.0.0.0/0,eth0": Element(mark=(0x100000, 0xFFF00000)), "10.0.0.1,web": Element(mark=(0, 0xFFF00000))}

@@ -256,6 +256,23 @@ def test_rules_of_others_stay_and_ours_come_back_before_them(world: World, plane
     inside("n1", tool, "-t", "mangle", "-D", "FORWARD", "-j", "ACCEPT")
 
 
+def test_of_what_the_kernel_does_not_tell_is_looked_for_now_and_then(
+    world: World, plane: IptablesPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(plane, world)
+    plane.disturbed()
+    assert not plane.disturbed()
+    monkeypatch.setattr(plane._ticker, "ticked", lambda: True)
+    assert not plane.disturbed()
+    with IpSets(path("n1")) as sets:
+        own = sets.read("podwire4-own")
+        assert own is not None
+        sets.apply(replace(own, elements={}))
+    assert plane.disturbed()
+    plane.heal()
+    assert not plane.disturbed()
+
+
 def eventually_gone(sets: IpSets, name: str) -> None:
     """nf_tables lets go of a set a moment after the rules that refer to it."""
     until = time.monotonic() + 5

@@ -55,6 +55,14 @@ class IpSets:
         found = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.names_only(), "list", "sets"))
         return tuple(codec.read_name(payload) for _, payload in found)
 
+    def sizes(self) -> dict[str, int]:
+        """How many elements each set has, whoever made it.
+
+        Raises: KernelError.
+        """
+        found = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.heads_only(), "list", "sets"))
+        return dict(codec.read_size(payload) for _, payload in found)
+
     def read(self, name: str) -> IpSet | None:
         """One set with its elements, or None.
 

@@ -31,11 +31,11 @@ IPSET_ATTR_FLAGS, IPSET_ATTR_DATA, IPSET_ATTR_ADT = 6, 7, 8
 
 IPSET_ATTR_IP, IPSET_ATTR_CIDR, IPSET_ATTR_PORT, IPSET_ATTR_PORT_TO, IPSET_ATTR_TIMEOUT = 1, 3, 4, 5, 6
 IPSET_ATTR_PROTO, IPSET_ATTR_CADT_FLAGS = 7, 8
-IPSET_ATTR_HASHSIZE, IPSET_ATTR_MAXELEM = 18, 19
+IPSET_ATTR_HASHSIZE, IPSET_ATTR_MAXELEM, IPSET_ATTR_ELEMENTS = 18, 19, 24
 IPSET_ATTR_IP2, IPSET_ATTR_CIDR2, IPSET_ATTR_IFACE, IPSET_ATTR_COMMENT, IPSET_ATTR_SKBMARK = 20, 21, 23, 26, 27
 IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6 = 1, 2
 
-IPSET_FLAG_LIST_SETNAME = 1 << 1
+IPSET_FLAG_LIST_SETNAME, IPSET_FLAG_LIST_HEADER = 1 << 1, 1 << 2
 IPSET_FLAG_NOMATCH, IPSET_FLAG_WITH_COMMENT, IPSET_FLAG_WITH_SKBINFO = 1 << 2, 1 << 4, 1 << 6
 
 _NLA_F_NET_BYTEORDER = 0x4000
@@ -96,6 +96,11 @@ def pair(name: str, other: str) -> bytes:
 def names_only() -> bytes:
     """The body of a dump of every set's name."""
     return _HEAD + _be32(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_SETNAME)
+
+
+def heads_only() -> bytes:
+    """The body of a dump of every set without its elements."""
+    return _HEAD + _be32(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER)
 
 
 def type_question(want: IpSet) -> bytes:
@@ -180,6 +185,12 @@ def change(want: IpSet, key: str, options: Element | None) -> bytes:
 def read_name(payload: bytes) -> str:
     """The name in an answer of a dump."""
     return string(parse(payload, 4), IPSET_ATTR_SETNAME)
+
+
+def read_size(payload: bytes) -> tuple[str, int]:
+    """The name in an answer of a dump of heads, and the number of elements."""
+    found = parse(payload, 4)
+    return string(found, IPSET_ATTR_SETNAME), _be(parse(found.get(IPSET_ATTR_DATA, b"")), IPSET_ATTR_ELEMENTS)
 
 
 def read_set(payloads: list[bytes]) -> IpSet:

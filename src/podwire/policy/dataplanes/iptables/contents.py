@@ -71,6 +71,13 @@ class Contents:
         sets = {name: replace(each, elements=self._elements[name]) for name, each in self._sets.items()}
         return Piece(chains, sets, self.layout.jumps())
 
+    def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
+        """Whether rules are others than they should be, or sets have another number of elements."""
+        if any(sizes.get(name) != len(elements) for name, elements in self._elements.items()):
+            return True
+        found = self.piece()
+        return bool(steps(saved, {}, Piece(found.chains, {}, found.jumps), {}))
+
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
         """All of it, as values with a text form."""
         found = self.piece()

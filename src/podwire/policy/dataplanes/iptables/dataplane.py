@@ -5,8 +5,9 @@ a restart with nothing changed writes nothing. 2. ``update`` writes what a chang
 sets alone, unless chains come or go, which costs one or two calls of iptables-restore. 3. A refused step is answered by
 a full load; when that fails too, what is in force stays, the error is raised, and the next call loads again.
 4. ``heal`` writes what somebody else changed, and puts our jumps first again; of rules of the nft kind the kernel tells
-at once, of legacy ones and of sets it tells nothing, so ``disturbed`` says yes every 30 s. 5. ``close`` leaves
-everything in force, ``remove`` takes it away. 6. Without IPv6, IPv4 is enforced all the same.
+at once, of legacy ones and of sets it tells nothing, so ``disturbed`` looks every 30 s whether the rules are what they
+should be and how many elements the sets have, and says yes every 10 minutes, for the elements themselves. 5. ``close``
+leaves everything in force, ``remove`` takes it away. 6. Without IPv6, IPv4 is enforced all the same.
 """
 
 import select
@@ -30,6 +31,9 @@ from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.ruled import Ruled
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
+
+_ALL = 20
+"""Every so many times that the time comes, all is read."""
 
 __all__ = ["IptablesPolicy", "clear", "held"]
 
@@ -55,6 +59,7 @@ class IptablesPolicy:
         self._missing: set[str] = set()
         self._doomed: set[str] = set()
         """Sets to take away that rules still referred to."""
+        self._ticks = 0
         self._totals = Totals()
         self._lost = True
 
@@ -73,8 +78,20 @@ class IptablesPolicy:
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed what is ours since the last call."""
-        ticked = self._ticker.ticked()
-        return self._watch.changed() or ticked
+        ticked, changed = self._ticker.ticked(), self._watch.changed()
+        self._ticks += ticked
+        if changed and self.programs.kind == "nft":
+            return True
+        return (ticked or changed) and (self._ticks % _ALL == 0 or self._differs())
+
+    def _differs(self) -> bool:
+        """Whether rules are others than they should be, or sets have more elements, or fewer."""
+        try:
+            sizes = self._sets.sizes()
+            found = ((contents, kernel.read_rules(self._tools[family])) for family, contents in self._contents.items())
+            return any(contents.differs(saved, sizes) for contents, saved in found)
+        except KernelError:
+            return True
 
     def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> tuple[Steps, ...]:
         """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.

@@ -229,7 +229,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def _sent(self, devices: tuple[str, ...]) -> Rules:
         seen, _ = self.marks.of(self._seen)
-        link_local = ("-s fe80::/10 -j RETURN",) if self.family == "ip6" else ()
+        link_local = (
+            ("-s fe80::/10 -j RETURN", "-s ::/128 -j RETURN") if self.family == "ip6" else ("-s 0.0.0.0/32 -j RETURN",)
+        )
         return (
             f"-m mark --mark 0x{seen:x}/0x{seen:x} -g {names.UNMARK}",
             *self._neighbours(),

@@ -179,6 +179,16 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
         assert {word for word in kernel.sets if "-in-" in word or "-out-" in word} == set()
 
 
+def test_what_is_not_as_it_should_be_is_seen() -> None:
+    contents, kernel = fresh(LAYOUTS["ip"], filled(CASES[0].world, "n1")), Kernel()
+    kernel.take(contents.loaded(kernel.saved, kernel.held()))
+    sizes = {name: len(elements) for name, elements in kernel.elements.items()}
+    assert not contents.differs(kernel.saved, sizes | {"other": 5})
+    assert contents.differs(kernel.saved, sizes | {"podwire4-own": 0})
+    kernel.chains["FORWARD"].insert(0, "-j ACCEPT")
+    assert contents.differs(kernel.saved, sizes)
+
+
 def test_a_node_without_pods_has_rules_too() -> None:
     contents, kernel = fresh(LAYOUTS["ip"], Compiler("n1")), Kernel()
     kernel.take(contents.loaded(kernel.saved, kernel.held()))
