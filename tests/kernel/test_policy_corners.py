@@ -71,9 +71,11 @@ def change(planes: Planes, world: World, compiler: Compiler, **policies: Network
     planes["n1"].update(compiler, world.devices("n1"), compiler.flush())
 
 
-def socket_in(place: str, family: int, kind: int = socket.SOCK_DGRAM, *, port: int = 0) -> socket.socket:
+def socket_in(
+    place: str, family: int, kind: int = socket.SOCK_DGRAM, *, port: int = 0, proto: int = 0
+) -> socket.socket:
     with netns.inside(path(place)):
-        made = socket.socket(family, kind)
+        made = socket.socket(family, kind, proto)
     made.settimeout(_HEARD_S)
     if port:
         made.bind(("", port))
@@ -185,6 +187,25 @@ def test_a_borrowed_address_gets_nowhere(world: World, planes: Planes, family: i
         assert passes("shop-web", family, DB, "shop-db", 5432), "the owner is not in the way of it"
     finally:
         batch("blog-db", [f"address delete {address}/{bits} dev eth0"])
+
+
+def test_what_the_node_s_kernel_sends_without_an_address_reaches_pods(world: World, planes: Planes) -> None:
+    """So a node asks for multicast on a pod's link before its own address there is checked; that is no pod's packet."""
+    enforce(planes, world, DENY)
+    with netns.inside(path("shop-db")):
+        hears = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x86DD))
+    hears.settimeout(_HEARD_S)
+    report = struct.pack("!BBHHH", 143, 0, 0, 0, 0)
+    header = (
+        struct.pack("!IHBB", 6 << 28, len(report), 58, 1) + bytes(16) + socket.inet_pton(socket.AF_INET6, "ff02::16")
+    )
+    with hears, socket_in("n1", socket.AF_INET6, socket.SOCK_RAW, proto=socket.IPPROTO_RAW) as sends:
+        with netns.inside(path("n1")):
+            link = socket.if_nametoindex(world.devices("n1")["shop/db"])
+        sends.sendto(header + report, ("ff02::16", 0, 0, link))
+        while (found := heard(hears)) and found != header + report:
+            pass
+    assert found == header + report
 
 
 def test_a_pod_that_claims_another_ones_address_by_arp_gets_none_of_its_packets(world: World, planes: Planes) -> None:

@@ -171,7 +171,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 "output",
                 PRIORITY + 1,
                 *itself,
-                "oifname @pod-devices fib saddr type != local oifname vmap @ingress",
+                f"oifname @pod-devices {self._some_source} fib saddr type != local oifname vmap @ingress",
             ),
             *(self._encapsulation() if self._guarded else ()),
             *((Chain(name="on-bridge", rules=self.rules(*self._to_bridged)),) if self.bridges else ()),
@@ -245,6 +245,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def _no_link_local(self) -> str:
         """What has a link-local source stays on the pod's link: neighbour discovery, for one."""
         return "ip6 saddr != fe80::/10 " if self.family == "ip6" else ""
+
+    @property
+    def _some_source(self) -> str:
+        """Without a source the node's kernel sends itself, which listeners of multicast it has on a new link."""
+        return f"{self.family} saddr != {'::' if self.family == 'ip6' else '0.0.0.0'}"
 
     def _base(self, name: str, hook: str, priority: int, *texts: str) -> Chain:
         return Chain(name=name, type="filter", hook=hook, priority=priority, rules=self.rules(*texts))
