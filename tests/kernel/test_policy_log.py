@@ -16,11 +16,11 @@ from podwire.kernel.features import Features
 from podwire.kernel.nflog import Logged, Nflog
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
-from podwire.policy.counts import by_policy
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.registry import DATAPLANES, FEATURES, open_dataplane
 from podwire.policy.ruled import BORROWED
 from podwire.policy.settings import LogSettings
+from podwire.policy.status.counts import by_policy
 from podwire.testing.policycases import Case, Check, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -1,7 +1,7 @@
 """Policies for pods that other CNI plugins wire: the agent's part policy where its part cni is not.
 
-Pods are found by their addresses in the API and the node's devices (:mod:`podwire.policy.discovery`), and told by
-podwire-cni where it stands behind the other plugin (:mod:`podwire.cni.chain.policy`), which is there before the API
+Pods are found by their addresses in the API and the node's devices (:mod:`podwire.policy.others.discovery`), and told
+by podwire-cni where it stands behind the other plugin (:mod:`podwire.cni.chain.policy`), which is there before the API
 knows the addresses.
 """
 
@@ -19,10 +19,10 @@ from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
-from podwire.policy.discovery import Discovery
+from podwire.policy.others.discovery import Discovery
+from podwire.policy.others.sight import KernelSight
+from podwire.policy.others.whereabouts import locate
 from podwire.policy.runner import Attached
-from podwire.policy.sight import KernelSight
-from podwire.policy.whereabouts import locate
 from podwire.runtime.clock import Clock
 
 

@@ -1,4 +1,4 @@
-"""Tells which policies are in force on this node: keeps the node's ConfigMap of ``policy.report`` current.
+"""Tells which policies are in force on this node: keeps the node's ConfigMap of ``policy.status.report`` current.
 
 Guarantees: 1. nothing is told that is not in the kernel; 2. a change is told at once, the next one a second later with
 all that came between; 3. nothing is written while nothing changes, nor by a start that finds told what is so; 4. an
@@ -14,8 +14,19 @@ from podwire.kube.resources import CONFIGMAPS, Json
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.observe.log import Log
-from podwire.policy.inforce import Digest
-from podwire.policy.report import COMMITS, KINDS, LABEL, LABEL_VALUE, NAMESPACE, Commit, Report, name_of, parse, render
+from podwire.policy.status.inforce import Digest
+from podwire.policy.status.report import (
+    COMMITS,
+    KINDS,
+    LABEL,
+    LABEL_VALUE,
+    NAMESPACE,
+    Commit,
+    Report,
+    name_of,
+    parse,
+    render,
+)
 from podwire.runtime.backoff import Backoff
 
 _BETWEEN_S = 1.0

@@ -17,12 +17,12 @@ from podwire.observe.distribution import Distribution, doubling
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.observe.pages import Page, Query
-from podwire.policy.counts import Counted
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.evaluate import Connection, Rules
 from podwire.policy.runner import Enforcement, Sources
-from podwire.policy.series import Series
 from podwire.policy.settings import SILENT, PolicySettings
+from podwire.policy.status.counts import Counted
+from podwire.policy.status.series import Series
 from podwire.policy.why.explain import said
 from podwire.policy.world import World
 

@@ -12,7 +12,7 @@ from podwire.cli.policy_agents import Agents, of_cluster
 from podwire.cli.policy_objects import of_cluster as objects_of_cluster
 from podwire.errors import ClusterError, ConfigError
 from podwire.local.probe.result import columns
-from podwire.policy.overview import HEAD, NOTHING, Line, lines
+from podwire.policy.status.overview import HEAD, NOTHING, Line, lines
 from podwire.runtime.clock import SystemClock
 
 _LIST_HELP = """Show the policies of a cluster: what they select, where they are in force, and what they drop.

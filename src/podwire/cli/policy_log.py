@@ -10,7 +10,7 @@ import msgspec
 from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_agents import Agents, of_cluster
-from podwire.policy.happening import Happening, text
+from podwire.policy.status.logged import Happening, text
 
 _HELP = """Show what policies have dropped, would have dropped in audit, or let through where that is logged.
 

@@ -21,9 +21,9 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
-from podwire.policy.inforce import same
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
+from podwire.policy.status.inforce import same
 from podwire.policy.world import inner_addresses
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock

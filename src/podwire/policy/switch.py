@@ -15,10 +15,10 @@ from typing import Protocol
 
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.counts import Counted
 from podwire.policy.dataplane import Facts, Held, PolicyDataPlane
 from podwire.policy.registry import AUTO
 from podwire.policy.ruled import Ruled
+from podwire.policy.status.counts import Counted
 from podwire.policy.unenforced import Unenforced
 
 

@@ -7,7 +7,7 @@ from podwire.agent.policyreport import PolicyReport
 from podwire.kube.resources import CONFIGMAPS, EVENTS, NETWORKPOLICIES, NODES
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
-from podwire.policy.report import NAMESPACE, name_of, parse
+from podwire.policy.status.report import NAMESPACE, name_of, parse
 from podwire.runtime.tasks import TaskSet
 
 DENY = {

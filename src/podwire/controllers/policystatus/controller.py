@@ -1,7 +1,8 @@
 """The loop that writes on each policy on how many nodes it is in force: an annotation, and Events when that changes.
 
-The agents tell it in one small object each (``policy.report``); NetworkPolicy has no status, so what comes of it is the
-annotation ``podwire.io/enforced`` (``policy.standing``) and the Events ``Enforced`` and ``PartlyEnforced``.
+The agents tell it in one small object each (``policy.status.report``); NetworkPolicy has no status, so what comes of it
+is the annotation ``podwire.io/enforced`` (``policy.status.standing``) and the Events ``Enforced`` and
+``PartlyEnforced``.
 
 Guarantees: 1. a policy that is in force everywhere is said so with the report of the last node; 2. one that is not is
 said so after 2 s, or at once where all others give a reason, and again when they change; 3. nothing is written that is
@@ -22,11 +23,11 @@ from podwire.kube.events import Severity, reference
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, CONFIGMAPS, NETWORKPOLICIES, NODES, Json, Resource
 from podwire.model.node import Node
-from podwire.policy import report as reports
 from podwire.policy.annotations import problems
-from podwire.policy.inforce import History, Policy
-from podwire.policy.report import KINDS, Report
-from podwire.policy.standing import ANNOTATION, Enforced, Place, furthest, kept, parse, standing
+from podwire.policy.status import report as reports
+from podwire.policy.status.inforce import History, Policy
+from podwire.policy.status.report import KINDS, Report
+from podwire.policy.status.standing import ANNOTATION, Enforced, Place, furthest, kept, parse, standing
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.supervise import Supervisor
 

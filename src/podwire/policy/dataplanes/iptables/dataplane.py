@@ -19,7 +19,6 @@ from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Iptables, Programs, Ticker, choose
 from podwire.kernel.iptables_watch import FAMILIES, POLL_S, watch
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.counts import Counted, Totals
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
@@ -29,6 +28,7 @@ from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.ruled import Ruled
+from podwire.policy.status.counts import Counted, Totals
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 

@@ -13,11 +13,11 @@ from podwire.kernel.iptables import Iptables, Kind, Programs, find, legacy_table
 from podwire.kernel.iptables_watch import FAMILIES
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
-from podwire.policy.counts import Count
 from podwire.policy.dataplanes.iptables.layout import Layout
 from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, OWNERSHIP, RULE, TABLE, set_prefix
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import removal
+from podwire.policy.status.counts import Count
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset, parse_save
 from podwire.state.iptables_diff import Saved, own_part

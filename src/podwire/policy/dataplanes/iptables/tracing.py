@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from podwire.kernel.iptables import Iptables
 from podwire.kernel.iptables_watch import FAMILIES
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.counts import Count
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.dataplane import follow, layout_of
+from podwire.policy.status.counts import Count
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.trace import iptables

@@ -14,12 +14,12 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.counts import Count, Counted, Totals
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, Layout
 from podwire.policy.dataplanes.nftables.steps import steps
 from podwire.policy.ruled import Ruled
+from podwire.policy.status.counts import Count, Counted, Totals
 from podwire.state.nft import Table
 from podwire.state.nft_diff import (
     AddElements,

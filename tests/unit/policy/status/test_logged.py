@@ -3,9 +3,9 @@
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
-from podwire.policy.happening import happening, text
 from podwire.policy.ports import Ruling
 from podwire.policy.ruled import Ruled
+from podwire.policy.status.logged import happening, text
 from podwire.policy.world import Party
 
 WEB = Pod(metadata=ObjectMeta(name="web", namespace="shop"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.policy.whereabouts import Place, Ways, locate
+from podwire.policy.others.whereabouts import Place, Ways, locate
 from podwire.state.network import parse
 
 STATE = parse(

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.overview import HEAD, Line, duration, lines
-from podwire.policy.standing import ANNOTATION, Enforced
+from podwire.policy.status.overview import HEAD, Line, duration, lines
+from podwire.policy.status.standing import ANNOTATION, Enforced
 from podwire.policy.world import World
 from podwire.testing.policycases import read_cases
 
-CASES = read_cases(Path(__file__).parents[2] / "cases/policies")
+CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 WORLD = next(case for case in CASES if case.name == "a Pass in audit that would lead by an Accept to a denial").world
 NOW = datetime.datetime(2026, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
 

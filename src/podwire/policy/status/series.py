@@ -7,7 +7,7 @@ share one, so that sums are right. A series that there is stays: totals never go
 
 from collections.abc import Iterable, Iterator
 
-from podwire.policy.counts import GONE, Counted
+from podwire.policy.status.counts import GONE, Counted
 
 _MOST = 200
 OTHERS = "(others)"

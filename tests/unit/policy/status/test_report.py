@@ -1,6 +1,6 @@
 """A node's report of the policies that are in force there."""
 
-from podwire.policy.report import COMMITS, Commit, Report, name_of, parse, render
+from podwire.policy.status.report import COMMITS, Commit, Report, name_of, parse, render
 
 REPORT = Report(
     "node-1", {"NetworkPolicy": (Commit("aa", 1_700_000_000_123, 7.5), Commit("bb", 1_700_000_001_000, 12))}

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from podwire.policy.annotations import AUDIT, MODE
-from podwire.policy.inforce import History, Policy
-from podwire.policy.report import Report
+from podwire.policy.status.inforce import History, Policy
+from podwire.policy.status.report import Report
 
 ANNOTATION = "podwire.io/enforced"
 SILENT = "has not told that it is in force"

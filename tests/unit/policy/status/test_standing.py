@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.inforce import Digest, History
-from podwire.policy.report import Commit, Report
-from podwire.policy.standing import Enforced, Place, furthest, kept, parse, standing
+from podwire.policy.status.inforce import Digest, History
+from podwire.policy.status.report import Commit, Report
+from podwire.policy.status.standing import Enforced, Place, furthest, kept, parse, standing
 
 KIND = "NetworkPolicy"
 META = ObjectMeta(name="db", namespace="shop", uid="u", generation=1)

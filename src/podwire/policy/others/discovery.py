@@ -20,9 +20,9 @@ from podwire.kernel.monitor import Event
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
+from podwire.policy.others.sight import Ports
+from podwire.policy.others.whereabouts import Place, locate
 from podwire.policy.runner import Attached, Source
-from podwire.policy.sight import Ports
-from podwire.policy.whereabouts import Place, locate
 from podwire.policy.world import owners
 from podwire.runtime.clock import Clock
 from podwire.state.network import NetworkState
@@ -33,7 +33,7 @@ _LOOK_S = 2.0
 
 
 class Sight(Protocol):
-    """What is seen of the node; :class:`podwire.policy.sight.KernelSight` is the real one."""
+    """What is seen of the node; :class:`podwire.policy.others.sight.KernelSight` is the real one."""
 
     def watch(self, changed: Callable[[Sequence[Event]], None]) -> AbstractContextManager[None]:
         """Calls back with whatever changes, within the block."""

@@ -10,9 +10,9 @@ import msgspec
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.model.pod import Pod
-from podwire.policy.discovery import Discovery
+from podwire.policy.others.discovery import Discovery
+from podwire.policy.others.sight import Ports
 from podwire.policy.runner import Attached
-from podwire.policy.sight import Ports
 from podwire.state.network import NetworkState, parse
 from podwire.testing.clock import FakeClock
 

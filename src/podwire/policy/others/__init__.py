@@ -1,0 +1,1 @@
+"""Pods that other CNI plugins wire: where they are on this node."""
