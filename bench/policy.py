@@ -45,6 +45,7 @@ from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 from podwire.policy.dataplanes.nftables.layout import Layout
 from podwire.policy.flows import forget, verdicts
 from podwire.policy.settings import ENCAPSULATION_PORTS
+from podwire.policy.trim import trim_pod
 from podwire.state.nft_diff import AddElements
 
 FACTS = Facts(
@@ -249,7 +250,7 @@ def large(pods: int, policies: int) -> Compiler:
     for number in range(50):
         made.set_namespace(f"ns{number}", {"team": f"x{number % 7}"})
     for number in range(pods):
-        made.set_pod(f"ns{number % 50}/p{number}", member(number))
+        made.set_pod(f"ns{number % 50}/p{number}", trim_pod(member(number)))
     for number in range(policies):
         made.set_policy(f"ns{number % 50}/pol{number}", wide(number))
     return made

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from msgspec.structs import replace
-
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
 from podwire.agent.policystatus import PolicyStatus
@@ -18,9 +16,8 @@ from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, PODS
-from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
-from podwire.model.pod import Container, Pod, PodSpec, PodStatus
+from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
@@ -32,6 +29,7 @@ from podwire.policy.registry import Registry
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
 from podwire.policy.switch import Switch
+from podwire.policy.trim import trim_pod
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 from podwire.state.ipset import IpSet
@@ -55,7 +53,7 @@ class PolicyPart:
         self._clock: Clock = client.clock
         self._nodes, self._events, self._node = nodes, events, config.node_name
         self._pods = Informer(client, PODS)
-        self._pods.trim = lean
+        self._pods.trim = trim_pod
         self._namespaces = Informer(client, NAMESPACES)
         self._policies = Informer(client, NETWORKPOLICIES)
         self._cluster_policies: Informer[ClusterNetworkPolicy] = Informer(client, CLUSTERNETWORKPOLICIES)
@@ -286,31 +284,3 @@ class PolicyPart:
 def _attached(one: Attachment) -> Attached:
     pod = f"{one.namespace}/{one.pod}" if one.pod else ""
     return Attached(pod=pod, device=one.host_link, addresses=one.addresses, uid=one.uid)
-
-
-def lean(pod: Pod) -> Pod:
-    """What policies read of a pod: there may be ten thousand."""
-    meta = pod.metadata
-    return Pod(
-        metadata=ObjectMeta(
-            name=meta.name,
-            namespace=meta.namespace,
-            uid=meta.uid,
-            labels=meta.labels,
-            creation_timestamp=meta.creation_timestamp,
-            deletion_timestamp=meta.deletion_timestamp,
-            resource_version=meta.resource_version,
-        ),
-        spec=PodSpec(
-            node_name=pod.spec.node_name,
-            host_network=pod.spec.host_network,
-            containers=_ports_alone(pod.spec.containers),
-            init_containers=_ports_alone(pod.spec.init_containers),
-        ),
-        status=PodStatus(phase=pod.status.phase, pod_ip=pod.status.pod_ip, pod_ips=pod.status.pod_ips),
-    )
-
-
-def _ports_alone(containers: tuple[Container, ...]) -> tuple[Container, ...]:
-    found = (replace(Container(name=""), ports=each.ports, restart_policy=each.restart_policy) for each in containers)
-    return tuple(each for each in found if any(port.name for port in each.ports))

@@ -1,0 +1,44 @@
+"""Trimmed pods: policies see the same in them, and what they have in common is there once."""
+
+from msgspec.structs import replace
+from tests.unit.policy.test_compile import CASES, filled
+
+from podwire.model.meta import key_of
+from podwire.model.pod import Container, ContainerPort, Pod
+from podwire.policy.trim import trim_pod
+from podwire.policy.world import ports_of
+
+WORLD = CASES[0].world
+
+
+def test_policies_make_the_same_of_trimmed_pods() -> None:
+    for case in CASES:
+        trimmed = replace(case.world, pods=tuple(trim_pod(pod) for pod in case.world.pods))
+        for node in ("n1", "n2"):
+            one, other = filled(case.world, node), filled(trimmed, node)
+            assert one.pods == other.pods
+            for key, profile in one.profiles.items():
+                assert profile.hosts == other.profiles[key].hosts
+
+
+def test_what_replicas_have_in_common_is_there_once() -> None:
+    def replica(name: str) -> Pod:
+        port = ContainerPort(name="http", container_port=8080)
+        pod = next(pod for pod in WORLD.pods if key_of(pod.metadata) == "ops/scan")
+        spec = replace(pod.spec, containers=(Container(name=name, image="x", ports=(port,)), Container(name="quiet")))
+        labels = {"".join(("a", "pp")): "".join(("we", "b"))}
+        return replace(pod, metadata=replace(pod.metadata, name=name, labels=labels), spec=spec)
+
+    one, other = trim_pod(replica("a")), trim_pod(replica("b"))
+    assert (one.metadata.name, other.metadata.name) == ("a", "b")
+    assert one.metadata.labels is other.metadata.labels
+    assert one.spec.containers is other.spec.containers
+    assert one.spec.node_name is other.spec.node_name
+    assert [port.name for port in ports_of(one)] == ["http"]
+    assert len(one.spec.containers) == 1
+
+
+def test_a_port_without_name_is_nothing_that_a_policy_reads() -> None:
+    pod = WORLD.pods[0]
+    spec = replace(pod.spec, containers=(Container(name="c", ports=(ContainerPort(container_port=80),)),))
+    assert ports_of(trim_pod(replace(pod, spec=spec))) == ()
