@@ -28,9 +28,15 @@ FEATURES = {"nftables": "nftables"}
 def open_dataplane(name: str, facts: "Facts", netns: Path | str | None = None) -> "PolicyDataPlane":
     """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
 
-    Raises: KeyError for a name that is not in the registry; KernelError.
+    Raises: KeyError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
     """
+    from podwire.kernel.features import Features  # the settings, which need names alone, are read without it
+
     module, _, attribute = DATAPLANES[name].partition(":")
+    if name in FEATURES:
+        answer = Features().probe(FEATURES[name])
+        if answer.verdict == "no":
+            raise Unsupported(answer.name, answer.minimum, answer.reason)
     made: PolicyDataPlane = getattr(importlib.import_module(module), attribute)(facts, netns)
     return made
 

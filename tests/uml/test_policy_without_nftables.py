@@ -1,0 +1,47 @@
+"""Policies on a kernel without nf_tables: iptables, of the legacy kind, stands in for nftables and says so."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podwire.errors import Unsupported
+from podwire.kernel import netns
+from podwire.kernel.iptables import legacy_tables
+from podwire.policy.compile import Compiler
+from podwire.policy.dataplane import Facts
+from podwire.policy.dataplanes.iptables.dataplane import clear, held
+from podwire.policy.registry import Registry
+from podwire.policy.switch import Switch
+
+pytestmark = pytest.mark.skipif(
+    os.uname().nodename != "uml", reason="for the kernel of user-mode Linux: make uml, or scripts/uml pytest tests/uml"
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "place"
+    netns.create(path)
+    yield path
+    netns.delete(path)
+
+
+@pytest.mark.parametrize("wanted", ["nftables", "auto"])
+def test_iptables_stands_in_for_nftables(place: Path, wanted: str) -> None:
+    switch = Switch(Registry(place), wanted, Facts(pod_ranges=("10.0.0.0/24",)))
+    try:
+        assert switch.name == "iptables"
+        assert switch.problem is None or isinstance(switch.problem[1], Unsupported)
+        assert (switch.problem is None) == (wanted == "auto")
+        switch.load(Compiler("n1"), {})
+        assert switch.name == "iptables"
+        assert held(place)
+        assert "mangle" in legacy_tables(place)
+        assert not any(switch.load(Compiler("n1"), {}))
+        switch.remove()
+        assert not held(place)
+        assert not clear(place)
+    finally:
+        switch.close()
