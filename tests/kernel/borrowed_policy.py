@@ -1,6 +1,6 @@
 """A policy data plane under another name, put into the registry where this module is loaded as a plugin of pytest."""
 
-from podwire.policy import registry, tracing
+from podwire.policy import modes, tracing
 from podwire.policy.dataplanes.nftables import dataplane
 
 clear = dataplane.clear
@@ -12,5 +12,5 @@ class BorrowedPolicy(dataplane.NftablesPolicy):
     name = "borrowed"
 
 
-registry.DATAPLANES["borrowed"] = f"{__name__}:BorrowedPolicy"
+modes.DATAPLANES["borrowed"] = f"{__name__}:BorrowedPolicy"
 tracing.MODULES["borrowed"] = tracing.MODULES["nftables"]  # type: ignore[index]

@@ -19,7 +19,8 @@ from podwire.model.meta import key_of
 from podwire.policy.compile import Delta
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.flows import Losses, forget, verdicts
-from podwire.policy.registry import DATAPLANES, open_dataplane
+from podwire.policy.modes import DATAPLANES
+from podwire.policy.registry import open_dataplane
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -17,7 +17,8 @@ from podwire.kernel.nflog import Logged, Nflog
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane
-from podwire.policy.registry import DATAPLANES, FEATURES, open_dataplane
+from podwire.policy.modes import DATAPLANES, FEATURES
+from podwire.policy.registry import open_dataplane
 from podwire.policy.ruled import BORROWED
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.counts import by_policy

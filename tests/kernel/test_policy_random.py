@@ -16,7 +16,7 @@ from podwire.model.meta import key_of
 from podwire.policy import world as facts
 from podwire.policy.compile import Compiler
 from podwire.policy.evaluate import Connection, evaluate
-from podwire.policy.registry import DATAPLANES
+from podwire.policy.modes import DATAPLANES
 from podwire.testing.policycases import Case, Check
 from podwire.testing.randompolicies import RandomPolicies
 

@@ -228,7 +228,7 @@ class Agent:
 
     def _policies_lack(self, mode: str, lacking: tuple[str, KernelError] | None) -> str:
         """What keeps a data plane of policies from being used; empty when it is."""
-        from podwire.policy.registry import FEATURES
+        from podwire.policy.modes import FEATURES
 
         if lacking is None:
             return ""

@@ -12,8 +12,8 @@ from podwire.model.node import Node
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
+from podwire.policy.modes import AUTO
 from podwire.policy.ranges import ClusterRanges
-from podwire.policy.registry import AUTO
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.tracing import MODULES, open_tracing
 from podwire.policy.why.enforced import Guard, Tracer

@@ -1,7 +1,7 @@
 """What a policy data plane is to the rest: the seam that every one implements.
 
 A data plane is opened for one network namespace, takes what the compiler says and makes the kernel hold it. It is one
-module with a class and a function ``clear``, named in ``policy.registry``; by its entry there it is opened, stood in
+module with a class and a function ``clear``, named in ``policy.modes``; by its entry there it is opened, stood in
 for, switched to, cleaned up, shown by ``podwire state``, and run by the packet table.
 
 What each one keeps to: 1. closed when in doubt: a device that it was not told of, a pod with another one's address;

@@ -1,37 +1,22 @@
-"""The policy data planes by name; the module is imported when one is chosen.
+"""How policy data planes are opened by their names in :mod:`podwire.policy.modes`, and cleared.
 
-Each has a class that programs, and a function ``clear`` that takes away what an earlier run left. The order is that in
-which one stands in for another that cannot be had.
+The module of each has, beside its class, a function ``clear`` that takes away what an earlier run left.
 """
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from podwire.errors import KernelError, Unsupported
-
-if TYPE_CHECKING:
-    from podwire.policy.dataplane import Facts, PolicyDataPlane  # which needs the settings, and they the names
-
-AUTO = "auto"
-"""Asks for the first that this machine has."""
-
-DATAPLANES = {
-    "nftables": "podwire.policy.dataplanes.nftables.dataplane:NftablesPolicy",
-    "iptables": "podwire.policy.dataplanes.iptables.dataplane:IptablesPolicy",
-}
-
-FEATURES = {"nftables": "nftables"}
-"""The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
+from podwire.kernel.features import Features
+from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.modes import DATAPLANES, FEATURES
 
 
-def open_dataplane(name: str, facts: "Facts", netns: Path | str | None = None) -> "PolicyDataPlane":
+def open_dataplane(name: str, facts: Facts, netns: Path | str | None = None) -> PolicyDataPlane:
     """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
 
     Raises: KeyError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
     """
-    from podwire.kernel.features import Features  # the settings, which need names alone, are read without it
-
     module, _, attribute = DATAPLANES[name].partition(":")
     if name in FEATURES:
         answer = Features().probe(FEATURES[name])
@@ -51,7 +36,7 @@ class Registry:
         """All there are, in the order in which one stands in for another."""
         return tuple(DATAPLANES)
 
-    def open(self, name: str, facts: "Facts") -> "PolicyDataPlane":
+    def open(self, name: str, facts: Facts) -> PolicyDataPlane:
         """One by its name.
 
         Raises: KeyError for a name that is not in the registry; KernelError.

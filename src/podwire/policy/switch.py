@@ -16,7 +16,7 @@ from typing import Protocol
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Held, PolicyDataPlane
-from podwire.policy.registry import AUTO
+from podwire.policy.modes import AUTO
 from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Counted
 from podwire.policy.unenforced import Unenforced

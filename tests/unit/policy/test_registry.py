@@ -3,7 +3,8 @@ import pytest
 from podwire.errors import KernelError
 from podwire.policy import registry
 from podwire.policy.dataplane import Facts
-from podwire.policy.registry import DATAPLANES, Registry, clear_all, open_dataplane
+from podwire.policy.modes import DATAPLANES
+from podwire.policy.registry import Registry, clear_all, open_dataplane
 
 
 class Plane:
