@@ -44,7 +44,7 @@ class Contents:
             names.TABLES: Numbers(1, marks.last, known_numbers(chains, names.TABLES, names.PORTS, marks)),
         }
         self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
-        self._device_sets = 1 + max(self._devices.leading.values(), default=0) // PER_SET
+        self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
         self._chains: dict[str, Rules] = {}
         self._sets: dict[str, IpSet] = {}
         self._elements: Elements = {}
@@ -337,14 +337,19 @@ def _root(key: ProfileKey) -> str:
     return names.IN if key.direction == "Ingress" else names.OUT
 
 
+def _device_sets(layout: Layout, sets: Held) -> dict[int, IpSet]:
+    """The sets of devices by their numbers; one that is empty by now stays."""
+    prefix = layout.set_name("devices-")
+    words = ((name.removeprefix(prefix), each) for name, each in sets.items() if name.startswith(prefix))
+    return {int(word): each for word, each in words if word.isdecimal()}
+
+
 def _known_devices(layout: Layout, sets: Held) -> dict[str, int]:
     """Numbers by which devices are in the sets that they are in."""
     found: dict[str, int] = {}
-    for name, each in sets.items():
-        word = name.removeprefix(layout.set_name("devices-"))
-        if word != name and word.isdecimal():
-            devices = sorted(key.rpartition(",")[2] for key in each.elements)[:PER_SET]
-            found |= {device: int(word) * PER_SET + at for at, device in enumerate(devices) if device not in found}
+    for number, each in _device_sets(layout, sets).items():
+        devices = sorted(key.rpartition(",")[2] for key in each.elements)[:PER_SET]
+        found |= {device: number * PER_SET + at for at, device in enumerate(devices) if device not in found}
     return found
 
 

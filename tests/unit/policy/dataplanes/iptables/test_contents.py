@@ -233,6 +233,22 @@ def test_more_devices_than_one_set_takes() -> None:
         contents.place(f"shop/many-{number}", f"veth{number}", None)
     kernel.take(contents.changed())
     assert kernel.holds(contents)
+    assert not fresh(LAYOUTS["ip"], compiler, kernel).loaded(kernel.saved, kernel.held()), "empty sets stay"
+
+
+def test_a_set_of_devices_comes_with_the_device_that_has_no_room() -> None:
+    compiler, kernel = filled(CASES[0].world, "n1"), Kernel()
+    contents = fresh(LAYOUTS["ip"], compiler)
+    kernel.take(contents.loaded(kernel.saved, kernel.held()))
+    (profiles, *_) = compiler.pods.values()
+    for number in range(70):
+        contents.place(
+            f"shop/many-{number}", f"veth{number}", replace(profiles, addresses=(f"10.180.0.{number + 50}",))
+        )
+        kernel.take(contents.changed())
+        assert kernel.holds(contents)
+    assert len(kernel.elements["podwire4-devices-1"]) == 70 + len(compiler.pods) - 64
+    assert "-m set --match-set podwire4-devices-1 src,src -j DROP" in kernel.chains[names.STRANGER]
 
 
 def test_two_pods_with_one_address_are_told_by_their_devices() -> None:
