@@ -48,8 +48,8 @@ class Sight(msgspec.Struct, frozen=True):
     """What a prefix stands for."""
     party: Callable[[str], Party]
     """Who has an address."""
-    why: Callable[[Connection], tuple[bool, str]]
-    """Whether policies let a connection through as of now, and why."""
+    why: Callable[[Connection, str], tuple[bool, str]]
+    """Whether policies let a connection through as of now, and why; of a direction that is named, what audit says."""
 
 
 class PolicyLog:
@@ -157,7 +157,8 @@ class PolicyLog:
 
     def _why(self, connection: Connection, ruled: Ruled | None) -> str:
         """Why a packet met the rule; policies may have changed since."""
-        passes, text = self._sight.why(connection)
+        audited = ruled.direction if ruled is not None and ruled.ruling.audit else ""
+        passes, text = self._sight.why(connection, audited)
         if ruled is None or ruled.ruling.accept or not passes:
             return text  # what one direction accepts, the other may drop
         return f"{text}; it was otherwise when the packet came ({ruled.text})"

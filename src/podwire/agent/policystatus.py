@@ -25,6 +25,7 @@ from podwire.policy.status.counts import Counted
 from podwire.policy.status.series import Series
 from podwire.policy.why.explain import said
 from podwire.policy.world import World
+from podwire.trace.policy_text import one_audited
 
 _BUCKETS = doubling(0.001, 14)
 """Seconds: 1 ms to 8 s."""
@@ -135,9 +136,10 @@ class PolicyStatus:
         policy: NetworkPolicy | ClusterNetworkPolicy | None = sources[kind].get(key)
         return policy.metadata if policy is not None else None
 
-    def _why(self, connection: Connection) -> tuple[bool, str]:
+    def _why(self, connection: Connection, audited: str) -> tuple[bool, str]:
         found = said(self.world(connection), connection, self._rules)
-        return found.outcome == "allowed", found.message
+        text = one_audited(connection.protocol, found, audited) if audited else ""
+        return found.outcome == "allowed", text or found.message
 
     def world(self, connection: Connection) -> World:
         """As much of the cluster as the verdict on a connection depends on."""

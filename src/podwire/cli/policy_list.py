@@ -1,6 +1,6 @@
 """The commands ``podwire policy list`` and ``podwire policy counters``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,6 +15,10 @@ from podwire.local.probe.result import columns
 from podwire.policy.status.overview import HEAD, NOTHING, Line, lines
 from podwire.runtime.clock import SystemClock
 
+_NAMED = 3
+"""Policies that are named in one cell."""
+_TOLD = 10
+"""Policies of which it is said where they are not in force."""
 _LIST_HELP = """Show the policies of a cluster: what they select, where they are in force, and what they drop.
 
 NODES are those of the Ready nodes that enforce policies on which this very form of the policy is in force,
@@ -62,9 +66,11 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return 0
     click.echo(columns([HEAD, *(each.cells() for each in found)]))
-    for each in found:
-        for text in each.missing:
-            click.echo(f"{each.namespace}/{each.name} is not in force on {text}".removeprefix("/"))
+    missing = [f"{each.namespace}/{each.name} is not in force on {text}" for each in found for text in each.missing]
+    for line in missing[:_TOLD]:
+        click.echo(line.removeprefix("/"))
+    if len(missing) > _TOLD:
+        click.echo(f"and {len(missing) - _TOLD} more")
     for text in failures.values():
         click.echo(f"podwire: {text}", err=True)
     return 0
@@ -117,5 +123,18 @@ def _order(one: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     rule = NOTHING if one["rule"] is None else str(one["rule"])
-    policies = ",".join(one["policies"]) or "(none speaks of it)"
-    return (one["node"], policies, one["direction"], rule, one["verdict"], str(one["packets"]), str(one["bytes"]))
+    return (
+        one["node"],
+        few(one["policies"]),
+        one["direction"],
+        rule,
+        one["verdict"],
+        str(one["packets"]),
+        str(one["bytes"]),
+    )
+
+
+def few(policies: Sequence[str]) -> str:
+    """The first ones of what may be hundreds; JSON has them all."""
+    more = f",... ({len(policies)})" if len(policies) > _NAMED else ""
+    return ",".join(policies[:_NAMED]) + more or "(none speaks of it)"

@@ -11,8 +11,7 @@ _NAMED, _ISOLATING = 3, 8
 
 def one_line(protocol: str, port: int, egress: DirectionSaid, ingress: DirectionSaid) -> str:
     """Who connects, and what both directions come to."""
-    number = f" {port}" if port else ""
-    subject = f"{egress.subject} -> {ingress.subject} {protocol}{number}"
+    subject = _subject(protocol, port, egress, ingress)
     denied = [each for each in (egress, ingress) if not each.allowed]
     if denied:
         first = f"{subject}: dropped at {denied[0].direction.lower()}: {denied[0].message}"
@@ -21,6 +20,17 @@ def one_line(protocol: str, port: int, egress: DirectionSaid, ingress: Direction
         return f"{subject}: allowed: egress, {egress.message}; ingress, {ingress.message}"
     rules = [each.message for each in (egress, ingress) if each.rule is not None]
     return "; ".join([f"{subject}: {' and '.join(rules) or 'allowed'}", *_audited(egress), *_audited(ingress)])
+
+
+def one_audited(protocol: str, said: PolicySaid, direction: str) -> str:
+    """Who connects, and what policies in audit have against one direction, whatever the other comes to; or nothing."""
+    audited = next(_audited(said.egress if direction == said.egress.direction else said.ingress), "")
+    return audited and f"{_subject(protocol, said.port, said.egress, said.ingress)}: {audited}"
+
+
+def _subject(protocol: str, port: int, egress: DirectionSaid, ingress: DirectionSaid) -> str:
+    number = f" {port}" if port else ""
+    return f"{egress.subject} -> {ingress.subject} {protocol}{number}"
 
 
 def _audited(said: DirectionSaid) -> Iterator[str]:

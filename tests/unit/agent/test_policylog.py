@@ -11,6 +11,7 @@ from podwire.agent.policylog import PolicyLog, Sight
 from podwire.kernel.nflog import Logged
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
+from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
 from podwire.policy.ruled import Ruled
 from podwire.policy.world import Party
@@ -38,9 +39,13 @@ def party(address: str) -> Party:
     return Party(address=address, node="node-1", pod=Pod(metadata=ObjectMeta(name=PODS[address], namespace="shop")))
 
 
+def why(connection: Connection, audited: str) -> tuple[bool, str]:
+    return connection.port == 81, f"{audited} in audit about " * bool(audited) + f"about {connection.port}"
+
+
 def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]]:
     clock = FakeClock()
-    sight = Sight("node-1", RULED.get, party, lambda connection: (connection.port == 81, f"about {connection.port}"))
+    sight = Sight("node-1", RULED.get, party, why)
     log = PolicyLog(sight, clock)
 
     def page(**query: str) -> list[dict[str, object]]:
@@ -93,6 +98,7 @@ def test_of_a_connection_that_passes_there_is_a_line_in_a_minute() -> None:
         log.tell(passing)
     log.tell(replace(passing, source_port=4001))
     assert [(one["verdict"], one["sourcePort"]) for one in page()] == [("audited", 4000), ("audited", 4001)]
+    assert page()[0]["why"] == "Ingress in audit about about 5432"
     asyncio.run(clock.advance(61))
     log.tell(passing)
     assert len(page()) == 3

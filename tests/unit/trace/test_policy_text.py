@@ -17,7 +17,7 @@ from podwire.trace.answer import (
     Step,
     TermSaid,
 )
-from podwire.trace.policy_text import one_line
+from podwire.trace.policy_text import one_audited, one_line
 
 FREE = DirectionSaid(
     direction="Egress",
@@ -208,3 +208,12 @@ def test_one_line() -> None:
         "shop/web -> shop/web TCP 80: allowed: egress, no policy selects shop/web for egress; ingress, "
         "no policy selects shop/web for egress"
     )
+
+
+def test_one_line_about_audit_leaves_out_the_other_direction() -> None:
+    other = msgspec.structs.replace(OPEN, direction="Egress", subject="shop/web")
+    both = PolicySaid(address="10.0.0.2", port=80, outcome="dropped", message="", egress=other, ingress=SHUT)
+    assert one_audited("TCP", both, "Egress") == (
+        f"shop/web -> {SHUT.subject} TCP 80: in audit, shop/try would drop it: {SHUT.message}"
+    )
+    assert one_audited("TCP", both, "Ingress") == ""
