@@ -36,8 +36,9 @@ KINDS = {
     ("networking.k8s.io/v1", "NetworkPolicy"),
     ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"),
 }
-"""What matters here; everything else in the files is passed over."""
+"""What matters here; everything else in the files is passed over, but not what Kubernetes' own groups do not have."""
 
+_OWN_GROUPS = ("", "apps", "batch", "networking.k8s.io", "discovery.k8s.io")
 
 _CUSTOM = Kind(
     group="policy.networking.k8s.io",
@@ -73,6 +74,9 @@ def stored(manifests: Iterable[Manifest], service_ranges: tuple[str, ...]) -> li
     Raises: ConfigError naming file, line and field of what is wrong.
     """
     allocator = ServiceAllocator(service_ranges)
+    manifests = tuple(manifests)
+    for manifest in manifests:
+        _check_kind(manifest)
     here = [m for m in manifests if (m.body["apiVersion"], m.kind) in KINDS]
     schema = _custom_schema() if any(_kind(m).custom for m in here) else {}
     read = [_read_custom(m, schema) if _kind(m).custom else Stored(m, _read(m)) for m in here]
@@ -84,6 +88,15 @@ def _asks_for_nothing(read: Stored) -> bool:
     """Whether it is a Service that leaves its address to be chosen."""
     spec: Json = read.body.get("spec") or {}
     return read.manifest.kind == "Service" and not (spec.get("clusterIP") or spec.get("clusterIPs"))
+
+
+def _check_kind(manifest: Manifest) -> None:
+    """A kind that is misspelled would be passed over, and the answer be wrong."""
+    group, _, version = str(manifest.body["apiVersion"]).rpartition("/")
+    if group in _OWN_GROUPS and data.for_kind(group, version, manifest.kind) is None:
+        raise ConfigError(
+            manifest.source, "kind", f"the API server knows no {manifest.kind} in {manifest.body['apiVersion']}"
+        )
 
 
 def _kind(manifest: Manifest) -> Kind:

@@ -135,6 +135,10 @@ def test_what_was_made_up_is_said() -> None:
     ("text", "problem"),
     [
         (WEB.replace("port: 80,", "port: eighty,"), r"x.yaml:2: .*port"),
+        (
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolcy\nmetadata: {name: x}\n",
+            "no NetworkPolcy in networking",
+        ),
         (WEB.replace("selector: {app: web}, ports", "selectors: {app: web}, ports"), r"x.yaml:5: spec.selectors"),
         (WEB.replace("port: 80,", "port: 80000,"), r"x.yaml:5: spec.ports\[0\].port"),
         (WEB.replace("type: NodePort", "type: Nodeport"), r"x.yaml:5: spec.type"),
