@@ -1,5 +1,7 @@
 """What a local cluster could leave behind on a machine, as text to compare."""
 
+import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -18,8 +20,17 @@ def _of_others(text: str, name: str) -> bool:
     return bool(mark) and not rest.startswith((f"{name}/", f"{name} ")) and rest != name
 
 
+def _devices_of_others(name: str) -> tuple[str, ...]:
+    """The devices by which this machine is on the fabrics of other clusters: their owner stands in their alias."""
+    links = json.loads(_output("ip", "-j", "-d", "link") or "[]")
+    marks = ((link["ifname"], link.get("ifalias", "").split()) for link in links)
+    return tuple(device for device, words in marks if words[:1] and words[0].startswith("podwire/fabric/")
+                 and words[0] != f"podwire/fabric/{name}")  # fmt: skip
+
+
 def inventory(name: str) -> dict[str, str]:
     """Every kind of thing that the cluster ``name`` could leave, each as sorted lines."""
+    others = _devices_of_others(name)
     sysctls = [line for line in _output("sysctl", "-a").splitlines() if not line.startswith(_SYSCTL_NOISE)]
     cgroups = [str(p) for p in Path("/sys/fs/cgroup").rglob("*") if p.is_dir() and "podwire" in str(p)]
     listed = [line.split(None, 1) for line in _output("ps", "-eo", "cgroup:200,args").splitlines()]
@@ -46,4 +57,6 @@ def inventory(name: str) -> dict[str, str]:
             for p in Path(folder).glob("*podwire*")
         ],
     }
-    return {kind: "\n".join(sorted(lines)) for kind, lines in found.items()}
+    devices = "|".join(map(re.escape, {*others, *_devices_of_others(name)}))
+    theirs = re.compile(rf"\b({devices})\b" if devices else "$.")
+    return {kind: "\n".join(sorted(line for line in lines if not theirs.search(line))) for kind, lines in found.items()}

@@ -153,12 +153,10 @@ def test_what_policies_deny_is_expected_and_told(nine: Cluster) -> None:
         eventually(lambda: [line["reached"] for line in probe(*words)] == [True, False], within=5)
         table = run("probe", "--name", NAME, *words).stdout.splitlines()
         assert table[-1].startswith("2 of 2 as expected, 1 denied by policies")
-        assert "default/web-1 -> default/db-1 TCP 81: dropped at ingress" in table[2]
-        assert "default/guard" in table[2]
+        assert "dropped at ingress: isolated by default/guard" in table[2]
         named = run("probe", "--name", NAME, "--from", "db-1", "--to", "svc/web", "--port", "8080/TCP")
         assert named.returncode == 0, named.stdout
-        assert "cluster DNS: default/db-1 -> kube-system/podwire-dns" in named.stdout
-        assert "default/mute" in named.stdout
+        assert "cluster DNS: dropped at egress: isolated by default/mute" in named.stdout
         shown = run("up", "--name", NAME, "--probe")
         assert shown.returncode == 0, shown.stdout
         assert "o reached, . denied by policies, X not as expected" in shown.stdout
