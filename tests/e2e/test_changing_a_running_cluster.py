@@ -206,9 +206,7 @@ def test_a_switch_that_is_refused_on_the_command_line_changes_nothing(changing: 
     put_right(changing)
     refused = run("up", "--name", NAME, "--backend", "pigeon")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == (
-        "podwire: podwire up: routing.backend: 'pigeon' is not a routing backend; there are hostgw, vxlan\n"
-    )
+    assert refused.stderr == "podwire up: routing.backend: 'pigeon' is not a routing backend; there are hostgw, vxlan\n"
     assert set(statuses(changing)) == {"vxlan"}
 
 

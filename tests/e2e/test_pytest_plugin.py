@@ -82,6 +82,7 @@ def test_the_example_is_green_and_mistakes_are_explained(tmp_path: Path) -> None
     assert "allowed by shop/web egress[0]" in said
     assert "<node/node-1 -> default/lonely:81: not reached, refused>" in said
     assert "'default/lonely' names no running pod" in said
+    assert "podwire/testing/" not in said and "podwire/local/" not in said, "of a wrong word the test's line is enough"
     left = [name for name in places.names() if name in said]
     assert left == []
 

@@ -96,7 +96,7 @@ def _status() -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except ConfigError as failure:
-        click.echo(f"podwire: {failure}", err=True)
+        click.echo(str(failure) if str(failure).startswith("podwire") else f"podwire: {failure}", err=True)
         return 2
     except (PodwireError, OSError) as failure:
         click.echo(f"podwire: {failure}", err=True)

@@ -131,7 +131,7 @@ def ends(connection: Connection, direction: str) -> tuple[Party, Party]:
 def _exempt(subject: Party, peer: Party, direction: str) -> str:
     """Why policies have no say; empty when they do."""
     if subject.pod is None:
-        return f"{subject.name} is no pod that policies select"
+        return "no pod, and policies select pods alone"
     if peer.pod is not None and key_of(peer.pod.metadata) == key_of(subject.pod.metadata):
         return "a pod reaches itself"
     if direction == INGRESS and own_node(subject, peer):

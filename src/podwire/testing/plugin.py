@@ -71,7 +71,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows under a failed assertion what became of the connections that it is about, and what policies say."""
+    """Shows under a failed assertion what became of the connections that it is about, and what policies say.
+
+    Of a word or a file that is wrong, it shows the line of the test alone.
+    """
+    errors = sys.modules.get("podwire.errors")
+    if errors and call.excinfo is not None and call.excinfo.errisinstance(errors.ConfigError):
+        _end_in_the_test(call.excinfo)
     report = yield
     reach = sys.modules.get(_REACH)
     if reach and report.when == "call" and call.excinfo is not None and call.excinfo.errisinstance(AssertionError):
@@ -79,6 +85,18 @@ def pytest_runtest_makereport(
         if judged is not None and not call.excinfo.errisinstance(reach.Undecided):
             report.sections.append(("podwire", str(judged)))
     return report
+
+
+def _end_in_the_test(found: pytest.ExceptionInfo[BaseException]) -> None:
+    """Takes out how podwire came to an error that a test was told."""
+    last = found.tb
+    while (at := last.tb_next) is not None:
+        name = str(at.tb_frame.f_globals.get("__name__"))
+        if name.startswith("podwire.testing.") and name != __name__:
+            last.tb_next = None
+            found.value.__cause__ = None
+        else:
+            last = at
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

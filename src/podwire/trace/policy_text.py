@@ -114,7 +114,7 @@ def _said(some: Sequence[PolicySaid], *, alone: bool) -> Iterator[str]:
 
 
 def _direction(said: DirectionSaid) -> Iterator[str]:
-    where = f" on {said.node}" if said.node else ""
+    where = f" on {said.node}" if said.node and said.subject != f"node {said.node}" else ""
     yield _line(said.direction.lower(), f"of {said.subject}{where}: {'' if said.allowed else 'DROPPED, '}{_by(said)}")
     for rule in said.passed:
         yield _line("", f"passed on by cluster policy {rule}, tier {rule.tier}")
