@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -53,9 +55,8 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     layout = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
     reader = Reader(of_cluster(layout, config_file))
     while True:
-        for one in reader.read(last):
-            if not policy or policy in one.policies:
-                sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else text(one)}\n")
+        for one in last_of(reader.read(_ALL), policy, last):
+            sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else text(one)}\n")
         for problem in reader.complaints():
             click.echo(f"podwire: {problem}", err=True)
         if not follow:
@@ -63,6 +64,17 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
         sys.stdout.flush()
         last = _ALL
         time.sleep(_AGAIN_S)
+
+
+def last_of(found: Sequence[Happening], policy: str, last: int) -> list[Happening]:
+    """What is about a policy, or all; of each node the last so many."""
+    shown: list[Happening] = []
+    left: Counter[str] = Counter()
+    for one in reversed(found):
+        if (not policy or policy in one.policies) and left[one.node] < last:
+            left[one.node] += 1
+            shown.append(one)
+    return shown[::-1]
 
 
 class Reader:

@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from podwire.cli.policy_agents import Agents
-from podwire.cli.policy_log import Reader
+from podwire.cli.policy_log import Reader, last_of
+from podwire.policy.status.logged import Happening
 
 
 class Node:
@@ -107,3 +108,25 @@ def test_an_agent_that_does_not_answer_is_told_once_and_the_others_are_read(
     assert complaint.startswith("the agent of node-9 does not answer on ")
     assert read(both) == [] and both.complaints() == []
     assert list(both.failures) == ["node-9"]
+
+
+def test_the_last_ones_are_those_of_the_policy_that_is_asked_for() -> None:
+    made = [
+        Happening(
+            at=f"2026-01-01T00:00:0{n}.000Z",
+            node=node,
+            verdict="dropped",
+            direction="ingress",
+            source="shop/web",
+            destination="shop/db",
+            protocol="TCP",
+            port=n,
+            source_address="10.0.0.1",
+            destination_address="10.0.0.2",
+            policies=(policy,),
+        )
+        for n, node, policy in ((1, "a", "shop/x"), (2, "a", "shop/x"), (3, "b", "shop/x"), (4, "a", "shop/y"))
+    ]
+    assert [one.port for one in last_of(made, "", 1)] == [3, 4]
+    assert [one.port for one in last_of(made, "shop/x", 1)] == [2, 3]
+    assert last_of(made, "", 0) == []
