@@ -4,6 +4,7 @@ Every policy data plane runs every case; the reference evaluator is held against
 cases speak of is in ``world.yaml``; a case may add pods, replace labels and end pods.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
 
+@cache
 def read_cases(folder: Path) -> tuple[Case, ...]:
     """The cases of all files of a folder, in the order of their names."""
-    base = yaml.safe_load((folder / "world.yaml").read_text())
+    base = yaml.load((folder / "world.yaml").read_text(), yaml.CSafeLoader)
     files = sorted(path for path in folder.glob("*.yaml") if path.name != "world.yaml")
-    return tuple(parse_case(document, base) for path in files for document in yaml.safe_load(path.read_text()))
+    documents = (yaml.load(path.read_text(), yaml.CSafeLoader) for path in files)
+    return tuple(parse_case(each, base) for document in documents for each in document)
 
 
 def parse_case(document: dict[str, Any], base: dict[str, Any]) -> Case:

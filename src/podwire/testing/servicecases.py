@@ -136,9 +136,9 @@ def read_cases(path: Path) -> tuple[Case, ...]:
 
     What a data plane does otherwise with every packet that reaches an endpoint stands in ``differences.yaml`` there.
     """
-    beside = yaml.safe_load(path.with_name("differences.yaml").read_text())
+    beside = yaml.load(path.with_name("differences.yaml").read_text(), yaml.CSafeLoader)
     everywhere = msgspec.convert(beside, dict[str, tuple[Difference, ...]])
-    cases = (parse_case(document) for document in yaml.safe_load(path.read_text()))
+    cases = (parse_case(document) for document in yaml.load(path.read_text(), yaml.CSafeLoader))
     return tuple(_with_differences(case, everywhere) for case in cases)
 
 

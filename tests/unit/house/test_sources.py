@@ -100,6 +100,7 @@ def test_nothing_stands_at_module_level_but_definitions(path: Path) -> None:
         assert not isinstance(node, ast.Global), f"{path}:{node.lineno}: global"
 
 
+@cache
 def _pure_patterns() -> list[str]:
     contracts = tomllib.loads((_ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return next(c["source_modules"] for c in contracts if c["name"].startswith("pure modules"))

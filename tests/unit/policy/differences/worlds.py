@@ -41,7 +41,7 @@ def world(*policies: str, cluster: str = CLUSTER) -> World:
         name, _, spec = policy.partition(": ")
         namespace, _, short = name.rpartition("/")
         kind = ("networking.k8s.io/v1", "NetworkPolicy")
-        body = yaml.safe_load("{" + spec + "}")
+        body = yaml.load("{" + spec + "}", yaml.CSafeLoader)
         if not namespace:
             kind = ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy")
             body = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, **body}

@@ -79,7 +79,7 @@ def policy(name: str, spec: str, **annotations: str) -> dict[str, Any]:
 
 
 def _read(spec: str) -> Any:
-    return yaml.safe_load("{" + spec + "}")
+    return yaml.load("{" + spec + "}", yaml.CSafeLoader)
 
 
 def scene(*policies: dict[str, Any], cluster: str = CLUSTER, **around: Any) -> Scene:
