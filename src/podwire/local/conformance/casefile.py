@@ -110,6 +110,9 @@ def parse(text: bytes, source: str) -> CaseFile:
 def _document(text: bytes, source: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text) if source.endswith(".json") else yaml.load(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as failure:
+        line = f":{failure.problem_mark.line + 1}" if failure.problem_mark else ""
+        raise ConfigError(f"{source}{line}", "", f"not YAML: {failure.problem}") from failure
     except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as failure:
         kind = "JSON" if source.endswith(".json") else "YAML"
         raise ConfigError(source, "", f"not {kind}: {' '.join(str(failure).split())}") from failure

@@ -11,7 +11,7 @@ from podwire.policy.lint import cover
 from podwire.policy.lint.finding import NOTE, WARNING, Finding
 from podwire.policy.lint.outline import EGRESS, INGRESS, PolicyOutline, RuleOutline
 from podwire.policy.lint.scene import Scene
-from podwire.policy.lint.scope import Terms
+from podwire.policy.lint.scope import Term, Terms
 from podwire.policy.lint.words import some
 
 Owned = tuple[PolicyOutline, RuleOutline]
@@ -71,20 +71,51 @@ def _names(policy: PolicyOutline, found: list[Owned]) -> str:
 
 def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
     """Of two rules that cover each other, the later one is superfluous."""
-    by_subject: dict[Terms, list[PolicyOutline]] = {}
+    by_subject: dict[Terms, _Rules] = {}
     for policy in policies:
-        by_subject.setdefault(policy.scope.pods, []).append(policy)
+        by_subject.setdefault(policy.scope.pods, _Rules()).add(policy)
     gone: set[int] = set()
     for policy in reversed(policies):
         own = policy.scope.pods
-        wider = [other for subject, some_of in by_subject.items() if subject <= own for other in some_of]
+        wider = [rules for subject, rules in by_subject.items() if subject <= own]
         for rule in reversed(policy.rules):
-            others = [(other, each) for other in wider for each in other.of(rule.direction) if id(each) not in gone]
+            others = [owned for rules in wider for owned in rules.near(rule) if id(owned[1]) not in gone]
             found = _first_covering(policy, rule, others)
             if found:
                 gone.add(id(rule))
                 text = f"{_names(policy, found)} {'allows' if len(found) == 1 else 'allow'} all of it anyway"
                 yield policy.finding("covered", rule.path, text)
+
+
+class _Rules:
+    """Rules of policies, found by what a rule has of which they may cover something.
+
+    A peer with terms is part of a selector that has some of them: so a selector is kept by one of its terms, and what
+    has none, or is no selector of pods, is looked at for every rule.
+    """
+
+    def __init__(self) -> None:
+        self._rules: dict[tuple[str, Term | None], dict[int, Owned]] = {}
+        self._number = 0
+
+    def add(self, policy: PolicyOutline) -> None:
+        """Takes in the rules of a policy."""
+        for rule in policy.rules:
+            self._number += 1
+            for peer in rule.peers:
+                term = min(peer.scope.pods, key=repr) if peer.pods is not None and peer.scope.pods else None
+                self._rules.setdefault((rule.direction, term), {})[self._number] = policy, rule
+            if rule.everyone or not rule.peers:
+                self._rules.setdefault((rule.direction, None), {})[self._number] = policy, rule
+
+    def near(self, rule: RuleOutline) -> list[Owned]:
+        """Those that may cover something of a rule, in the order in which they came."""
+        wanted: set[Term | None] = {None}
+        wanted.update(term for peer in rule.peers for term in peer.scope.pods)
+        found: dict[int, Owned] = {}
+        for term in wanted:
+            found |= self._rules.get((rule.direction, term), {})
+        return [found[number] for number in sorted(found)]
 
 
 def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Finding]:

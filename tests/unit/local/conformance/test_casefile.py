@@ -211,7 +211,7 @@ def test_two_cases_of_one_name_are_refused() -> None:
     [
         ("f.json", b"{", "f.json: not JSON: "),
         ("f.json", b"[]", "f.json: expected an object with format and cases"),
-        ("f.yaml", b"a: [", "f.yaml: not YAML: "),
+        ("f.yaml", b"a: [", "f.yaml:2: not YAML: "),
         ("f.yaml", b"\xff\xfe\xff", "f.yaml: not YAML: "),
         ("f.yaml", b"", "f.yaml: expected an object with format and cases"),
     ],
