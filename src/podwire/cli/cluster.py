@@ -74,7 +74,7 @@ def _configured(
 ) -> ClusterConfig:
     layout = places.find(name)
     known = recall_config(layout) if layout else None
-    config = read_config(config_file) if config_file else known or ClusterConfig()
+    config = read_config(config_file, known) if config_file else known or ClusterConfig()
     changes: dict[str, object] = {}
     if nodes is not None:
         changes["nodes"] = nodes

@@ -37,6 +37,8 @@ _LEAST_SERVICES = 32
 _REMEMBERED = "cluster.yaml"
 _FIXED = {"pod_cidrs": "podCIDRs", "service_cidrs": "serviceCIDRs"}
 """What a cluster keeps for life: fields, and their names in the file."""
+_SHAPE = {"nodes": "nodes", "segments": "segments", "api_port": "apiPort", **_FIXED}
+"""What a running cluster keeps when a file says nothing of it; settings that are left out are the defaults again."""
 
 
 class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -75,8 +77,8 @@ class ClusterConfig(_Section, frozen=True):
     log_level: str = "info"
 
 
-def read_config(path: str) -> ClusterConfig:
-    """The configuration in a YAML file; an empty file is all defaults.
+def read_config(path: str, running: ClusterConfig | None = None) -> ClusterConfig:
+    """The configuration in a YAML file; an empty file is all defaults, and the shape of the cluster that runs.
 
     Raises: ConfigError when the file cannot be read, is not YAML, or does not fit.
     """
@@ -84,10 +86,10 @@ def read_config(path: str) -> ClusterConfig:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
         raise ConfigError(path, "", f"cannot be read: {failure}") from failure
-    return parse_config(text, path)
+    return parse_config(text, path, running)
 
 
-def parse_config(text: str, source: str) -> ClusterConfig:
+def parse_config(text: str, source: str, running: ClusterConfig | None = None) -> ClusterConfig:
     """The configuration in a YAML text.
 
     Raises: ConfigError with the field path.
@@ -105,6 +107,9 @@ def parse_config(text: str, source: str) -> ClusterConfig:
     except msgspec.ValidationError as failure:
         problem, _, path = str(failure).partition(" - at `$")
         raise ConfigError(source, path.rstrip("`").lstrip("."), problem) from failure
+    if running is not None:
+        kept = {field: getattr(running, field) for field, name in _SHAPE.items() if name not in document}
+        config = msgspec.structs.replace(config, **kept)
     check_config(config, source)
     return config
 

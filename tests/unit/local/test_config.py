@@ -25,6 +25,16 @@ def test_an_empty_file_is_all_defaults() -> None:
     assert parse_config("", "c.yaml") == ClusterConfig()
 
 
+def test_a_file_that_says_nothing_of_the_shape_leaves_it_and_settings_are_the_defaults_again() -> None:
+    running = ClusterConfig(
+        nodes=2, segments=2, pod_cidrs=("10.1.0.0/16",), api_port=6443, proxy=ProxySettings(mode="iptables")
+    )
+    kept = parse_config("policy: {established: keep}\n", "c.yaml", running)
+    assert (kept.nodes, kept.segments, kept.pod_cidrs, kept.api_port) == (2, 2, ("10.1.0.0/16",), 6443)
+    assert (kept.policy.established, kept.proxy.mode) == ("keep", ClusterConfig().proxy.mode)
+    assert parse_config("nodes: 4\n", "c.yaml", running).nodes == 4
+
+
 def test_fields_are_read() -> None:
     config = parse_config("nodes: 5\nrouting: {backend: hostgw}\npodCIDRs: [10.1.0.0/16, 'fd01::/48']\n", "c.yaml")
     assert (config.nodes, config.routing.backend, config.pod_cidrs) == (5, "hostgw", ("10.1.0.0/16", "fd01::/48"))
