@@ -122,7 +122,7 @@ def test_a_cluster_without_fitting_ranges_is_checked_in_ipv4(cluster: Cluster) -
         ("format: netpol", "format: other", "{}: format: expected netpol-cases/1 or cnp-cases/1"),
         (_FIRST, _FIRST.replace('"..."', '".."', 1), "{}: case nothing-is-denied-without-policies: steps[0].expected."),
         ("op: update_policy", "op: alter_policy", "{}: case named-ports-and-ranges: steps[1].actions[0].op: expected "),
-        ("initial:", "initial: [", "{}: not YAML: "),
+        ("initial:", "initial: [", "{}:5: not YAML: "),
     ],
     ids=["format", "row", "op", "yaml"],
 )
