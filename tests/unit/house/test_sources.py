@@ -3,7 +3,7 @@
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -33,14 +33,32 @@ def _name(path: Path) -> str:
     return ".".join(path.relative_to(_SRC.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-_EACH = pytest.mark.parametrize("path", _MODULES, ids=_name)
+def _package(path: Path) -> str:
+    return ".".join(_name(path).split(".")[:2])
 
 
-@_EACH
+_PACKAGES = sorted({_package(path) for path in _MODULES})
+
+
+def _each(check: Callable[[Path], None]) -> Callable[[str], None]:
+    """A test for each package, of all its modules: one for each module would take longer than what it looks at."""
+
+    @pytest.mark.parametrize("package", _PACKAGES)
+    def test(package: str) -> None:
+        for path in _MODULES:
+            if _package(path) == package:
+                check(path)
+
+    test.__name__ = check.__name__
+    return test
+
+
+@_each
 def test_a_module_says_what_is_in_it(path: Path) -> None:
     tree = _tree(path)
     text = ast.get_docstring(tree) or ""
@@ -49,7 +67,7 @@ def test_a_module_says_what_is_in_it(path: Path) -> None:
         assert len(tree.body) == 1, f"{path}: holds more than a docstring"
 
 
-@_EACH
+@_each
 def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= _MAX_FILE_LINES, f"{path}: {lines} lines"
@@ -59,14 +77,14 @@ def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
             assert size <= _MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name}: {size} lines"
 
 
-@_EACH
+@_each
 def test_names_say_something(path: Path) -> None:
     for part in path.relative_to(_SRC).with_suffix("").parts:
         words = set(part.lower().strip("_").split("_"))
         assert not words & _VAGUE, f"{path}: {part}"
 
 
-@_EACH
+@_each
 def test_public_functions_and_classes_are_described(path: Path) -> None:
     for node in _public(_tree(path)):
         assert ast.get_docstring(node), f"{path}:{node.lineno} {node.name}: no docstring"
@@ -78,7 +96,7 @@ def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
             yield node
 
 
-@_EACH
+@_each
 def test_nothing_is_mocked_and_no_task_starts_unsupervised(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "unittest.mock" not in text, f"{path}: mocks"
@@ -89,7 +107,7 @@ def test_nothing_is_mocked_and_no_task_starts_unsupervised(path: Path) -> None:
         assert "time.sleep(" not in text, f"{path}: time.sleep would stop the loop"
 
 
-@_EACH
+@_each
 def test_nothing_stands_at_module_level_but_definitions(path: Path) -> None:
     allowed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign,
                ast.AnnAssign, ast.If, ast.Expr, ast.Try, ast.Assert)  # fmt: skip
@@ -121,7 +139,7 @@ def _fits(parts: list[str], pattern: list[str]) -> bool:
 _PURE = [path for path in _MODULES if path.name != "__init__.py" and _is_pure(_name(path))]
 
 
-@_EACH
+@_each
 def test_a_name_that_promises_purity_is_on_the_list(path: Path) -> None:
     if any(fnmatchcase(path.stem, pattern) for pattern in _PURE_NAMES) and _imports(path).isdisjoint(_IMPURE):
         assert _is_pure(_name(path)) or "layout" in path.stem, (
@@ -196,8 +214,9 @@ def test_the_tree_speaks_of_the_project_alone() -> None:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        for number, line in enumerate(text.splitlines(), 1):
-            found += [f"{path.relative_to(_ROOT)}:{number}: {p.pattern}" for p in patterns if p.search(line)]
+        patterns_here = [pattern for pattern in patterns if pattern.search(text)]
+        for number, line in enumerate(text.splitlines() if patterns_here else (), 1):
+            found += [f"{path.relative_to(_ROOT)}:{number}: {p.pattern}" for p in patterns_here if p.search(line)]
     assert not found, "\n".join(found)
 
 
