@@ -24,10 +24,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class _Holder:
     def __init__(self) -> None:
         self.worker = 0
-        self.ending = False
+        """The process to pass signals on to; 0: there is none at this moment."""
+        self.ended_by = 0
 
     def pass_on(self, number: int, _frame: FrameType | None) -> None:
-        self.ending = True
+        self.ended_by = number
         if self.worker:
             os.kill(self.worker, number)
 
@@ -39,19 +40,29 @@ def hold() -> None:
     own = os.getpid()
     while True:
         begun = time.monotonic()
+        # A signal that comes while a worker begins or has ended waits until it is known whom to pass it on to.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         holder.worker = os.fork()
         if holder.worker == 0:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             if os.getppid() != own:
                 os._exit(1)
             return
-        status = os.waitstatus_to_exitcode(os.waitpid(holder.worker, 0)[1])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        os.waitid(os.P_PID, holder.worker, os.WEXITED | os.WNOWAIT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        worker, holder.worker = holder.worker, 0
+        status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         sound = time.monotonic() - begun >= _SOUND_S
-        if holder.ending or (status >= 0 and not (status and sound)):
+        if holder.ended_by or (status >= 0 and not (status and sound)):
             os._exit(status if status >= 0 else 128 - status)
         if sound:
             backoff.reset()
         else:
             time.sleep(backoff.next_delay_s())
+            if holder.ended_by:
+                os._exit(128 + holder.ended_by)

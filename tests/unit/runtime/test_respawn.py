@@ -82,6 +82,18 @@ def test_a_signal_to_the_holder_ends_both(held: Held) -> None:
     assert not _alive(worker)
 
 
+def test_a_signal_while_there_is_no_worker_ends_the_holder(held: Held) -> None:
+    for _ in range(4):  # the delay before the next one grows to some tenths of a second
+        held.ask()
+        held.say("kill")
+    deadline = time.monotonic() + 10
+    while _children(held.holder) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    held.process.send_signal(signal.SIGTERM)
+    assert held.process.wait(10) == 128 + signal.SIGTERM
+    assert not _children(held.holder)
+
+
 def test_a_worker_dies_with_its_holder(held: Held) -> None:
     worker = held.ask()
     os.kill(held.holder, signal.SIGKILL)
@@ -89,6 +101,14 @@ def test_a_worker_dies_with_its_holder(held: Held) -> None:
     while _alive(worker) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _alive(worker)
+
+
+def _children(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _alive(pid: int) -> bool:
