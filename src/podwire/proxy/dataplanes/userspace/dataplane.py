@@ -109,7 +109,7 @@ class UserspaceDataPlane:
             self._unfollow()
             self._followed = self._link.fileno() if wanted else -1
             if self._followed >= 0:
-                self._poll.register(self._followed, select.EPOLLIN)
+                self._poll.register(self._followed, select.EPOLLRDHUP)
 
     def _unfollow(self) -> None:
         """A link that was opened anew has left epoll by itself."""

@@ -51,7 +51,7 @@ class Link:
         self._peer: socket.socket | None = None
 
     def fileno(self) -> int:
-        """Readable when the relay let go; -1 without a relay."""
+        """Hangs up (EPOLLRDHUP) when the relay let go; -1 without a relay."""
         return -1 if self._peer is None else self._peer.fileno()
 
     def close(self) -> None:
@@ -61,13 +61,14 @@ class Link:
             self._peer = None
 
     def lost(self) -> bool:
-        """Whether the relay let go."""
-        if self._peer is None:
+        """Whether the relay let go; nothing is read, since an answer belongs to the thread that asked."""
+        peer = self._peer
+        if peer is None:
             return True
         poll = select.poll()
         try:
-            poll.register(self._peer, select.POLLIN)
-            return bool(poll.poll(0)) and not self._peer.recv(1, socket.MSG_PEEK)
+            poll.register(peer, select.POLLRDHUP)
+            return bool(poll.poll(0))
         except (OSError, ValueError):
             return True
 
