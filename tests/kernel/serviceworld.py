@@ -339,7 +339,7 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
 
     async def scenario() -> None:
         services, slices, nodes = Collection(), Collection(), Collection()
-        cleaner = flow_cleaner(lambda: NODE.addresses, path("node"))
+        cleaner = flow_cleaner(lambda: NODE.addresses, path("node"), mode=plane.name)
         proxy = ServiceProxy(Sources(services, slices, nodes), plane, NODE, SystemClock(), cleaner)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(proxy.run())
@@ -368,24 +368,24 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
         piece = case.slices[0]
         with netns.inside(path("far")):
             client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        client.settimeout(0.2)
-        client.connect(("10.96.0.10", 53))
+        with client:
+            client.settimeout(0.2)
+            client.connect(("10.96.0.10", 53))
 
-        def ask() -> str:
-            try:
-                client.send(b"x")
-                return client.recv(100).decode().split()[0]
-            except OSError:
-                return ""
+            def ask() -> str:
+                try:
+                    client.send(b"x")
+                    return client.recv(100).decode().split()[0]
+                except OSError:
+                    return ""
 
-        assert ask() == "two"
-        other = msgspec.structs.replace(piece.endpoints[0], addresses=(ADDRESSES["one"][0],))
-        slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=(other,)))
-        await until(lambda: ask() == "one")
-        slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=()))
-        await until(lambda: ask() == "")
-        slices.put("default/web-0", piece)
-        await until(lambda: ask() == "two")
-        client.close()
+            assert ask() == "two"
+            other = msgspec.structs.replace(piece.endpoints[0], addresses=(ADDRESSES["one"][0],))
+            slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=(other,)))
+            await until(lambda: ask() == "one")
+            slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=()))
+            await until(lambda: ask() == "")
+            slices.put("default/web-0", piece)
+            await until(lambda: ask() == "two")
 
     asyncio.run(scenario())

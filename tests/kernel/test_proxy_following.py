@@ -80,7 +80,7 @@ class Api:
 @contextlib.asynccontextmanager
 async def following(plane: Any) -> AsyncIterator[Api]:
     sources = Api()
-    cleaner = flow_cleaner(lambda: NODE.addresses, path("node"))
+    cleaner = flow_cleaner(lambda: NODE.addresses, path("node"), mode=plane.name)
     proxy = ServiceProxy(Sources(sources.services, sources.slices, sources.nodes), plane, NODE, SystemClock(), cleaner)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(proxy.run())

@@ -25,7 +25,7 @@ from podwire.observe.log import Log
 from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
 from podwire.proxy.dataplane import OWNER, Counts, addresses_of_node
-from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner, left_to_a_relay
+from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, Page, listener
 from podwire.proxy.metrics import ProxyMetrics
@@ -113,12 +113,8 @@ class ServicePart:
     def _stale_flows(
         self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
     ) -> Callable[[], Mapping[str, int]] | None:
-        if self._plane.name == "userspace":
-            if gap:
-                return None  # the relay answers from the cluster address itself
-            before, after = left_to_a_relay(before, after)
         protocols = UDP_AND_TCP if self._settings.reset_connections else UDP
-        return flow_cleaner(self._node_port_addresses, None, protocols)(before, after, gap=gap)
+        return flow_cleaner(self._node_port_addresses, None, protocols, mode=self.mode)(before, after, gap=gap)
 
     def _told(self) -> None:
         self._loop.call_soon_threadsafe(self._loaded.set)

@@ -144,10 +144,25 @@ class FlowCleaner(Protocol):
         ...
 
 
+def _forget_untranslated(netns: Path | str | None, lost: Untranslated) -> Forgotten:
+    found = dict.fromkeys(_FAMILIES.values(), 0)
+    with Conntrack(netns) as conntrack:
+        for protocol in sorted({protocol for protocol, _, _ in lost.frontends}):
+            for flow in conntrack.forget(lost, protocol=protocol):
+                found[_FAMILIES[flow.family]] += 1
+    return found
+
+
 def flow_cleaner(
-    node_addresses: Callable[[], Iterable[str]], netns: Path | str | None = None, protocols: Collection[str] = UDP
+    node_addresses: Callable[[], Iterable[str]],
+    netns: Path | str | None = None,
+    protocols: Collection[str] = UDP,
+    *,
+    mode: str = "",
 ) -> FlowCleaner:
     """A function from a change to what forgets its stale flows (and says how many), None where there can be none.
+
+    ``mode`` is the one in force: in mode ``userspace`` a relay answers, which is left what is its own.
 
     A change costs a walk of the kernel's through its one hash table for all namespaces (some 5 ms, and 0.4 to 1 s with
     a million flows) for each frontend, so a change that leaves no flow stale does not list. What is sent elsewhere is
@@ -164,20 +179,14 @@ def flow_cleaner(
                     found[_FAMILIES[flow.family]] += 1
         return found
 
-    def forget_untranslated(lost: Untranslated) -> Forgotten:
-        found = dict.fromkeys(_FAMILIES.values(), 0)
-        with Conntrack(netns) as conntrack:
-            for protocol in sorted({protocol for protocol, _, _ in lost.frontends}):
-                for flow in conntrack.forget(lost, protocol=protocol):
-                    found[_FAMILIES[flow.family]] += 1
-        return found
-
     def clean(
         before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
     ) -> Callable[[], Forgotten] | None:
         if gap:
             lost = untranslated(after)
-            return partial(forget_untranslated, lost) if lost.frontends else None
+            return partial(_forget_untranslated, netns, lost) if lost.frontends else None
+        if mode == "userspace":
+            before, after = left_to_a_relay(before, after)
         stale = stale_flows(before, after, protocols)
         return partial(forget, stale) if stale.frontends else None
 

@@ -94,6 +94,10 @@ def test_where_a_relay_answers_flows_are_stale_with_the_last_endpoint_and_before
     assert left_to_a_relay((none,), (one,)) == ((none,), (one,))
     other = port("10.0.0.3:80", number=80, protocol="tcp")
     assert left_to_a_relay((two, other), (one,)) == ((other,), ())
+    assert flow_cleaner(lambda: NODE, mode="nftables")((two,), (one,)) is not None
+    assert flow_cleaner(lambda: NODE, mode="userspace")((two,), (one,)) is None
+    assert flow_cleaner(lambda: NODE, mode="userspace")((one,), (none,)) is not None
+    assert flow_cleaner(lambda: NODE, mode="userspace")((), (one,), gap=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,7 @@ def test_where_a_relay_answers_flows_are_stale_with_the_last_endpoint_and_before
     [
         (flow("10.96.0.10", 53, "10.96.0.10", 53), True),
         (flow("10.96.0.10", 53, "10.0.0.2"), False),
+        (flow("10.96.0.10", 53, "192.168.99.1", 40000), False),  # a relay answers
         (flow("10.96.0.10", 54, "10.96.0.10", 54), False),
         (flow("10.96.0.10", 53, "10.96.0.10", 53, protocol="TCP"), False),
         (flow("203.0.113.7", 53, "203.0.113.7", 53), False),
