@@ -26,6 +26,7 @@ from tests.kernel.relayworld import (
 from tests.kernel.serviceworld import World, path
 
 from podwire.kernel import netns
+from podwire.kernel.conntrack import Conntrack
 from podwire.proxy.dataplanes.userspace.choose import Balancer
 from podwire.proxy.dataplanes.userspace.datagrams import Sessions
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
@@ -46,6 +47,8 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def plane(world: World) -> Iterator[UserspaceDataPlane]:
+    with Conntrack(path("node")) as tracked:
+        tracked.forget(lambda _: True)  # a client may get the port that one of an earlier test had
     made = UserspaceDataPlane(NODE, path("node"))
     yield made
     made.remove()
@@ -246,37 +249,35 @@ def test_affinity_outlives_a_worker(plane: UserspaceDataPlane) -> None:
 def test_many_udp_clients_keep_their_endpoint(plane: UserspaceDataPlane) -> None:
     plane.load(udp_ports(at("one", 8080), at("two", 8080)))
     of_others = state(plane).sessions
-    clients = [udp_client() for _ in range(600)]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(udp_client()) for _ in range(600)]
 
-    def ask(sock: socket.socket) -> bytes:
-        sock.send(b"x")
-        return sock.recv(100)
+        def ask(sock: socket.socket) -> bytes:
+            sock.send(b"x")
+            return sock.recv(100)
 
-    first = [ask(sock) for sock in clients]
-    assert {answer.split()[0] for answer in first} == {b"one", b"two"}
-    assert len(clients) <= state(plane).sessions <= len(clients) + of_others
-    kill(plane, "pid")()
-    assert [ask(sock) for sock in clients] == first
-    assert len(clients) <= state(plane).sessions <= len(clients) + of_others
-    for sock in clients:
-        sock.close()
+        first = [ask(sock) for sock in clients]
+        assert {answer.split()[0] for answer in first} == {b"one", b"two"}
+        assert len(clients) <= state(plane).sessions <= len(clients) + of_others
+        kill(plane, "pid")()
+        assert [ask(sock) for sock in clients] == first
+        assert len(clients) <= state(plane).sessions <= len(clients) + of_others
 
 
 def test_udp_leaves_an_endpoint_that_is_gone(plane: UserspaceDataPlane) -> None:
     plane.load(udp_ports(at("one", 8080), at("two", 8080)))
-    clients = [udp_client() for _ in range(8)]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(udp_client()) for _ in range(8)]
 
-    def ask(sock: socket.socket) -> str:
-        sock.send(b"x")
-        return sock.recv(100).decode().split()[0]
+        def ask(sock: socket.socket) -> str:
+            sock.send(b"x")
+            return sock.recv(100).decode().split()[0]
 
-    assert {ask(sock) for sock in clients} == {"one", "two"}
-    plane.update(udp_ports(at("two", 8080)))
-    deadline = time.monotonic() + 3
-    while {ask(sock) for sock in clients} != {"two"}:
-        assert time.monotonic() < deadline
-    for sock in clients:
-        sock.close()
+        assert {ask(sock) for sock in clients} == {"one", "two"}
+        plane.update(udp_ports(at("two", 8080)))
+        deadline = time.monotonic() + 3
+        while (found := {ask(sock) for sock in clients}) != {"two"}:
+            assert time.monotonic() < deadline, found
 
 
 def test_a_udp_session_ends_when_nothing_comes(world: World) -> None:
