@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 from collections.abc import Iterator
 
 import msgspec
@@ -20,6 +21,7 @@ from tests.kernel.serviceworld import (
 
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.layout import TABLE
+from podwire.proxy.dataplanes.userspace.orders import Ask, frame
 from podwire.proxy.servicemap import Endpoint
 from podwire.state.nft_text import parse_table
 from podwire.testing.servicecases import NODE, Case
@@ -73,6 +75,18 @@ def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: Userspac
 
 def test_the_proxy_follows_its_sources_and_heals(world: World, plane: UserspaceDataPlane) -> None:
     proxy_follows_and_heals(world, plane)
+
+
+def test_an_answer_of_the_relay_is_no_change_of_rules(world: World, plane: UserspaceDataPlane) -> None:
+    plane.load(by_name("ClusterIP").resolved())
+    plane.disturbed()
+    peer = plane._link._peer
+    assert peer is not None
+    peer.sendall(frame(Ask()))
+    assert select.select([peer], [], [], 10)[0]
+    assert not select.select([plane.fileno()], [], [], 0)[0]
+    assert not plane.disturbed()
+    peer.recv(1 << 16)
 
 
 def test_foreign_tables_stay(world: World, plane: UserspaceDataPlane) -> None:
