@@ -1,5 +1,6 @@
 """The iptables data plane with real packets, for both kinds: every case of the packet table, restart, healing."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from tests.kernel.serviceworld import (
     CASES,
+    Collection,
     World,
     affinity_to_an_endpoint_that_goes,
     by_name,
@@ -19,6 +21,7 @@ from tests.kernel.serviceworld import (
     inside,
     path,
     proxy_follows_and_heals,
+    until,
 )
 
 from podwire.kernel import netns, sysctl
@@ -27,8 +30,10 @@ from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
 from podwire.proxy.registry import Registry
+from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
+from podwire.runtime.clock import SystemClock
 from podwire.state.iptables import Ruleset
 from podwire.testing.servicecases import ADDRESSES, NODE
 
@@ -201,6 +206,43 @@ def test_changes_of_others_are_noticed_and_own_ones_are_not(world: World) -> Non
 def test_the_proxy_follows_its_sources_and_heals(world: World) -> None:
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
         proxy_follows_and_heals(world, plane)
+        plane.remove()
+
+
+class Interrupted(IptablesDataPlane):
+    """Somebody flushes the translation once more right behind the next write, while nothing is told."""
+
+    flushes = 0
+
+    def _load_families(self) -> list[str]:
+        written = super()._load_families()
+        if self.flushes:
+            iptables(self, "-t", "nat", "-F")
+            self.flushes -= 1
+        return written
+
+
+def test_what_is_flushed_during_healing_is_healed_too(world: World) -> None:
+    case = by_name("ClusterIP")
+    services, slices, nodes = Collection(), Collection(), Collection()
+    for source in (services, slices, nodes):
+        source.synced.set()
+    services.put("default/web", case.services[0])
+
+    async def scenario(plane: Interrupted) -> None:
+        proxy = ServiceProxy(Sources(services, slices, nodes), plane, NODE, SystemClock())
+        for piece in case.slices:
+            slices.put(f"default/{piece.metadata.name}", piece)
+        running = asyncio.ensure_future(proxy.run())
+        await until(proxy.programmed.is_set)
+        plane.flushes = 1
+        iptables(plane, "-t", "nat", "-F")
+        await until(lambda: not plane.flushes and in_kernel(plane) == wanted(plane))
+        running.cancel()
+
+    with contextlib.closing(Interrupted(NODE, path("node"), programs("nft"))) as plane:
+        asyncio.run(scenario(plane))
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         plane.remove()
 
 

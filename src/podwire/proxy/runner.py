@@ -228,7 +228,6 @@ class ServiceProxy:
         if full:
             everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
             await asyncio.to_thread(self._plane.load, everything, self._facts)
-            self._rules_changed()
         elif changed and self._plane.instant:
             self._plane.update(changed)
         elif changed:
@@ -236,6 +235,7 @@ class ServiceProxy:
         if disturbed and not full and any(await asyncio.to_thread(self._plane.heal)):
             self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
             await self._forget_flows({}, self._resolved, gap=True)
+        self._rules_changed()  # no descriptor tells of what somebody changed during a whole write
         before = {key: self._resolved.get(key, ()) for key in changed}
         self._keep(changed)
         if self._reporter is not None:

@@ -64,6 +64,8 @@ class Memory:
         self.facts: NodeFacts | None = None
         self.failures = 0
         self.surprises = 0
+        self.unheard = False
+        """Whether somebody changed rules of which the descriptor does not tell."""
         self.work: Callable[[], None] = lambda: None
         self.read, self.write = os.pipe()
 
@@ -93,10 +95,11 @@ class Memory:
         return self.read
 
     def disturbed(self) -> bool:
+        unheard, self.unheard = self.unheard, False
         with contextlib.suppress(BlockingIOError):
             os.set_blocking(self.read, False)
             return bool(os.read(self.read, 10))
-        return False
+        return unheard
 
     def conflicts(self) -> tuple[str, ...]:
         return ()
@@ -355,6 +358,20 @@ def test_disturbed_rules_are_healed() -> None:
                     await asyncio.sleep(0 if bench.gaps == count - 1 else 0.001)
                 assert bench.gaps == count - 1
             assert bench.clock.slept == [0.0, 0.5]
+
+    run(scenario)
+
+
+def test_what_is_disturbed_unheard_during_a_write_is_healed_behind_it() -> None:
+    async def scenario(bench: Bench) -> None:
+        disturbances = iter((True, True))
+
+        def disturb() -> None:
+            bench.plane.unheard = next(disturbances, False)
+
+        bench.plane.work = disturb
+        async with bench.running():
+            assert await bench.calls(3) == [("load", ()), ("heal", ()), ("heal", ())]
 
     run(scenario)
 
