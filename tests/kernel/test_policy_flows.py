@@ -122,11 +122,14 @@ class Pusher(threading.Thread):
                 _, address = self.sock.recvfrom(100)
                 peer = self.sock
                 peer.connect(address)
-            while not self.stopping:
-                with contextlib.suppress(TimeoutError, PermissionError):
-                    peer.send(b"x" * 500)
-                time.sleep(0.002)
-            peer.close()
+            with peer:  # also when the client is gone first, which a send answers with a reset
+                self.push(peer)
+
+    def push(self, peer: socket.socket) -> None:
+        while not self.stopping:
+            with contextlib.suppress(TimeoutError, PermissionError):
+                peer.send(b"x" * 500)
+            time.sleep(0.002)
 
     def close(self) -> None:
         self.stopping = True
