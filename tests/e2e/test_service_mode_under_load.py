@@ -47,10 +47,12 @@ def test_chains_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None
     with load(cluster, cluster.get("service", "web")["spec"]["clusterIP"]) as flow:
         for table in ("nat", "filter") * 3:
             in_node(cluster, "node-1", "iptables", "-t", table, "-F")
-            flow.go_on()
+            made = flow.made
+            flow.go_on()  # what is refused is tried again at once, so how many are says how busy the machine is
+            assert flow.made >= made + 50
         eventually(lambda: in_force(cluster))
         failed = len(flow.problems)
+        made = flow.made
         flow.go_on(200)
-        assert len(flow.problems) == failed
+        assert (flow.made >= made + 200, len(flow.problems)) == (True, failed)
     assert [problem for problem in flow.problems if "established" in problem] == []
-    assert failed < flow.made / 10
