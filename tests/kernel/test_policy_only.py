@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,23 @@ def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -
     assert json.loads(runtime.verb("CHECK", "b", **kept)[1])["code"] == 3
     runtime.delete("a")
     eventually(lambda: target not in table(machine) + table(machine, "bridge"))
+
+
+def test_changes_on_their_way_do_not_make_a_node_unfit_for_pods(machine: Machine) -> None:
+    runtime = Runtime(machine, chained=True)
+
+    def write() -> None:
+        for number in range(15):
+            machine.api("create", NETWORKPOLICIES, deny(str(number), "Ingress"), "default")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    answers = []
+    while writing.is_alive():
+        answers.append((runtime.verb("STATUS", "a", cniVersion="1.1.0"), machine.ready("node-1")))
+    writing.join()
+    assert answers
+    assert set(answers) == {((0, ""), True)}
 
 
 def restart(machine: Machine) -> None:

@@ -246,8 +246,8 @@ class PolicyPart:
         return {informer.resource.plural: informer.versions for informer in informers}
 
     def problem(self) -> str:
-        """Why policies are not in force; empty: they are."""
-        return "" if self._enforcement.programmed.is_set() else "policies are not in force yet"
+        """Why this node is not fit for pods; empty: it is."""
+        return self._enforcement.problem
 
     def _samples(self) -> list[Metric]:
         compiler = self._enforcement.compiler

@@ -178,7 +178,7 @@ class ServicePart:
 
     async def _take_over(self) -> None:
         """Once our rules are in force the Node says so, and kube-proxy's tables go."""
-        await self._proxy.programmed.wait()
+        await self._proxy.loaded.wait()
         self._say("Normal", "Starting", f"Services are programmed, mode {self.mode}")
         try:
             if await asyncio.to_thread(leftovers.clear_kube_proxy):
@@ -243,7 +243,7 @@ class ServicePart:
         )
 
     def _problem(self) -> str:
-        return "" if self._proxy.programmed.is_set() else "Services are not programmed yet"
+        return self._proxy.problem
 
     def _counts(self) -> Counts:
         try:

@@ -122,6 +122,18 @@ class Enforcement:
         """Set while the kernel holds everything known."""
         self.loaded = asyncio.Event()
         """Set once the kernel held everything known."""
+        self.refusal = ""
+        """Why the kernel does not take what is known; empty while it does."""
+
+    @property
+    def problem(self) -> str:
+        """Why this node is not fit for pods; empty: it is.
+
+        A change that is on its way is no reason: a pod waits for its own, and others come all the time.
+        """
+        if not self.loaded.is_set():
+            return "policies are not in force yet"
+        return f"policies are not in force: {self.refusal}" if self.refusal else ""
 
     @property
     def attached(self) -> Mapping[str, Attached]:
@@ -264,6 +276,7 @@ class Enforcement:
             self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
 
     def _refused(self, failure: KernelError) -> None:
+        self.refusal = str(failure)
         self._log.error("policies are not programmed", failure=failure, plane=self._plane.name)
         if self._reporter is not None:
             self._reporter.refused(failure)
@@ -353,7 +366,7 @@ class Enforcement:
         except KernelError as failure:
             self._refused(failure)
             raise
-        self._full = False
+        self._full, self.refusal = False, ""
         self._changed, followed = {}, self._changed
         self.programmed.set()
         self.loaded.set()

@@ -118,9 +118,20 @@ class ServiceProxy:
         self._log = Log("proxy")
         self.programmed = asyncio.Event()
         """Set while the kernel holds everything known."""
+        self.loaded = asyncio.Event()
+        """Set once the kernel held everything known."""
+        self.refusal = ""
+        """Why the kernel does not take what is known; empty while it does."""
         sources.services.subscribe(self._service_changed)
         sources.slices.subscribe(self._slice_changed)
         sources.nodes.subscribe(self._node_changed)
+
+    @property
+    def problem(self) -> str:
+        """Why Services do not work on this node; empty: they do, be a change on its way or not."""
+        if not self.loaded.is_set():
+            return "Services are not programmed yet"
+        return f"Services are not programmed: {self.refusal}" if self.refusal else ""
 
     @property
     def services(self) -> ServiceMap:
@@ -154,6 +165,7 @@ class ServiceProxy:
                     await self._program()
                     backoff.reset()
                 except KernelError as failure:
+                    self.refusal = str(failure)
                     if self._reporter is not None:
                         self._reporter.refused(failure)
                     self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
@@ -240,8 +252,9 @@ class ServiceProxy:
         self._keep(changed)
         if self._reporter is not None:
             self._reporter.committed(changed, full=full)
-        self._unfinished = False
+        self._unfinished, self.refusal = False, ""
         await self._forget_flows(before, changed)
+        self.loaded.set()
         if not self._dirty:
             self.programmed.set()
         took_s = self._clock.monotonic() - began

@@ -190,6 +190,7 @@ async def test_nothing_is_written_before_everything_is_known(bench: Bench) -> No
         await bench.clock.advance(60)
         assert bench.taken() == []
         assert not bench.enforcement.loaded.is_set()
+        assert bench.enforcement.problem == "policies are not in force yet"
         collection.synced.set()
     await bench.clock.advance(0.1)
     assert bench.taken() == ["load"]
@@ -297,11 +298,14 @@ async def test_a_refused_change_is_tried_again_whole(bench: Bench) -> None:
     bench.taken()
     bench.plane.failures = 2
     bench.policies.put("shop/deny", DENY)
+    assert not bench.enforcement.problem, "a change on its way is no problem"
     await bench.clock.advance(0.05)
     assert not bench.enforcement.programmed.is_set()
+    assert bench.enforcement.problem.startswith("policies are not in force: ")
     await bench.clock.advance(2)
     assert bench.taken() == ["load"]
     assert bench.enforcement.programmed.is_set()
+    assert not bench.enforcement.problem
 
 
 @with_bench

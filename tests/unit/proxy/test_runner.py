@@ -130,8 +130,10 @@ class Stepping:
 class Told:
     """A reporter that remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self, problem: Callable[[], str]) -> None:
         self.events: list[str] = []
+        self.problems: list[str] = []
+        self._problem = problem
 
     def service_changed(self) -> None:
         self.events.append("service")
@@ -147,6 +149,7 @@ class Told:
 
     def refused(self, failure: KernelError) -> None:
         self.events.append(f"refused {failure.errno}")
+        self.problems.append(self._problem())
 
     def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
         self.events.append(f"forgot {sum(counts.values())}")
@@ -160,7 +163,7 @@ class Bench:
         self.plane, self.clock = Memory(), Stepping()
         self.flows: list[tuple[int, int]] = []
         self.gaps = 0
-        self.told = Told()
+        self.told = Told(lambda: self.proxy.problem)
         self.proxy = ServiceProxy(
             Sources(self.services, self.slices, self.nodes), self.plane, NodeFacts(name="n1"), self.clock, self.clean,
             self.told,
@@ -395,7 +398,10 @@ def test_what_happens_is_reported_and_a_refused_commit_loses_nothing() -> None:
             bench.services.put("default/web", SERVICE)
             bench.slices.put("default/web-1", piece("10.0.0.1"))
             bench.slices.put("default/other", piece("10.0.0.1", service=""))
+            assert not bench.proxy.problem, "a change on its way is no problem"
             await bench.calls(2)
+            assert bench.told.problems == ["Services are not programmed: nft add element: errno 12"]
+            assert not bench.proxy.problem
             assert bench.told.events == [
                 "begin", "committed all", "service", "endpoints web-1",
                 "begin", "refused 12", "begin", "committed alldefault/web", "forgot 0",
