@@ -1,6 +1,7 @@
 """Nodes that fall silent or go, adoption, missed schedules, and an API that is away for a moment."""
 
 import asyncio
+from functools import partial
 
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
@@ -171,6 +172,26 @@ def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane):
 
             await p.until(released)
             await pods_where(p, lambda pod: pod.metadata.owner_references, 2)
+
+    asyncio.run(run())
+
+
+async def counted(p, ready):
+    return (await p.client.get(REPLICASETS, "web", "default"))["status"].get("readyReplicas") == ready
+
+
+def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane):
+    async def run():
+        async with plane(nodes=1) as p:
+            body = deployment("web", 2)["spec"]
+            await p.client.create(REPLICASETS, {"metadata": {"name": "web"}, "spec": body}, "default")
+            taken = (await pods_where(p, lambda pod: pod.ready, 2))[0].metadata.name
+            await p.until(partial(counted, p, 2))
+            await asyncio.sleep(0.2)  # nothing is on its way that would have the set looked at anyway
+            patch = {"metadata": {"ownerReferences": [], "labels": {"app": "debug"}}}
+            await p.client.patch(PODS, taken, patch, "default")
+            owned = await pods_where(p, lambda pod: pod.metadata.owner_references and pod.ready, 2)
+            assert taken not in {pod.metadata.name for pod in owned}
 
     asyncio.run(run())
 

@@ -17,7 +17,7 @@ from podwire.kube.resources import DAEMONSETS, NODES, PODS
 from podwire.local.scheduler.matching import node_wanted, untolerated
 from podwire.local.workloads.podstate import active, available_in_s, victims
 from podwire.local.workloads.podwriter import Pods, PodWriter
-from podwire.local.workloads.replicaset import orphans_of, owner_key
+from podwire.local.workloads.replicaset import orphans_of, owner_keys
 from podwire.local.workloads.revisions import HASH, Revisions
 from podwire.local.workloads.rollout import resolve
 from podwire.local.workloads.template import Json, Owner, pod_of, with_label
@@ -239,9 +239,7 @@ class DaemonSetController:
         self._loop.start(supervisor)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        key = owner_key(pod, "DaemonSet") if pod is not None else None
-        if key is not None:
+        for key in owner_keys("DaemonSet", old, new):
             self._loop.touch(key)
 
     def _node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:

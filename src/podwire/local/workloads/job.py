@@ -5,7 +5,7 @@ from podwire.errors import NotFound
 from podwire.kube.resources import JOBS, PODS
 from podwire.local.workloads import jobplan
 from podwire.local.workloads.podwriter import Pods, PodWriter
-from podwire.local.workloads.replicaset import owner_key
+from podwire.local.workloads.replicaset import owner_keys
 from podwire.local.workloads.template import Json, Owner, pod_of, with_label
 from podwire.model.meta import Condition
 from podwire.model.pod import Pod
@@ -65,9 +65,7 @@ class JobController:
         self._loop.start(supervisor)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        key = owner_key(pod, "Job") if pod is not None else None
-        if key is not None:
+        for key in owner_keys("Job", old, new):
             self._loop.touch(key)
 
     async def _reconcile(self, key: str) -> None:

@@ -127,15 +127,11 @@ class ReplicaController:
         self._loop.start(supervisor, workers=8)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        if pod is None:
-            return
-        owner = controller_of(pod.metadata)
-        if owner is not None and owner.kind == self._resource.kind:
-            self._loop.touch(f"{pod.metadata.namespace}/{owner.name}")
-        elif owner is None and new is not None:
+        for key in owner_keys(self._resource.kind, old, new):
+            self._loop.touch(key)
+        if new is not None and controller_of(new.metadata) is None:
             for key, item in self._objects.objects.items():
-                if key.startswith(f"{pod.metadata.namespace}/") and self._matches(item)(pod):
+                if key.startswith(f"{new.metadata.namespace}/") and self._matches(item)(new):
                     self._loop.touch(key)
 
     def _matches(self, item: Any) -> Callable[[Pod], bool]:
@@ -220,7 +216,7 @@ def orphans_of(environment: Environment) -> Index[Pod]:
     return Index(environment.of(PODS), namespaces)
 
 
-def owner_key(pod: Pod, kind: str) -> str | None:
-    """The key of the pod's controller when it is of ``kind``."""
-    owner = controller_of(pod.metadata)
-    return f"{pod.metadata.namespace}/{owner.name}" if owner is not None and owner.kind == kind else None
+def owner_keys(kind: str, old: Pod | None, new: Pod | None) -> set[str]:
+    """The keys of the controllers of ``kind`` that a pod's change matters to: the one it has and the one it had."""
+    owners = [(pod.metadata.namespace, controller_of(pod.metadata)) for pod in (old, new) if pod is not None]
+    return {f"{namespace}/{owner.name}" for namespace, owner in owners if owner is not None and owner.kind == kind}

@@ -13,7 +13,7 @@ from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.resources import PERSISTENTVOLUMECLAIMS, PODS, STATEFULSETS
 from podwire.local.workloads.ordinals import Plan, Revision, plan
 from podwire.local.workloads.podwriter import Pods, PodWriter, expected
-from podwire.local.workloads.replicaset import orphans_of, owner_key
+from podwire.local.workloads.replicaset import orphans_of, owner_keys
 from podwire.local.workloads.revisions import HASH, Revisions, template_of
 from podwire.local.workloads.template import Json, Owner, pod_of, with_label
 from podwire.model.pod import Pod
@@ -94,9 +94,7 @@ class StatefulSetController:
         self._loop.start(supervisor)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        key = owner_key(pod, "StatefulSet") if pod is not None else None
-        if key is not None:
+        for key in owner_keys("StatefulSet", old, new):
             self._loop.touch(key)
 
     async def _reconcile(self, key: str) -> None:
