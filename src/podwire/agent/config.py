@@ -14,6 +14,8 @@ import msgspec
 import yaml
 
 from podwire.errors import ConfigError
+from podwire.model.document import convert
+from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import parse_settings as parse_policy
 from podwire.proxy.settings import ProxySettings, parse_settings
@@ -98,7 +100,7 @@ class AgentConfig(Section, frozen=True):
     policy: PolicySettings = PolicySettings()
     proxy: dict[str, Any] = {}
     health: HealthSection = HealthSection()
-    log_level: str = "info"
+    log_level: Level = "info"
 
     @property
     def socket(self) -> Path:
@@ -142,7 +144,7 @@ def parse(text: str, source: str) -> AgentConfig:
         document = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as problem:
         raise ConfigError(source, "", f"not YAML: {problem}") from problem
-    config: AgentConfig = _convert(document if document is not None else {}, AgentConfig, source)
+    config = convert(document if document is not None else {}, AgentConfig, source)
     for index, part in enumerate(config.parts):
         if part not in PARTS:
             raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; there are {', '.join(PARTS)}")
@@ -188,21 +190,11 @@ def overlay(
             documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:
             raise ConfigError(source, key, f"not YAML: {' '.join(str(problem).split())}") from problem
-    merged: Options = _convert(documents["routing"], Options, source, "routing")
+    merged = convert(documents["routing"], Options, source, "routing")
     _check_options(merged, source)
     return ClusterSettings(
         merged, parse_settings(documents["proxy"], source), parse_policy(documents["policy"], source)
     )
-
-
-def _convert(document: object, kind: type[Any], source: str, prefix: str = "") -> Any:
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as problem:
-        text, _, path = str(problem).partition(" - at `$")
-        path = path.rstrip("`").lstrip(".")
-        where = ".".join(filter(None, (prefix, path)))
-        raise ConfigError(source, where, text[:1].lower() + text[1:]) from problem
 
 
 def _check_network(source: str, path: str, text: str) -> None:

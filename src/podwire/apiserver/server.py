@@ -12,7 +12,7 @@ import gc
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -37,7 +37,7 @@ from podwire.apiserver.tunnel import Tunnel
 from podwire.apiserver.watches import Watcher
 from podwire.apiserver.writes import Writer
 from podwire.errors import ClusterError, ConfigError, PodwireError
-from podwire.observe.log import Log, configure
+from podwire.observe.log import Level, Log, configure
 from podwire.runtime.clock import Clock, SystemClock, parse_rfc3339
 from podwire.runtime.tasks import TaskSet
 
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a server from the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="podwire apiserver", description="The Kubernetes API of a local cluster.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings (YAML)")
-    parser.add_argument("--log-level", default="info", help="debug, info, warning or error")
+    parser.add_argument("--log-level", default="info", choices=get_args(Level), help="From which level on.")
     given = parser.parse_args(arguments)
     configure(given.log_level)
     try:

@@ -7,6 +7,7 @@ import msgspec
 import yaml
 
 from podwire.errors import ConfigError
+from podwire.model.document import wrong
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -91,5 +92,4 @@ def load(path: Path) -> Settings:
     except yaml.YAMLError as failure:
         raise ConfigError(str(path), "", f"is no YAML: {failure}") from failure
     except msgspec.ValidationError as failure:
-        problem, _, where = str(failure).partition(" - at `$")
-        raise ConfigError(str(path), where.strip(".`"), problem) from failure
+        raise wrong(failure, Settings, str(path)) from failure

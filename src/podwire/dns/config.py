@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.model.document import wrong
 
 
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -43,8 +44,7 @@ def parse_config(text: bytes | str, source: str) -> DnsConfig:
     try:
         config = msgspec.yaml.decode(text, type=DnsConfig | None) or DnsConfig()
     except msgspec.ValidationError as failure:
-        problem, _, path = str(failure).partition(" - at `$")
-        raise ConfigError(source, path.strip("`.") if path else "", problem) from failure
+        raise wrong(failure, DnsConfig, source) from failure
     except msgspec.DecodeError as failure:
         raise ConfigError(source, "", f"not YAML: {failure}") from failure
     if config.pods not in _PODS:

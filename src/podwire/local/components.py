@@ -26,6 +26,7 @@ from podwire.local.kubelet import daemon as kubelet_daemon
 from podwire.local.layout import Layout, NodePlace
 from podwire.local.processes import Order
 from podwire.local.workloads import parts
+from podwire.model.document import wrong
 from podwire.observe import log
 from podwire.proxy.registry import DATAPLANES
 from podwire.routing.registry import BACKENDS
@@ -44,7 +45,7 @@ class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 
     kubeconfig: str
     controller: parts.LocalControllerConfig
-    log_level: str = "info"
+    log_level: log.Level = "info"
 
 
 def run_apiserver(payload: bytes) -> None:
@@ -84,8 +85,7 @@ def read_controller(path: str) -> ControllerFile:
     except OSError as failure:
         raise ConfigError(path, "", f"cannot be read: {failure.strerror}") from failure
     except msgspec.ValidationError as failure:
-        problem, _, where = str(failure).partition(" - at `$")
-        raise ConfigError(path, where.strip(".`"), problem) from failure
+        raise wrong(failure, ControllerFile, path) from failure
     except msgspec.DecodeError as failure:
         raise ConfigError(path, "", f"not YAML: {failure}") from failure
 

@@ -25,6 +25,8 @@ import yaml
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
 from podwire.local.layout import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Layout
+from podwire.model.document import convert
+from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import check_settings as check_policy
 from podwire.proxy.settings import ProxySettings, check_settings, normalized
@@ -74,7 +76,7 @@ class ClusterConfig(_Section, frozen=True):
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()
     images: tuple[ImageRule, ...] = ()
-    log_level: str = "info"
+    log_level: Level = "info"
 
 
 def read_config(path: str, running: ClusterConfig | None = None) -> ClusterConfig:
@@ -102,11 +104,7 @@ def parse_config(text: str, source: str, running: ClusterConfig | None = None) -
         document = {}
     if isinstance(document, dict) and isinstance(document.get("proxy"), dict):
         document["proxy"] = normalized(document["proxy"], source)
-    try:
-        config = msgspec.convert(document, ClusterConfig)
-    except msgspec.ValidationError as failure:
-        problem, _, path = str(failure).partition(" - at `$")
-        raise ConfigError(source, path.rstrip("`").lstrip("."), problem) from failure
+    config = convert(document, ClusterConfig, source)
     if running is not None:
         kept = {field: getattr(running, field) for field, name in _SHAPE.items() if name not in document}
         config = msgspec.structs.replace(config, **kept)

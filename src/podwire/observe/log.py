@@ -8,7 +8,10 @@ import json
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+"""From which level on there is a line."""
 
 
 class LineFormatter(logging.Formatter):
@@ -51,7 +54,7 @@ class Log:
         self._logger.error(message, exc_info=failure, extra={"fields": fields})
 
 
-def configure(level: str = "info") -> None:
+def configure(level: Level = "info") -> None:
     """Sends every log to standard error at ``level``; to be called once, by a composition root."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.model.document import convert
 from podwire.policy.marks import MARKS, check_marks
 from podwire.policy.modes import AUTO, DATAPLANES
 
@@ -61,12 +62,7 @@ def parse_settings(document: Mapping[str, Any], source: str = "configuration", p
 
     Raises: ConfigError with the field that is wrong.
     """
-    try:
-        made = msgspec.convert(document, PolicySettings)
-    except msgspec.ValidationError as failure:
-        problem, _, where = str(failure).partition(" - at `$")
-        field = ".".join(filter(None, (path, where.rstrip("`").lstrip("."))))
-        raise ConfigError(source, field, problem[:1].lower() + problem[1:]) from failure
+    made = convert(document, PolicySettings, source, path)
     check_settings(made, source, path)
     return made
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.model.document import convert
 from podwire.proxy.nodeports import PRIMARY, parse_ranges
 from podwire.proxy.registry import DATAPLANES
 from podwire.proxy.servicemap import IptablesSettings, IpvsSettings, NodeFacts
@@ -176,12 +177,7 @@ def parse_settings(document: Mapping[str, Any], source: str = "configuration", p
 
     Raises: ConfigError with the field that is wrong.
     """
-    try:
-        settings = msgspec.convert(normalized(document, source, path), ProxySettings)
-    except msgspec.ValidationError as failure:
-        problem, _, where = str(failure).partition(" - at `$")
-        field = _under(path, where.rstrip("`").lstrip(".")).rstrip(".")
-        raise ConfigError(source, field, problem[:1].lower() + problem[1:]) from failure
+    settings = convert(normalized(document, source, path), ProxySettings, source, path)
     check_settings(settings, source, path)
     return settings
 

@@ -43,8 +43,10 @@ def test_fields_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nodes: many", "c.yaml: nodes: Expected `int`, got `str`"),
-        ("nodez: 3", "unknown field `nodez`"),
+        ("nodes: many", "c.yaml: nodes: expected `int`, got `str`"),
+        ("nodez: 3", "c.yaml: unknown field `nodez`; there are nodes, segments, podCIDRs, "),
+        ("logLevel: loud", "c.yaml: logLevel: 'loud' is not known; there are debug, error, info, warning"),
+        ("policy: {established: never}", "c.yaml: policy.established: 'never' is not known; there are keep, strict"),
         ("nodes: [", "c.yaml: not YAML"),
         ("nodes: 0", "c.yaml: nodes: 0: expected 1 to 240"),
         ("segments: 9", "c.yaml: segments: 9: expected 1 to 8"),
@@ -52,7 +54,7 @@ def test_fields_are_read() -> None:
         ("podCIDRs: [10.0.0.1/8]", "c.yaml: podCIDRs[0]: 10.0.0.1/8 has host bits set"),
         ("podCIDRs: []", "c.yaml: podCIDRs: expected one network, or one of each family"),
         ("serviceCIDRs: [10.1.0.0/16, 10.2.0.0/16]", "c.yaml: serviceCIDRs: expected one network"),
-        ("routing: {backend: 3}", "c.yaml: routing.backend: Expected `str`, got `int`"),
+        ("routing: {backend: 3}", "c.yaml: routing.backend: expected `str`, got `int`"),
         ("images: [{command: [a]}]", "c.yaml: images[0]: expected exactly one of name and prefix"),
         ("images: [{name: a, prefix: b, command: [a]}]", "c.yaml: images[0]: expected exactly one"),
         ("images: [{name: a}]", "c.yaml: images[0].command: expected a command"),
@@ -60,8 +62,8 @@ def test_fields_are_read() -> None:
         ("segments: 2\nrouting: {backend: hostgw}", "c.yaml: routing.backend: hostgw reaches no node behind a router"),
         ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; there are nftables"),
         ("proxy: {masqueradeBit: 30}", "c.yaml: proxy.masqueradeBit: 30 is not between 0 and 29"),
-        ("proxy: {masquerade: true}", "c.yaml: proxy: Object contains unknown field `masquerade`"),
-        ("proxy: {conntrack: {min: many}}", "c.yaml: proxy.conntrack.min: Expected `int`, got `str`"),
+        ("proxy: {masquerade: true}", "c.yaml: proxy: unknown field `masquerade`"),
+        ("proxy: {conntrack: {min: many}}", "c.yaml: proxy.conntrack.min: expected `int`, got `str`"),
         ("proxy: {conntrack: {udpTimeout: soon}}", "c.yaml: proxy.conntrack.udpTimeout: 'soon' is not a time"),
         ("proxy: {nodePortAddresses: [all]}", "c.yaml: proxy.nodePortAddresses: 'all' does not appear to be"),
         ("serviceCIDRs: [10.96.0.0/28]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/28: expected at least 32 addresses"),
@@ -70,7 +72,7 @@ def test_fields_are_read() -> None:
         ("podCIDRs: ['fd44::/16', 10.244.0.0/16]", "c.yaml: podCIDRs[0]: fd44::/16: expected room for 3 nodes"),
         ("podCIDRs: [10.96.0.0/12]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/16 overlaps podCIDRs[0] (10.96.0.0/12)"),
         ("serviceCIDRs: [10.89.8.0/24]", "c.yaml: serviceCIDRs[0]: 10.89.8.0/24 overlaps the fabric (10.89.0.0/16)"),
-        ("- 1", "Expected `object`, got `array`"),
+        ("- 1", "expected `object`, got `array`"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, message: str) -> None:

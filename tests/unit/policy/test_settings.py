@@ -16,15 +16,15 @@ def test_defaults_and_other_values() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"established": "maybe"}, r"^agent\.yaml: policy\.established: invalid enum value 'maybe'"),
+        ({"established": "maybe"}, r"^agent\.yaml: policy\.established: 'maybe' is not known; there are keep, strict"),
         ({"encapsulation": True}, r"^agent\.yaml: policy\.encapsulation: expected `str`"),
         ({"mode": "ipfw"}, r"^agent\.yaml: policy\.mode: 'ipfw' is not a data plane of policies; there are auto, nft"),
         ({"marks": 0x101}, r"^agent\.yaml: policy\.marks: 0x101 is not 6 bits or more in a row"),
         ({"marks": 1 << 32}, r"^agent\.yaml: policy\.marks: 0x100000000 is not a mask of 32 bits"),
         ({"log": {"rate": 0}}, r"^agent\.yaml: policy\.log\.rate: 0 is not in 1\.\.100000"),
         ({"log": {"group": 65536}}, r"^agent\.yaml: policy\.log\.group: 65536 is not in 0\.\.65535"),
-        ({"log": {"drop": True}}, r"^agent\.yaml: policy\.log: object contains unknown field `drop`"),
-        ({"encapsulated": "drop"}, r"^agent\.yaml: policy: object contains unknown field `encapsulated`"),
+        ({"log": {"drop": True}}, r"^agent\.yaml: policy\.log: unknown field `drop`; there are drops, allows, "),
+        ({"encapsulated": "drop"}, r"^agent\.yaml: policy: unknown field `encapsulated`"),
     ],
 )
 def test_a_wrong_value_is_named(document: dict[str, object], words: str) -> None:

@@ -26,13 +26,16 @@ def test_defaults() -> None:
         ({"masqueradeBit": "x"}, "masqueradeBit: expected `int`"),
         ({"nodePortAddresses": ["primary", "::/0"]}, "nodePortAddresses: primary stands alone"),
         ({"nodePortAddresses": ["10.0.0.1/8"]}, "nodePortAddresses: 10.0.0.1/8 has host bits set"),
-        ({"detectLocalMode": "Guess"}, "detectLocalMode: invalid enum value 'Guess'"),
+        (
+            {"detectLocalMode": "Guess"},
+            "detectLocalMode: 'Guess' is not known; there are BridgeInterface, ClusterCIDR, ",
+        ),
         ({"detectLocalMode": "BridgeInterface"}, "detectLocal.bridgeInterface: '' is not a device name"),
         (
             {"detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"interfaceNamePrefix": "a b"}},
             "detectLocal.interfaceNamePrefix: 'a b' is not a device name, which detectLocalMode InterfaceNamePrefix",
         ),
-        ({"detectLocal": {"bridge": "a"}}, "detectLocal: object contains unknown field `bridge`"),
+        ({"detectLocal": {"bridge": "a"}}, "detectLocal: unknown field `bridge`"),
         ({"healthzBindAddress": "10256"}, "healthzBindAddress: .*such as 0.0.0.0:10256"),
         ({"metricsBindAddress": ":1"}, "metricsBindAddress: ':1' is not"),
         ({"healthzBindAddress": "node:10256"}, "healthzBindAddress: 'node'"),
@@ -48,7 +51,7 @@ def test_a_wrong_setting_is_named(document: dict[str, Any], words: str) -> None:
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"^here: proxy: object contains unknown field `mod`"):
+    with pytest.raises(ConfigError, match=r"^here: proxy: unknown field `mod`; there are mode, "):
         parse_settings({"mod": "nftables"}, "here")
 
 

@@ -39,6 +39,7 @@ from podwire.local.conformance.stage import (
     Stage,
     follow,
 )
+from podwire.model.document import refusal
 from podwire.model.pod import ContainerPort
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 
@@ -279,12 +280,12 @@ def _policy(given: _Object, *, cluster: bool) -> tuple[str, str]:
         if given.get(field, str) != word:
             raise given.wrong(field, f"expected {word}, found {given.body[field]!r}")
     meta = given.object("metadata")
+    read: type[ClusterNetworkPolicy | NetworkPolicy] = ClusterNetworkPolicy if cluster else NetworkPolicy
     try:
-        msgspec.convert(given.body, ClusterNetworkPolicy if cluster else NetworkPolicy)
+        msgspec.convert(given.body, read)
     except msgspec.ValidationError as failure:
-        problem, _, path = str(failure).partition(" - at `$")
-        path = path.rstrip("`").lstrip(".")
-        raise ConfigError(given.source, given.at(path), problem[:1].lower() + problem[1:]) from failure
+        path, problem = refusal(failure, read)
+        raise ConfigError(given.source, given.at(path), problem) from failure
     return "" if cluster else meta.get("namespace", str), meta.get("name", str)
 
 

@@ -27,6 +27,8 @@ import yaml
 
 from podwire.errors import ConfigError
 from podwire.local.images.table import Rule
+from podwire.model.document import convert
+from podwire.observe.log import Level
 
 
 class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +79,7 @@ class KubeletConfig(_Section, frozen=True):
     images: tuple[Rule, ...] = ()
     capacity: dict[str, str] = {}
     """Overrides of the node's capacity (cpu, memory, pods, ephemeral-storage)."""
-    log_level: str = "info"
+    log_level: Level = "info"
 
 
 def parse_config(text: str | bytes, source: str) -> KubeletConfig:
@@ -89,11 +91,7 @@ def parse_config(text: str | bytes, source: str) -> KubeletConfig:
         document: Any = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as failure:
         raise ConfigError(source, "", f"not YAML: {' '.join(str(failure).split())}") from failure
-    try:
-        return msgspec.convert(document, KubeletConfig)
-    except msgspec.ValidationError as failure:
-        problem, _, path = str(failure).partition(" - at `$")
-        raise ConfigError(source, path.rstrip("`").lstrip("."), problem) from failure
+    return convert(document, KubeletConfig, source)
 
 
 def read_config(path: str) -> KubeletConfig:

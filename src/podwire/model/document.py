@@ -1,0 +1,113 @@
+"""Documents that people write, as values: what does not fit is told with its field and with what would fit there.
+
+msgspec says where a value is wrong, but neither which words a field may have nor which fields an object has; the type
+of the document knows both, and :func:`refusal` looks them up.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from podwire.errors import ConfigError
+
+T = TypeVar("T")
+
+_STEP = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
+"""One step of a path: an index, ``[...]`` for any key, or the name of a field."""
+_KEY = " - at `key` in `$"
+_WORD = "Invalid enum value "
+_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+
+
+def convert(document: object, kind: type[T], source: str, path: str = "") -> T:
+    """The document as a value of ``kind``; it stands at ``path`` in ``source``.
+
+    Raises: ConfigError with the path of the field that does not fit, and with what would.
+    """
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as failure:
+        raise wrong(failure, kind, source, path) from failure
+
+
+def wrong(failure: msgspec.ValidationError, kind: Any, source: str, path: str = "") -> ConfigError:
+    """The error for what msgspec did not take as a ``kind``."""
+    field, problem = refusal(failure, kind)
+    dot = "." if path and field and not field.startswith("[") else ""
+    return ConfigError(source, f"{path}{dot}{field}", problem)
+
+
+def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
+    """The path of the field that does not fit, and what is wrong with it."""
+    text = str(failure)
+    head, key, path = text.partition(_KEY)
+    if not key:
+        head, _, path = text.partition(" - at `$")
+    path = path.rstrip("`").lstrip(".")
+    if head.startswith(_WORD):
+        words = _words(kind, path, keys=bool(key))
+        problem = f"{head.removeprefix(_WORD)} is not known" + (f"; there are {', '.join(words)}" if words else "")
+    elif unknown := _FIELD.fullmatch(head):
+        fields = _fields(kind, path)
+        problem = f"unknown field `{unknown[1]}`" + (f"; there are {', '.join(fields)}" if fields else "")
+    else:
+        problem = head[:1].lower() + head[1:]
+    return path, problem
+
+
+def _words(kind: Any, path: str, *, keys: bool) -> tuple[str, ...]:
+    """The words that the field at a path may have, or its keys."""
+    from msgspec.inspect import DictType, EnumType, LiteralType
+
+    found: list[str] = []
+    for each in _at(kind, path):
+        for one in _plain(each.key_type) if keys and isinstance(each, DictType) else (each,):
+            if isinstance(one, LiteralType):
+                found += (str(value) for value in one.values if value is not None)
+            elif isinstance(one, EnumType):
+                found += (str(member.value) for member in one.cls)
+    return tuple(found)
+
+
+def _fields(kind: Any, path: str) -> tuple[str, ...]:
+    """The fields of the object at a path."""
+    from msgspec.inspect import StructType
+
+    return tuple(field.encode_name for each in _at(kind, path) if isinstance(each, StructType) for field in each.fields)
+
+
+def _at(kind: Any, path: str) -> list[Any]:
+    """The types that a document may have at a path."""
+    from msgspec.inspect import type_info
+
+    found = list(_plain(type_info(kind)))
+    for step in _STEP.finditer(path):
+        found = [one for each in found for inner in _inside(each, step[2] or "") for one in _plain(inner)]
+    return found
+
+
+def _plain(type_: Any) -> Iterator[Any]:
+    """A type, or those of which it is one."""
+    from msgspec.inspect import UnionType
+
+    if isinstance(type_, UnionType):
+        for each in type_.types:
+            yield from _plain(each)
+    else:
+        yield type_
+
+
+def _inside(type_: Any, name: str) -> Iterator[Any]:
+    """The types of a field by its name; without one, those of the items."""
+    from msgspec.inspect import DictType, StructType, TupleType
+
+    if isinstance(type_, StructType):
+        yield from (field.type for field in type_.fields if field.encode_name == name)
+    elif isinstance(type_, DictType):
+        yield type_.value_type
+    elif isinstance(type_, TupleType):
+        yield from type_.item_types
+    elif hasattr(type_, "item_type"):
+        yield type_.item_type
