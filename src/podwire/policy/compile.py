@@ -67,6 +67,7 @@ class Compiler:
         self._at: dict[str, set[str]] = {}
         self._node_at: dict[str, str] = {}
         self._owners: dict[str, tuple[Match, tuple[NamedPort, ...]]] = {}
+        self._version = 0
         self._in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], Policy] = {}
         self._about: dict[int, set[tuple[str, str]]] = {}
@@ -163,6 +164,9 @@ class Compiler:
         if policy is not None:
             self._policies[key] = policy
             self._about.setdefault(policy.subject, set()).add(key)
+        if self._version != self._index.version:
+            self._version = self._index.version
+            self._owners.clear()
         self._dirty_pods.update(self.pods)
         for direction in DIRECTIONS:
             rules = [each.rules.get(direction) for each in (before, policy) if each is not None]
@@ -262,7 +266,7 @@ class Compiler:
         return profile
 
     def _fill(self, profile: Profile, peers: dict[str, Peer | None]) -> None:
-        """Takes all addresses into a new profile; where no range tells them apart, pods with equal labels at once."""
+        """Takes all addresses into a new profile; where no range does, only selectors and names tell pods apart."""
         alike: dict[object, Table | None] = {}
         apart = bool(profile.blocks[4].intervals or profile.blocks[6].intervals)
         by_name = profile.by_name
@@ -270,7 +274,12 @@ class Compiler:
             owner = self._owners.get(address) or self._owner(address)
             key: object = address if apart or owner is None else owner if by_name else owner[0]
             if key not in alike:
-                alike[key] = profile.table(self._known(address, peers))
+                same = key
+                if owner is not None and not apart:
+                    same = (self._index.numbers(owner[0]), by_name and owner[1])
+                if same not in alike:
+                    alike[same] = profile.table(self._known(address, peers))
+                alike[key] = alike[same]
             table = alike[key]
             if table is not None:
                 profile.hosts[address] = table

@@ -377,3 +377,28 @@ def test_labels_of_pods_that_are_gone_do_not_pile_up() -> None:
         compiler.set_pod("shop/job", msgspec.structs.replace(job, metadata=meta))
         compiler.flush()
     assert compiler.remembered_labels("shop") < 100
+
+
+def test_labels_count_from_the_moment_that_a_policy_mentions_them() -> None:
+    case = next(each for each in CASES if each.name == "without a policy everything passes")
+    compiler = filled(case.world, "n1")
+    web = next(pod for pod in case.world.pods if key_of(pod.metadata) == "shop/web")
+    for number in (0, 1):
+        labels = {"app": "web", "pod-name": f"web-{number}"}
+        meta = msgspec.structs.replace(web.metadata, name=f"web-{number}", labels=labels)
+        status = msgspec.structs.replace(web.status, pod_ip=f"10.180.7.{number}", pod_ips=())
+        compiler.set_pod(f"shop/web-{number}", msgspec.structs.replace(web, metadata=meta, status=status))
+
+    def let_in(labels: dict[str, str]) -> set[str]:
+        peer = {"podSelector": {"matchLabels": labels}}
+        spec = {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [peer]}]}
+        made = {"metadata": {"name": "in", "namespace": "shop"}, "spec": spec}
+        compiler.set_policy("shop/in", msgspec.convert(made, NetworkPolicy))
+        compiler.flush()
+        key = compiler.pods["shop/db"].ingress
+        assert key is not None
+        return {address for address in compiler.profiles[key].hosts if address.startswith("10.180.7.")}
+
+    assert let_in({"app": "web"}) == {"10.180.7.0", "10.180.7.1"}
+    assert let_in({"pod-name": "web-1"}) == {"10.180.7.1"}
+    assert let_in({"app": "web"}) == {"10.180.7.0", "10.180.7.1"}
