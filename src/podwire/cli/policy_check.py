@@ -3,6 +3,7 @@
 import click
 import msgspec
 
+from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_objects import Gathered, of_cluster, of_files
 from podwire.policy.lint.check import check as find
@@ -30,6 +31,7 @@ podwire policy check --name podwire -o json
 @click.command(help=_HELP)
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects from a file or folder.")
 @name_option
+@request_timeout
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
 @click.option("--strict", is_flag=True, help="Notes count too.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)

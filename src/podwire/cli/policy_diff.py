@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 import click
 import msgspec
 
+from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_objects import Gathered, of_cluster, of_files
 from podwire.errors import ConfigError
@@ -52,6 +53,7 @@ class Sides(NamedTuple):
 @click.argument("new", metavar="NEW")
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects that both sides have.")
 @name_option
+@request_timeout
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
 @click.option("--prune", is_flag=True, help="With `live`: policies that the other side does not have are taken out.")
 @click.option("--police-own-node", is_flag=True, help="Pods are held to NetworkPolicies on the way to their own node.")

@@ -6,6 +6,7 @@ from typing import Any
 import click
 import msgspec
 
+from podwire.cli.api import request_timeout
 from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_agents import Agents, of_cluster
@@ -45,6 +46,7 @@ podwire policy counters --config /etc/podwire/agent.yaml
 
 @click.command("list", help=_LIST_HELP)
 @name_option
+@request_timeout
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
 @click.option("-n", "--namespace", metavar="NAME", default="", help="Only its NetworkPolicies.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
+from podwire.cli.api import client_of
+from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, NotFound, ProtocolError
 from podwire.kube.client import Client
-from podwire.kube.config import load
 from podwire.kube.resources import (
     CLUSTERNETWORKPOLICIES,
     NAMESPACES,
@@ -24,7 +24,6 @@ from podwire.local import credentials, places
 from podwire.model.meta import Fact, Object, key_of
 from podwire.policy.lint.scene import Around
 from podwire.policy.world import World
-from podwire.runtime.clock import SystemClock
 
 T = TypeVar("T")
 
@@ -77,12 +76,12 @@ def of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Gathered:
         if named or not chosen:
             chosen = str(credentials.kubeconfig_path(places.existing(name), "admin"))
         return asyncio.run(_ask(chosen))
-    except (ClusterError, ApiError) as failure:
+    except (ClusterError, ApiError, ApiUnreachable, ProtocolError) as failure:
         raise ConfigError("the cluster", "", str(failure)) from failure
 
 
 async def _ask(kubeconfig: str) -> Gathered:
-    client = Client(load(kubeconfig, os.environ), SystemClock())
+    client = client_of(kubeconfig)
     try:
         return await gather(client)
     finally:

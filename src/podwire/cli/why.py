@@ -1,7 +1,6 @@
 """The command ``podwire why``."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -13,13 +12,13 @@ import msgspec
 from podwire.agent import config as agent_config
 from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
+from podwire.cli.api import client_of, request_timeout
 from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
 from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes, remote
 from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
 from podwire.kube.client import Client
-from podwire.kube.config import load
 from podwire.kube.resources import CONFIGMAPS, SERVICECIDRS
 from podwire.local import credentials, places
 from podwire.local.layout import Layout
@@ -32,7 +31,6 @@ from podwire.proxy.tracing import MODULES
 from podwire.proxy.why.answering import answer
 from podwire.proxy.why.objects import Server
 from podwire.proxy.why.question import Asked, pose
-from podwire.runtime.clock import SystemClock
 from podwire.trace import answer_text
 from podwire.trace.answer import Answer
 
@@ -95,6 +93,7 @@ class _Request(NamedTuple):
 @click.argument("port", metavar="[PORT[/PROTO]]", default="")
 @name_option
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
+@request_timeout
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's file, or kube-proxy's.")
 @click.option("--hostname-override", "hostname", metavar="NAME", default="", help="This Node's name, as the agent's.")
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects from a file or folder.")
@@ -174,7 +173,7 @@ def _own_config(request: _Request) -> AgentConfig | None:
 
 
 async def _with_client(kubeconfig: str | None, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
-    client = Client(load(kubeconfig, os.environ), SystemClock())
+    client = client_of(kubeconfig)
     try:
         return await ask(client)
     finally:

@@ -9,6 +9,7 @@ Cost: 20 ms to import, about 0.2 ms per small request over TLS, no task or threa
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -62,6 +63,10 @@ class Request:
     query: Mapping[str, str] | None = None
     body: bytes = b""
     headers: Mapping[str, str] | None = None
+
+
+class _Silent(TimeoutError):
+    """No answer began in time."""
 
 
 class Client:
@@ -211,7 +216,7 @@ class Client:
             async with asyncio.timeout(self.config.timeout_s):
                 connection = await self._begun(self._encode(request))
         except TimeoutError as failure:
-            raise ApiUnreachable(f"{self.config.server}: timed out") from failure
+            raise self._late(request, failure) from failure
         try:
             yield connection
         finally:
@@ -232,7 +237,7 @@ class Client:
     async def _headed(self, connection: Connection, data: bytes) -> Connection:
         try:
             connection.send(data)
-            await connection.head()
+            await self._head(connection)
             if connection.status >= 400:
                 raise failure_of(connection.status, await connection.body())
         except BaseException:
@@ -259,8 +264,7 @@ class Client:
                 async with asyncio.timeout(self.config.timeout_s):
                     return await self._try(request)
             except TimeoutError as failure:
-                what = f"no answer to {request.method} {request.path} in {self.config.timeout_s:g} s"
-                raise ApiUnreachable(f"{self.config.server}: {what}") from failure
+                raise self._late(request, failure) from failure
 
     async def _try(self, request: Request) -> Answer:
         data = self._encode(request)
@@ -278,7 +282,7 @@ class Client:
     async def _once(self, connection: Connection, data: bytes) -> Answer:
         try:
             connection.send(data)
-            await connection.head()
+            await self._head(connection)
             answer = Answer(connection.status, connection.headers, await connection.body())
         except BaseException:
             connection.abort()
@@ -289,12 +293,32 @@ class Client:
             connection.abort()
         return answer
 
+    async def _head(self, connection: Connection) -> None:
+        """Waits for an answer to begin.
+
+        Raises: ApiUnreachable, _Silent.
+        """
+        try:
+            async with asyncio.timeout(self.config.answer_s):
+                await connection.head()
+        except TimeoutError as failure:
+            raise _Silent from failure
+
+    def _late(self, request: Request, failure: TimeoutError) -> ApiUnreachable:
+        """What there is to say when a request took too long."""
+        begins_s, ends_s = (
+            math.inf if each is None else each for each in (self.config.answer_s, self.config.timeout_s)
+        )
+        waited_s = begins_s if isinstance(failure, _Silent) else ends_s
+        what = "whole answer" if waited_s > begins_s else "answer"
+        return ApiUnreachable(f"{self.config.server}: no {what} to {request.method} {request.path} in {waited_s:g} s")
+
     async def _dial(self) -> Connection:
         url = self.config.url
         host = url.hostname or ""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self.config.timeout_s):
+            async with asyncio.timeout(self.config.answer_s):
                 _, connection = await loop.create_connection(
                     Connection,
                     host,
@@ -302,8 +326,11 @@ class Client:
                     ssl=self._ssl,
                     server_hostname=(self.config.server_name or host) if self._ssl else None,
                 )
-        except (OSError, TimeoutError) as failure:
-            raise ApiUnreachable(f"{self.config.server}: {failure or 'timed out'}") from failure
+        except TimeoutError as failure:
+            problem = str(failure) or f"no connection in {self.config.answer_s:g} s"
+            raise ApiUnreachable(f"{self.config.server}: {problem}") from failure
+        except OSError as failure:
+            raise ApiUnreachable(f"{self.config.server}: {failure}") from failure
         return connection
 
     def _encode(self, request: Request) -> bytes:

@@ -9,7 +9,7 @@ import binascii
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -18,6 +18,9 @@ import yaml
 
 from podwire.errors import ConfigError
 
+PATIENCE_S = 10.0
+"""How long a person who has typed a command should wait for an API that says nothing."""
+
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -25,7 +28,8 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class ApiConfig:
     """An API server and the credentials for it; PEM texts are bytes, empty means not given.
 
-    ``token_file`` is read again every minute, since bound tokens rotate.
+    ``token_file`` is read again every minute, since bound tokens rotate. ``answer_s`` is how long a connection may take
+    to be made, and an answer to begin, ``timeout_s`` how long a request may take in all; None: for ever.
     """
 
     server: str
@@ -37,7 +41,8 @@ class ApiConfig:
     insecure: bool = False
     server_name: str = ""
     namespace: str = "default"
-    timeout_s: float = 30.0
+    answer_s: float | None = 30.0
+    timeout_s: float | None = 30.0
 
     @property
     def url(self) -> SplitResult:
@@ -70,6 +75,11 @@ class ApiConfig:
             context.load_cert_chain(f"/proc/self/fd/{pair}")
         finally:
             os.close(pair)
+
+
+def patient(config: ApiConfig, answer_s: float | None = PATIENCE_S, timeout_s: float | None = 30.0) -> ApiConfig:
+    """The same API, waited for so long."""
+    return replace(config, answer_s=answer_s, timeout_s=timeout_s)
 
 
 def load_kubeconfig(path: Path | str, context: str = "") -> ApiConfig:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from podwire.errors import ApiUnreachable
 from podwire.kube.client import Client
-from podwire.kube.config import load_kubeconfig
+from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
 from podwire.local import credentials, processes
 from podwire.local.layout import Layout
@@ -20,7 +20,7 @@ ANNOTATION = "podwire.io/"
 
 async def describe(layout: Layout, client: Client | None = None) -> str:
     """The text, several lines; what the API does not answer is left out and said so."""
-    own = client or Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), SystemClock())
+    own = client or Client(patient(load_kubeconfig(credentials.kubeconfig_path(layout, "admin"))), SystemClock())
     try:
         nodes, pods = await asyncio.gather(own.list(NODES), own.list(PODS))
         text = _nodes(tuple(nodes.items), tuple(pods.items))

@@ -169,6 +169,59 @@ def test_time_out(http):
     against(http, handler, body, timeout_s=0.05)
 
 
+def test_an_answer_that_does_not_begin_is_waited_for_once(http):
+    """On a kept connection too, and whatever the request: a second try would only double the wait."""
+    frozen = asyncio.Event()
+
+    async def handler(seen, writer):
+        if frozen.is_set():
+            await asyncio.sleep(0.3)
+            return False
+        return http.answer(writer, {})
+
+    async def body(client, server):
+        await client.get(NODES, "a")
+        frozen.set()
+        with pytest.raises(ApiUnreachable, match=r": no answer to GET /api/v1/nodes/b in 0\.05 s$"):
+            await client.get(NODES, "b")
+        with pytest.raises(ApiUnreachable, match=r": no answer to GET /api/v1/nodes in 0\.05 s$"):
+            async with client.stream(Request("GET", "/api/v1/nodes", {"watch": "true"})):
+                pass
+        assert len(server.seen) == 3
+
+    against(http, handler, body, answer_s=0.05)
+
+
+def test_what_has_begun_may_take_longer(http):
+    """A long list, and a watch for as long as it lasts."""
+
+    async def handler(seen, writer):
+        http.open_stream(writer)
+        await writer.drain()
+        await asyncio.sleep(0.15)
+        http.chunk(writer, {"metadata": {"name": "late"}})
+        writer.write(b"0\r\n\r\n")
+        return True
+
+    async def body(client, server):
+        assert (await client.get(NODES, "a"))["metadata"]["name"] == "late"
+        async with client.stream(Request("GET", "/api/v1/nodes", {"watch": "true"})) as connection:
+            assert b"late" in b"".join([piece async for piece in connection.chunks()])
+
+    against(http, handler, body, answer_s=0.05)
+
+
+def test_without_a_bound_it_waits(http):
+    async def handler(seen, writer):
+        await asyncio.sleep(0.05)
+        return http.answer(writer, {"metadata": {"name": "a"}})
+
+    async def body(client, server):
+        assert (await client.get(NODES, "a"))["metadata"]["name"] == "a"
+
+    against(http, handler, body, answer_s=None, timeout_s=None)
+
+
 def test_garbage(http):
     async def handler(seen, writer):
         writer.write(b"SSH-2.0-x\r\n")

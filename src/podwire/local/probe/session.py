@@ -1,7 +1,7 @@
 """One probe of a local cluster, from words to results."""
 
 from podwire.kube.client import Client
-from podwire.kube.config import load_kubeconfig
+from podwire.kube.config import load_kubeconfig, patient
 from podwire.local import credentials
 from podwire.local.layout import Layout
 from podwire.local.probe import collect
@@ -19,7 +19,7 @@ async def run(layout: Layout, words: Words, timeout_s: float) -> tuple[Result, .
     Raises: ConfigError for a word that names nothing; ApiUnreachable.
     """
     clock = SystemClock()
-    client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), clock)
+    client = Client(patient(load_kubeconfig(credentials.kubeconfig_path(layout, "admin"))), clock)
     try:
         prober, facts = await collect.prober(layout, client, clock, timeout_s)
         return await prober.run(plan(facts, *words))
