@@ -8,7 +8,8 @@ import pytest
 
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import iptables, netns
-from podwire.kernel.iptables import Iptables, Kind, Ticker, choose, find
+from podwire.kernel.iptables import Iptables, Kind, Ticker, choose, find, nft_tables
+from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.state.iptables import parse_save
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -63,6 +64,63 @@ def test_only_the_namespace_is_changed(tool: Iptables) -> None:
         assert programs is not None
         with Iptables(family, programs) as here:
             assert "PODWIRE-TEST" not in here.save()
+
+
+OURS = "*mangle\n:OURS - [0:0]\n-I FORWARD -j OURS\nCOMMIT\n"
+WITHOUT = "*mangle\n:OURS - [0:0]\n-D FORWARD -j OURS\n-X OURS\nCOMMIT\n"
+
+
+@pytest.fixture
+def nft(place: str) -> Iterator[Iptables]:
+    found = find("nft")
+    assert found is not None
+    with Iptables("ip", found, place) as made:
+        yield made
+
+
+def make(place: str) -> list[int]:
+    """Makes the table that is not there; who tells of that."""
+    found, told = find("nft"), list[int]()
+    assert found is not None
+    make_tables(found, ("mangle",), place, told.append)
+    return told
+
+
+def test_a_table_that_came_with_us_goes_with_us(nft: Iptables, place: str) -> None:
+    assert make(place)
+    assert not make(place), "it is there"
+    assert nft_tables(place) == {("ip", "mangle"), ("ip6", "mangle")}
+    nft.restore(OURS)
+    drop_tables(("mangle",), place)
+    assert nft_tables(place) == {("ip", "mangle")}, "it is in use"
+    nft.restore(WITHOUT)
+    assert nft_tables(place) == {("ip", "mangle")}
+    drop_tables(("mangle",), place)
+    assert not nft_tables(place)
+
+
+@pytest.mark.parametrize(
+    "line", [":THEIRS - [0:0]", "-A OUTPUT -j RETURN", ":OUTPUT DROP [0:0]"], ids=["chain", "rule", "policy"]
+)
+def test_a_table_that_somebody_uses_stays(nft: Iptables, place: str, line: str) -> None:
+    make(place)
+    nft.restore(OURS)
+    nft.restore(f"*mangle\n{line}\nCOMMIT\n")
+    nft.restore(WITHOUT)
+    before = nft.save()
+    drop_tables(("mangle",), place)
+    assert [each for each in nft.save().splitlines() if "#" not in each] == [
+        each for each in before.splitlines() if "#" not in each
+    ]
+    assert ("ip", "mangle") in nft_tables(place)
+
+
+def test_a_table_that_somebody_else_made_stays(nft: Iptables, place: str) -> None:
+    nft.restore(OURS)
+    make(place)
+    nft.restore(WITHOUT)
+    drop_tables(("mangle",), place)
+    assert nft_tables(place) == {("ip", "mangle")}
 
 
 def test_a_machine_without_the_programs_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

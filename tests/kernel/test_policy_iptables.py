@@ -34,7 +34,7 @@ from tests.kernel.test_policy_replacement import ALLOWED, DENIED, Flood
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.ipset import IpSets
-from podwire.kernel.iptables import Kind, find
+from podwire.kernel.iptables import Kind, find, nft_tables
 from podwire.kernel.nflog import Nflog
 from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
@@ -166,6 +166,28 @@ def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -
     assert not held(path("n1"))
     switch.remove()
     switch.close()
+
+
+def test_what_another_data_plane_leaves_is_no_table(world: World) -> None:
+    """Nor is there one after the agent was killed, and another mode asked for."""
+    place = path("empty")
+    netns.create(place)
+    try:
+        for killed in (False, True):
+            switch = Switch(Registry(place), "iptables", FACTS["n1"])
+            compiler = begin(switch, world)
+            assert nft_tables(place) == {("ip", "mangle"), ("ip6", "mangle")}
+            if killed:
+                switch.close()
+                switch = Switch(Registry(place), "nftables", FACTS["n1"])
+            switch.wanted = "nftables"
+            load(switch, compiler, world)
+            assert switch.name == "nftables"
+            assert not nft_tables(place)
+            switch.remove()
+            switch.close()
+    finally:
+        netns.delete(place)
 
 
 def test_a_pod_that_nobody_told_of_is_shut_off(world: World, plane: IptablesPolicy) -> None:

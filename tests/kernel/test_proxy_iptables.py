@@ -25,7 +25,7 @@ from tests.kernel.serviceworld import (
 )
 
 from podwire.kernel import netns, sysctl
-from podwire.kernel.iptables import Kind, Programs, choose, find
+from podwire.kernel.iptables import Kind, Programs, choose, find, nft_tables
 from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
@@ -144,6 +144,22 @@ def test_what_is_left_of_the_mode_is_cleared(plane: IptablesDataPlane) -> None:
     assert clear(path("node"))
     assert not clear(path("node"))
     assert "KUBE-" not in iptables(plane, "-t", "nat", "-S")
+
+
+def test_tables_that_came_with_the_mode_go_with_it() -> None:
+    place = path("bare")
+    netns.create(place)
+    try:
+        for killed in (False, True):
+            with contextlib.closing(IptablesDataPlane(NODE, place, programs("nft"))) as plane:
+                plane.load(by_name("ClusterIP").resolved())
+                assert {name for _, name in nft_tables(place)} == {"nat", "filter"}
+                if not killed:
+                    plane.remove()
+            assert clear(place) == killed
+            assert not nft_tables(place)
+    finally:
+        netns.delete(place)
 
 
 def test_rules_without_our_mark_are_not_cleared(plane: IptablesDataPlane) -> None:

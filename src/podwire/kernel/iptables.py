@@ -28,6 +28,8 @@ from podwire.runtime.child import Finished, call
 
 Kind = Literal["nft", "legacy"]
 
+FAMILIES = ("ip", "ip6")
+
 _PROGRAMS = {"ip": "iptables", "ip6": "ip6tables"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NAMES = {"ip": "ip_tables_names", "ip6": "ip6_tables_names"}

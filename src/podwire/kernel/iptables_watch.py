@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from podwire.kernel.iptables import Programs, Ticker
+from podwire.kernel.iptables import FAMILIES, Programs, Ticker
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 
-FAMILIES = ("ip", "ip6")
 POLL_S = 30.0  # as kube-proxy's syncPeriod
 
 Place = Path | str | None

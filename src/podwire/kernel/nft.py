@@ -6,6 +6,7 @@ transaction without reading anything (one changed element costs about 0.1 ms at 
 is started. A refusal names the operation and, for elements, the very element.
 """
 
+import errno
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,7 +28,16 @@ from podwire.kernel.nft_messages import (
 from podwire.kernel.nft_socket import NftSocket, Refusal
 from podwire.kernel.refusal import refusal
 from podwire.state.nft import FAMILIES, Element, Set, Table
-from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff, removal
+from podwire.state.nft_diff import (
+    AddElements,
+    DeleteChain,
+    DeleteElements,
+    DeleteTable,
+    Operation,
+    Transaction,
+    diff,
+    removal,
+)
 from podwire.state.nft_rules import Rule
 
 _READS = 32
@@ -174,6 +184,29 @@ class Nft:
         """Removes the table with everything in it; where there is none, nothing is written."""
         if (family, name) in self.tables():
             self.commit(removal(family, name))
+
+    def delete_bare(self, family: str, name: str, comment: str) -> bool:
+        """Removes a table with this comment that holds nothing but base chains which let all pass; whether it did.
+
+        Where a rule or chain comes at the same moment, the kernel refuses, and the table stays.
+
+        Raises: KernelError.
+        """
+        value = FAMILIES[family]
+        if (name, comment) not in map(read_table, self._socket.dump(nl.NFT_MSG_GETTABLE, value)):
+            return False
+        every = (read_chain(body, family) for body in self._socket.dump(nl.NFT_MSG_GETCHAIN, value))
+        chains = [chain for table, chain in every if table == name]
+        if any(not chain.hook or chain.policy != "accept" for chain in chains):
+            return False
+        gone: list[Operation] = [DeleteChain(chain.name, empty=True) for chain in chains]
+        try:
+            self.commit(Transaction(family, name, (*gone, DeleteTable(empty=True))))
+        except KernelError as failure:
+            if failure.errno == errno.EBUSY:
+                return False
+            raise
+        return True
 
     def commit(self, transaction: Transaction) -> None:
         """Commits the operations together or not at all; an empty transaction is not sent.

@@ -149,7 +149,8 @@ class Batch:
 
     def delete_table(self, operation: DeleteTable) -> None:
         """DELTABLE."""
-        self.add(operation, nl.NFT_MSG_DELTABLE, 0, text(1, self.transaction.table))
+        flags = nl.NLM_F_NONREC if operation.empty else 0
+        self.add(operation, nl.NFT_MSG_DELTABLE, flags, text(1, self.transaction.table))
 
     def add_chain(self, operation: AddChain) -> None:
         """NEWCHAIN without rules."""
@@ -163,7 +164,8 @@ class Batch:
 
     def delete_chain(self, operation: DeleteChain) -> None:
         """DELCHAIN."""
-        self.add(operation, nl.NFT_MSG_DELCHAIN, 0, text(1, self.transaction.table) + text(3, operation.name))
+        flags = nl.NLM_F_NONREC if operation.empty else 0
+        self.add(operation, nl.NFT_MSG_DELCHAIN, flags, text(1, self.transaction.table) + text(3, operation.name))
 
     def flush_chain(self, operation: FlushChain) -> None:
         """DELRULE of all rules of a chain."""

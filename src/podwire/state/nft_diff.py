@@ -27,6 +27,9 @@ class AddTable(msgspec.Struct, frozen=True, gc=False):
 class DeleteTable(msgspec.Struct, frozen=True, gc=False):
     """Removes the table with all it holds."""
 
+    empty: bool = False
+    """Whether it is refused while the table holds anything."""
+
     def __str__(self) -> str:
         return "delete table"
 
@@ -44,6 +47,8 @@ class DeleteChain(msgspec.Struct, frozen=True, gc=False):
     """Removes an unused chain."""
 
     name: str
+    empty: bool = False
+    """Whether it is refused while the chain has rules."""
 
     def __str__(self) -> str:
         return f"delete chain {self.name}"

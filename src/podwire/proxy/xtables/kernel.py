@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from podwire.kernel.iptables import Iptables, Kind, Programs, find, legacy_tables, nft_tables
+from podwire.kernel.iptables import FAMILIES, Iptables, Kind, Programs, find, legacy_tables, nft_tables
+from podwire.kernel.iptables_tables import drop_tables
 from podwire.proxy.xtables.ownership import MARKS, Ownership
 from podwire.state.iptables import Ruleset, parse_save
 from podwire.state.iptables_diff import Saved, count_tables, own_part, removal
-
-FAMILIES = ("ip", "ip6")
 
 Place = Path | str | None
 
@@ -74,6 +73,8 @@ def clear(place: Place, owner: Ownership, *marks: str) -> bool:
         for family, tables in saved.items():
             with Iptables(family, programs, place) as tool:
                 tool.restore(removal(tables, owner.beside(_marks(tables))))
+    if found:
+        drop_tables(owner.tables, place)
     return found
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel.ipset import IpSets
-from podwire.kernel.iptables import Iptables, Programs, Ticker, choose
-from podwire.kernel.iptables_watch import FAMILIES, POLL_S, watch
+from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, choose
+from podwire.kernel.iptables_tables import drop_tables, make_tables
+from podwire.kernel.iptables_watch import POLL_S, watch
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.iptables import kernel
@@ -102,6 +103,7 @@ class IptablesPolicy:
         self._lost = True
         self._doomed.clear()
         everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
+        make_tables(self.programs, (TABLE,), self._place, self._watch.started)
         uplinks = kernel.uplinks(self._place, self._facts.addresses, (*devices.values(), *self._facts.bridges))
         done = []
         for family, tool in self._tools.items():
@@ -146,6 +148,7 @@ class IptablesPolicy:
 
         Raises: KernelError.
         """
+        make_tables(self.programs, (TABLE,), self._place, self._watch.started)
         done = []
         for family, contents in self._contents.items():
             tool = self._tools[family]
@@ -210,6 +213,7 @@ class IptablesPolicy:
         for tool in self._tools.values():
             if tool.family not in self._missing:
                 kernel.remove(tool, self._sets)
+        drop_tables((TABLE,), self._place, self._watch.started)
         self._doomed.clear()
 
 

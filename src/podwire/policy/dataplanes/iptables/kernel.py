@@ -9,8 +9,8 @@ from pathlib import Path
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.ipset import IpSets
-from podwire.kernel.iptables import Iptables, Kind, Programs, find, legacy_tables, nft_tables
-from podwire.kernel.iptables_watch import FAMILIES
+from podwire.kernel.iptables import FAMILIES, Iptables, Kind, Programs, find, legacy_tables, nft_tables
+from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.policy.dataplanes.iptables.layout import Layout
@@ -160,6 +160,7 @@ def clear(place: Place = None) -> bool:
                 with Iptables(family, programs, place) as tool:
                     remove(tool, sets)
         sets.commit(removal(names))
+    drop_tables((TABLE,), place)
     return bool(kinds or names)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from podwire.kernel.iptables import Iptables
-from podwire.kernel.iptables_watch import FAMILIES
+from podwire.kernel.iptables import FAMILIES, Iptables
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.iptables import kernel

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import netns, sysctl
-from podwire.kernel.iptables import Iptables, Programs, choose
+from podwire.kernel.iptables import FAMILIES, Iptables, Programs, choose
+from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import watch
 from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
@@ -30,7 +31,6 @@ from podwire.proxy.xtables import kernel as xtables
 from podwire.state.iptables import Ruleset
 from podwire.state.iptables_diff import Saved, count_rules, count_tables, repair
 
-FAMILIES = ("ip", "ip6")
 COUNTERS = (INVALID_DROPPED, LOCALHOST_ACCEPTED)
 _ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
@@ -91,6 +91,7 @@ class IptablesDataPlane:
         if self._open:
             _shut_loopback(self._place, xtables.read(self._rules["ip"].tool))
         self._watch.unheard(lambda: sum(xtables.remove(rules.tool, OWNERSHIP) for rules in self._rules.values()))
+        drop_tables(OWNERSHIP.tables, self._place, self._watch.started)
         self._counters.remove(COUNTERS)
         self._lost = True
 
@@ -125,6 +126,7 @@ class IptablesDataPlane:
             written.extend(self._load_families())
             return sum(map(count_tables, written))
 
+        make_tables(self.programs, OWNERSHIP.tables, self._place, self._watch.started)
         self._watch.unheard(write)
         self._open = localhost_node_ports(self._facts)
         if self._open:

@@ -7,6 +7,7 @@ clients (``-m recent``).
 from pathlib import Path
 
 from podwire.kernel import recent
+from podwire.kernel.iptables import FAMILIES
 from podwire.proxy.dataplanes.iptables import dataplane
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import Layout
@@ -20,7 +21,7 @@ from podwire.trace.packet import Machine
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     """What would be programmed."""
     rulesets: list[Ruleset] = []
-    for family in dataplane.FAMILIES:
+    for family in FAMILIES:
         contents = Contents(Layout(family, facts))
         contents.change(of_one_family(services, family))
         rulesets += contents.rulesets()

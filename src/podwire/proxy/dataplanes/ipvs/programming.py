@@ -16,7 +16,8 @@ from podwire.errors import KernelNotFound, Unsupported
 from podwire.kernel import netns, network
 from podwire.kernel.conntrack import Conntrack, Flow
 from podwire.kernel.ipset import IpSets
-from podwire.kernel.iptables import Iptables, Programs, choose
+from podwire.kernel.iptables import FAMILIES, Iptables, Programs, choose
+from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import watch
 from podwire.kernel.ipvs import Ipvs, Timeouts
 from podwire.kernel.netlink import Message, Netlink
@@ -38,7 +39,6 @@ from podwire.state.ipvs_changes import Step
 from podwire.state.network import Address, Link, NetworkState, Sysctl
 
 OWNER = msgspec.structs.replace(dataplane.OWNER, links=(DEVICE,))
-FAMILIES = xtables.FAMILIES
 Place = Path | str | None
 
 _IP6 = Path("/proc/sys/net/ipv6")
@@ -310,6 +310,7 @@ class Programming:
                 written.append(text)
             return sum(map(count_tables, written))
 
+        make_tables(self.programs, OWNERSHIP.tables, self._place, self.watch.started)
         self.watch.unheard(write)
         return [text for text in written if text]
 
@@ -334,6 +335,7 @@ class Programming:
         Raises: KernelError.
         """
         self.watch.unheard(lambda: sum(xtables.remove(tool, OWNERSHIP) for tool in self._tools.values()))
+        drop_tables(OWNERSHIP.tables, self._place, self.watch.started)
 
 
 def _jumps(ruleset: Ruleset) -> dict[str, tuple[str, ...]]:

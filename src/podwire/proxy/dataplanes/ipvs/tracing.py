@@ -4,6 +4,7 @@ from pathlib import Path
 
 from podwire.kernel import network
 from podwire.kernel.ipset import IpSets
+from podwire.kernel.iptables import FAMILIES
 from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.netlink import Netlink
 from podwire.proxy.dataplanes.ipvs.compile import OWN
@@ -18,8 +19,6 @@ from podwire.state.iptables import Ruleset
 from podwire.trace.ipset import Elements
 from podwire.trace.iptables import Tracer
 from podwire.trace.packet import Machine
-
-FAMILIES = ("ip", "ip6")
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
