@@ -2,7 +2,6 @@
 
 import asyncio
 import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -11,11 +10,13 @@ import msgspec
 from podwire.errors import ClusterError, ConfigError
 from podwire.local import places
 from podwire.local.config import ClusterConfig, RoutingSection, check_change, check_config, read_config, recall_config
-from podwire.local.manifests import Manifest, in_order, parse_manifests, read_manifests
+from podwire.local.manifests import read_manifests
 
 name_option = click.option(
     "--name", default="podwire", show_default=True, metavar="NAME", help="The cluster; several can run side by side."
 )
+
+recursive_option = click.option("-R", "--recursive", is_flag=True, help="Folders below the given ones are read too.")
 
 
 @click.command()
@@ -25,6 +26,7 @@ name_option = click.option(
 @click.option("--backend", metavar="NAME", help="Routing backend: vxlan or hostgw.  [default: vxlan]")
 @click.option("--config", "config_file", metavar="FILE", help="Cluster configuration (YAML); options win over it.")
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Manifest file or folder; - is stdin.")
+@recursive_option
 @click.option("--state-dir", type=click.Path(path_type=Path), help="Where database and certificates go.")
 @click.option("--probe", "with_probe", is_flag=True, help="End with a connectivity table of real packets.")
 @click.option(
@@ -37,6 +39,7 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     backend: str | None,
     config_file: str | None,
     files: tuple[str, ...],
+    recursive: bool,
     state_dir: Path | None,
     with_probe: bool,
     timeout_s: float,
@@ -58,7 +61,7 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     places.check_name(name)
     places.check_root()
     config = _configured(name, config_file, nodes, segments, backend)
-    manifests = _manifests(files)
+    manifests = read_manifests(files, recursive=recursive)
     request = bring_up.UpRequest(
         name=name, config=config, manifests=manifests, state=state_dir, probe=with_probe, timeout_s=timeout_s
     )
@@ -88,14 +91,6 @@ def _configured(
     if known is not None:
         check_change(known, config, source)
     return config
-
-
-def _manifests(files: tuple[str, ...]) -> tuple[Manifest, ...]:
-    paths = tuple(f for f in files if f != "-")
-    found = read_manifests(paths)
-    if "-" in files:
-        found += parse_manifests(sys.stdin.read(), "stdin")
-    return in_order(found)
 
 
 @click.command()

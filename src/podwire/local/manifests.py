@@ -3,9 +3,12 @@
 ``kind: List`` is opened up. Objects keep the file and line they start at, and the lines of their fields, so that errors
 and explanations can name them. JSON is YAML to the reader, so it has lines too.
 Objects that others need come first: namespaces, definitions, accounts and configuration before workloads.
+
+What would be read otherwise than it is applied is refused: a key that is there twice, kustomizations, templates.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,18 @@ _FIRST = (
 )
 _RANKS = {kind: number for number, kind in enumerate(_FIRST)}
 _SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "-"
+"""The path that stands for standard input."""
+_BUILT = {
+    "kustomization.yaml": "a kustomization is not built here: give what `kubectl kustomize {}` prints, with -f -",
+    "kustomization.yml": "a kustomization is not built here: give what `kubectl kustomize {}` prints, with -f -",
+    "Chart.yaml": "a chart is not rendered here: give what `helm template {}` prints, with -f -",
+}
+"""Files that say how objects are made."""
+_CALLED = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+_MERGE = "tag:yaml.org,2002:merge"
+_REPEATED = 100_000
+"""So many lists and objects may come from aliases."""
 _STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -109,32 +124,67 @@ def _same(body: dict[str, Any], policy: NetworkPolicy | ClusterNetworkPolicy) ->
     return written == policy.spec
 
 
-def read_manifests(paths: tuple[str, ...]) -> tuple[Manifest, ...]:
-    """Every object of the given files and folders (not recursive), in the order they should be created.
+def read_manifests(paths: tuple[str, ...], *, recursive: bool = False) -> tuple[Manifest, ...]:
+    """Every object of the given files and folders, in the order they should be created.
+
+    ``-`` is standard input. Folders below a folder are read when it is ``recursive``.
 
     Raises: ConfigError naming file and line for anything that is not a Kubernetes object.
     """
     found: list[Manifest] = []
-    for path in paths:
-        for file in _files(path):
-            try:
-                text = file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as failure:
-                raise ConfigError(str(file), "", f"cannot be read: {failure}") from failure
-            found.extend(parse_manifests(text, str(file)))
+    for path in dict.fromkeys(paths):
+        if path == STDIN:
+            found.extend(parse_manifests(_typed(), "stdin"))
+        else:
+            found.extend(
+                manifest for file in _files(path, recursive) for manifest in parse_manifests(_text(file), file)
+            )
     return in_order(tuple(found))
 
 
-def _files(path: str) -> list[Path]:
+def _typed() -> str:
+    """What standard input has."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except (OSError, ValueError) as failure:
+        raise _unreadable("stdin", failure) from failure
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise _unreadable(file, failure) from failure
+
+
+def _unreadable(source: str, failure: Exception) -> ConfigError:
+    return ConfigError(source, "", _why_not(failure))
+
+
+def _why_not(failure: Exception) -> str:
+    if isinstance(failure, UnicodeDecodeError):
+        return "is not text in UTF-8"
+    return f"cannot be read: {getattr(failure, 'strerror', None) or failure}"
+
+
+def _files(path: str, recursive: bool) -> list[str]:
     place = Path(path)
-    if place.is_dir():
-        files = sorted(f for f in place.iterdir() if f.suffix in _SUFFIXES)
-        if not files:
-            raise ConfigError(path, "", f"no file here ends in {', '.join(_SUFFIXES)}")
-        return files
-    if not place.exists():
-        raise ConfigError(path, "", "no such file or folder")
-    return [place]
+    if not place.is_dir():
+        if not place.exists():
+            raise ConfigError(path, "", "no such file or folder")
+        return [path]
+    try:
+        inside = sorted(place.rglob("*") if recursive else place.iterdir())
+    except OSError as failure:
+        raise _unreadable(path, failure) from failure
+    files = [f for f in inside if f.suffix in _SUFFIXES and (f.is_file() or (f.is_symlink() and not f.exists()))]
+    if not files:
+        below = "" if recursive or not any(f.is_dir() for f in inside) else ", and folders in it are not read"
+        raise ConfigError(path, "", f"no file here ends in {', '.join(_SUFFIXES)}{below}")
+    for file in files:
+        if file.name in _BUILT:
+            raise ConfigError(str(file), "", _BUILT[file.name].format(file.parent))
+    return [str(file) for file in files]
 
 
 def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
@@ -143,18 +193,61 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
     Raises: ConfigError.
     """
     found: list[Manifest] = []
-    loader = yaml.CSafeLoader(text)
+    loader, keys = yaml.CSafeLoader(text), _Keys(source)
     try:
         while loader.check_node():
             if node := loader.get_node():
+                keys.check(node)
                 found.extend(_open(loader.construct_document(node), node, source))
     except yaml.YAMLError as failure:
         mark = getattr(failure, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
-        raise ConfigError(where, "", f"not YAML: {getattr(failure, 'problem', None) or failure}") from failure
+        rendered = "; templates are not rendered here" if "{{" in text else ""
+        problem = getattr(failure, "problem", None) or failure
+        raise ConfigError(where, "", f"not YAML: {problem}{rendered}") from failure
+    except RecursionError as failure:
+        raise ConfigError(source, "", "lists and objects stand too deep in each other, or in themselves") from failure
     finally:
         loader.dispose()
     return tuple(found)
+
+
+class _Keys:
+    """Looks for keys that are there twice: one reader takes the first of them, another one the last.
+
+    What an alias repeats is walked through again, up to a limit: it is that size for whoever reads it.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._known: set[int] = set()
+        self._repeated = 0
+
+    def check(self, node: yaml.Node, path: str = "") -> None:
+        """Looks through a node.
+
+        Raises: ConfigError; RecursionError for a node that is within itself.
+        """
+        if isinstance(node, yaml.ScalarNode):
+            return
+        self._repeated += id(node) in self._known
+        self._known.add(id(node))
+        if self._repeated > _REPEATED:
+            raise ConfigError(_where(self._file, node), path, "aliases repeat too much")
+        if isinstance(node, yaml.SequenceNode):
+            for number, value in enumerate(node.value):
+                self.check(value, f"{path}[{number}]")
+            return
+        seen: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            below = f"{path}.{key.value}" if path else str(key.value)
+            if key.value in seen and key.tag != _MERGE:
+                first = seen[key.value].start_mark.line + 1
+                raise ConfigError(_where(self._file, key), below, f"is here a second time, first in line {first}")
+            seen[key.value] = key
+            self.check(value, below)
 
 
 def _open(document: object, node: yaml.Node, file: str) -> list[Manifest]:
@@ -162,16 +255,14 @@ def _open(document: object, node: yaml.Node, file: str) -> list[Manifest]:
         return []
     where = _where(file, node)
     if not isinstance(document, dict):
-        raise ConfigError(where, "", f"expected an object with apiVersion and kind, found a {type(document).__name__}")
+        called = _CALLED.get(type(document), f"a {type(document).__name__}")
+        raise ConfigError(where, "", f"expected an object with apiVersion and kind, found {called}")
     for field in ("apiVersion", "kind"):
         if not isinstance(document.get(field), str) or not document[field]:
-            raise ConfigError(
-                where,
-                field,
-                "expected a text, found nothing"
-                if field not in document
-                else f"expected a text, found {document[field]!r}",
-            )
+            found = "nothing" if field not in document else repr(document[field])
+            raise ConfigError(where, field, f"expected a text, found {found}")
+    if document["apiVersion"].startswith("kustomize.config.k8s.io/"):
+        raise ConfigError(where, "", _BUILT["kustomization.yaml"].format(Path(file).parent))
     if str(document["kind"]).endswith("List") and isinstance(document.get("items"), list):
         items = enumerate(document["items"])
         return [inner for number, item in items for inner in _open(item, _found(node, f"items[{number}]"), file)]

@@ -1,3 +1,4 @@
+import io
 from pathlib import Path
 
 import msgspec
@@ -86,6 +87,25 @@ def test_namespaces_come_first() -> None:
         ("apiVersion: v1\nkind: Pod\n", "m.yaml:1: metadata.name: expected a name"),
         ("apiVersion: v1\nkind: Pod\nmetadata: []\n", "m.yaml:1: metadata.name: expected a name"),
         (f"{POD}---\nkind: Pod\n", "m.yaml:5: apiVersion: expected a text, found nothing"),
+        ("only words", "m.yaml:1: expected an object with apiVersion and kind, found a text"),
+        (
+            "kind: List\napiVersion: v1\nitems: [5]",
+            "m.yaml:3: expected an object with apiVersion and kind, found a number",
+        ),
+        (
+            f"{POD}spec:\n  a: [{{b: 1}}, {{c: 1,\n c: 2}}]\n",
+            "m.yaml:6: spec.a[1].c: is here a second time, first in line 5",
+        ),
+        ("metadata: {name: {{ .Values.name }}}", "not YAML: found unhashable key; templates are not rendered here"),
+        ("a: &a [*a]", "too deep in each other, or in themselves"),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
+            "aliases repeat too much",
+        ),
+        (
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n",
+            "give what `kubectl kustomize .` prints",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, message: str) -> None:
@@ -99,6 +119,40 @@ def test_a_folder_is_read_in_order_of_names(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(NAMESPACE)
     (tmp_path / "notes.txt").write_text("not a manifest")
     assert [m.kind for m in read_manifests((str(tmp_path),))] == ["Namespace", "Pod"]
+
+
+def test_aliases_and_merged_keys_are_read() -> None:
+    (found,) = parse_manifests(f"{POD}a: &a {{x: 1, y: 2}}\nb: {{<<: *a, y: 3}}\nc: [*a, *a]\n", "a.yaml")
+    assert found.body["b"] == {"x": 1, "y": 3}
+
+
+def test_folders_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "in" / "b.yaml").mkdir(parents=True)
+    (tmp_path / "in" / "a.yaml").write_text(POD)
+    with pytest.raises(ConfigError, match=r"no file here ends in .*, and folders in it are not read"):
+        read_manifests((str(tmp_path),))
+    assert [m.source for m in read_manifests((str(tmp_path),), recursive=True)] == [f"{tmp_path}/in/a.yaml:1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"), [("kustomization.yaml", "kubectl kustomize"), ("Chart.yaml", "helm template")]
+)
+def test_what_others_build_is_refused_with_the_command(tmp_path: Path, name: str, tool: str) -> None:
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / name).write_text("resources: [pod.yaml]")
+    with pytest.raises(ConfigError, match=f"{name}: .* `{tool} {tmp_path}`"):
+        read_manifests((str(tmp_path),))
+
+
+def test_what_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not text in UTF-8"):
+        read_manifests((str(tmp_path),))
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(POD.encode())))
+    assert [m.source for m in read_manifests(("-", "-"))] == ["stdin:1"]
 
 
 def test_an_empty_folder_and_a_missing_file_are_errors(tmp_path: Path) -> None:
