@@ -19,6 +19,7 @@ from tests.kernel.test_policy_nftables import (
     DENY,
     OPEN,
     PORTS,
+    RANGES,
     WEB,
     Echo,
     answered,
@@ -51,6 +52,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 KINDS: tuple[Kind, ...] = ("nft", "legacy")
 seen = replacement.seen
 GROUP = 4712
+LOGGING = replace(FACTS["n1"], log=LogSettings(group=GROUP))
 MANGLE = {"nft": "iptables-nft", "legacy": "iptables-legacy"}
 
 
@@ -65,7 +67,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module", params=KINDS)
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesPolicy]:
-    made = IptablesPolicy(replace(FACTS["n1"], log=LogSettings(group=GROUP)), path("n1"), find(request.param))
+    made = IptablesPolicy(LOGGING, path("n1"), find(request.param))
     yield made
     made.remove()
     made.close()
@@ -251,6 +253,19 @@ def test_marks_of_others_are_left_and_ours_are_taken_off(world: World, plane: Ip
     finally:
         inside("n1", tool, "-t", "mangle", "-F", "PREROUTING")
         inside("n1", tool, "-t", "nat", "-F", "POSTROUTING")
+
+
+def test_ranges_change_as_elements_alone(world: World, plane: IptablesPolicy) -> None:
+    compiler = compilers(OPEN)["n1"]
+    facts = replace(LOGGING, encapsulation_ports=(4789,), cluster_ranges=RANGES[-1])
+    plane.load(compiler, world.devices("n1"), facts)
+    for ranges in RANGES:
+        facts = replace(facts, cluster_ranges=ranges, pod_ranges=ranges[:1])
+        written = plane.update(compiler, world.devices("n1"), compiler.flush(), facts)
+        assert any(each.lead for each in written)
+        assert not any(each.prepare or each.enter or each.leave for each in written)
+        assert differences(plane) == set()
+    plane.load(compiler, world.devices("n1"), LOGGING)
 
 
 def test_rules_of_others_stay_and_ours_come_back_before_them(world: World, plane: IptablesPolicy) -> None:

@@ -24,6 +24,7 @@ from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy, clear
 from podwire.policy.dataplanes.nftables.layout import TABLE
+from podwire.state.nft_diff import AddElements, DeleteElements
 from podwire.testing.policycases import Case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -253,6 +254,29 @@ def test_nft_lists_what_is_desired(world: World, plane: NftablesPolicy, case: Ca
     with Nft(path("n1")) as nft:
         held = [nft.read(family, TABLE) for family in ("ip", "ip6")]
     assert [table.canonical() for table in held if table is not None] == list(plane.desired())
+
+
+RANGES = (
+    ("10.180.0.0/24", "10.180.1.0/24", "fd18::/64"),
+    ("10.180.0.0/23", "10.180.4.0/24", "fd18::/63"),
+    ("10.180.0.0/22", "10.180.4.0/24"),
+    ("10.180.1.0/24", "10.180.2.0/23", "fd18::/64", "fd18:0:0:2::/64"),
+)
+"""One after the other those of a cluster whose nodes come and go: next to each other, in each other, others."""
+
+
+def test_ranges_change_as_elements_alone(world: World, plane: NftablesPolicy) -> None:
+    compiler = compilers(OPEN)["n1"]
+    facts = msgspec.structs.replace(FACTS["n1"], encapsulation_ports=(4789,), cluster_ranges=RANGES[-1])
+    plane.load(compiler, world.devices("n1"), facts)
+    for ranges in RANGES:
+        facts = msgspec.structs.replace(facts, cluster_ranges=ranges, pod_ranges=ranges[:1])
+        written = plane.update(compiler, world.devices("n1"), compiler.flush(), facts)
+        operations = [operation for transaction in written for operation in transaction.operations]
+        assert operations
+        assert {type(operation) for operation in operations} <= {AddElements, DeleteElements}
+        assert not any(plane.heal())
+    assert not any(plane.load(compiler, world.devices("n1"), facts))
 
 
 def test_tables_of_others_stay_and_our_own_come_back(world: World, plane: NftablesPolicy) -> None:

@@ -49,6 +49,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     bridges: tuple[str, ...] = ()
     """Bridges that pods are ports of: there a pod is known by its address, not by the device."""
 
+    def alike(self, other: "Facts") -> bool:
+        """Whether the same rules are made of both: ranges and addresses are elements of sets."""
+        return self._without_addresses() == other._without_addresses()
+
+    def _without_addresses(self) -> "Facts":
+        return msgspec.structs.replace(self, pod_ranges=(), addresses=(), cluster_ranges=())
+
 
 class PolicyDataPlane(Protocol):
     """Enforces policies on one node."""
@@ -67,8 +74,12 @@ class PolicyDataPlane(Protocol):
         """
         ...
 
-    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> Sequence[object]:
+    def update(
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+    ) -> Sequence[object]:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+
+        ``facts`` are given where they are others, though alike (:meth:`Facts.alike`).
 
         Raises: KernelError; the next call loads everything again.
         """

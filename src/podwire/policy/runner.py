@@ -111,6 +111,7 @@ class Enforcement:
         self._facts = Facts()
         self._ranges = ClusterRanges()
         self._full = True
+        self._moved = False
         self._subscribed = False
         self._disturbed = False
         self._changed: dict[str, float] = {}
@@ -151,8 +152,7 @@ class Enforcement:
         self.compiler.set_own_node_egress(reaches=settings.own_node_egress)
         guarded = settings.encapsulation == "drop"
         ports = tuple(sorted({*ENCAPSULATION_PORTS, *tunnel_ports})) if guarded else ()
-        if self._ranges.configure(ranges):
-            self._adopt(cluster_ranges=self._ranges.ranges)
+        self._ranges.configure(ranges)
         keep = settings.established == "keep"
         self._adopt(encapsulation_ports=ports, keep=keep, log=settings.log, marks=settings.marks)
         self._mark("settings")
@@ -163,11 +163,11 @@ class Enforcement:
         self._mark("kernel")
 
     def _adopt(self, **facts: object) -> None:
-        """Takes over facts of the node; everything is loaded anew when they are others."""
+        """Takes over facts of the node; where they make other rules, everything is loaded anew."""
         changed = msgspec.structs.replace(self._facts, **facts)
         if changed != self._facts:
-            self._facts = changed
-            self._full = True
+            self._full = self._full or not changed.alike(self._facts)
+            self._facts, self._moved = changed, True
 
     async def known(self, pod: str, uid: str = "") -> None:
         """Waits until the first load is done and a pod is known; with ``uid``, this very pod."""
@@ -300,10 +300,11 @@ class Enforcement:
         self.compiler.set_namespace(key, new.metadata.labels if new is not None else None)
         self._mark(f"namespace {key}")
 
-    def _node_changed(self, key: str, _old: Node | None, new: Node | None) -> None:
+    def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
+        if old is not None and new is not None and _alike(old, new):
+            return  # a node tells of itself all the time
         self.compiler.set_node(key, new)
-        if self._ranges.follow(key, new):
-            self._adopt(cluster_ranges=self._ranges.ranges)
+        self._ranges.follow(key, new)
         if key == self.compiler.node and new is not None:
             ranges = new.spec.pod_cidrs or tuple(filter(None, (new.spec.pod_cidr,)))
             self._adopt(pod_ranges=ranges, addresses=(*new.internal_ips, *inner_addresses(new)))
@@ -335,6 +336,7 @@ class Enforcement:
 
     def _take_over(self) -> None:
         """Gives the compiler the pods that changed, with the addresses that this node gave them."""
+        self._adopt(cluster_ranges=self._ranges.ranges)
         pods = [what.partition(" ")[2] for what in self._changed if what.startswith("pod ")]
         if self._full:
             pods = [*self._sources.pods.objects, *self._strangers, *pods]
@@ -361,12 +363,12 @@ class Enforcement:
             else:
                 for key in changed:
                     delta.pods.setdefault(key, self.compiler.pods.get(key))
-                if delta:
-                    self._plane.update(self.compiler, self.devices(), delta)
+                if delta or self._moved:
+                    self._plane.update(self.compiler, self.devices(), delta, self._facts if self._moved else None)
         except KernelError as failure:
             self._refused(failure)
             raise
-        self._full, self.refusal = False, ""
+        self._full, self._moved, self.refusal = False, False, ""
         self._changed, followed = {}, self._changed
         self.programmed.set()
         self.loaded.set()
@@ -383,3 +385,12 @@ def _with_addresses(pod: Pod, addresses: tuple[str, ...]) -> Pod:
     return msgspec.structs.replace(
         pod, status=msgspec.structs.replace(pod.status, pod_ip=addresses[0] if addresses else "", pod_ips=ips)
     )
+
+
+def _alike(old: Node, new: Node) -> bool:
+    """Whether a node is for policies what it was."""
+
+    def told(node: Node) -> tuple[object, ...]:
+        return node.metadata.labels, node.status.addresses, node.spec.pod_cidrs, node.spec.pod_cidr
+
+    return told(old) == told(new)

@@ -162,12 +162,15 @@ class Switch:
                 except KernelError:
                     self._cleared = False
 
-    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> Sequence[object]:
-        """Takes over a change of the compiler.
+    def update(
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+    ) -> Sequence[object]:
+        """Takes over a change of the compiler, and facts where they are others.
 
         Raises: KernelError.
         """
-        return self._plane.update(compiler, devices, delta)
+        self._facts = facts or self._facts
+        return self._plane.update(compiler, devices, delta, facts)
 
     def heal(self) -> Sequence[object]:
         """Puts right what somebody else changed.

@@ -35,12 +35,14 @@ class Unenforced:
             raise Unsupported(self._missing.feature, self._missing.minimum, detail)
         return ()
 
-    def update(self, compiler: Compiler, devices: Mapping[str, str], _delta: Delta) -> tuple[object, ...]:
+    def update(
+        self, compiler: Compiler, devices: Mapping[str, str], _delta: Delta, facts: Facts | None = None
+    ) -> tuple[object, ...]:
         """The same as :meth:`load`.
 
         Raises: Unsupported.
         """
-        return self.load(compiler, devices)
+        return self.load(compiler, devices, facts)
 
     def heal(self) -> tuple[object, ...]:
         """There is nothing to heal."""

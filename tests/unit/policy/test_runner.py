@@ -11,6 +11,7 @@ import pytest
 
 from podwire.errors import KernelError
 from podwire.model.meta import key_of
+from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
@@ -84,7 +85,10 @@ class Memory:
         self.devices, self.isolated = {}, set()
         return self._take("load", compiler, devices, compiler.pods)
 
-    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> list[object]:
+    def update(
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+    ) -> list[object]:
+        self.facts = facts or self.facts
         return self._take("update", compiler, devices, delta.pods)
 
     def heal(self) -> list[object]:
@@ -327,16 +331,49 @@ async def test_devices_of_before_a_restart_are_there_from_the_first_load(bench: 
     assert bench.plane.devices == {"shop/db": "db-1 10.180.0.2"}
 
 
+def ranged(node: Node, *ranges: str) -> Node:
+    return msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, pod_cidrs=ranges))
+
+
 @with_bench
-async def test_another_range_of_the_node_is_a_full_load(bench: Bench) -> None:
+async def test_other_ranges_are_told_and_nothing_is_loaded_anew(bench: Bench) -> None:
     await bench.start()
     bench.taken()
-    node = bench.nodes.objects["n1"]
-    spec = msgspec.structs.replace(node.spec, pod_cidrs=("10.180.0.0/24", "fd18::/64"))
-    bench.nodes.put("n1", msgspec.structs.replace(node, spec=spec))
+    bench.nodes.put("n1", ranged(bench.nodes.objects["n1"], "10.180.0.0/24", "fd18::/64"))
+    await bench.clock.advance(1)
+    assert bench.taken() == ["update"]
+    assert bench.plane.facts.pod_ranges == ("10.180.0.0/24", "fd18::/64")
+    bench.nodes.put("n2", ranged(bench.nodes.objects["n2"], "10.180.1.0/24"))
+    await bench.clock.advance(1)
+    assert bench.taken() == ["update"]
+    assert bench.plane.facts.cluster_ranges == ("10.180.0.0/23", "fd18::/64")
+
+
+@with_bench
+async def test_ranges_of_a_refused_change_are_loaded_with_the_rest(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    bench.plane.failures = 1
+    bench.nodes.put("n2", ranged(bench.nodes.objects["n2"], "10.180.1.0/24"))
     await bench.clock.advance(1)
     assert bench.taken() == ["load"]
-    assert bench.plane.facts.pod_ranges == ("10.180.0.0/24", "fd18::/64")
+    assert bench.plane.facts.cluster_ranges == ("10.180.0.0/23",)
+    bench.policies.put("shop/deny", DENY)
+    await bench.clock.advance(1)
+    assert bench.plane.calls == ["update"]
+
+
+@with_bench
+async def test_what_nodes_tell_of_themselves_all_the_time_wakes_nobody(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    node = bench.nodes.objects["n2"]
+    meta = msgspec.structs.replace(node.metadata, annotations={"seen": "now"}, resource_version="7")
+    bench.nodes.put("n2", msgspec.structs.replace(node, metadata=meta))
+    assert bench.enforcement.programmed.is_set()
+    labelled = msgspec.structs.replace(node, metadata=msgspec.structs.replace(meta, labels={"zone": "a"}))
+    bench.nodes.put("n2", labelled)
+    assert not bench.enforcement.programmed.is_set()
 
 
 @with_bench

@@ -106,12 +106,14 @@ class OnBridges:
         self._held = None
         return self._after(self._hold(compiler), self._plane.load(compiler, devices, facts))
 
-    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> Sequence[object]:
+    def update(
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+    ) -> Sequence[object]:
         """Takes over a change.
 
         Raises: KernelError.
         """
-        return self._after(self._hold(compiler), self._plane.update(compiler, devices, delta))
+        return self._after(self._hold(compiler), self._plane.update(compiler, devices, delta, facts))
 
     def heal(self) -> Sequence[object]:
         """Puts right what somebody else changed.

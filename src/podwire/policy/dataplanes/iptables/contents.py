@@ -95,6 +95,14 @@ class Contents:
 
     # What is said
 
+    def move(self, layout: Layout) -> None:
+        """The node, or the cluster, has other ranges and addresses; the rules are the same."""
+        self.layout = layout
+        for declared in layout.node_sets():
+            gone = dict.fromkeys(self._elements[declared.name].keys() - declared.elements.keys())
+            for key, element in {**gone, **declared.elements}.items():
+                self._touched.set(declared.name, key, element)
+
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
         """Takes over what became of profiles; the pods that have them are placed by :meth:`place`.
 

@@ -104,7 +104,7 @@ class IptablesPolicy:
         self._doomed.clear()
         everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
         make_tables(self.programs, (TABLE,), self._place, self._watch.started)
-        uplinks = kernel.uplinks(self._place, self._facts.addresses, (*devices.values(), *self._facts.bridges))
+        uplinks = self._uplinks(devices)
         done = []
         for family, tool in self._tools.items():
             if family in self._missing:
@@ -126,15 +126,25 @@ class IptablesPolicy:
         self._lost = False
         return tuple(done)
 
-    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Steps, ...]:
+    def _uplinks(self, devices: Mapping[str, str]) -> tuple[str, ...]:
+        return kernel.uplinks(self._place, self._facts.addresses, (*devices.values(), *self._facts.bridges))
+
+    def update(
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+    ) -> tuple[Steps, ...]:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+
+        ``facts`` are others than before, though alike.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
+        self._facts = facts or self._facts
         if self._lost:
             return self.load(compiler, devices)
         done = []
         try:
+            if facts is not None and not self._moved(facts, self._uplinks(devices)):
+                return self.load(compiler, devices)
             for family, contents in self._contents.items():
                 follow(contents, compiler, delta, devices)
                 done.append(contents.changed())
@@ -142,6 +152,14 @@ class IptablesPolicy:
         except KernelError:
             return self.load(compiler, devices)
         return tuple(done)
+
+    def _moved(self, facts: Facts, uplinks: tuple[str, ...]) -> bool:
+        """Takes over facts; not when the uplinks are others."""
+        if any(contents.layout.uplinks != uplinks for contents in self._contents.values()):
+            return False
+        for family, contents in self._contents.items():
+            contents.move(layout_of(facts, family, uplinks))
+        return True
 
     def heal(self) -> tuple[Steps, ...]:
         """Reads the kernel and writes what differs; what had to be written.

@@ -107,16 +107,21 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         uplinks = {f"{self._anywhere},{name}": self.numbered(AWAY) for name in self.uplinks}
         egress = self.declare("egress", "hash:net,iface", marks=True)
         ingress = self.declare("ingress", "hash:net,iface", marks=True)
-        guarded = (self.declare("cluster-ranges", "hash:net", self.cluster_ranges),) if self._guarded else ()
         return (
             msgspec.structs.replace(egress, elements=uplinks),
             msgspec.structs.replace(ingress, elements=uplinks),
             self.declare("sources", "hash:ip", marks=True),
             self.declare("to-node", "hash:net,iface"),
             self.declare("own", "hash:net,iface"),
+            *self.node_sets(),
+        )
+
+    def node_sets(self) -> tuple[IpSet, ...]:
+        """What of :meth:`sets` depends on ranges and addresses alone."""
+        return (
             self.declare("pod-ranges", "hash:net", self.pod_ranges),
             self.declare("node-addresses", "hash:ip", self.node_addresses),
-            *guarded,
+            *((self.declare("cluster-ranges", "hash:net", self.cluster_ranges),) if self._guarded else ()),
         )
 
     def device_set(self, number: int) -> IpSet:

@@ -94,6 +94,14 @@ class Contents:
         chains = Chains(ingress=ingress, egress=egress, to_node=self._to_own_node(profiles.egress))
         return self.layout.placed(device, profiles.addresses, chains)
 
+    def move(self, layout: Layout) -> None:
+        """The node, or the cluster, has other ranges and addresses; the rules are the same."""
+        self.layout = layout
+        for declared in layout.node_sets():
+            before = self._elements[declared.name]
+            gone = dict.fromkeys(before.keys() - declared.elements.keys())
+            self._touched.set_all(declared.name, {**gone, **declared.elements})
+
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
         """Takes over what became of profiles; the pods that have them are placed by :meth:`place`."""
         for key in delta.made:

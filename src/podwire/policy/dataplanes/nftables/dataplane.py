@@ -102,16 +102,23 @@ class NftablesPolicy:
         self._lost = False
         return tuple(committed)
 
-    def update(self, compiler: Compiler, devices: Mapping[str, str], delta: Delta) -> tuple[Transaction, ...]:
+    def update(
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+    ) -> tuple[Transaction, ...]:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+
+        ``facts`` are others than before, though alike.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
+        self._facts = facts or self._facts
         if self._lost:
             return self.load(compiler, devices)
         committed = []
         try:
-            for contents in self._contents.values():
+            for family, contents in self._contents.items():
+                if facts is not None:
+                    contents.move(layout_of(facts, family))
                 follow(contents, compiler, delta, devices)
                 committed.append(contents.commit())
                 self._commit(committed[-1])

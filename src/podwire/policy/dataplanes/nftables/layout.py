@@ -92,11 +92,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def sets(self) -> tuple[Set, ...]:
         """The sets that are always there; those about the node with their elements."""
+        return *(each.with_elements(self._of_bridges(each)) for each in self._device_sets()), *self.node_sets()
+
+    def node_sets(self) -> tuple[Set, ...]:
+        """What of :meth:`sets` depends on ranges and addresses alone."""
         ranges = Set(name="pod-ranges", key=(self.address,), flags=("interval",))
         addresses = Set(name="node-addresses", key=(self.address,))
         pods = Set(name="cluster-ranges", key=(self.address,), flags=("interval",))
         return (
-            *(each.with_elements(self._of_bridges(each)) for each in self._device_sets()),
             ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
             addresses.with_elements(addresses.element(text) for text in self.node_addresses),
             *((pods.with_elements(pods.element(text) for text in self.cluster_ranges),) if self._guarded else ()),

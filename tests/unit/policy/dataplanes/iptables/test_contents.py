@@ -300,3 +300,25 @@ def test_rules_that_are_gone_are_remembered_for_the_log() -> None:
         prefix = chain.removeprefix("PODWIRE-").lower()
         assert contents.meaning(chain) == contents.meaning(prefix) is not None
     assert contents.meaning("rule-unknown") is None
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_other_ranges_are_elements_that_come_and_go(*, guarded: bool) -> None:
+    layout = replace(LAYOUTS["ip"], encapsulation_ports=(4789,) if guarded else (), cluster_ranges=("10.180.0.0/23",))
+    compiler, kernel = filled(CASES[-1].world, "n1"), Kernel()
+    contents = fresh(layout, compiler)
+    kernel.take(contents.loaded(kernel.saved, kernel.held()))
+    for ranges, addresses in (
+        (("10.180.0.0/22",), ("192.168.99.1",)),
+        (("10.180.0.0/24", "10.180.2.0/23"), ("192.168.99.1", "192.168.99.7")),
+        ((), ()),
+    ):
+        layout = replace(layout, pod_ranges=ranges[:1], cluster_ranges=ranges, node_addresses=addresses)
+        contents.move(layout)
+        steps = contents.changed()
+        assert not (steps.prepare or steps.enter or steps.leave or steps.forget)
+        kernel.take(steps)
+        assert kernel.holds(contents)
+        assert kernel.held() == fresh(layout, compiler, kernel).piece().sets
+    contents.move(layout)
+    assert not contents.changed()

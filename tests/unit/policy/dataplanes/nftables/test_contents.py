@@ -173,3 +173,26 @@ def test_one_more_peer_costs_one_element() -> None:
     assert isinstance(operation, AddElements)
     assert len(operation.elements) == 1
     assert not contents.commit()
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_other_ranges_are_elements_that_come_and_go(*, guarded: bool) -> None:
+    layout = replace(LAYOUTS["ip"], encapsulation_ports=(4789,) if guarded else (), cluster_ranges=("10.180.0.0/23",))
+    compiler = filled(CASES[-1].world, "n1")
+    contents = fresh(layout, compiler)
+    contents.commit()
+    kernel = Kernel(contents.table())
+    for ranges, addresses in (
+        (("10.180.0.0/22",), ("192.168.99.1",)),
+        (("10.180.0.0/24", "10.180.2.0/23"), ("192.168.99.1", "192.168.99.7")),
+        ((), ()),
+    ):
+        layout = replace(layout, pod_ranges=ranges[:1], cluster_ranges=ranges, node_addresses=addresses)
+        contents.move(layout)
+        transaction = contents.commit()
+        assert {type(operation) for operation in transaction.operations} <= {AddElements, DeleteElements}
+        kernel.commit(transaction)
+        assert kernel.holds(contents.table())
+        assert contents.table().canonical() == fresh(layout, compiler).table().canonical()
+    contents.move(layout)
+    assert not contents.commit()
