@@ -4,6 +4,7 @@
 
     PodwireError
     ├── ConfigError            the user's input is wrong: source, field path, what was expected (exit 2)
+    │   └── ConfigErrors       several of these at once
     ├── KernelError            the kernel refused: operation, object text, errno, extended ack
     │   ├── KernelNotFound     the object is not there (ENOENT, ESRCH, ENODEV, EADDRNOTAVAIL)
     │   ├── KernelExists       the object is there already (EEXIST)
@@ -23,7 +24,7 @@
 Exceptions of libraries and of the operating system do not leave ``kernel`` and ``kube``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 
@@ -44,6 +45,17 @@ class ConfigError(PodwireError):
         self.problem = problem
         where = f"{source}: {path}" if path else source
         super().__init__(f"{where}: {problem}")
+
+
+class ConfigErrors(ConfigError):
+    """All that is wrong in what was given, a line each; ``failures`` are the single ones, at least one."""
+
+    def __init__(self, failures: Sequence[ConfigError]) -> None:
+        self.failures = tuple(failures)
+        super().__init__(failures[0].source, failures[0].path, failures[0].problem)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.failures))
 
 
 class KernelError(PodwireError):

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from podwire.cli.lazy import LazyGroup
-from podwire.errors import ConfigError, PodwireError
+from podwire.errors import ConfigError, ConfigErrors, PodwireError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "up": ("podwire.cli.cluster:up", "Bring up a local cluster, or change a running one."),
@@ -96,7 +96,8 @@ def _status() -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except ConfigError as failure:
-        click.echo(str(failure) if str(failure).startswith("podwire") else f"podwire: {failure}", err=True)
+        for line in map(str, failure.failures if isinstance(failure, ConfigErrors) else (failure,)):
+            click.echo(line if line.startswith("podwire") else f"podwire: {line}", err=True)
         return 2
     except (PodwireError, OSError) as failure:
         click.echo(f"podwire: {failure}", err=True)

@@ -4,7 +4,7 @@ import click
 import msgspec
 
 from podwire.cli.api import request_timeout
-from podwire.cli.cluster import name_option
+from podwire.cli.cluster import name_option, recursive_option
 from podwire.cli.policy_objects import Gathered, of_cluster, of_files
 from podwire.policy.lint.check import check as find
 from podwire.policy.lint.finding import NOTE, SEVERITIES, Finding
@@ -24,12 +24,14 @@ files are wrong.
 
 \b
 podwire policy check -f manifests/
+kubectl kustomize overlays/prod | podwire policy check -f -
 podwire policy check --name podwire -o json
 """
 
 
 @click.command(help=_HELP)
-@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects from a file or folder.")
+@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="A file or folder; - is stdin.")
+@recursive_option
 @name_option
 @request_timeout
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
@@ -37,11 +39,17 @@ podwire policy check --name podwire -o json
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.pass_context
 def check(  # noqa: PLR0913 - one parameter an option, as click calls it
-    context: click.Context, files: tuple[str, ...], name: str, kubeconfig: str | None, strict: bool, output: str
+    context: click.Context,
+    files: tuple[str, ...],
+    recursive: bool,
+    name: str,
+    kubeconfig: str | None,
+    strict: bool,
+    output: str,
 ) -> int:
     """Checks and prints."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
-    gathered = of_files(files) if files else of_cluster(name, kubeconfig, named=named)
+    gathered = of_files(files, recursive=recursive) if files else of_cluster(name, kubeconfig, named=named)
     found = located(gathered)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
@@ -60,7 +68,8 @@ def counts(finding: Finding, *, strict: bool) -> bool:
 def located(gathered: Gathered) -> tuple[Finding, ...]:
     """The findings about a cluster, with the lines of their fields."""
     found = find(gathered.world, gathered.around)
-    return tuple(msgspec.structs.replace(each, where=gathered.line(each.kind, each.name, each.field)) for each in found)
+    lines = (each.where or gathered.line(each.kind, each.name, each.field) for each in found)
+    return tuple(msgspec.structs.replace(each, where=line) for each, line in zip(found, lines, strict=True))
 
 
 def summary(gathered: Gathered, found: tuple[Finding, ...]) -> str:

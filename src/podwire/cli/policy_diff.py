@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from podwire.cli.api import request_timeout
-from podwire.cli.cluster import name_option
+from podwire.cli.cluster import name_option, recursive_option
 from podwire.cli.policy_objects import Gathered, of_cluster, of_files
 from podwire.errors import ConfigError
 from podwire.model.meta import Object, key_of
@@ -23,10 +23,10 @@ _LIVE = "live"
 
 _HELP = """Show whose connections change their verdict between two sets of policies.
 
-OLD and NEW are files or folders, or the word `live` for the cluster that runs. Of every two workloads, of nodes and of
-the addresses that policies speak of, it tells on which ports connections were allowed and are denied now, or the other
-way round, and by which rule of which policy before and after. All ports and protocols count, not only declared ones.
-Policies in audit are not in force.
+OLD and NEW are files, folders, `-` (standard input), or the word `live` for the cluster that runs. Of every two
+workloads, of nodes and of the addresses that policies speak of, it tells on which ports connections were allowed and
+are denied now, or the other way round, and by which rule of which policy before and after. All ports and protocols
+count, not only declared ones. Policies in audit are not in force.
 
 Pods, Namespaces and Nodes come from each side; a side without pods is compared with the pods of the other. With -f,
 both sides have the objects of these files besides. Against `live`, policies and Namespaces of the other side are taken
@@ -52,6 +52,7 @@ class Sides(NamedTuple):
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects that both sides have.")
+@recursive_option
 @name_option
 @request_timeout
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
@@ -64,6 +65,7 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
     old: str,
     new: str,
     files: tuple[str, ...],
+    recursive: bool,
     name: str,
     kubeconfig: str | None,
     prune: bool,
@@ -76,7 +78,9 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
         raise ConfigError("podwire policy diff", "", f"{old} is compared with itself")
 
     def gathered(side: str) -> Gathered:
-        return of_cluster(name, kubeconfig, named=named) if side == _LIVE else of_files((*files, side))
+        if side == _LIVE:
+            return of_cluster(name, kubeconfig, named=named)
+        return of_files((*files, side), recursive=recursive)
 
     before, after = gathered(old), gathered(new)
     notes: list[str] = []

@@ -14,7 +14,7 @@ from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
 from podwire.cli.api import client_of, request_timeout
 from podwire.cli.chosen import local_cluster
-from podwire.cli.cluster import name_option
+from podwire.cli.cluster import name_option, recursive_option
 from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes, remote
 from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
@@ -81,6 +81,7 @@ class _Request(NamedTuple):
     kubeconfig: str | None
     config_file: str | None
     files: tuple[str, ...]
+    recursive: bool
     planned: bool
     mode: str
     hostname: str
@@ -96,7 +97,8 @@ class _Request(NamedTuple):
 @request_timeout
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's file, or kube-proxy's.")
 @click.option("--hostname-override", "hostname", metavar="NAME", default="", help="This Node's name, as the agent's.")
-@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Objects from a file or folder.")
+@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="A file or folder; - is stdin.")
+@recursive_option
 @click.option(
     "--manifests", multiple=True, metavar="PATH", help="Files that policies were applied from, for line numbers."
 )
@@ -117,6 +119,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     config_file: str | None,
     hostname: str,
     files: tuple[str, ...],
+    recursive: bool,
     manifests: tuple[str, ...],
     node: str,
     planned: bool,
@@ -130,7 +133,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     asked = Asked(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     layout = None if files or config_file else local_cluster(name, kubeconfig, named=named)
-    request = _Request(name, kubeconfig, config_file, files, planned, mode or "", hostname, manifests)
+    request = _Request(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
     found = _explain(asked, request, layout)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
@@ -233,7 +236,7 @@ async def _service_cidrs(client: Client) -> tuple[str, ...]:
 
 async def _ask(asked: Asked, client: Client, known: Callable[[str], Known], request: _Request) -> Answer:
     objects = Server(client)
-    written = Written(read_manifests(request.manifests))
+    written = Written(read_manifests(request.manifests, recursive=request.recursive))
     settings = await _settings(client)
     question = await pose(asked, objects)
 
@@ -278,7 +281,7 @@ async def _by_files(asked: Asked, request: _Request) -> Answer:
     """Without a cluster."""
     from podwire.local.described import describe
 
-    described = describe(request.files)
+    described = describe(request.files, recursive=request.recursive)
     sites = Nodes(lambda node: Known(config=described.config(node), readable=False), planned=True, mode=request.mode)
     question = await pose(asked, described.objects)
     answered = await answer(question, described.objects, sites)

@@ -18,7 +18,7 @@ from podwire.controllers.endpointslice.endpoints import address_types, desired
 from podwire.controllers.endpointslice.plan import of_service, plan
 from podwire.local.config import ClusterConfig
 from podwire.local.manifests import Manifest, read_manifests
-from podwire.local.stored import KINDS, Stored, stored
+from podwire.local.stored import KINDS, Stored, matters, stored
 from podwire.model.meta import Object
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -49,6 +49,10 @@ class Described(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     cluster_cidrs: tuple[str, ...]
     service_cidrs: tuple[str, ...]
+    twice: Mapping[str, str]
+    """Objects that the files have more than once (``kind namespace/name``), and where one that does not count is."""
+    others: tuple[Manifest, ...]
+    """Policies of kinds that podwire does not enforce."""
 
     def line(self, kind: str, key: str, field: str = "") -> str:
         """``file:line`` of a field such as ``spec.ingress[0]``; empty for what no file has."""
@@ -66,12 +70,12 @@ class Described(msgspec.Struct, frozen=True):
         )
 
 
-def describe(paths: tuple[str, ...]) -> Described:
-    """The cluster that files and folders describe.
+def describe(paths: tuple[str, ...], *, recursive: bool = False) -> Described:
+    """The cluster that files and folders describe, folders below them too where it is ``recursive``.
 
     Raises: ConfigError naming file, line and field of what is wrong.
     """
-    return describe_manifests(read_manifests(paths))
+    return describe_manifests(read_manifests(paths, recursive=recursive))
 
 
 def describe_manifests(manifests: Iterable[Manifest]) -> Described:
@@ -80,13 +84,17 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
     Raises: ConfigError naming file, line and field of what is wrong.
     """
     found: dict[tuple[str, str], Stored] = {}
-    notes = []
+    notes, twice, manifests = [], {}, tuple(manifests)
+    others = tuple(m for m in manifests if "NetworkPolicy" in m.kind and not matters(m))
+    for other in others:
+        notes.append(f"{other.name} in {other.source} is passed over: podwire enforces no {other.body['apiVersion']}")
     for one in stored(manifests, _SERVICE_RANGES):
         kind = one.manifest.kind
         before = found.pop((kind, one.key), None)
         found[kind, one.key] = one
         if before is not None:
             sources = before.manifest.source, one.manifest.source
+            twice[f"{kind} {one.key}"] = before.manifest.source
             notes.append(f"{kind} {one.key} is in {sources[0]} and in {sources[1]}, which counts")
         for field in one.newer:
             where = f"{one.manifest.at(field)}: {field}"
@@ -96,7 +104,8 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
     given: dict[str, list[Json]] = {kind: [] for _, kind in KINDS}
     for (kind, _), one in found.items():
         given[kind].append(one.body)
-    return _Maker(given, {place: one.manifest for place, one in found.items()}, notes).described()
+    made = _Maker(given, {place: one.manifest for place, one in found.items()}, notes).described()
+    return msgspec.structs.replace(made, twice=twice, others=others)
 
 
 class _Maker:
@@ -125,6 +134,8 @@ class _Maker:
             notes=tuple(self.notes),
             cluster_cidrs=(*own, *_POD_RANGES),
             service_cidrs=_SERVICE_RANGES,
+            twice={},
+            others=(),
         )
 
     def _world(self) -> World:

@@ -10,8 +10,9 @@ What would be read otherwise than it is applied is refused: a key that is there 
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 import yaml
@@ -134,7 +135,7 @@ def read_manifests(paths: tuple[str, ...], *, recursive: bool = False) -> tuple[
     found: list[Manifest] = []
     for path in dict.fromkeys(paths):
         if path == STDIN:
-            found.extend(parse_manifests(_typed(), "stdin"))
+            found.extend(parse_manifests(_typed(sys.stdin), "stdin"))
         else:
             found.extend(
                 manifest for file in _files(path, recursive) for manifest in parse_manifests(_text(file), file)
@@ -142,10 +143,11 @@ def read_manifests(paths: tuple[str, ...], *, recursive: bool = False) -> tuple[
     return in_order(tuple(found))
 
 
-def _typed() -> str:
-    """What standard input has."""
+@cache
+def _typed(stdin: TextIO) -> str:
+    """What standard input has, which can be read only once."""
     try:
-        return sys.stdin.buffer.read().decode()
+        return stdin.buffer.read().decode()
     except (OSError, ValueError) as failure:
         raise _unreadable("stdin", failure) from failure
 

@@ -4,9 +4,9 @@ What is wrong is told with the line of the field.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,10 +16,12 @@ from podwire.apiserver.defaults import objects as defaults
 from podwire.apiserver.kinds import BY_KIND, Kind
 from podwire.apiserver.schema import data
 from podwire.apiserver.validate import fields, objects
-from podwire.errors import ApiError, ConfigError, Invalid
+from podwire.errors import ApiError, ConfigError, ConfigErrors, Invalid
 from podwire.local.manifests import Manifest, parse_manifests
 
 Json = dict[str, Any]
+A = TypeVar("A")
+B = TypeVar("B")
 
 KINDS = {
     ("v1", "Namespace"),
@@ -52,6 +54,18 @@ _CUSTOM = Kind(
 _NEWER = re.compile(r"\.(from|to|protocols)\[\d+\]\.\w+$")
 """Where the kind of a peer or of a protocol stands."""
 
+_TYPE = re.compile(r"cannot unmarshal (.+) into Go struct field \w*\.(\S+) of type (\S+)")
+_TYPES = {
+    "string": "a text",
+    "bool": "true or false",
+    "number": "a number",
+    "int32": "a number",
+    "int64": "a number",
+    "array": "a list",
+    "object": "an object",
+}
+"""The types of Go and JSON by what people call them."""
+
 
 class Stored(msgspec.Struct, frozen=True):
     """An object as the API server would have it, and where it was read."""
@@ -71,17 +85,48 @@ class Stored(msgspec.Struct, frozen=True):
 def stored(manifests: Iterable[Manifest], service_ranges: tuple[str, ...]) -> list[Stored]:
     """The objects among them that matter here.
 
-    Raises: ConfigError naming file, line and field of what is wrong.
+    Raises: ConfigErrors naming file, line and field of all that is wrong.
     """
     allocator = ServiceAllocator(service_ranges)
     manifests = tuple(manifests)
-    for manifest in manifests:
-        _check_kind(manifest)
-    here = [m for m in manifests if (m.body["apiVersion"], m.kind) in KINDS]
+    here = [m for m in manifests if matters(m)]
     schema = _custom_schema() if any(_kind(m).custom for m in here) else {}
-    read = [_read_custom(m, schema) if _kind(m).custom else Stored(m, _read(m)) for m in here]
-    read.sort(key=_asks_for_nothing)  # addresses that are asked for are taken first
-    return [msgspec.structs.replace(one, body=_completed(one.manifest, one.body, allocator)) for one in read]
+    wrongs: list[ConfigError] = []
+
+    def each(work: Callable[[A], B], some: Iterable[A]) -> list[B]:
+        """What comes of those that are right."""
+        found = []
+        for one in some:
+            try:
+                found.append(work(one))
+            except ConfigErrors as failure:
+                wrongs.extend(failure.failures)
+            except ConfigError as failure:
+                wrongs.append(failure)
+        return found
+
+    def read(manifest: Manifest) -> Stored:
+        return _read_custom(manifest, schema) if _kind(manifest).custom else Stored(manifest, _read(manifest))
+
+    def completed(one: Stored) -> Stored:
+        return msgspec.structs.replace(one, body=_completed(one.manifest, one.body, allocator))
+
+    each(_check_kind, manifests)
+    found = each(completed, sorted(each(read, here), key=_asks_for_nothing))  # what is asked for is taken first
+    if wrongs:
+        raise ConfigErrors(sorted(wrongs, key=_place))
+    return found
+
+
+def _place(failure: ConfigError) -> tuple[str, int]:
+    """File and line."""
+    file, _, line = failure.source.rpartition(":")
+    return (file, int(line)) if line.isdigit() else (failure.source, 0)
+
+
+def matters(manifest: Manifest) -> bool:
+    """Whether an object is of a kind that is read here."""
+    return (manifest.body["apiVersion"], manifest.kind) in KINDS
 
 
 def _asks_for_nothing(read: Stored) -> bool:
@@ -112,9 +157,9 @@ def _read(manifest: Manifest) -> Json:
     try:
         found = fields.decode(manifest.body, schema, kind)
     except ApiError as failure:
-        raise ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}") from failure
+        raise _mismatch(manifest, failure) from failure
     if found.unknown:
-        raise wrong(manifest, found.unknown[0], "there is no such field")
+        raise ConfigErrors([wrong(manifest, field, "there is no such field") for field in found.unknown])
     obj: Json = found.obj
     if kind.namespaced:
         obj["metadata"].setdefault("namespace", "default")
@@ -126,14 +171,13 @@ def _read_custom(manifest: Manifest, schema: Json) -> Stored:
     try:
         found = crd.decode(manifest.body, schema, _CUSTOM)
     except ApiError as failure:
-        raise ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}") from failure
-    for field in found.unknown:
-        if not _NEWER.search(field):
-            raise wrong(manifest, field, "there is no such field")
+        raise _mismatch(manifest, failure) from failure
+    if strange := [field for field in found.unknown if not _NEWER.search(field)]:
+        raise ConfigErrors([wrong(manifest, field, "there is no such field") for field in strange])
     whole = {**found.obj, "spec": manifest.body.get("spec")} if found.unknown else found.obj
     obj: Json = crd.fill(whole, schema)
-    for cause in crd.check(obj, schema):
-        raise wrong(manifest, cause.field, cause.message)
+    if causes := list(crd.check(obj, schema)):
+        raise ConfigErrors([wrong(manifest, cause.field, cause.message) for cause in causes])
     return Stored(manifest, obj, tuple(found.unknown))
 
 
@@ -157,9 +201,18 @@ def _completed(manifest: Manifest, obj: Json, allocator: ServiceAllocator) -> Js
         causes: list[Json] = failure.details.get("causes") or [{}]
         first = causes[0]
         raise wrong(manifest, str(first.get("field", "")), str(first.get("message") or failure.message)) from failure
-    for cause in objects.check(kind, obj, None):
-        raise wrong(manifest, cause.field, cause.message)
+    if found := list(objects.check(kind, obj, None)):
+        raise ConfigErrors([wrong(manifest, cause.field, cause.message) for cause in found])
     return obj
+
+
+def _mismatch(manifest: Manifest, failure: ApiError) -> ConfigError:
+    """What is said of a value of another type than the field's, which the API server says in words of its own."""
+    said = _TYPE.search(failure.message)
+    if said is None:
+        return ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}")
+    found, field, wanted = said.groups()
+    return wrong(manifest, field, f"expected {_TYPES.get(wanted, wanted)}, found {_TYPES.get(found, found)}")
 
 
 def wrong(manifest: Manifest, field: str, problem: str) -> ConfigError:

@@ -35,3 +35,13 @@ def test_who_has_read_enough_makes_no_error(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_all_the_same(tmp_path: Path) -> None:
     status, errors = ended("policy", "check", "-f", "nowhere", cwd=tmp_path)
     assert status == 2 and "nowhere" in errors
+
+
+def test_all_that_is_wrong_is_a_line_each(tmp_path: Path) -> None:
+    (tmp_path / "deny.yaml").write_text(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"
+        "metadata: {name: deny, namespace: shop}\nspec: {podSelectr: {}, ingres: []}\n"
+    )
+    status, errors = ended("policy", "check", "-f", "deny.yaml", cwd=tmp_path)
+    fields = [line.split(": ")[:3] for line in errors.splitlines()]
+    assert (status, fields) == (2, [["podwire", "deny.yaml:4", f"spec.{name}"] for name in ("podSelectr", "ingres")])

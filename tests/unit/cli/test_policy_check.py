@@ -102,3 +102,13 @@ def test_what_the_api_would_refuse_is_told_with_its_line(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "prot: 80"))
     with pytest.raises(ConfigError, match=r"policy.yaml:12.*ports\[0\].prot"):
         check(folder)
+
+
+def test_standard_input_and_folders_below(folder: Path, tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    (folder / "policy.yaml").rename(below / "policy.yaml")
+    typed = CliRunner().invoke(root, ["policy", "check", "-f", "-"], input=POLICY, standalone_mode=False)
+    assert typed.output.splitlines()[-1].startswith("1 policy, 0 pods: ")
+    assert check(folder).output.splitlines()[-1].startswith("0 policies, 2 pods: ")
+    assert check(folder, "-R").output.splitlines()[-1].startswith("1 policy, 2 pods: ")

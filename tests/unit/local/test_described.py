@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from podwire.errors import ConfigError
+from podwire.errors import ConfigError, ConfigErrors
 from podwire.local.described import Described, describe, describe_manifests
 from podwire.local.manifests import parse_manifests
 from podwire.model.service import Service
@@ -134,7 +134,10 @@ def test_what_was_made_up_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (WEB.replace("port: 80,", "port: eighty,"), r"x.yaml:2: .*port"),
+        (
+            WEB.replace("port: 80,", "port: eighty,"),
+            r"x.yaml:5: spec.ports.port: Service shop/web: expected a number, found a text",
+        ),
         (
             "apiVersion: networking.k8s.io/v1\nkind: NetworkPolcy\nmetadata: {name: x}\n",
             "no NetworkPolcy in networking",
@@ -192,6 +195,25 @@ def test_of_two_objects_with_one_name_the_last_counts() -> None:
     (policy,) = found.world.policies
     assert policy.spec.pod_selector.match_labels == {"app": "web"}
     assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26, which counts" in found.notes
+    assert found.twice["NetworkPolicy shop/db"] == "x.yaml:6"
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    text = POLICIES.replace("cidr: 10", "cidr: x").replace("action: Deny", "action: Drop") + "---" + BY_HAND
+    with pytest.raises(ConfigErrors) as caught:
+        described(text.replace("10.0.0.5", "here"))
+    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
+        "x.yaml:14:",
+        "x.yaml:20:",
+        "x.yaml:33:",
+    ]
+
+
+def test_policies_of_others_are_told() -> None:
+    other = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c, namespace: shop}\n"
+    found = described(POLICIES + "---\n" + other)
+    assert [manifest.kind for manifest in found.others] == ["CiliumNetworkPolicy"]
+    assert any(note.startswith("CiliumNetworkPolicy shop/c in x.yaml:22 is passed over") for note in found.notes)
 
 
 def test_kinds_of_peers_that_are_newer_are_told() -> None:

@@ -5,7 +5,7 @@ An annotation ``podwire.io/ignore: id,id`` of a policy takes out findings of the
 
 from collections.abc import Callable, Iterator, Mapping
 
-from podwire.policy.lint import blocks, lookups, nothing, peers, ports, priority, redundant, types
+from podwire.policy.lint import blocks, given, lookups, nothing, peers, ports, priority, redundant, types
 from podwire.policy.lint.finding import KINDS, SEVERITIES, Finding
 from podwire.policy.lint.outline import PolicyOutline
 from podwire.policy.lint.scene import Around, Scene
@@ -15,6 +15,7 @@ from podwire.policy.world import World
 IGNORE = "podwire.io/ignore"
 
 CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
+    given.check,
     nothing.check,
     types.check,
     peers.check,
@@ -29,7 +30,8 @@ CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
 def check(world: World, around: Around | None = None) -> tuple[Finding, ...]:
     """What is probably not meant, by object and the gravest first."""
     scene = Scene(world, around)
-    ignored = {policy.name: _ignored(policy) for policy in scene.policies}
+    ignored = {policy.name: _ignored(policy.meta.annotations) for policy in scene.policies}
+    ignored |= {f"{other.kind} {other.name}": _ignored(other.annotations) for other in scene.around.others}
     found = [finding for each in CHECKS for finding in each(scene)]
     found += [finding for policy in scene.policies for finding in _unknown(policy, ignored[policy.name])]
     kept = {each for each in found if each.id not in ignored[f"{each.kind} {each.name}"]}
@@ -40,8 +42,7 @@ def _order(finding: Finding) -> tuple[str, str, int, str, str, str]:
     return (finding.kind, finding.name, SEVERITIES.index(finding.severity), finding.field, finding.id, finding.text)
 
 
-def _ignored(policy: PolicyOutline) -> frozenset[str]:
-    annotations: Mapping[str, str] = policy.meta.annotations
+def _ignored(annotations: Mapping[str, str]) -> frozenset[str]:
     return frozenset(filter(None, (word.strip() for word in annotations.get(IGNORE, "").split(","))))
 
 

@@ -13,6 +13,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "end-before-port": (ERROR, "a range of ports that ends before it begins"),
     "except-outside": (ERROR, "an exception that is no part of its block"),
     "no-address": (ERROR, "a block that is no range of addresses"),
+    "given-twice": (WARNING, "a policy that the files have a second time"),
+    "not-enforced": (WARNING, "a policy of a kind that podwire does not enforce"),
     "selects-nothing": (WARNING, "a policy that selects no pod"),
     "peer-matches-nothing": (WARNING, "a peer that no pod, namespace or node matches"),
     "own-namespace-only": (WARNING, "a podSelector for which only pods of other namespaces have the labels"),
@@ -52,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     severity: str
     kind: str
-    """Of the object: NetworkPolicy or ClusterNetworkPolicy."""
+    """Of the object: NetworkPolicy or ClusterNetworkPolicy, or what is not enforced."""
     name: str
     """``namespace/name`` of the object."""
     field: str

@@ -28,6 +28,22 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     """Whether addresses of pods and nodes are made up."""
     written: Mapping[str, Mapping[str, Any]] = {}
     """Policies as they were written, without what the API server fills in: by ``kind namespace/name``."""
+    twice: Mapping[str, str] = {}
+    """Objects that files have more than once (``kind namespace/name``), and where one that does not count is."""
+    others: tuple["Other", ...] = ()
+    """Policies of kinds that nobody here enforces."""
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy of a kind that podwire does not enforce."""
+
+    api_version: str
+    kind: str
+    name: str
+    """``namespace/name`` of the object."""
+    where: str
+    """``file:line``."""
+    annotations: Mapping[str, str] = {}
 
 
 class Group(msgspec.Struct, frozen=True):

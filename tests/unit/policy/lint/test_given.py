@@ -1,0 +1,35 @@
+from tests.unit.policy.lint.scenes import ids, policy, scene
+
+from podwire.policy.lint import given
+from podwire.policy.lint.check import check
+from podwire.policy.lint.scene import Other
+
+CILIUM = Other(api_version="cilium.io/v2", kind="CiliumNetworkPolicy", name="shop/web", where="c.yaml:1")
+
+
+def test_policies_that_come_twice() -> None:
+    web = policy("shop/web", "podSelector: {matchLabels: {app: web}}")
+    assert ids(given.check, web) == []
+    assert ids(given.check, web, twice={"NetworkPolicy shop/web": "a.yaml:3"}) == [("given-twice", "metadata.name")]
+
+
+def test_policies_of_another_kind() -> None:
+    (found,) = given.check(scene(others=(CILIUM,)))
+    assert str(found) == (
+        "c.yaml:1: warning: CiliumNetworkPolicy shop/web kind: podwire enforces no CiliumNetworkPolicy of cilium.io/v2"
+        ", and does not check it: only what else enforces it in the cluster makes it hold [not-enforced]"
+    )
+
+
+def test_what_has_taken_the_place_of_an_old_kind() -> None:
+    old = Other(api_version="policy.networking.k8s.io/v1alpha1", kind="AdminNetworkPolicy", name="a", where="a.yaml:1")
+    (found,) = given.check(scene(others=(old,)))
+    assert found.text.endswith(": ClusterNetworkPolicy of tier Admin has taken its place")
+
+
+def test_it_can_be_ignored() -> None:
+    meant = {"podwire.io/ignore": "not-enforced"}
+    for annotations, count in (({}, 1), (meant, 0)):
+        other = Other(**{**{f: getattr(CILIUM, f) for f in CILIUM.__struct_fields__}, "annotations": annotations})
+        made = scene(others=(other,))
+        assert len([each for each in check(made.world, made.around) if each.id == "not-enforced"]) == count
