@@ -7,22 +7,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from driver import Cluster, podwire
+from driver import Cluster, eventually, podwire
 from traffic import Traffic
 
-from podwire.local import places
+from podwire.errors import ProtocolError
+from podwire.local import inforce, places
 from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
+from podwire.observe.fetch import fetch
 
 
-def run(*words: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run(*words: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
     """A podwire command, whatever its exit status."""
     return subprocess.run(
         [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
-def done(*words: str, stdin: str = "", timeout: float = 120) -> str:
+def done(*words: str, stdin: str = "", timeout: float = 180) -> str:
     """What a podwire command prints; fails the test when its exit status is not 0."""
     finished = run(*words, stdin=stdin, timeout=timeout)
     assert finished.returncode == 0, f"podwire {' '.join(words)}:\n{finished.stdout}{finished.stderr}"
@@ -37,7 +39,7 @@ def own_name(area: str) -> str:
 def up(name: str, *words: str, stdin: str = "") -> Cluster:
     """Brings a cluster up, or changes it."""
     done("up", "--name", name, *words, *(("-f", "-") if stdin else ()), stdin=stdin)
-    return Cluster(name, done("kubeconfig", "--name", name, timeout=30).strip())
+    return Cluster(name, done("kubeconfig", "--name", name, timeout=120).strip())
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def running(name: str, *words: str, stdin: str = "") -> Iterator[Cluster]:
     try:
         yield up(name, *words, stdin=stdin)
     finally:
-        run("down", "--name", name, timeout=60)
+        run("down", "--name", name, timeout=120)
 
 
 def server(name: str, node: str = "", labels: str = "") -> str:
@@ -109,6 +111,30 @@ def identities(cluster: Cluster) -> dict[str, tuple[Any, ...]]:
     }
 
 
+def policies_in_force(cluster: Cluster) -> None:
+    """Waits until the kernel of every node holds the policies, pods and namespaces that the API has now."""
+    kinds = {"NetworkPolicy": "networkpolicies", "Pod": "pods", "Namespace": "namespaces"}
+
+    def late() -> str:
+        wanted: dict[str, dict[str, str]] = {plural: {} for plural in kinds.values()}
+        sockets = []
+        for one in cluster.get("nodes,networkpolicies,pods,namespaces", "-A")["items"]:
+            meta = one["metadata"]
+            if one["kind"] == "Node":
+                sockets.append(Path(layout(cluster).node_run(meta["name"]), "agent.sock"))
+                continue
+            key = f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
+            wanted[kinds[one["kind"]]][key] = meta["resourceVersion"]
+        try:
+            return next(
+                filter(None, (inforce.behind([*fetch(path, "/seen")], "policy", wanted) for path in sockets)), ""
+            )
+        except (OSError, ProtocolError) as failure:
+            return f"an agent does not answer: {failure}"
+
+    eventually(lambda: not late())
+
+
 def in_node(cluster: Cluster, node: str, *command: str) -> str:
     """What a command says in a node's network."""
-    return done("exec", "--name", cluster.name, node, *command, timeout=30)
+    return done("exec", "--name", cluster.name, node, *command, timeout=120)

@@ -44,14 +44,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             [*podwire(), "kubeconfig", "--name", name, "--text"],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=True,
         ).stdout
         own = home / "config"
         own.write_text(text)
         yield Cluster(name, str(own))
     finally:
-        subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=60, check=False)
+        subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=120, check=False)
 
 
 def _take_down_what_was_left() -> None:
@@ -59,7 +59,7 @@ def _take_down_what_was_left() -> None:
     for folder in Path("/run/podwire").glob("e2e-*"):
         owner = folder.name.removeprefix("e2e-")
         if owner.isdecimal() and not Path("/proc", owner).exists():
-            subprocess.run([*podwire(), "down", "--name", folder.name], capture_output=True, timeout=60, check=False)
+            subprocess.run([*podwire(), "down", "--name", folder.name], capture_output=True, timeout=120, check=False)
 
 
 @pytest.fixture

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+NOTICED_S = 20.0
+"""Less than the 30 s after which agents compare all that they hold with the kernel, whatever they were told."""
+
 
 class Lines:
     """The output of a running process, read with a limit of time."""
@@ -22,7 +25,7 @@ class Lines:
         self.process = process
         self._rest = b""
 
-    def next(self, within: float = 15) -> str:
+    def next(self, within: float = 60) -> str:
         """The next line without its end; fails the test when none comes, is empty at the end of the output."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + within
@@ -38,7 +41,7 @@ class Lines:
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode()
 
-    def until(self, wanted: Callable[[str], object], within: float = 30) -> list[str]:
+    def until(self, wanted: Callable[[str], object], within: float = 60) -> list[str]:
         """The lines up to and with the first that is wanted."""
         deadline = time.monotonic() + within
         seen: list[str] = []
@@ -68,7 +71,7 @@ class Cluster:
         }
 
     def run(
-        self, words: Sequence[str], *, stdin: str = "", timeout: float = 60, **environment: str
+        self, words: Sequence[str], *, stdin: str = "", timeout: float = 120, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             list(words),
@@ -80,13 +83,13 @@ class Cluster:
             check=False,
         )
 
-    def kubectl(self, *words: str, stdin: str = "", timeout: float = 60, **environment: str) -> str:
+    def kubectl(self, *words: str, stdin: str = "", timeout: float = 120, **environment: str) -> str:
         """What kubectl prints; fails the test when its exit status is not 0."""
         done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout, **environment)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def refused(self, *words: str, stdin: str = "", timeout: float = 60) -> str:
+    def refused(self, *words: str, stdin: str = "", timeout: float = 120) -> str:
         """What kubectl writes to standard error; fails the test when it succeeds."""
         done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout)
         assert done.returncode != 0, f"kubectl {' '.join(words)} succeeded: {done.stdout}"
@@ -118,8 +121,12 @@ class Cluster:
         return self.kubectl("apply", "-f", "-", *words, stdin=text)
 
 
-def eventually(check: Callable[[], Any], *, within: float = 20, every: float = 0.1) -> Any:
-    """The first true value of ``check``; fails with the last one."""
+def eventually(check: Callable[[], Any], *, within: float = 60, every: float = 0.1) -> Any:
+    """The first true value of ``check``; fails with the last one.
+
+    The limit is for a machine that has much else to do. What is put right in half a minute anyway, because everything
+    is looked at again then, needs a shorter one to show that it was noticed: :data:`NOTICED_S`.
+    """
     deadline = time.monotonic() + within
     while True:
         found = check()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from clusters import done, flows, identities, layout, netns_of, own_name, running, server
-from driver import Cluster, eventually, shell_pod
+from driver import NOTICED_S, Cluster, eventually, shell_pod
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name
@@ -66,7 +66,7 @@ def resolved(namespace: Path, name: str) -> str:
     with netns.inside(namespace):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sock:
-        sock.settimeout(2)
+        sock.settimeout(20)
         sock.connect(("10.96.0.10", 53))
         sock.send(query)
         records = wire.parse_message(sock.recv(4096)).answer
@@ -89,9 +89,8 @@ def test_a_silent_api(cluster_of_two: Cluster) -> None:
             assert cluster.run(["kubectl", "get", "nodes", "--request-timeout=2s"]).returncode != 0
             # What somebody takes away meanwhile comes back: agents need no API to hold what they know.
             done("exec", "--name", NAME, "node-1", "ip", "link", "delete", "podwire-vxlan")
-            eventually(
-                lambda: "podwire-vxlan" in done("exec", "--name", NAME, "node-1", "ip", "-br", "link"), within=10
-            )
+            links = ("exec", "--name", NAME, "node-1", "ip", "-br", "link")
+            eventually(lambda: "podwire-vxlan" in done(*links), within=NOTICED_S)
             while time.monotonic() < until:
                 assert resolved(client, "both.default.svc.cluster.local") == address
                 time.sleep(1)
@@ -102,7 +101,7 @@ def test_a_silent_api(cluster_of_two: Cluster) -> None:
             assert seen_ready(cluster) == [True, True]
             time.sleep(0.5)
         cluster.apply(server("three", "node-1", "tier: web"))
-        cluster.kubectl("wait", "--for=condition=Ready", "pod/three", "--timeout=30s")
+        cluster.kubectl("wait", "--for=condition=Ready", "pod/three", "--timeout=90s")
         eventually(lambda: "three" in all_of_them[2].answered_by)
     assert [flow.problems for flow in all_of_them] == [[], [], []]
     assert {name: found for name, found in identities(cluster).items() if name != "three"} == before

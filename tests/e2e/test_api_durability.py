@@ -70,7 +70,7 @@ class ApiProcess:
     def connect(self) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(self.directory / "ca.crt"))
         context.load_cert_chain(*self.admin)
-        return http.client.HTTPSConnection("127.0.0.1", PORT, context=context, timeout=10)
+        return http.client.HTTPSConnection("127.0.0.1", PORT, context=context, timeout=60)
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         connection = self.connect()

@@ -91,17 +91,17 @@ def exchange(cluster: Cluster, source: str, target: str) -> int:
         nonlocal received
         sock, _ = listener.accept()
         with sock:
-            sock.settimeout(10)
+            sock.settimeout(60)
             while piece := sock.recv(1 << 18):
                 received += len(piece)
 
     thread = threading.Thread(target=take)
     with listener, netns.inside(start):
-        listener.settimeout(10)
+        listener.settimeout(60)
         thread.start()
-        with socket.create_connection(listener.getsockname()[:2], timeout=10) as sock:
+        with socket.create_connection(listener.getsockname()[:2], timeout=60) as sock:
             sock.sendall(bytes(BULK))
-        thread.join(20)
+        thread.join(60)
     return received
 
 
@@ -156,7 +156,7 @@ def test_a_pod_of_the_one_backend_carries_bulk_over_the_other(changing: Cluster)
         up(changing.name, "--backend", "hostgw")
         settle(changing, "hostgw")
         changing.apply(server("large", "node-1"))
-        changing.kubectl("wait", "--for=condition=Ready", "pod/large", "--timeout=20s")
+        changing.kubectl("wait", "--for=condition=Ready", "pod/large", "--timeout=90s")
         assert exchange(changing, "large", "two") == BULK
         up(changing.name, "--backend", "vxlan")
         settle(changing, "vxlan")
@@ -223,16 +223,16 @@ def grown(changing: Cluster) -> Iterator[Cluster]:
 def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
     changing = grown
     changing.apply(deployment("spread", replicas=8))
-    changing.kubectl("rollout", "status", "deployment/spread", "--timeout=60s")
+    changing.kubectl("rollout", "status", "deployment/spread", "--timeout=90s")
     before = identities(changing)
     with flows(changing, pairs(changing)) as running_flows:
         up(changing.name, "--nodes", "4")
         assert len(statuses(changing)) == 4
         changing.apply(server("three", "node-3") + server("four", "node-4"))
-        changing.kubectl("wait", "--for=condition=Ready", "pod/three", "pod/four", "--timeout=30s")
+        changing.kubectl("wait", "--for=condition=Ready", "pod/three", "pod/four", "--timeout=90s")
         # Pods on the nodes that stay are reached from those that came, and pods on the last go with it.
         changing.kubectl("scale", "deployment/spread", "--replicas=16")
-        changing.kubectl("rollout", "status", "deployment/spread", "--timeout=60s")
+        changing.kubectl("rollout", "status", "deployment/spread", "--timeout=90s")
         assert "node-4" in nodes_of(changing, "spread")
         # One of the Service's endpoints goes with its node: whoever asks for the Service never notices.
         changing.kubectl("label", "pod", "four", "tier=web", "--overwrite")
@@ -240,7 +240,7 @@ def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
         with flows(changing, [("three", "one"), ("two", "three")]) as newer:
             up(changing.name, "--nodes", "3")
             assert "not found" in changing.refused("get", "pod", "four")
-            changing.kubectl("rollout", "status", "deployment/spread", "--timeout=60s")
+            changing.kubectl("rollout", "status", "deployment/spread", "--timeout=90s")
             eventually(lambda: nodes_of(changing, "spread") <= {"node-1", "node-2", "node-3"})
             go_on([*running_flows, *newer])
     assert [flow.problems for flow in (*running_flows, *newer)] == [[], [], [], [], []]

@@ -85,7 +85,7 @@ def component(words: Sequence[str], config: Path, document: dict[str, Any], clus
         yield Component(process, file)
         assert process.poll() is None, file.read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, file.read_text()
+        assert process.wait(60) == 0, file.read_text()
         assert "Traceback" not in file.read_text()
     finally:
         process.kill()
@@ -101,7 +101,7 @@ def ready(place: Path, port: int) -> tuple[int, str]:
     """What ``/readyz`` says."""
     with netns.inside(place):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             return refusal.code, refusal.read().decode()
@@ -150,7 +150,7 @@ def bare_api(cluster: Cluster, folder: Path) -> Iterator[Cluster]:
         yield bare
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         log.close()
 
 
@@ -246,7 +246,7 @@ def test_without_ip_vs_another_mode_stands_in_and_it_is_said(
         selector = f"involvedObject.name={name},reason=FeatureMissing"
         eventually(lambda: told in str(home.get("events", "-A", "--field-selector", selector)["items"]))
         assert ready(place, 9553) == (200, "ok\n")
-        with netns.inside(place), urllib.request.urlopen("http://127.0.0.1:9553/metrics", timeout=5) as answer:
+        with netns.inside(place), urllib.request.urlopen("http://127.0.0.1:9553/metrics", timeout=30) as answer:
             assert f'podwire_proxy_mode{{mode="{used}",wanted="ipvs"}} 1' in answer.read().decode()
         address = home.get("service", "web")["spec"]["clusterIP"]
         rules = inside(place, "iptables-save") if used == "iptables" else inside(place, "nft", "list", "ruleset")
@@ -349,6 +349,6 @@ def test_a_wrong_configuration_is_refused(
     (tmp_path / "c.yaml").write_text(json.dumps(document))
     words = [*podwire(), name, "--config", str(tmp_path / "c.yaml")]
     words += ["--kubeconfig", kubeconfig(home)] if name != "apiserver" else []
-    found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (found.returncode, found.stdout) == (2, ""), found.stderr
     assert said in found.stderr and "Traceback" not in found.stderr

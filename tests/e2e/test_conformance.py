@@ -165,7 +165,7 @@ def test_a_pod_gets_the_addresses_that_it_asks_for_or_an_event(dual: Cluster) ->
     dual.apply(_POD % ("pinned", ",".join(pinned), "node-2"))
     dual.apply(_POD % ("half", four[:-1] + "78", "node-2"))
     try:
-        dual.kubectl("wait", "--for=condition=Ready", "pod/pinned", "pod/half", "--timeout=20s")
+        dual.kubectl("wait", "--for=condition=Ready", "pod/pinned", "pod/half", "--timeout=90s")
         assert {ip["ip"] for ip in dual.get("pod", "pinned")["status"]["podIPs"]} == set(pinned)
         assert dual.get("pod", "half")["status"]["podIP"] == four[:-1] + "78"
         assert len(dual.get("pod", "half")["status"]["podIPs"]) == 2

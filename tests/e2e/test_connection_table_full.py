@@ -108,7 +108,7 @@ def test_a_full_table() -> None:
         fill(place)
         assert dropped(client, address)
         assert all(map(answers, standing))
-        eventually(lambda: any("new connections are dropped" in text for text in notes(cluster)), within=30)
+        eventually(lambda: any("new connections are dropped" in text for text in notes(cluster)))
         assert "new connections are dropped; raise proxy.conntrack" in done("status", "--name", name)
         in_node(cluster, "node-1", "conntrack", "-D", "-p", "udp", "--orig-dst", "192.0.2.1")
         connect(client, address).close()

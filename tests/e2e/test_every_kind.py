@@ -87,5 +87,5 @@ def test_a_kind(cluster: Cluster, namespace: str, key: str, tmp_path: Path) -> N
         assert "KIND:" in cluster.kubectl("explain", what.partition("/")[0])
         assert what.partition("/")[2] in cluster.kubectl("describe", what, "-n", namespace)
     finally:
-        cluster.kubectl("delete", *where, "--timeout=30s", "--grace-period=0", "--force", "--ignore-not-found")
+        cluster.kubectl("delete", *where, "--timeout=90s", "--grace-period=0", "--force", "--ignore-not-found")
     eventually(lambda: "NotFound" in cluster.run(["kubectl", "get", what, "-n", namespace]).stderr)

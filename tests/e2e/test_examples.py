@@ -32,7 +32,7 @@ def test_an_example_comes_up(cluster: Cluster, name: str, namespaces: set[str]) 
     words = [word for path in files for word in ("-f", path)]
     try:
         cluster.kubectl("apply", *words)
-        eventually(lambda: not _unready(cluster, namespaces), within=60)
+        eventually(lambda: not _unready(cluster, namespaces))
         again = cluster.kubectl("apply", *words).splitlines()
         # A client-side apply always sends a Secret's stringData (stored as data) and a budget's selector (replaced).
         changed = [line for line in again if not line.endswith("unchanged")]
@@ -40,4 +40,4 @@ def test_an_example_comes_up(cluster: Cluster, name: str, namespaces: set[str]) 
         waiting = cluster.kubectl("get", "pods", "-A", "--field-selector=status.phase=Pending", "-o", "name")
         assert waiting == ""
     finally:
-        cluster.kubectl("delete", "namespace", *sorted(namespaces), "--timeout=60s", timeout=90)
+        cluster.kubectl("delete", "namespace", *sorted(namespaces), "--timeout=90s")

@@ -35,7 +35,7 @@ spec:
 {deployment("client", replicas=1)}
 """
     up = [*podwire(), "up", "--name", NAME, "--nodes", "2", "-f", "-"]
-    done = subprocess.run(up, input=manifest, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(up, input=manifest, capture_output=True, text=True, timeout=180, check=False)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         found = subprocess.run([*podwire(), "kubeconfig", "--name", NAME], capture_output=True, text=True, check=True)
@@ -85,7 +85,7 @@ def test_a_killed_process_costs_no_packet_and_comes_back(faulty: Cluster, proces
         assert eventually(lambda: pid_of(process) != killed and alive(pid_of(process)))
         eventually(lambda: faulty.run(["kubectl", "get", "nodes"]).returncode == 0)
         time.sleep(1)
-        faulty.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=20s")
+        faulty.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=90s")
     assert flow.problems == []
     assert flow.lines > 30
     assert flow.connections > 30
@@ -97,7 +97,7 @@ def test_work_goes_on_after_every_component_was_killed(faulty: Cluster) -> None:
         for process in ALL:
             kill(process)
         eventually(lambda: faulty.run(["kubectl", "scale", "deployment/web", "--replicas=4"]).returncode == 0)
-        faulty.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+        faulty.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
         names = {pod["metadata"]["name"] for pod in faulty.get("pods", "-l", "app=web")["items"]}
         eventually(lambda: flow.answered_by >= names)
     assert flow.problems == []
@@ -165,7 +165,7 @@ def test_a_killed_container_is_started_again_and_the_service_goes_on(faulty: Clu
     else:
         pytest.fail(f"no process of {pod}")
     eventually(lambda: restarts(faulty)[pod] == before + 1)
-    faulty.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=20s")
+    faulty.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=90s")
 
 
 def test_a_killed_supervisor_is_replaced_by_the_next_up_which_adopts_everything(faulty: Cluster) -> None:
@@ -179,7 +179,7 @@ def test_a_killed_supervisor_is_replaced_by_the_next_up_which_adopts_everything(
         time.sleep(0.5)
         assert all(alive(pid) for pid in before)
         up = [*podwire(), "up", "--name", NAME, "--nodes", "2"]
-        done = subprocess.run(up, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(up, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     assert [pid_of(process) for process in components] == before
     assert flow.problems == []

@@ -40,7 +40,7 @@ trusted = ssl.create_default_context(cafile=place + "ca.crt")
 headers = {"Authorization": "Bearer " + open(place + "token").read()}
 for host in ("kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "kubernetes"):
     asked = urllib.request.Request(f"https://{host}/api/v1/namespaces/default/services/kubernetes", headers=headers)
-    print(json.load(urllib.request.urlopen(asked, context=trusted, timeout=5))["spec"]["clusterIP"])
+    print(json.load(urllib.request.urlopen(asked, context=trusted, timeout=30))["spec"]["clusterIP"])
 """
 
 
@@ -58,12 +58,16 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             capture_output=True, timeout=120, check=True,
         )  # fmt: skip
         text = subprocess.run(
-            [*podwire(), "kubeconfig", "--name", name, "--text"], capture_output=True, text=True, timeout=30, check=True
+            [*podwire(), "kubeconfig", "--name", name, "--text"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
         ).stdout
         (folder / "config").write_text(text)
         yield Cluster(name, str(folder / "config"))
     finally:
-        subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=60, check=False)
+        subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=120, check=False)
 
 
 def _manifest(name: str, script: str, namespace: str = "default", **spec: object) -> str:
@@ -85,7 +89,7 @@ def _output(cluster: Cluster, name: str, namespace: str = "default") -> list[str
         found = cluster.kubectl("get", "pod", name, *where, "-o", "jsonpath={.status.phase}")
         return found if found in ("Succeeded", "Failed") else ""
 
-    ended = eventually(phase, within=30)
+    ended = eventually(phase)
     said = cluster.kubectl("logs", name, *where)
     assert ended == "Succeeded", said
     return said.splitlines()
@@ -118,7 +122,7 @@ def test_the_token_belongs_to_the_pod_and_ends_with_it(inside: Cluster) -> None:
         "time.sleep(600)"
     )
     inside.apply(_manifest("holder", script, serviceAccountName="clerk"))
-    inside.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=20s")
+    inside.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=90s")
     token = eventually(lambda: inside.kubectl("logs", "holder")).strip()
     pod = inside.get("pod", "holder")
     bound = _claims(token)["kubernetes.io"]

@@ -9,7 +9,7 @@ from driver import Cluster, deployment, eventually, shell_pod
 
 def _web(cluster: Cluster, namespace: str, replicas: int = 1) -> None:
     cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
 
 
 def test_health_and_version(cluster: Cluster) -> None:
@@ -72,7 +72,7 @@ def test_create_from_files_and_from_a_cronjob(cluster: Cluster, namespace: str, 
     words = ("--image=busybox", "--schedule=0 0 1 1 *", "-n", namespace, "--", "sh", "-c", "echo from cron")
     cluster.kubectl("create", "cronjob", "yearly", *words)
     cluster.kubectl("create", "job", "now", "--from=cronjob/yearly", "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Complete", "job/now", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Complete", "job/now", "-n", namespace, "--timeout=90s")
     assert cluster.kubectl("logs", "job/now", "-n", namespace) == "from cron\n"
 
 
@@ -83,12 +83,12 @@ def test_expose_set_and_wait_for_a_field(cluster: Cluster, namespace: str) -> No
     cluster.kubectl("set", "image", "deployment/web", "main=nginx:1.28", "-n", namespace)
     cluster.kubectl("set", "env", "deployment/web", "A=b", "-n", namespace)
     cluster.kubectl("set", "resources", "deployment/web", "--limits=cpu=1", "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     container = cluster.get("deployment", "web", "-n", namespace)["spec"]["template"]["spec"]["containers"][0]
     assert (container["image"], container["env"], container["resources"]) == (
         "nginx:1.28", [{"name": "A", "value": "b"}], {"limits": {"cpu": "1"}},
     )  # fmt: skip
-    where = ("deployment/web", "-n", namespace, "--timeout=20s")
+    where = ("deployment/web", "-n", namespace, "--timeout=90s")
     cluster.kubectl("wait", "--for=jsonpath={.status.readyReplicas}=1", *where)
     assert "timed out" in cluster.refused(
         "wait", "--for=jsonpath={.status.readyReplicas}=9", *where[:3], "--timeout=1s"
@@ -145,8 +145,8 @@ def test_drain_respects_the_budget_and_uncordon_brings_pods_back(cluster: Cluste
         assert "SchedulingDisabled" in cluster.kubectl("get", "node", node)
         cluster.kubectl("patch", "pdb", "web", "-n", namespace, "--type=merge", "-p", '{"spec": {"minAvailable": 1}}')
         eventually(lambda: cluster.get("pdb", "web", "-n", namespace)["status"].get("disruptionsAllowed") == 1)
-        assert "drained" in cluster.kubectl("drain", node, *only, "--timeout=25s", timeout=40)
-        cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=20s")
+        assert "drained" in cluster.kubectl("drain", node, *only, "--timeout=90s")
+        cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
         assert node not in {p["spec"]["nodeName"] for p in cluster.get("pod", "-n", namespace)["items"]}
     finally:
         cluster.kubectl("uncordon", node)

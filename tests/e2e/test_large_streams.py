@@ -35,7 +35,7 @@ with socket.create_server(("", 9000)) as server:
 def box(cluster: Cluster, namespace: str) -> str:
     server = shell_pod("box", "").replace('command: [sh, -c, ""]', f"command: [python3, -c, {json.dumps(COUNT)}]")
     cluster.apply(server, "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
     return namespace
 
 
@@ -45,7 +45,7 @@ def test_exec_takes_and_gives(cluster: Cluster, box: str) -> None:
 
     def run(*words: str) -> bytes:
         done = subprocess.run(
-            [*into, *words], input=data, capture_output=True, timeout=60, check=True, env=cluster.environment()
+            [*into, *words], input=data, capture_output=True, timeout=180, check=True, env=cluster.environment()
         )
         return done.stdout
 
@@ -69,7 +69,7 @@ def test_port_forward_carries_much_both_ways(cluster: Cluster, box: str) -> None
         found = re.search(r"127\.0\.0\.1:(\d+) -> 9000", line)
         assert found, line
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", int(found[1])), timeout=30) as link:
+            with socket.create_connection(("127.0.0.1", int(found[1])), timeout=120) as link:
                 link.sendall(data)
                 with link.makefile("rb") as answer:
                     assert answer.readline().decode().strip() == hashlib.sha256(data).hexdigest()
@@ -78,7 +78,7 @@ def test_port_forward_carries_much_both_ways(cluster: Cluster, box: str) -> None
 
 def test_a_fast_log_is_followed_whole(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("fast", "sleep 1; seq 1 100000; sleep 60"), "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/fast", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/fast", "-n", namespace, "--timeout=90s")
     with cluster.stream("logs", "-f", "fast", "-n", namespace) as follow:
         lines = follow.until(lambda line: line == "100000")
     assert lines == [str(number) for number in range(1, 100001)]

@@ -62,8 +62,8 @@ while True:
 def database(cluster: Cluster, namespace: str) -> str:
     """The namespace of a StatefulSet that runs, and of a pod ``client``."""
     cluster.apply(DATABASE % {"namespace": namespace} + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=40s")
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=90s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
     return namespace
 
 
@@ -87,7 +87,7 @@ def test_pods_of_a_stateful_set_have_names_forward_and_reverse(cluster: Cluster,
     # A pod that is made anew keeps its name, which then means its new address.
     before = address(cluster, database, "db-1")
     cluster.kubectl("delete", "pod", "db-1", "-n", database)
-    cluster.kubectl("rollout", "status", "statefulset/db", "-n", database, "--timeout=40s")
+    cluster.kubectl("rollout", "status", "statefulset/db", "-n", database, "--timeout=90s")
     own = address(cluster, database, "db-1")
     assert own != before, "addresses rest before they are given again"
     eventually(lambda: hosts(cluster, database, "db-1.db")[:1] == [own])
@@ -143,7 +143,7 @@ def configure(cluster: Cluster, text: str) -> None:
     # kubectl refuses to restart twice within a second.
     restart = ["kubectl", "rollout", "restart", "deployment/podwire-dns", "-n", "kube-system"]
     eventually(lambda: cluster.run(restart).returncode == 0)
-    cluster.kubectl("rollout", "status", "deployment/podwire-dns", "-n", "kube-system", "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/podwire-dns", "-n", "kube-system", "--timeout=90s")
 
 
 def test_names_of_the_world_are_asked_upstream_and_own_ones_are_not(cluster: Cluster, world: str) -> None:

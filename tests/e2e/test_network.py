@@ -12,17 +12,17 @@ _SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: %s\n"
 
 def _web(cluster: Cluster, namespace: str, replicas: int = 2) -> None:
     cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
 
 
 def _client(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("client", "sleep 600"), "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
 
 
 def _ask(cluster: Cluster, namespace: str, host: str, port: int = 80) -> dict[str, Any]:
     """What the stand-in behind a host and port says to the pod ``client``; empty when nobody answers."""
-    script = "import json,sys,urllib.request as u\nprint(u.urlopen(sys.argv[1], timeout=3).read().decode())"
+    script = "import json,sys,urllib.request as u\nprint(u.urlopen(sys.argv[1], timeout=10).read().decode())"
     url = f"http://{host}:{port}/"
     words = ["kubectl", "exec", "client", "-n", namespace, "--", "python3", "-c", script, url]
     done = cluster.run(words)
@@ -63,9 +63,9 @@ def test_dns_follows_the_services(cluster: Cluster, namespace: str) -> None:
     assert _resolve(cluster, namespace, "late") == []
     cluster.apply(_SERVICE % ("late", "{selector: {app: web}, ports: [{port: 80}]}"), "-n", namespace)
     address = cluster.get("service", "late", "-n", namespace)["spec"]["clusterIP"]
-    eventually(lambda: _resolve(cluster, namespace, "late") == [address], within=3)
+    eventually(lambda: _resolve(cluster, namespace, "late") == [address])
     cluster.kubectl("delete", "service", "late", "-n", namespace)
-    eventually(lambda: _resolve(cluster, namespace, "late") == [], within=3)
+    eventually(lambda: _resolve(cluster, namespace, "late") == [])
 
 
 def test_a_headless_service_gives_the_addresses_of_its_ready_pods(cluster: Cluster, namespace: str) -> None:
@@ -101,7 +101,7 @@ def test_a_node_port_answers_on_every_node(cluster: Cluster, namespace: str) -> 
     v4 = [node for node in nodes.split() if ":" not in node]
     assert len(v4) == 2
     for node in v4:
-        assert eventually(lambda node=node: answers(node), within=5).startswith("web-")
+        assert eventually(lambda node=node: answers(node)).startswith("web-")
 
 
 def test_udp_goes_through_a_service(cluster: Cluster, namespace: str) -> None:
@@ -109,7 +109,7 @@ def test_udp_goes_through_a_service(cluster: Cluster, namespace: str) -> None:
         "[{containerPort: 80}]", "[{containerPort: 80}, {containerPort: 5353, protocol: UDP}]"
     )
     cluster.apply(text, "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/echo", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/echo", "-n", namespace, "--timeout=90s")
     spec = "{type: NodePort, selector: {app: echo}, ports: [{port: 53, targetPort: 5353, protocol: UDP}]}"
     cluster.apply(_SERVICE % ("echo", spec), "-n", namespace)
     port = cluster.get("service", "echo", "-n", namespace)["spec"]["ports"][0]["nodePort"]
@@ -125,7 +125,7 @@ def test_udp_goes_through_a_service(cluster: Cluster, namespace: str) -> None:
             except OSError:
                 return {}
 
-    said = eventually(answer, within=5)
+    said = eventually(answer)
     assert said["protocol"] == "UDP" and said["pod"].startswith("echo-")
 
 

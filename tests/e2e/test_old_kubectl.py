@@ -9,7 +9,7 @@ SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBS
 @pytest.mark.parametrize("command", ["exec box -- true", "attach box", "port-forward pod/box :80"])
 def test_it_is_told_so(cluster: Cluster, namespace: str, command: str) -> None:
     cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
     found = cluster.run(["kubectl", "-n", namespace, *command.split()], **SPDY)
     assert found.returncode == 1
     assert "WebSockets are needed for this (kubectl 1.31 or newer)" in found.stderr

@@ -35,7 +35,7 @@ def restarts(cluster: Cluster, namespace: str, name: str) -> dict[str, int]:
 
 
 def ready(cluster: Cluster, namespace: str, name: str) -> None:
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", namespace, "--timeout=90s")
 
 
 def answer(address: str, port: int) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def test_the_downward_api_services_and_volumes_are_seen_inside(cluster: Cluster,
     # Files follow their objects while the pod runs, variables do not.
     cluster.kubectl("label", "pod", "show", "tier=y", "--overwrite", "-n", namespace)
     words = ("exec", "show", "-n", namespace, "--", "cat", "/info/labels")
-    eventually(lambda: 'tier="y"' in cluster.kubectl(*words), within=30)
+    eventually(lambda: 'tier="y"' in cluster.kubectl(*words))
 
 
 def test_a_startup_probe_holds_the_others_back(cluster: Cluster, namespace: str) -> None:
@@ -167,7 +167,7 @@ def test_a_startup_probe_holds_the_others_back(cluster: Cluster, namespace: str)
 def test_a_container_that_never_starts_up_is_restarted(cluster: Cluster, namespace: str) -> None:
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2}
     cluster.apply(pod("never", shell("c", "sleep 600", startupProbe=probe)), "-n", namespace)
-    eventually(lambda: restarts(cluster, namespace, "never").get("c", 0) >= 1, within=30)
+    eventually(lambda: restarts(cluster, namespace, "never").get("c", 0) >= 1)
     told = ("describe", "pod", "never", "-n", namespace)
     eventually(lambda: "failed startup probe" in cluster.kubectl(*told))
 
@@ -189,7 +189,7 @@ def test_liveness_by_http_tcp_and_grpc(cluster: Cluster, namespace: str) -> None
     ]
     cluster.apply(pod("probed", *containers), "-n", namespace)
     bad = {"http-bad", "tcp-bad", "grpc-bad"}
-    eventually(lambda: {n for n, count in restarts(cluster, namespace, "probed").items() if count} >= bad, within=30)
+    eventually(lambda: {n for n, count in restarts(cluster, namespace, "probed").items() if count} >= bad)
     assert {n for n, count in restarts(cluster, namespace, "probed").items() if count} == bad
     told = ("events", "--for", "pod/probed", "-n", namespace)
     for text in ("HTTP probe failed with statuscode: 500", ":9084: connect: connection refused", ":9086"):
@@ -201,14 +201,14 @@ def test_on_failure_restarts_until_it_is_well(cluster: Cluster, namespace: str) 
     work = shell("work", script, volumeMounts=[{"name": "d", "mountPath": "/d"}])
     text = pod("tries", work, restartPolicy="OnFailure", volumes=[{"name": "d", "emptyDir": {}}])
     cluster.apply(text, "-n", namespace)
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/tries", "-n", namespace, "--timeout=40s")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/tries", "-n", namespace, "--timeout=90s")
     assert restarts(cluster, namespace, "tries") == {"work": 1}
 
 
 def test_an_init_container_that_fails_ends_a_pod_that_is_not_restarted(cluster: Cluster, namespace: str) -> None:
     text = pod("stuck", shell("main", "sleep 600"), initContainers=[shell("first", "exit 4")], restartPolicy="Never")
     cluster.apply(text, "-n", namespace)
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/stuck", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/stuck", "-n", namespace, "--timeout=90s")
     assert "Init:Error" in cluster.kubectl("get", "pod", "stuck", "-n", namespace)
     shown = status(cluster, namespace, "stuck")
     assert shown["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
@@ -223,5 +223,5 @@ def test_a_pod_that_ignores_sigterm_has_its_grace_and_no_more(cluster: Cluster, 
     began = time.monotonic()
     cluster.kubectl("delete", "pod", "stubborn", "-n", namespace, "--wait=false")
     assert "Terminating" in cluster.kubectl("get", "pod", "stubborn", "-n", namespace)
-    cluster.kubectl("wait", "--for=delete", "pod/stubborn", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("wait", "--for=delete", "pod/stubborn", "-n", namespace, "--timeout=90s")
     assert 2.5 < time.monotonic() - began < 15

@@ -85,14 +85,14 @@ def pid_of(cluster: Cluster, process: str) -> int:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with running(own_name("bridges"), "--nodes", "2", stdin=server("old", "node-1")) as made:
-        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=30s")
+        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
         before = {node: pid_of(made, f"agent-{node}") for node in NODES}
         for node in NODES:
             change_over(made, node)
-        eventually(lambda: all(pid_of(made, f"agent-{node}") != before[node] for node in NODES), within=20)
+        eventually(lambda: all(pid_of(made, f"agent-{node}") != before[node] for node in NODES))
         made.apply(POLICIES)
         made.apply(server("db", "node-1") + server("web", "node-1") + server("other", "node-2") + SERVICE)
-        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=30s")
+        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
         yield made
 
 
@@ -115,7 +115,7 @@ def test_pods_of_a_bridge_are_held_to_policies(cluster: Cluster) -> None:
     assert reaches(cluster, "web", service, 8080)
     assert reaches(cluster, "db", service, 8080), "isolated for what comes in alone"
     cluster.kubectl("delete", "networkpolicy", "deny")
-    eventually(lambda: all(reaches(cluster, source, db) for source in ("web", "other")), within=5)
+    eventually(lambda: all(reaches(cluster, source, db) for source in ("web", "other")))
 
 
 def test_a_pod_of_a_bridge_is_isolated_from_its_first_instruction_on(cluster: Cluster) -> None:
@@ -130,7 +130,7 @@ spec:
   containers:
     - {{name: main, image: busybox, command: [python3, -c, {script}]}}
 """)
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/busy", "--timeout=30s")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/busy", "--timeout=90s")
     words = cluster.kubectl("logs", "busy").split()
     assert int(words[1]) > 20
     assert words[3] == "0", words

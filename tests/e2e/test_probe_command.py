@@ -38,7 +38,7 @@ def nine() -> Iterator[Cluster]:
 
 def probe(*words: str, status: int = 0) -> list[dict[str, Any]]:
     """The lines of a probe with ``-o json``."""
-    found = run("probe", "--name", NAME, "-o", "json", *words, timeout=60)
+    found = run("probe", "--name", NAME, "-o", "json", *words, timeout=180)
     assert found.returncode == status, found.stdout + found.stderr
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     assert lines and all(list(line) == FIELDS for line in lines)
@@ -46,7 +46,7 @@ def probe(*words: str, status: int = 0) -> list[dict[str, Any]]:
 
 
 def refused(*words: str) -> str:
-    found = run("probe", "--name", NAME, *words, timeout=60)
+    found = run("probe", "--name", NAME, *words, timeout=180)
     assert (found.returncode, found.stdout) == (2, "")
     assert "Traceback" not in found.stderr
     return found.stderr
@@ -115,7 +115,7 @@ def test_what_is_expected_and_fails_is_exit_status_1(nine: Cluster) -> None:
     broken = server("broken").replace("image: nginx:1.27", "image: busybox\n      command: [sleep, '600']")
     nine.apply("\n".join(line for line in broken.splitlines() if "readinessProbe" not in line))
     try:
-        nine.kubectl("wait", "--for=condition=Ready", "pod/broken", "--timeout=20s")
+        nine.kubectl("wait", "--for=condition=Ready", "pod/broken", "--timeout=90s")
         lines = probe("--from", "web-1", "--to", "broken", "--to", "db-1", "--port", "80", status=1)
         assert [line["reached"] for line in lines] == [False, True]
         table = run("probe", "--name", NAME, "--from", "web-1", "--to", "broken")
@@ -150,7 +150,7 @@ def test_what_policies_deny_is_expected_and_told(nine: Cluster) -> None:
     nine.apply(_GUARD)
     try:
         words = ("--from", "web-1", "--to", "db-1", "--port", "80", "--port", "81")
-        eventually(lambda: [line["reached"] for line in probe(*words)] == [True, False], within=5)
+        eventually(lambda: [line["reached"] for line in probe(*words)] == [True, False])
         table = run("probe", "--name", NAME, *words).stdout.splitlines()
         assert table[-1].startswith("2 of 2 as expected, 1 denied by policies")
         assert "dropped at ingress: isolated by default/guard" in table[2]
@@ -186,7 +186,7 @@ def test_words_that_say_nothing_are_refused(nine: Cluster, words: tuple[str, ...
 def test_the_reader_may_go_away(nine: Cluster) -> None:
     words = " ".join([*podwire(), "probe", "--name", NAME, "-o", "json"])
     found = subprocess.run(
-        ["bash", "-c", f"{words} | head -1"], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", f"{words} | head -1"], capture_output=True, text=True, timeout=180, check=False
     )
     assert list(json.loads(found.stdout)) == FIELDS
     assert "Traceback" not in found.stderr

@@ -62,7 +62,7 @@ spec:
 """
 
 
-def python(*words: str, folder: Path | None = None, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+def python(*words: str, folder: Path | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, timeout=timeout, cwd=folder, check=False
     )
@@ -197,7 +197,7 @@ def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(podwire_cluster):\n    assert podwire_cluster\n")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(
-        ["setpriv", "--bounding-set=-net_admin", *words], capture_output=True, text=True, timeout=60, check=False
+        ["setpriv", "--bounding-set=-net_admin", *words], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 1
     assert "local clusters need CAP_NET_ADMIN" in done.stdout

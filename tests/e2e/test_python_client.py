@@ -80,7 +80,7 @@ def test_a_watch_from_a_version_misses_nothing(api: client.ApiClient, namespace:
             namespace,
             resource_version=start,
             label_selector="of=client",
-            timeout_seconds=15,
+            timeout_seconds=60,
         ):
             seen.append((event["type"], event["object"].metadata.name))
             if event["type"] == "DELETED":
@@ -90,7 +90,7 @@ def test_a_watch_from_a_version_misses_nothing(api: client.ApiClient, namespace:
     thread.start()
     core.create_namespaced_config_map(namespace, _map("late"))
     core.delete_namespaced_config_map("late", namespace)
-    thread.join(20)
+    thread.join(80)
     assert seen == [("ADDED", "early"), ("ADDED", "late"), ("DELETED", "late")]
 
 
@@ -120,7 +120,7 @@ def test_a_deployment_is_scaled_through_its_subresource(api: client.ApiClient, n
     scale.spec.replicas = 2
     scale.metadata.resource_version = None  # the controllers write the status meanwhile
     apps.replace_namespaced_deployment_scale("web", namespace, scale)
-    eventually(lambda: apps.read_namespaced_deployment("web", namespace).status.ready_replicas == 2, within=30)
+    eventually(lambda: apps.read_namespaced_deployment("web", namespace).status.ready_replicas == 2)
 
 
 def test_a_wrong_object_is_invalid_by_field(api: client.ApiClient, namespace: str) -> None:
@@ -132,7 +132,7 @@ def test_a_wrong_object_is_invalid_by_field(api: client.ApiClient, namespace: st
 
 def test_exec_by_websocket(api: client.ApiClient, cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
     socket = stream(
         client.CoreV1Api(api).connect_get_namespaced_pod_exec,
         "box",
@@ -145,7 +145,7 @@ def test_exec_by_websocket(api: client.ApiClient, cluster: Cluster, namespace: s
         _preload_content=False,
     )
     try:
-        socket.run_forever(timeout=10)
+        socket.run_forever(timeout=60)
         said = socket.read_all()
     finally:
         socket.sock.shutdown()  # close() leaves the descriptor open when the server closed first

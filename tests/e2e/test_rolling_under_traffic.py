@@ -113,8 +113,8 @@ def asking(*threads: Asking) -> Iterator[None]:
 def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:
     text = deployment("web", replicas=3).replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 5")
     cluster.apply(text + SERVICE + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
     spec = cluster.get("service", "web", "-n", namespace)["spec"]
     node = cluster.get("node", "node-1")["status"]["addresses"][0]["address"]
     inside = Asking(netns_of(cluster, "client", namespace), spec["clusterIP"], 80)
@@ -123,7 +123,7 @@ def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:
         eventually(lambda: len(inside.pods) == 3 and len(outside.pods) == 3)
         for _ in range(2):
             cluster.kubectl("rollout", "restart", "deployment/web", "-n", namespace)
-            cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=60s", timeout=70)
+            cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
             time.sleep(1)
         cluster.kubectl("scale", "deployment/web", "--replicas=1", "-n", namespace)
         eventually(lambda: len(cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]) == 1)
@@ -141,7 +141,7 @@ def test_a_rollout_behind_a_load_balancer_loses_no_request(cluster: Cluster, nam
     text = text.replace("readinessProbe:", "lifecycle: {preStop: {sleep: {seconds: 2}}}\n          readinessProbe:")
     service = SERVICE.replace("type: NodePort", "type: LoadBalancer, externalTrafficPolicy: Local")
     cluster.apply(text + service, "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     spec = cluster.get("service", "web", "-n", namespace)["spec"]
     nodes = [node["status"]["addresses"][0]["address"] for node in cluster.get("nodes")["items"]]
     outside = Balanced(nodes, spec["ports"][0]["nodePort"], spec["healthCheckNodePort"])
@@ -150,7 +150,7 @@ def test_a_rollout_behind_a_load_balancer_loses_no_request(cluster: Cluster, nam
         for name in ("node-1", "node-2", "node-1"):
             patch = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": name}}}}}
             cluster.kubectl("patch", "deployment", "web", "-n", namespace, "-p", json.dumps(patch))
-            cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=60s", timeout=70)
+            cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
             time.sleep(1)
     assert outside.problems == []
     assert {frozenset(nodes[:1]), frozenset(nodes[1:])} <= outside.chosen

@@ -36,7 +36,7 @@ def test_status_restart_history_and_undo(cluster: Cluster, namespace: str, kind:
     what = (f"{kind.lower()}/it", "-n", namespace)
 
     def settled() -> dict[str, str]:
-        cluster.kubectl("rollout", "status", *what, "--timeout=60s", timeout=70)
+        cluster.kubectl("rollout", "status", *what, "--timeout=90s")
         return pods(cluster, namespace)
 
     cluster.apply(SET % (kind, more), "-n", namespace)
@@ -61,7 +61,7 @@ def test_a_daemon_set_follows_the_nodes_that_it_may_use(cluster: Cluster, namesp
     try:
         cluster.kubectl("label", "node", "node-2", "role=edge")
         eventually(lambda: len(pods(cluster, namespace)) == 1)
-        cluster.kubectl("rollout", "status", "daemonset/it", "-n", namespace, "--timeout=30s")
+        cluster.kubectl("rollout", "status", "daemonset/it", "-n", namespace, "--timeout=90s")
     finally:
         cluster.kubectl("label", "node", "node-2", "role-")
     eventually(lambda: pods(cluster, namespace) == {})

@@ -83,7 +83,7 @@ def test_a_node_without_the_api_goes_on_and_catches_up(cluster: Cluster) -> None
                 time.sleep(3)
                 assert asked(flow) == {"one", "two"}
                 assert answered(cluster, leaving)
-            eventually(lambda: in_force(cluster), within=60)
+            eventually(lambda: in_force(cluster))
             eventually(lambda: flow.answering(time.monotonic() - 0.3) == {"three"})
             assert not answered(cluster, leaving)
     assert (flow.problems, flow.repeated) == ([], 0)

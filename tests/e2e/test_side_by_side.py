@@ -65,7 +65,7 @@ def test_up_twice_at_once_makes_one_cluster(first: Cluster) -> None:
     words = [*podwire(), "up", "--name", B, "--nodes", "1"]
     try:
         both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-        ends = sorted((one.communicate(timeout=60)[1], one.returncode) for one in both)
+        ends = sorted((one.communicate(timeout=180)[1], one.returncode) for one in both)
         assert sorted(status for _, status in ends) in ([0, 1], [0, 0])
         assert all(f"{B!r} is being changed by another podwire process" in text for text, status in ends if status)
         assert done("status", "--name", B).count("apiserver ") == 1
@@ -87,7 +87,7 @@ def test_two_clusters_may_come_up_at_once(first: Cluster) -> None:
             for name in names
         ]
         for one in both:
-            out, err = one.communicate(timeout=60)
+            out, err = one.communicate(timeout=180)
             assert one.returncode == 0, out + err
         found = [Cluster(name, done("kubeconfig", "--name", name).strip()) for name in names]
         addresses = {str(one.get("node", "node-1")["status"]["addresses"][0]) for one in found}

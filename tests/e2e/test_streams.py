@@ -16,7 +16,7 @@ _COUNTER = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.1; done"
 
 
 def _ready(cluster: Cluster, namespace: str, pod: str) -> None:
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "-n", namespace, "--timeout=90s")
 
 
 def test_logs_and_their_options(cluster: Cluster, namespace: str) -> None:
@@ -40,7 +40,7 @@ def test_logs_follow(cluster: Cluster, namespace: str) -> None:
     with cluster.stream("logs", "-f", "counter", "-n", namespace) as follow:
         assert [follow.next() for _ in range(15)] == [f"line {i}" for i in range(15)]
         cluster.kubectl("delete", "pod", "counter", "-n", namespace, "--wait=false")
-        follow.process.wait(20)
+        follow.process.wait(60)
 
 
 def test_logs_of_the_container_before(cluster: Cluster, namespace: str) -> None:
@@ -49,7 +49,6 @@ def test_logs_of_the_container_before(cluster: Cluster, namespace: str) -> None:
         lambda: (
             cluster.get("pod", "again", "-n", namespace)["status"].get("containerStatuses", [{}])[0].get("restartCount")
         ),
-        within=30,
     )
     assert cluster.kubectl("logs", "again", "-n", namespace, "--previous") == "started\n"
 
@@ -104,7 +103,7 @@ def test_exec_with_a_terminal(cluster: Cluster, namespace: str) -> None:
     os.close(theirs)
     try:
         seen = b""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         sent = False
         while b"got hello" not in seen and time.monotonic() < deadline:
             if select.select([ours], [], [], 0.2)[0]:
@@ -116,7 +115,7 @@ def test_exec_with_a_terminal(cluster: Cluster, namespace: str) -> None:
                 os.write(ours, b"hello\n")
                 sent = True
         assert b"/dev/" in seen and b"got hello" in seen, seen.decode(errors="replace")
-        assert shell.wait(10) == 0
+        assert shell.wait(60) == 0
     finally:
         shell.kill()
         shell.wait()
@@ -140,11 +139,11 @@ def _forwarded(lines: Lines, port: int) -> int:
 
 def test_port_forward(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     with cluster.stream("port-forward", "deployment/web", ":80", "-n", namespace) as forward:
         url = f"http://127.0.0.1:{_forwarded(forward, 80)}/"
         for _ in range(5):
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 said = json.load(answer)
             assert (said["namespace"], said["container"], said["port"]) == (namespace, "main", 80)
             assert said["pod"].startswith("web-")
@@ -152,10 +151,10 @@ def test_port_forward(cluster: Cluster, namespace: str) -> None:
 
 def test_port_forward_to_a_closed_port_fails_that_connection_alone(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     with cluster.stream("port-forward", "deployment/web", ":81", "-n", namespace) as forward:
         port = _forwarded(forward, 81)
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as link:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as link:
             link.sendall(b"x\n")
             try:
                 assert link.recv(10) == b""

@@ -114,7 +114,7 @@ def test_the_api_listens_on_loopback_and_on_the_fabric_alone(shop: Shop) -> None
     assert ours - fabric == {f"127.0.0.1:{port}"} and len(fabric) == 1
     for address in fabric:
         host, _, number = address.partition(":")
-        with socket.create_connection((host, int(number)), timeout=2):
+        with socket.create_connection((host, int(number)), timeout=20):
             pass
 
 
@@ -133,7 +133,7 @@ def test_the_commands_of_the_readme(shop: Shop) -> None:
     )
     environment = {**os.environ, "HOME": str(Path(shop.cluster.kubeconfig).parent)}
     done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=240, check=False, cwd=ROOT, env=environment
+        ["bash", "-c", script], capture_output=True, text=True, timeout=400, check=False, cwd=ROOT, env=environment
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "node-5" in done.stdout and "hostgw" in done.stdout

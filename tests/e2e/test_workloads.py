@@ -14,7 +14,7 @@ def test_scale(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
     cluster.kubectl("scale", "deployment/web", "--replicas=3", "-n", namespace)
     cluster.kubectl(
-        "wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/web", "-n", namespace, "--timeout=30s"
+        "wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/web", "-n", namespace, "--timeout=90s"
     )
     assert "Expected replicas" in cluster.refused(
         "scale", "deployment/web", "--current-replicas=9", "--replicas=1", "-n", namespace
@@ -26,41 +26,40 @@ def test_scale(cluster: Cluster, namespace: str) -> None:
 def test_rollout_restart_undo_history(cluster: Cluster, namespace: str) -> None:
     where = ("deployment/web", "-n", namespace)
     cluster.apply(deployment("web", replicas=2), "-n", namespace)
-    done = cluster.kubectl("rollout", "status", *where, "--timeout=30s")
+    done = cluster.kubectl("rollout", "status", *where, "--timeout=90s")
     assert 'deployment "web" successfully rolled out' in done
     before = {item["metadata"]["uid"] for item in cluster.get("pods", "-n", namespace, "-l", "app=web")["items"]}
     cluster.kubectl("rollout", "restart", *where)
-    cluster.kubectl("rollout", "status", *where, "--timeout=30s")
+    cluster.kubectl("rollout", "status", *where, "--timeout=90s")
     pods = cluster.get("pods", "-n", namespace, "-l", "app=web", "--field-selector=status.phase=Running")["items"]
     assert not before & {item["metadata"]["uid"] for item in pods if "deletionTimestamp" not in item["metadata"]}
     cluster.kubectl("set", "image", "deployment/web", "main=nginx:1.28", "-n", namespace)
-    cluster.kubectl("rollout", "status", *where, "--timeout=30s")
+    cluster.kubectl("rollout", "status", *where, "--timeout=90s")
     assert [line.split()[0] for line in cluster.kubectl("rollout", "history", *where).splitlines()[2:] if line] == [
         "1", "2", "3",
     ]  # fmt: skip
     cluster.kubectl("rollout", "undo", *where, "--to-revision=1")
-    cluster.kubectl("rollout", "status", *where, "--timeout=30s")
+    cluster.kubectl("rollout", "status", *where, "--timeout=90s")
     eventually(lambda: _images(cluster, namespace, "web") == {"nginx:1.27"})
 
 
 def test_a_paused_rollout_waits(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     cluster.kubectl("rollout", "pause", "deployment/web", "-n", namespace)
     cluster.kubectl("set", "image", "deployment/web", "main=nginx:1.28", "-n", namespace)
     eventually(
         lambda: cluster.get("deployment", "web", "-n", namespace)["status"].get("observedGeneration", 0) >= 3,
-        within=10,
     )
     assert _images(cluster, namespace, "web") == {"nginx:1.27"}
     cluster.kubectl("rollout", "resume", "deployment/web", "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     eventually(lambda: _images(cluster, namespace, "web") == {"nginx:1.28"})
 
 
 def test_a_rollout_that_cannot_finish_keeps_the_old_pods(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web", replicas=2), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     failing = {"name": "main", "readinessProbe": {"httpGet": {"path": "/status/500"}}}
     patch = json.dumps({"spec": {"template": {"spec": {"containers": [failing]}}}})
     cluster.kubectl("patch", "deployment", "web", "-n", namespace, "-p", patch)
@@ -70,19 +69,19 @@ def test_a_rollout_that_cannot_finish_keeps_the_old_pods(cluster: Cluster, names
 
 def test_wait_for_condition_and_for_deletion(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("sleeper", "sleep 60"), "-n", namespace)
-    text = cluster.kubectl("wait", "--for=condition=Ready", "pod/sleeper", "-n", namespace, "--timeout=20s")
+    text = cluster.kubectl("wait", "--for=condition=Ready", "pod/sleeper", "-n", namespace, "--timeout=90s")
     assert text == "pod/sleeper condition met\n"
     assert "timed out" in cluster.refused("wait", "--for=delete", "pod/sleeper", "-n", namespace, "--timeout=1s")
     cluster.kubectl("delete", "pod", "sleeper", "-n", namespace, "--wait=false")
-    cluster.kubectl("wait", "--for=delete", "pod/sleeper", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=delete", "pod/sleeper", "-n", namespace, "--timeout=90s")
     assert "not found" in cluster.refused("get", "pod", "sleeper", "-n", namespace)
 
 
 def test_a_pod_that_ends_tells_its_exit_code(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("good", "exit 0"), "-n", namespace)
     cluster.apply(shell_pod("bad", "echo no >&2; exit 7"), "-n", namespace)
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/good", "-n", namespace, "--timeout=20s")
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/bad", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/good", "-n", namespace, "--timeout=90s")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/bad", "-n", namespace, "--timeout=90s")
     status = cluster.get("pod", "bad", "-n", namespace)["status"]["containerStatuses"][0]
     assert status["state"]["terminated"]["exitCode"] == 7
     rows = {
@@ -98,7 +97,7 @@ def test_a_pod_that_keeps_failing_is_restarted_with_back_off(cluster: Cluster, n
         found = cluster.get("pod", "flaky", "-n", namespace)["status"].get("containerStatuses", [{}])[0]
         return found if found.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff" else {}
 
-    found = eventually(status, within=30)
+    found = eventually(status)
     assert found["restartCount"] >= 1 and found["lastState"]["terminated"]["exitCode"] == 1
 
 
@@ -116,7 +115,7 @@ spec:
       containers: [{name: main, image: busybox, command: [sh, -c, "echo counted"]}]
 """
     cluster.apply(job, "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Complete", "job/count", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Complete", "job/count", "-n", namespace, "--timeout=90s")
     assert cluster.get("job", "count", "-n", namespace)["status"]["succeeded"] == 3
     assert cluster.kubectl("logs", "-n", namespace, "-l", "job-name=count").split() == ["counted"] * 3
 
@@ -142,7 +141,7 @@ metadata: {name: db}
 spec: {clusterIP: None, selector: {app: db}, ports: [{port: 5432}]}
 """
     cluster.apply(text, "-n", namespace)
-    cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=40s")
+    cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=90s")
     names = cluster.kubectl("get", "pods", "-n", namespace, "-l", "app=db", "-o", "jsonpath={.items[*].metadata.name}")
     assert sorted(names.split()) == ["db-0", "db-1"]
     before = cluster.get("pod", "db-0", "-n", namespace)["metadata"]["uid"]
@@ -153,13 +152,13 @@ spec: {clusterIP: None, selector: {app: db}, ports: [{port: 5432}]}
         return done.returncode == 0 and done.stdout not in ("", before)
 
     eventually(again)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/db-0", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/db-0", "-n", namespace, "--timeout=90s")
 
 
 def test_a_daemon_set_has_a_pod_on_each_node(cluster: Cluster, namespace: str) -> None:
     text = deployment("per-node").replace("kind: Deployment", "kind: DaemonSet").replace("  replicas: 1\n", "")
     cluster.apply(text, "-n", namespace)
-    cluster.kubectl("rollout", "status", "daemonset/per-node", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("rollout", "status", "daemonset/per-node", "-n", namespace, "--timeout=90s")
     nodes = cluster.kubectl("get", "pods", "-n", namespace, "-o", "jsonpath={.items[*].spec.nodeName}").split()
     assert sorted(nodes) == cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
 

@@ -192,12 +192,12 @@ def _owned(cluster: Cluster, namespace: str) -> set[str]:
 )
 def test_delete_cascades_as_told(cluster: Cluster, namespace: str, cascade: str, left: set[str]) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
-    cluster.kubectl("delete", "deployment", "web", "-n", namespace, f"--cascade={cascade}", "--timeout=30s")
+    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.kubectl("delete", "deployment", "web", "-n", namespace, f"--cascade={cascade}", "--timeout=90s")
     assert "not found" in cluster.refused("get", "deployment", "web", "-n", namespace)
     if cascade == "foreground":
         assert "replicaset.apps" not in _owned(cluster, namespace)
-    eventually(lambda: _owned(cluster, namespace) == left, within=15)
+    eventually(lambda: _owned(cluster, namespace) == left)
     if left:
         found = cluster.get("replicaset", "-n", namespace)["items"][0]
         assert "ownerReferences" not in found["metadata"]
@@ -208,7 +208,7 @@ def test_a_namespace_takes_everything_with_it(cluster: Cluster) -> None:
     cluster.kubectl("create", "namespace", name)
     cluster.apply(deployment("web"), "-n", name)
     cluster.apply(_CONFIG, "-n", name)
-    cluster.kubectl("delete", "namespace", name, "--timeout=40s")
+    cluster.kubectl("delete", "namespace", name, "--timeout=90s")
     assert "not found" in cluster.refused("get", "namespace", name)
     cluster.kubectl("create", "namespace", name)
     assert cluster.kubectl("get", "deployment,pod", "-n", name, "-o", "name") == ""
@@ -278,7 +278,7 @@ spec:
 def test_custom_resources(cluster: Cluster, namespace: str) -> None:
     cluster.apply(_CRD)
     try:
-        cluster.kubectl("wait", "--for=condition=Established", "crd/kites.e2e.example.com", "--timeout=10s")
+        cluster.kubectl("wait", "--for=condition=Established", "crd/kites.e2e.example.com", "--timeout=90s")
         kite = "apiVersion: e2e.example.com/v1\nkind: Kite\nmetadata: {name: k}\nspec: {length: %s}\n"
         eventually(lambda: "kites" in cluster.kubectl("api-resources", "--api-group=e2e.example.com"))
         assert "spec.length" in cluster.refused("apply", "-n", namespace, "-f", "-", stdin=kite % "0")
@@ -293,5 +293,5 @@ def test_custom_resources(cluster: Cluster, namespace: str) -> None:
         assert cluster.kubectl("get", "kite", "k", "-n", namespace, "-o", "jsonpath={.status.height}") == "9"
         assert "length" in cluster.kubectl("explain", "kite.spec")
     finally:
-        cluster.kubectl("delete", "crd", "kites.e2e.example.com", "--timeout=20s")
+        cluster.kubectl("delete", "crd", "kites.e2e.example.com", "--timeout=90s")
     eventually(lambda: cluster.run(["kubectl", "get", "kites", "-n", namespace]).returncode != 0)

@@ -107,4 +107,4 @@ def test_a_root_without_rights(lacking: str) -> None:
 def bound(before: list[str], command: str) -> subprocess.CompletedProcess[str]:
     word, *rest = command.split()
     words = [*before, sys.executable, "-m", "podwire.cli.main", word, "--name", NAME, *rest]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
