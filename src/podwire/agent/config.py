@@ -73,10 +73,14 @@ class CniSection(Section, frozen=True):
 
 
 class HealthSection(Section, frozen=True):
-    """Where ``/healthz``, ``/readyz`` and ``/metrics`` are answered; port 0: nowhere."""
+    """Where ``/healthz``, ``/readyz``, ``/metrics`` and ``/policy/counters`` are answered; port 0: nowhere.
+
+    ``policy_log``: ``/policy/log`` too, which says who was dropped on the way to whom.
+    """
 
     address: str = "127.0.0.1"
     port: int = 0
+    policy_log: bool = False
 
 
 class AgentConfig(Section, frozen=True):

@@ -208,6 +208,7 @@ class Agent:
 
     def _make_policies(self, tasks: Tasks, cni: CniService | None) -> None:
         from podwire.agent.policies import PolicyPart
+        from podwire.policy.status.nodes import LOG_PAGE
 
         policies = PolicyPart(self.config, self.client, self.nodes, self.events)
 
@@ -224,7 +225,10 @@ class Agent:
         self.holdings.parts["policy"] = lambda: [policies.share()]
         self.seen.parts["policy"] = policies.seen
         tasks["policy announcement"] = lambda: policies.announce(self.announcer, note)
-        self.pages |= policies.status.pages()
+        pages = policies.status.pages()
+        self.pages |= pages
+        told = self.config.health.policy_log
+        self.health.pages |= {path: page for path, page in pages.items() if told or path != LOG_PAGE}
 
     def _policies_lack(self, mode: str, lacking: tuple[str, KernelError] | None) -> str:
         """What keeps a data plane of policies from being used; empty when it is."""

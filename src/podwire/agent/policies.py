@@ -28,6 +28,7 @@ from podwire.policy.flows import FlowKeeper, forget
 from podwire.policy.registry import Registry
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
+from podwire.policy.status.nodes import MODE, PORT, port_of
 from podwire.policy.switch import Switch
 from podwire.policy.trim import trim_pod
 from podwire.runtime.backoff import Backoff
@@ -37,8 +38,6 @@ from podwire.state.iptables import Ruleset
 from podwire.state.nft import Table
 from podwire.state.share import Share
 
-ANNOTATION = "podwire.io/policy"
-"""Says which data plane of policies a node has."""
 KNOWN_S = 5.0
 """How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
 _KIND_S = (0.25, 30.0)
@@ -86,6 +85,7 @@ class PolicyPart:
         self.status.follow(self._enforcement)
         self._flows = FlowKeeper(self._enforcement.compiler, self._clock, forget)
         self._ranges = config.cluster_cidrs
+        self._port = port_of(config.health.address, config.health.port)
         self.configure(config.policy, config.routing.port)
 
     def configure(self, settings: PolicySettings, tunnel_port: int) -> None:
@@ -121,12 +121,15 @@ class PolicyPart:
         return self._switch.problem
 
     async def announce(self, announcer: Announcer, note: Callable[[], None]) -> None:
-        """Has the Node say which data plane is in force; ``note`` is called whenever it may be another one."""
+        """Has the Node say which data plane is in force, and at which port the network may ask what it does.
+
+        ``note`` is called whenever it may be another one.
+        """
         while True:
             await self._loaded.wait()
             self._loaded.clear()
             note()
-            await announcer.insist({ANNOTATION: self.mode})
+            await announcer.insist({MODE: self.mode, PORT: self._port})
 
     @property
     def enforcement(self) -> Enforcement:

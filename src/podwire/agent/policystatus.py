@@ -22,6 +22,7 @@ from podwire.policy.evaluate import Connection, Rules
 from podwire.policy.runner import Enforcement, Sources
 from podwire.policy.settings import SILENT, PolicySettings
 from podwire.policy.status.counts import Counted
+from podwire.policy.status.nodes import COUNTERS_PAGE, LOG_PAGE
 from podwire.policy.status.series import Series
 from podwire.policy.why.explain import said
 from podwire.policy.world import World
@@ -92,7 +93,7 @@ class PolicyStatus:
 
     def pages(self) -> dict[str, Page]:
         """What is told to who asks."""
-        return {"/policy/log": self.log.page, "/policy/counters": self._counters}
+        return {LOG_PAGE: self.log.page, COUNTERS_PAGE: self._counters}
 
     def _counters(self, _query: Query) -> Iterator[str]:
         for each in self._counts():

@@ -3,12 +3,14 @@
 The server connects to ``https://<InternalIP>:<kubelet port>`` with its client certificate and speaks HTTP/1.1
 itself: the request goes on with the kubelet's path, the answer comes back. An upgraded connection (WebSocket,
 SPDY) becomes two pipes of bytes; what flows through them is between kubectl and the kubelet. Backpressure goes
-through in both directions. Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths.
+through in both directions. A node's proxy also leads to its other ports, in plain HTTP or TLS, without the certificate.
+Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths, ``pkg/registry/core/node/strategy.go``.
 """
 
 import asyncio
+import re
 import ssl
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import httptools
@@ -30,6 +32,8 @@ _ANSWER_S = 30.0
 _BUFFER = 1 << 20
 _PODS = KINDS["", "v1", "pods"]
 _NODES = KINDS["", "v1", "nodes"]
+_NODE = re.compile(r"(?:(?P<scheme>https?):(?=[^:]*:))?(?P<name>[^:]+)(?::(?P<port>\d{1,5}))?")
+"""A node, or a port of it."""
 _HOP_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "content-length"})
 
 
@@ -117,8 +121,18 @@ class _Pipe(asyncio.Protocol):
         await self._free.wait()
 
 
+class Destination(NamedTuple):
+    """Where a request goes on to."""
+
+    host: str
+    port: int
+    path: str
+    tls: bool = True
+    kubelet: bool = True
+
+
 class Tunnel:
-    """Carries requests to kubelets."""
+    """Carries requests to kubelets, and to other ports of nodes."""
 
     store: Store
     """Where pods and nodes are found; to be set before the first request."""
@@ -130,8 +144,7 @@ class Tunnel:
     async def carry(self, call: Call) -> Result:
         """The kubelet's answer, or the failure to get one."""
         try:
-            host, port, path = self._destination(call)
-            return await self._exchange(call, host, port, path)
+            return await self._exchange(call, self._destination(call))
         except ApiError as failure:
             return failures.render(failure)
         except (
@@ -142,14 +155,13 @@ class Tunnel:
             asyncio.IncompleteReadError,
         ) as failure:
             problem = str(failure) or type(failure).__name__
-            return failures.render(ApiError(502, "InternalError", f"error dialing the kubelet: {problem}"))
+            return failures.render(ApiError(502, "InternalError", f"error dialing the node: {problem}"))
 
     # -- where to
 
-    def _destination(self, call: Call) -> tuple[str, int, str]:
+    def _destination(self, call: Call) -> Destination:
         if call.kind.table == "/nodes":
-            host, port = self._kubelet(call.name)
-            return host, port, _with_query("/" + "/".join(call.target.rest), call.request.raw_query)
+            return self._of_node(call)
         if call.subresource == "proxy":
             raise ApiError(501, "NotImplemented", "proxying to pods and Services is not offered; use port-forward")
         entry = self.store.get("/pods", call.namespace, call.name)
@@ -160,7 +172,19 @@ class Tunnel:
         if not node:
             raise failures.bad_request(f"pod {call.name} does not have a host assigned")
         host, port = self._kubelet(str(node))
-        return host, port, _kubelet_path(call, pod)
+        return Destination(host, port, _kubelet_path(call, pod))
+
+    def _of_node(self, call: Call) -> Destination:
+        """A node's kubelet, or one of its ports: ``NAME``, ``NAME:PORT`` or ``SCHEME:NAME:PORT``."""
+        found = _NODE.fullmatch(call.name)
+        if found is None or not 0 < int(found["port"] or 1) < 65536:
+            problem = f"invalid node request {call.name!r}: expected NAME, NAME:PORT or SCHEME:NAME:PORT"
+            raise failures.bad_request(problem)
+        host, kubelet = self._kubelet(found["name"])
+        path = _with_query("/" + "/".join(call.target.rest), call.request.raw_query)
+        port = int(found["port"] or kubelet)
+        own = port == kubelet
+        return Destination(host, port, path, tls=own or found["scheme"] == "https", kubelet=own)
 
     def _kubelet(self, node: str) -> tuple[str, int]:
         entry = self.store.get("/nodes", "", node)
@@ -175,13 +199,14 @@ class Tunnel:
 
     # -- the exchange
 
-    async def _exchange(self, call: Call, host: str, port: int, path: str) -> Result:
+    async def _exchange(self, call: Call, to: Destination) -> Result:
         request = call.request
+        context = (self._context if to.kubelet else _unverified()) if to.tls else None
         async with asyncio.timeout(_CONNECT_S):
-            reader, writer = await asyncio.open_connection(host, port, ssl=self._context, limit=_BUFFER)
+            reader, writer = await asyncio.open_connection(to.host, to.port, ssl=context, limit=_BUFFER)
         handed_over = False
         try:
-            lines = [f"{request.method} {path} HTTP/1.1", f"Host: {host}:{port}"]
+            lines = [f"{request.method} {to.path} HTTP/1.1", f"Host: {to.host}:{to.port}"]
             for name, value in request.headers.items():
                 if name not in ("host", "authorization", "content-length", "transfer-encoding"):
                     lines.append(f"{name}: {value}")
@@ -271,6 +296,14 @@ async def _pump(
     finally:
         transport.close()
         writer.close()
+
+
+def _unverified() -> ssl.SSLContext:
+    """For a port of a node, of whose certificate nothing is known; Kubernetes does not look at it either."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _client_context(settings: Settings) -> ssl.SSLContext:

@@ -1,42 +1,167 @@
-"""What the agents of a cluster's nodes tell of policies: those of this machine are asked on their sockets."""
+"""What the agents of a cluster's nodes tell of policies.
 
+Those of this machine are asked on their sockets. Those of a cluster elsewhere are asked by its API server, which passes
+requests on to a port of each node (``nodes/NAME:PORT/proxy``): 32 at a time, so that one that does not answer keeps
+nobody else waiting.
+"""
+
+import asyncio
+import http.client
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from podwire.agent import config as agent_config
-from podwire.errors import ClusterError, ConfigError, ProtocolError
+from podwire.cli.api import client_of
+from podwire.errors import ApiError, ApiUnreachable, ProtocolError
+from podwire.kube.client import Client, failure_of
+from podwire.kube.resources import NODES
 from podwire.local import places
 from podwire.local.layout import Layout
 from podwire.observe.fetch import fetch
+from podwire.policy.status.nodes import LOG_PAGE, NO_LOG, NO_PORT, enforcing
+
+Line = dict[str, Any]
+Told = tuple[str, Line]
+"""A node and a line of its page."""
+
+_AT_ONCE = 32
 
 
-class Agents(NamedTuple):
+class Agents(Protocol):
     """The agents that can be asked from here."""
+
+    @property
+    def again_s(self) -> float:
+        """How often they may be asked for what is new."""
+        ...
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of their nodes."""
+        ...
+
+    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[Told]:
+        """The lines of each node's page; nodes that do not answer are put into ``failures``, with the reason.
+
+        Raises: ApiError, ApiUnreachable when nobody can be asked.
+        """
+        ...
+
+
+def everybody(agents: Agents, page: str, failures: dict[str, str]) -> Iterator[Told]:
+    """The lines of one page of every node."""
+    return agents.ask(dict.fromkeys(agents.nodes, page), failures)
+
+
+class OnSockets(NamedTuple):
+    """Agents of this machine."""
 
     sockets: Mapping[str, Path]
     """By the names of their nodes."""
+    again_s: float = 0.3
 
-    def tell(self, page: str, failures: dict[str, str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Node and document of each line of a page; agents that do not answer are put into ``failures``.
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of their nodes."""
+        return tuple(sorted(self.sockets, key=lambda name: (len(name), name)))
 
-        Raises: ClusterError for an agent that does not answer, where there are no ``failures``.
-        """
-        for node, path in sorted(self.sockets.items(), key=lambda item: (len(item[0]), item[0])):
+    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[Told]:
+        """The lines of each node's page, one node after the other."""
+        for node, page in pages.items():
+            path = self.sockets[node]
             try:
                 for line in fetch(path, page):
-                    yield node, msgspec.json.decode(line, type=dict[str, Any])
+                    yield node, msgspec.json.decode(line, type=Line)
             except (OSError, ProtocolError) as failure:
                 words = getattr(failure, "strerror", None) or failure
-                problem = f"the agent of {node} does not answer on {path} ({words})"
-                if failures is None:
-                    raise ClusterError(problem) from failure
-                failures[node] = problem
+                failures[node] = f"its agent does not answer on {path} ({words})"
 
 
-def of_local(layout: Layout) -> Agents:
+class BehindApi:
+    """Agents of the nodes of a cluster, by its API server."""
+
+    again_s = 2.0
+
+    def __init__(self, kubeconfig: str | None) -> None:
+        self._kubeconfig = kubeconfig
+        self._runner = asyncio.Runner()
+        self._client: Client | None = None
+        self._ports: dict[str, int] | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that enforce policies.
+
+        Raises: ApiError, ApiUnreachable.
+        """
+        if self._ports is None:
+            self._ports = self._runner.run(self._enforcing())
+        return tuple(sorted(self._ports, key=lambda name: (len(name), name)))
+
+    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[Told]:
+        """The lines of each node's page, in the order of the nodes."""
+        found = self._runner.run(self._all(pages, failures))
+        for node in pages:
+            for line in found.get(node, ()):
+                yield node, line
+
+    def close(self) -> None:
+        """Lets go of the API."""
+        if self._client is not None:
+            self._runner.run(self._client.close())
+        self._runner.close()
+
+    def _api(self) -> Client:
+        """The client, which belongs to the runner's loop."""
+        if self._client is None:
+            self._client = client_of(self._kubeconfig)
+        return self._client
+
+    async def _enforcing(self) -> dict[str, int]:
+        return enforcing((await self._api().list(NODES)).items)
+
+    async def _all(self, pages: Mapping[str, str], failures: dict[str, str]) -> dict[str, list[Line]]:
+        slots, client, ports = asyncio.Semaphore(_AT_ONCE), self._api(), self._ports or {}
+
+        async def one(node: str, page: str) -> list[Line] | str:
+            async with slots:
+                return await _page(client, node, ports.get(node, 0), page)
+
+        answers = await asyncio.gather(*(one(node, page) for node, page in pages.items()))
+        told = dict(zip(pages, answers, strict=True))
+        failures |= {node: reason for node, reason in told.items() if isinstance(reason, str)}
+        return {node: lines for node, lines in told.items() if not isinstance(lines, str)}
+
+
+async def _page(client: Client, node: str, port: int, page: str) -> list[Line] | str:
+    """The lines of a page, or the reason why there are none."""
+    if not port:
+        return NO_PORT
+    path, _, query = page.partition("?")
+    try:
+        answer = await client.raw("GET", f"/api/v1/nodes/{node}:{port}/proxy{path}", dict(parse_qsl(query)))
+        if answer.status == http.client.OK:
+            return [msgspec.json.decode(line, type=Line) for line in answer.body.splitlines()]
+    except (ApiUnreachable, msgspec.MsgspecError) as failure:
+        return str(failure)
+    return _refusal(failure_of(answer.status, answer.body), path)
+
+
+def _refusal(failure: ApiError, path: str) -> str:
+    """Why a node told nothing: what the API server says of it, or what the agent does."""
+    if failure.code == http.client.FORBIDDEN and failure.reason == "Forbidden":
+        return "the API does not let you ask nodes (get nodes/proxy)"
+    if failure.code == http.client.NOT_FOUND and not failure.reason and path == LOG_PAGE:
+        return NO_LOG
+    return f"the API says {failure.code}: {failure}"
+
+
+def of_local(layout: Layout) -> OnSockets:
     """The agents of a local cluster.
 
     Raises: ClusterError where this is not root.
@@ -44,26 +169,28 @@ def of_local(layout: Layout) -> Agents:
     places.check_root()
     files = sorted(Path(layout.run, "nodes").glob("*/agent.yaml"))
     configs = (agent_config.load(file) for file in files)
-    return Agents({config.node_name: config.agent_socket for config in configs})
+    return OnSockets({config.node_name: config.agent_socket for config in configs})
 
 
-def of_file(file: str) -> Agents:
+def of_file(file: str) -> OnSockets:
     """The agent of this node, by its configuration.
 
     Raises: ConfigError.
     """
     config = agent_config.load(Path(file))
-    return Agents({config.node_name: config.agent_socket})
+    return OnSockets({config.node_name: config.agent_socket})
 
 
-def of_cluster(layout: Layout | None, config_file: str | None) -> Agents:
+@contextmanager
+def of_cluster(layout: Layout | None, kubeconfig: str | None, config_file: str | None = None) -> Iterator[Agents]:
     """Those that a command is about.
 
-    Raises: ConfigError where they cannot be asked from here; ClusterError.
+    Raises: ConfigError, ClusterError.
     """
     if config_file is not None:
-        return of_file(config_file)
-    if layout is None:
-        problem = "the agents of this cluster cannot be asked from here; on a node of it, take --config FILE"
-        raise ConfigError("podwire policy", "", f"{problem} (the agent's configuration)")
-    return of_local(layout)
+        yield of_file(config_file)
+    elif layout is not None:
+        yield of_local(layout)
+    else:
+        with closing(BehindApi(kubeconfig)) as agents:
+            yield agents

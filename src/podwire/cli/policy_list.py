@@ -9,11 +9,12 @@ import msgspec
 from podwire.cli.api import request_timeout
 from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
-from podwire.cli.policy_agents import Agents, of_cluster
+from podwire.cli.policy_agents import Agents, everybody, of_cluster
 from podwire.cli.policy_objects import of_cluster as objects_of_cluster
-from podwire.errors import ClusterError, ConfigError
+from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError
 from podwire.local.probe.result import columns
-from podwire.policy.status.overview import HEAD, NOTHING, Line, lines
+from podwire.policy.status.nodes import COUNTERS_PAGE, complaints
+from podwire.policy.status.overview import HEAD, NOTHING, Line, Packets, lines
 from podwire.runtime.clock import SystemClock
 
 _NAMED = 3
@@ -24,8 +25,9 @@ _LIST_HELP = """Show the policies of a cluster: what they select, where they are
 
 NODES are those of the Ready nodes that enforce policies on which this very form of the policy is in force,
 IN-FORCE-FOR how long it has been on all of them; the object says so too, in its annotation `podwire.io/enforced`.
-DROPPED are packets that the policy dropped, AUDITED those that it would have dropped if it were not in audit. Both come
-from this machine's agents: of a cluster that is not a local one they are not shown.
+DROPPED are packets that the policy dropped, AUDITED those that it would have dropped if it were not in audit. Agents of
+a local cluster are asked on this machine, others by way of the API server, where they have a port for it. Nodes that
+could not be asked are named, and 17+ is what the others told.
 
 \b
 podwire policy list
@@ -56,14 +58,15 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     layout = local_cluster(name, kubeconfig, named=named)
     world = objects_of_cluster(name, kubeconfig, named=named).world
-    failures: dict[str, str] = {}
-    counts = None
-    if layout is not None:
-        try:
-            counts = packets(of_cluster(layout, None), failures)
-        except ClusterError as failure:
-            failures[""] = str(failure)
-    found = [each for each in lines(world, SystemClock().now(), counts) if _in(each, namespace)]
+    told, problems = None, list[str]()
+    try:
+        with of_cluster(layout, kubeconfig) as agents:
+            told, problems = packets(agents)
+    except (ClusterError, ApiError, ApiUnreachable) as failure:
+        problems = [str(failure)]
+    for text in problems:
+        click.echo(f"podwire: {text}", err=True)
+    found = [each for each in lines(world, SystemClock().now(), told) if _in(each, namespace)]
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return 0
@@ -73,8 +76,6 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
         click.echo(line.removeprefix("/"))
     if len(missing) > _TOLD:
         click.echo(f"and {len(missing) - _TOLD} more")
-    for text in failures.values():
-        click.echo(f"podwire: {text}", err=True)
     return 0
 
 
@@ -82,20 +83,29 @@ def _in(line: Line, namespace: str) -> bool:
     return not namespace or line.namespace == namespace
 
 
-def packets(agents: Agents, failures: dict[str, str]) -> dict[tuple[str, str], int]:
-    """Packets by policy and verdict, of all nodes that answer."""
+def packets(agents: Agents) -> tuple[Packets | None, list[str]]:
+    """What the nodes that answer have to tell, None where none does, and which nodes do not, and why.
+
+    Raises: ApiError, ApiUnreachable when nobody can be asked.
+    """
+    failures: dict[str, str] = {}
     found: dict[tuple[str, str], int] = {}
-    for _, one in agents.tell("/policy/counters", failures):
+    for _, one in everybody(agents, COUNTERS_PAGE, failures):
         for policy in one["policies"]:
             key = (policy, one["verdict"])
             found[key] = found.get(key, 0) + one["packets"]
-    return found
+    nodes = len(agents.nodes)
+    if not nodes:
+        return None, ["no node says that its agent enforces policies (annotation podwire.io/policy)"]
+    told = Packets(found, not_asked=len(failures)) if len(failures) < nodes else None
+    return told, complaints(failures)
 
 
 @click.command(help=_COUNTERS_HELP)
 @click.argument("policy", metavar="[POLICY]", default="")
 @name_option
-@click.option("--kubeconfig", metavar="FILE", help="Of a local cluster.  [default: $KUBECONFIG]")
+@request_timeout
+@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.pass_context
@@ -105,17 +115,22 @@ def counters(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Shows counters."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     layout = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
-    told = of_cluster(layout, config_file).tell("/policy/counters")
+    failures: dict[str, str] = {}
+    with of_cluster(layout, kubeconfig, config_file) as agents:
+        told = list(everybody(agents, COUNTERS_PAGE, failures))
     found = [{"node": node, **one} for node, one in told if not policy or policy in one["policies"]]
     found.sort(key=_order)
+    for text in complaints(failures):
+        click.echo(f"podwire: {text}", err=True)
+    status = 1 if failures else 0
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-        return 0
-    if policy and not found:
+        return status
+    if policy and not found and not failures:
         raise ConfigError("POLICY", "", f"no rule of {policy!r} has counted a packet on these nodes")
     head = ("NODE", "POLICY", "DIRECTION", "RULE", "VERDICT", "PACKETS", "BYTES")
     click.echo(columns([head, *map(_cells, found)]))
-    return 0
+    return status
 
 
 def _order(one: Mapping[str, Any]) -> tuple[Any, ...]:

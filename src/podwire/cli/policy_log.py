@@ -3,16 +3,17 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 import msgspec
 
+from podwire.cli.api import request_timeout
 from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
-from podwire.cli.policy_agents import Agents, of_cluster
+from podwire.cli.policy_agents import Agents, Told, of_cluster
 from podwire.policy.status.logged import Happening, text
+from podwire.policy.status.nodes import LOG_PAGE, complaints
 
 _HELP = """Show what policies have dropped, would have dropped in audit, or let through where that is logged.
 
@@ -26,14 +27,14 @@ podwire policy log --follow
 podwire policy log --policy shop/db --last 20
 podwire policy log --config /etc/podwire/agent.yaml
 """
-_AGAIN_S = 0.3
 _ALL = 1000
 """As many as an agent keeps."""
 
 
 @click.command(help=_HELP)
 @name_option
-@click.option("--kubeconfig", metavar="FILE", help="Of a local cluster.  [default: $KUBECONFIG]")
+@request_timeout
+@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 @click.option("--last", type=click.IntRange(0), default=_ALL, show_default=True, help="So many lines of each node.")
@@ -53,17 +54,18 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Reads and prints."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     layout = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
-    reader = Reader(of_cluster(layout, config_file))
-    while True:
-        for one in last_of(reader.read(_ALL), policy, last):
-            sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else text(one)}\n")
-        for problem in reader.complaints():
-            click.echo(f"podwire: {problem}", err=True)
-        if not follow:
-            return 1 if reader.failures else 0
-        sys.stdout.flush()
-        last = _ALL
-        time.sleep(_AGAIN_S)
+    with of_cluster(layout, kubeconfig, config_file) as agents:
+        reader = Reader(agents)
+        while True:
+            for one in last_of(reader.read(_ALL), policy, last):
+                sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else text(one)}\n")
+            for problem in reader.complaints():
+                click.echo(f"podwire: {problem}", err=True)
+            if not follow:
+                return 1 if reader.failures else 0
+            sys.stdout.flush()
+            last = _ALL
+            time.sleep(agents.again_s)
 
 
 def last_of(found: Sequence[Happening], policy: str, last: int) -> list[Happening]:
@@ -89,29 +91,29 @@ class Reader:
 
     def complaints(self) -> list[str]:
         """The failures that were not told yet."""
-        new = [text for node, text in self.failures.items() if self._told.get(node) != text]
+        new = {node: text for node, text in self.failures.items() if self._told.get(node) != text}
         self._told = dict(self.failures)
-        return new
+        return complaints(new)
 
     def read(self, last: int) -> list[Happening]:
         """What nodes have to tell beyond what was read, in the order of time; of each at most the last so many."""
         self.failures.clear()
-        found: list[Happening] = []
-        for node in self._agents.sockets:
-            for one in self._of(node, last):
-                self._seen[node] = one.pop("number")
-                found.append(msgspec.convert(one, Happening))
-        return sorted(found, key=lambda one: one.at)
+        found = self._ask({node: self._seen.get(node, 0) for node in self._agents.nodes}, last)
+        found += self._ask(dict.fromkeys(self._anew(found), 0), last)
+        made = []
+        for node, one in found:
+            self._seen[node] = one.pop("number")
+            made.append(msgspec.convert(one, Happening))
+        return sorted(made, key=lambda one: one.at)
 
-    def _of(self, node: str, last: int) -> list[dict[str, Any]]:
-        """An agent that was started anew begins at 1, and is read from there."""
-        seen = self._seen.get(node, 0)
-        found = self._ask(node, seen, last)
-        if found or not seen or node in self.failures:
-            return found
-        newest = self._ask(node, 0, 1)
-        return self._ask(node, 0, last) if newest and newest[0]["number"] < seen else []
+    def _anew(self, found: Sequence[Told]) -> Iterator[str]:
+        """The nodes whose agents were started anew, and so begin at 1 again."""
+        quiet = self._seen.keys() - {node for node, _ in found} - self.failures.keys()
+        for node, newest in self._ask(dict.fromkeys(sorted(quiet), 0), 1):
+            if newest["number"] < self._seen[node]:
+                yield node
 
-    def _ask(self, node: str, after: int, last: int) -> list[dict[str, Any]]:
-        own = Agents({node: self._agents.sockets[node]})
-        return [one for _, one in own.tell(f"/policy/log?after={after}&last={last}", self.failures)]
+    def _ask(self, after: Mapping[str, int], last: int) -> list[Told]:
+        """At most the last so many lines of each node, after a number."""
+        pages = {node: f"{LOG_PAGE}?after={number}&last={last}" for node, number in after.items()}
+        return list(self._agents.ask(pages, self.failures)) if pages else []

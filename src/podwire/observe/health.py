@@ -1,9 +1,9 @@
 """The small HTTP endpoint of a component: ``/healthz``, ``/readyz``, ``/metrics``.
 
 ``/healthz`` says that the process works, ``/readyz`` that it has done what others wait for; both answer 200 ``ok``
-or 503 with a line per problem. ``/metrics`` is Prometheus' text form; its library is imported with the first
-request (3 MB that an idle agent without a scraper need not hold). Source of the paths: Kubernetes' component
-conventions.
+or 503 with a line per problem; parts may have pages of their own besides. ``/metrics`` is Prometheus' text form; its
+library is imported with the first request (3 MB that an idle agent without a scraper need not hold). Source of the
+paths: Kubernetes' component conventions.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from podwire.observe.distribution import Histogram
+from podwire.observe.pages import Page
 from podwire.observe.reply import HEAD_LIMIT, reply, response, talk
 
 Check = Callable[[], str]
@@ -43,6 +44,7 @@ class Health:
         self.live: dict[str, Check] = {}
         self.ready: dict[str, Check] = {}
         self.metrics: dict[str, Samples] = {}
+        self.pages: dict[str, Page] = {}
 
     async def serve(self, address: str, port: int) -> None:
         """Answers until cancelled; port 0 means no endpoint."""
@@ -50,7 +52,7 @@ class Health:
             return
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await talk(self._page, reader, writer)
+            await talk(self._page, reader, writer, self.pages)
 
         server = await asyncio.start_server(serve, address, port, limit=HEAD_LIMIT)
         async with server:
@@ -58,7 +60,7 @@ class Health:
 
     def answer(self, head: bytes) -> bytes:
         """The whole HTTP answer to a request's head."""
-        return reply(head, self._page)
+        return reply(head, self._page, self.pages)
 
     def _page(self, path: str) -> bytes:
         match path:
@@ -69,7 +71,7 @@ class Health:
             case "/metrics":
                 return response("200 OK", self.render(), METRICS_TYPE)
             case _:
-                return response("404 Not Found", b"/healthz /readyz /metrics\n")
+                return response("404 Not Found", f"{' '.join(('/healthz /readyz /metrics', *self.pages))}\n".encode())
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text form, in the order of their names."""

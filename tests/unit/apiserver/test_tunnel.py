@@ -211,6 +211,35 @@ def test_an_unreachable_kubelet_is_an_error_not_a_hang(tunnelled: Any) -> None:
             "/api/v1/namespaces/default/pods",
             {"metadata": {"name": "q"}, "spec": POD["spec"] | {"nodeName": "gone"}},  # type: ignore[operator]
         )
-        assert b"error dialing the kubelet" in await client.get(LOG.replace("/p/", "/q/"))
+        assert b"error dialing the node" in await client.get(LOG.replace("/p/", "/q/"))
+
+    tunnelled(scenario)
+
+
+def test_another_port_of_a_node_is_reached_without_certificates(tunnelled: Any, credentials: Path) -> None:
+    """As agents are asked for what they tell on their health endpoints."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(credentials / "server.crt", credentials / "server.key")
+
+    async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(target), target))
+        await writer.drain()
+        writer.close()
+
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        plain = await asyncio.start_server(tell, "127.0.0.1", 0)
+        secured = await asyncio.start_server(tell, "127.0.0.1", 0, ssl=tls)
+        async with plain, secured:
+            port, other = (server.sockets[0].getsockname()[1] for server in (plain, secured))
+            for name in (f"n:{port}", f"http:n:{port}", f"https:n:{other}"):
+                answer = await client.get(f"/api/v1/nodes/{name}/proxy/policy/log?after=3&last=9")
+                assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n/policy/log?after=3&last=9")
+        assert kubelet.asked == []
+        assert b"error dialing the node" in await client.get(f"/api/v1/nodes/n:{port}/proxy/metrics")
+        assert b" 404 " in (await client.get("/api/v1/nodes/m:80/proxy/metrics")).split(b"\r\n")[0]
+        for name in ("n:x", "n:0", "n:70000", "ftp:n:80", "http:n:80:80"):
+            answer = await client.get(f"/api/v1/nodes/{name}/proxy/metrics")
+            assert answer.startswith(b"HTTP/1.1 400 ") and b"expected NAME, NAME:PORT or SCHEME:NAME:PORT" in answer
 
     tunnelled(scenario)

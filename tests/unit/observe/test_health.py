@@ -1,5 +1,7 @@
 """The health endpoint, without a socket."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from podwire.observe.health import Health, Sample
@@ -44,3 +46,18 @@ def test_metrics() -> None:
 )
 def test_anything_else_is_refused(head: bytes, status: bytes) -> None:
     assert Health().answer(head).startswith(b"HTTP/1.1 " + status)
+
+
+def test_pages_of_parts_are_given_the_query_and_named_where_there_is_none() -> None:
+    health = Health()
+
+    def log(query: dict[str, list[str]]) -> Iterator[str]:
+        first = int(query.get("after", ["0"])[0])
+        return iter([f"line {number}" for number in (1, 2, 3) if number > first])
+
+    health.pages["/policy/log"] = log
+    assert get(health, "/policy/log") == ("200", "line 1\nline 2\nline 3\n")
+    assert get(health, "/policy/log?after=2&last=5") == ("200", "line 3\n")
+    assert get(health, "/policy/log?after=x")[0] == "400"
+    assert get(health, "/other") == ("404", "/healthz /readyz /metrics /policy/log\n")
+    assert get(Health(), "/policy/log")[0] == "404"

@@ -38,27 +38,39 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dropped: int | None = None
     """Packets; None: it cannot be told from here."""
     audited: int | None = None
+    not_asked: int = 0
+    """How many nodes enforce policies and did not tell of packets: there may be more packets."""
 
     def cells(self) -> tuple[str, ...]:
         """The row of the table."""
         short = "ClusterNP" if self.kind == "ClusterNetworkPolicy" else "NetworkPolicy"
         since = duration(self.in_force_for_ms) if self.in_force_for_ms is not None else NOTHING
-        counts = (NOTHING if count is None else str(count) for count in (self.dropped, self.audited))
+        more = "+" if self.not_asked else ""
+        counts = (NOTHING if count is None else f"{count}{more}" for count in (self.dropped, self.audited))
         place = self.namespace or NOTHING
         return (place, self.name, short, self.mode, str(self.selects), self.nodes or NOTHING, since, *counts)
 
 
-def lines(world: World, now: datetime.datetime, counts: Mapping[tuple[str, str], int] | None = None) -> Iterable[Line]:
-    """The policies by namespace and name, cluster policies last; ``counts`` has packets by policy and verdict."""
+class Packets(msgspec.Struct, frozen=True):
+    """What nodes have told of packets."""
+
+    counts: Mapping[tuple[str, str], int]
+    """By policy and verdict."""
+    not_asked: int = 0
+    """How many did not."""
+
+
+def lines(world: World, now: datetime.datetime, packets: Packets | None = None) -> Iterable[Line]:
+    """The policies by namespace and name, cluster policies last."""
     pods: dict[str, list[Pod]] = {}
     for pod in world.pods:
         if subject_to_policy(pod):
             pods.setdefault(pod.metadata.namespace, []).append(pod)
     for policy in sorted(world.policies, key=lambda policy: key_of(policy.metadata)):
         own = pods.get(policy.metadata.namespace, ())
-        yield _line(policy, "NetworkPolicy", _matching(own, policy.spec.pod_selector), now, counts)
+        yield _line(policy, "NetworkPolicy", _matching(own, policy.spec.pod_selector), now, packets)
     for cluster_policy in sorted(world.cluster_policies, key=lambda policy: policy.metadata.name):
-        yield _line(cluster_policy, "ClusterNetworkPolicy", _subjects(world, pods, cluster_policy), now, counts)
+        yield _line(cluster_policy, "ClusterNetworkPolicy", _subjects(world, pods, cluster_policy), now, packets)
 
 
 def _matching(pods: Iterable[Pod], selector: LabelSelector) -> int:
@@ -82,7 +94,7 @@ def _line(
     kind: str,
     selects: int,
     now: datetime.datetime,
-    counts: Mapping[tuple[str, str], int] | None,
+    packets: Packets | None,
 ) -> Line:
     meta = policy.metadata
     said = parse(meta.annotations.get(ANNOTATION, ""))
@@ -100,8 +112,9 @@ def _line(
         in_force_for_ms=_age_ms(said.since, now) if said is not None and said.since else None,
         missing=said.missing if said is not None else (),
         not_ready=said.not_ready if said is not None else (),
-        dropped=counts.get((key, "dropped"), 0) if counts is not None else None,
-        audited=counts.get((key, "audited"), 0) if counts is not None else None,
+        dropped=packets.counts.get((key, "dropped"), 0) if packets is not None else None,
+        audited=packets.counts.get((key, "audited"), 0) if packets is not None else None,
+        not_asked=packets.not_asked if packets is not None else 0,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.status.overview import HEAD, Line, duration, lines
+from podwire.policy.status.overview import HEAD, Line, Packets, duration, lines
 from podwire.policy.status.standing import ANNOTATION, Enforced
 from podwire.policy.world import World
 from podwire.testing.policycases import read_cases
@@ -16,6 +16,9 @@ from podwire.testing.policycases import read_cases
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 WORLD = next(case for case in CASES if case.name == "a Pass in audit that would lead by an Accept to a denial").world
 NOW = datetime.datetime(2026, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
+
+
+COUNTS = {("shop/quiet", "dropped"): 7, ("first", "audited"): 3}
 
 
 def annotated(world: World, **said: object) -> World:
@@ -26,18 +29,25 @@ def annotated(world: World, **said: object) -> World:
     return replace(world, policies=(replace(policy, metadata=meta),))
 
 
-def quiet(world: World, counts: dict[tuple[str, str], int] | None = None) -> Line:
-    return next(line for line in lines(world, NOW, counts) if line.name == "quiet")
+def quiet(world: World, packets: Packets | None = None) -> Line:
+    return next(line for line in lines(world, NOW, packets) if line.name == "quiet")
 
 
 def test_all_kinds_with_what_they_select() -> None:
-    found = list(lines(WORLD, NOW, {("shop/quiet", "dropped"): 7, ("first", "audited"): 3}))
+    found = list(lines(WORLD, NOW, Packets(COUNTS)))
     assert [line.cells() for line in found] == [
         ("shop", "quiet", "NetworkPolicy", "enforce", "1", "-", "-", "7", "0"),
         ("-", "first", "ClusterNP", "audit", "6", "-", "-", "0", "3"),
         ("-", "second", "ClusterNP", "enforce", "6", "-", "-", "0", "0"),
     ]
     assert all(len(line.cells()) == len(HEAD) for line in found)
+
+
+def test_packets_of_some_nodes_are_at_least_so_many_and_of_none_nothing() -> None:
+    some = quiet(WORLD, Packets(COUNTS, not_asked=2))
+    assert some.cells()[-2:] == ("7+", "0+")
+    assert (some.dropped, some.not_asked) == (7, 2)
+    assert quiet(WORLD).cells()[-2:] == ("-", "-")
 
 
 def test_pods_of_a_cluster_policy_are_counted_by_both_selectors() -> None:

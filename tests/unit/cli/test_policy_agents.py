@@ -1,0 +1,181 @@
+"""Agents of a cluster elsewhere, asked by its API server, which answers here as Kubernetes' does."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner, Result
+
+from podwire.cli.main import root
+
+KUBECONFIG = """
+current-context: here
+contexts: [{name: here, context: {cluster: here}}]
+clusters: [{name: here, cluster: {server: "http://127.0.0.1:%d"}}]
+"""
+POLICY = {"metadata": {"name": "db", "namespace": "shop"}, "spec": {"podSelector": {}}}
+LISTS = {"/apis/networking.k8s.io/v1/networkpolicies": [POLICY]}
+
+
+def counters(packets: int) -> str:
+    drop = {"direction": "ingress", "rule": None, "verdict": "dropped", "packets": packets, "bytes": 60 * packets}
+    return json.dumps({"policies": ["shop/db"], **drop})
+
+
+def logged(node: str, number: int, at: str) -> str:
+    ends = {
+        "source": "shop/web",
+        "destination": "shop/db",
+        "sourceAddress": "10.0.0.1",
+        "destinationAddress": "10.0.0.2",
+    }
+    rest = {"node": node, "verdict": "dropped", "direction": "ingress", "protocol": "TCP", "port": 5432}
+    return json.dumps({"number": number, "at": at, "why": f"number {number} of {node}", **ends, **rest})
+
+
+class Api:
+    """Nodes by name, and what is behind their ports: a page by ``NAME:PORT/path``, or a status and a text."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, dict[str, str]] = {}
+        self.pages: dict[str, str | tuple[int, str]] = {}
+        self.asked: list[str] = []
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                status, text = api.answer(self.path)
+                self.send_response(status)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *words: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def answer(self, target: str) -> tuple[int, str]:
+        self.asked.append(target)
+        path = urlsplit(target).path
+        if path == "/api/v1/nodes":
+            return 200, self.listed({"metadata": {"name": n, "annotations": a}} for n, a in self.nodes.items())
+        if "/proxy/" in path:
+            page = self.pages[path.removeprefix("/api/v1/nodes/").replace("/proxy/", "/")]
+            return (200, page) if isinstance(page, str) else page
+        return 200, self.listed(LISTS.get(path, ()))
+
+    def listed(self, items: object) -> str:
+        return json.dumps({"metadata": {"resourceVersion": "1"}, "items": list(items)})  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    made = Api()
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG % made.server.server_address[1])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    def asked(*words: str) -> Result:
+        return CliRunner().invoke(
+            root, ["policy", *words, "--kubeconfig", str(tmp_path / "kubeconfig")], standalone_mode=False
+        )
+
+    return asked
+
+
+def enforcing(port: str = "9440") -> dict[str, str]:
+    return {"podwire.io/policy": "nftables", "podwire.io/health": port}
+
+
+def status(code: int, reason: str, message: str) -> tuple[int, str]:
+    return code, json.dumps({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message})
+
+
+def test_packets_of_all_nodes_are_added_up(api: Api, run) -> None:
+    api.nodes = {"node-1": enforcing(), "node-2": enforcing("80"), "plain": {}}
+    api.pages = {"node-1:9440/policy/counters": counters(17), "node-2:80/policy/counters": counters(3)}
+    found = run("list")
+    assert found.exit_code == 0, found.output
+    assert found.stdout.splitlines()[1].split()[-2:] == ["20", "0"]
+    assert found.stderr == ""
+
+
+def test_nodes_that_cannot_be_asked_are_named_and_what_others_told_is_a_least_number(api: Api, run) -> None:
+    api.nodes = {name: enforcing() for name in ("node-1", "node-2", "node-3")} | {"node-4": enforcing("")}
+    dead = status(503, "ServiceUnavailable", "error trying to reach service: i/o timeout")
+    forbidden = status(403, "Forbidden", 'nodes "node-3:9440" is forbidden')
+    api.pages = {
+        "node-1:9440/policy/counters": counters(17),
+        "node-2:9440/policy/counters": dead,
+        "node-3:9440/policy/counters": forbidden,
+    }
+    found = run("list")
+    assert found.stdout.splitlines()[1].split()[-2:] == ["17+", "0+"]
+    assert found.stderr.splitlines() == [
+        "podwire: not asked: node-2: the API says 503: error trying to reach service: i/o timeout",
+        "podwire: not asked: node-3: the API does not let you ask nodes (get nodes/proxy)",
+        "podwire: not asked: node-4: its agent has no port for the network "
+        "(health.address and health.port of its configuration)",
+    ]
+    (line,) = json.loads(run("list", "-o", "json").stdout)
+    assert (line["dropped"], line["notAsked"]) == (17, 3)
+
+
+def test_where_nobody_can_be_asked_nothing_is_said_to_be_dropped_or_not(api: Api, run) -> None:
+    api.nodes = {"node-1": enforcing("")}
+    found = run("list")
+    assert found.stdout.splitlines()[1].split()[-2:] == ["-", "-"]
+    assert found.stderr.startswith("podwire: not asked: node-1: its agent has no port for the network")
+    api.nodes = {"plain": {}}
+    assert run("list").stderr == (
+        "podwire: no node says that its agent enforces policies (annotation podwire.io/policy)\n"
+    )
+
+
+def test_counters_of_the_nodes_that_answer(api: Api, run) -> None:
+    api.nodes = {"node-1": enforcing(), "node-2": enforcing("")}
+    api.pages = {"node-1:9440/policy/counters": counters(17)}
+    found = run("counters", "shop/db")
+    assert found.return_value == 1
+    assert found.stdout.splitlines()[1].split() == ["node-1", "shop/db", "ingress", "-", "dropped", "17", "1020"]
+    assert found.stderr.startswith("podwire: not asked: node-2: ")
+
+
+def test_the_log_is_read_where_agents_tell_it_to_the_network(api: Api, run) -> None:
+    api.nodes = {"node-1": enforcing(), "node-2": enforcing()}
+    lines = [logged("node-1", number, f"2026-01-01T00:00:0{number}.000Z") for number in (1, 2)]
+    api.pages = {
+        "node-1:9440/policy/log": "\n".join(lines),
+        "node-2:9440/policy/log": (404, "/healthz /readyz /metrics /policy/counters\n"),
+    }
+    found = run("log")
+    assert found.return_value == 1
+    assert found.stdout.splitlines() == [f"00:00:0{n}.000 node-1   dropped number {n} of node-1" for n in (1, 2)]
+    assert found.stderr == (
+        "podwire: not asked: node-2: its agent does not tell its log to the network "
+        "(health.policyLog of its configuration)\n"
+    )
+    assert "/api/v1/nodes/node-1:9440/proxy/policy/log?after=0&last=1000" in api.asked
+
+
+def test_an_api_that_refuses_the_list_of_nodes_is_an_error(api: Api, run) -> None:
+    api.close()
+    found = run("counters", "shop/db")
+    assert "Connect call failed" in str(found.exception)
