@@ -165,6 +165,8 @@ def test_tracked_flows_are_listed_and_forgotten(place: Path, family: socket.Addr
         assert conntrack.flows([address]) == conntrack.flows()
         assert conntrack.flows(["192.0.2.1"]) == conntrack.flows(protocol="TCP") == []
         assert conntrack.flows(protocol="UDP") == conntrack.flows()
+        assert conntrack.flows([address], "UDP", assured=False) == conntrack.flows()
+        assert conntrack.flows(assured=True) == conntrack.flows(["fd00::1"], assured=False) == []
         assert conntrack.forget_addresses(["192.0.2.1"]) == conntrack.forget_addresses([]) == 0
         assert conntrack.forget_addresses([address], "TCP") == 0
         assert conntrack.forget_addresses([address], "UDP") == 1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec.structs import replace
+from tests.kernel.answers import Answers
 from tests.kernel.policyworld import FACTS, World, path
 from tests.kernel.test_policy_nftables import OPEN, policy
 from tests.kernel.test_policy_packets import compilers
@@ -25,6 +26,7 @@ from podwire.policy.registry import open_dataplane
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
+CLIENT = {socket.AF_INET: "10.180.0.1", socket.AF_INET6: "fd18::1"}
 SERVER = {socket.AF_INET: "10.180.0.2", socket.AF_INET6: "fd18::2"}
 PORT = 5432
 QUIET_S = 0.3
@@ -186,6 +188,25 @@ def test_a_server_that_pushes_datagrams_is_stopped(
     assert not node.allow(allowed=True), "nothing is taken away"
     sock.send(b"go")
     assert comes(sock), "allowed again"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_who_goes_on_to_answer_is_stopped_in_every_protocol_without_a_handshake(
+    node: Node, family: socket.AddressFamily
+) -> None:
+    node.load(keep=False)
+    with contextlib.closing(Answers(("shop-web", "shop-db"), CLIENT[family], SERVER[family])) as answers:
+        answers.ask()
+        answers.start()
+        assert answers.coming(5) == answers.kinds.keys()
+        lost = node.allow(allowed=False)
+        assert answers.coming(5) == answers.kinds.keys(), "answers alone pass unseen: this is what forgetting is for"
+        assert node.forget(lost) == len(answers.kinds)
+        assert not answers.coming(QUIET_S)
+        assert node.forget(lost) == 0
+        node.allow(allowed=True)
+        answers.ask()
+        assert answers.coming(5) == answers.kinds.keys(), "allowed again"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

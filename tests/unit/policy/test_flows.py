@@ -140,6 +140,24 @@ def test_a_flow_is_forgotten_when_neither_side_may_begin_it() -> None:
     assert not both(flow(OTHER, FAR))
 
 
+def test_what_has_shaken_hands_is_let_be_and_protocols_without_ports_have_their_own_rules() -> None:
+    made = verdicts(Followed(PORT, OUT, policy("web", **of("web"))).compiler)
+    one = flow(WEB, DB, dport=53)
+    for protocol, assured, forgotten in (
+        ("UDP", True, False),
+        ("ICMP", False, True),
+        ("GRE", True, True),
+        ("253", False, True),
+        ("SCTP", False, True),
+        ("SCTP", True, False),
+        ("TCP", True, False),
+        ("TCP", False, False),
+    ):
+        assert made(one._replace(protocol=protocol, assured=assured)) is forgotten, protocol
+    anything = verdicts(Followed(policy("in", **of("db", ingress=[{"from": peers("web")}]))).compiler)
+    assert not anything(one._replace(protocol="ICMP")), "a rule without ports"
+
+
 def test_ports_and_directions_are_looked_at() -> None:
     made = verdicts(Followed(PORT, OUT, policy("web", **of("web"))).compiler)
     assert not made(flow(WEB, DB, dport=53))
