@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from byhand import api
-from clusters import address_of, in_node, layout, netns_of, own_name, running, server
+from clusters import address_of, in_node, layout, netns_of, own_name, policies_in_force, running, server
 from driver import Cluster, eventually
 from traffic import Traffic
 
@@ -38,6 +38,8 @@ spec: {type: NodePort, externalTrafficPolicy: %s, selector: {app: db-1}, ports: 
 _FROM = "ingress: [{from: [{podSelector: {matchLabels: {app: %s}}}]}]"
 _FROM_BLOCK = "ingress: [{from: [{ipBlock: {cidr: %s/32}}]}]"
 _PUSH = 5300
+_PATIENCE_S = 20.0
+"""For what must come; it comes at once, but not on a machine that has much else to do."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,7 @@ def clean(shop: Cluster) -> Iterator[Cluster]:
     """The cluster without policies, and so again behind the test."""
     yield shop
     shop.kubectl("delete", "networkpolicy", "--all")
+    policies_in_force(shop)
 
 
 def _db(more: str) -> str:
@@ -81,18 +84,21 @@ def test_a_node_port_shows_policies_the_client_or_the_node_that_it_came_by(clean
     ports = {name: clean.get("service", name)["spec"]["ports"][0]["nodePort"] for name in ("everywhere", "here")}
     host = str(layout(clean).host_address)
 
-    def found() -> dict[str, bool]:
-        return {f"{name} by node-{n}": connects(None, nodes[n - 1], ports[name]) for name in ports for n in (1, 2)}
+    def lets_in(**wanted: tuple[bool, bool]) -> None:
+        for name, answers in wanted.items():
+            for number, open_ in enumerate(answers):
+                made = connects(None, nodes[number], ports[name], _PATIENCE_S if open_ else 0.3)
+                assert made == open_, f"{name} by node-{number + 1}"
 
-    everybody = {"everywhere by node-1": True, "everywhere by node-2": True, "here by node-1": True}
-    eventually(lambda: found() == {**everybody, "here by node-2": False})
+    for number, name in ((0, "everywhere"), (1, "everywhere"), (0, "here")):
+        eventually(lambda number=number, name=name: connects(None, nodes[number], ports[name]))
+    lets_in(everywhere=(True, True), here=(True, False))
     clean.apply(_POLICY % ("from", _db(_FROM_BLOCK % host)))
-    eventually(lambda: not connects(None, nodes[1], ports["everywhere"]))
-    assert found() == {**everybody, "everywhere by node-2": False, "here by node-2": False}, "the client itself"
+    policies_in_force(clean)
+    lets_in(everywhere=(True, False), here=(True, False))  # the client itself
     clean.apply(_POLICY % ("from", _db(_FROM_BLOCK % nodes[1])))
-    eventually(lambda: connects(None, nodes[1], ports["everywhere"]))
-    only = {"everywhere by node-1": False, "everywhere by node-2": True, "here by node-1": False}
-    assert found() == {**only, "here by node-2": False}, "the node that it came by"
+    policies_in_force(clean)
+    lets_in(everywhere=(False, True), here=(False, False))  # the node that it came by
 
 
 def test_a_pod_reaches_itself_through_its_service_and_nobody_else_does(clean: Cluster) -> None:
@@ -100,26 +106,28 @@ def test_a_pod_reaches_itself_through_its_service_and_nobody_else_does(clean: Cl
     address = clean.get("service", "everywhere")["spec"]["clusterIP"]
     places = {name: netns_of(clean, name) for name in ("db-1", "web", "other")}
     clean.apply(_POLICY % ("all", _db("policyTypes: [Ingress, Egress]")))
-    eventually(lambda: not connects(places["web"], address, 8080))
-    assert connects(places["db-1"], address, 8080)
+    policies_in_force(clean)
+    assert connects(places["db-1"], address, 8080, _PATIENCE_S)
     assert not connects(places["web"], address, 8080)
     assert not connects(places["other"], address, 8080)
     clean.apply(_POLICY % ("web", _db(_FROM_BLOCK % address)))
     clean.apply(_POLICY % ("in", _db(_FROM % "other")))
-    eventually(lambda: connects(places["other"], address, 8080))
+    policies_in_force(clean)
+    assert connects(places["other"], address, 8080, _PATIENCE_S)
     assert not connects(places["web"], address, 8080), "a Service's address is nobody's"
 
 
 def test_policies_that_change_ten_times_a_second_lose_nothing_and_open_nothing(clean: Cluster) -> None:
     clean.apply(_POLICY % ("in", _db(_FROM % "web")))
     other, address = netns_of(clean, "other"), address_of(clean, "db-1")
-    eventually(lambda: not connects(other, address, 80))
+    policies_in_force(clean)
+    assert not connects(other, address, 80)
     ending = threading.Event()
+    turns = 0
 
-    async def flap(client: Client) -> int:
-        turns = 0
+    async def flap(client: Client) -> None:
+        nonlocal turns
         while not ending.is_set():
-            turns += 1
             spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 1000 + turns}]}]}
             body = {
                 "apiVersion": "networking.k8s.io/v1",
@@ -131,21 +139,22 @@ def test_policies_that_change_ten_times_a_second_lose_nothing_and_open_nothing(c
             await asyncio.sleep(0.05)
             await client.delete(NETWORKPOLICIES, "flap", "default")
             await asyncio.sleep(0.05)
-        return turns
+            turns += 1
 
-    turns: list[int] = []
-    thread = threading.Thread(target=lambda: turns.append(api(clean, flap)))
+    thread = threading.Thread(target=api, args=(clean, flap))
     with Traffic(netns_of(clean, "web"), address, 80) as traffic:
         thread.start()
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            assert not connects(other, address, 80, 0.02)
-        ending.set()
-        thread.join()
+        try:
+            while turns < 16:
+                assert thread.is_alive()
+                assert not connects(other, address, 80, 0.02)
+        finally:
+            ending.set()
+            thread.join()
     assert traffic.problems == []
-    assert turns[0] > 5
     clean.kubectl("delete", "networkpolicy", "in")
-    eventually(lambda: connects(other, address, 80))
+    policies_in_force(clean)
+    assert connects(other, address, 80, _PATIENCE_S)
 
 
 class Pusher(threading.Thread):
@@ -205,7 +214,8 @@ def still(sock: socket.socket, seconds: float = 0.2) -> bool:
 
 def test_what_a_server_pushes_stops_when_no_policy_allows_it(clean: Cluster, stream: socket.socket) -> None:
     clean.kubectl("delete", "networkpolicy", "in")
-    eventually(lambda: not still(stream))
+    policies_in_force(clean)
+    eventually(lambda: not still(stream, 0.5))
     clean.apply(_POLICY % ("in", _db("ingress: [{}]")))
     eventually(lambda: pushed(stream))
 
@@ -225,24 +235,26 @@ def test_with_keep_what_was_allowed_lives_on(clean: Cluster, stream: socket.sock
                 not any("ct direction reply ct state established accept" in in_node(clean, n, *words) for n in nodes)
             ),
         )
-        assert connects(web, address, 80)
+        assert connects(web, address, 80, _PATIENCE_S)
         clean.kubectl("delete", "networkpolicy", "in")
-        eventually(lambda: not connects(web, address, 80, 0.1))
+        policies_in_force(clean)
+        assert not connects(web, address, 80)
         for _ in range(5):
-            assert pushed(stream)
+            assert pushed(stream, _PATIENCE_S)
         configure(None)
-        eventually(lambda: not still(stream))
+        eventually(lambda: not still(stream, 0.5))
     finally:
         configure(None)
 
 
 def test_a_pod_that_comes_while_the_agent_sleeps_waits_for_its_policies(clean: Cluster) -> None:
     clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: late}}, policyTypes: [Egress]}"))
+    policies_in_force(clean)
     record = json.loads((Path(layout(clean).run) / "processes/agent-node-1.json").read_text())
     target = address_of(clean, "db-1")
     script = (
-        f"import socket,time\nend=time.monotonic()+1.5\nn=r=0\nwhile time.monotonic()<end:\n n+=1\n s=socket.socket()\n"
-        f" s.settimeout(0.02)\n r+=s.connect_ex(('{target}',80))==0\n s.close()\nprint(n,r)"
+        "import socket,time\nend=time.monotonic()+1.5\nn=r=0\nwhile n<20 or time.monotonic()<end:\n n+=1\n"
+        f" s=socket.socket()\n s.settimeout(0.02)\n r+=s.connect_ex(('{target}',80))==0\n s.close()\nprint(n,r)"
     )
     pod = {
         "apiVersion": "v1",
@@ -263,8 +275,6 @@ def test_a_pod_that_comes_while_the_agent_sleeps_waits_for_its_policies(clean: C
         os.kill(record["pid"], signal.SIGCONT)
     try:
         clean.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/late", "--timeout=90s")
-        tries, reached = map(int, clean.kubectl("logs", "late").split())
-        assert tries > 10
-        assert reached == 0
+        assert clean.kubectl("logs", "late").split()[1] == "0"
     finally:
         clean.kubectl("delete", "pod", "late", "--now")
