@@ -7,6 +7,7 @@ border gives intervals in which the same rules hold everywhere. One list holds o
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from itertools import pairwise
 
@@ -31,11 +32,17 @@ class Blocks:
         """The rules that have a block with an address of this family."""
         if not self.intervals:
             return NOWHERE
-        number = int(ip_address(address))
+        number = _number(address)
         place = bisect_right(self._starts, number) - 1
         if place < 0 or self.intervals[place][1] < number:
             return NOWHERE
         return self.intervals[place][2]
+
+
+@lru_cache(maxsize=1 << 16)
+def _number(address: str) -> int:
+    """Every profile asks for the same addresses, those of all pods."""
+    return int(ip_address(address))
 
 
 def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> tuple[Interval, ...]:

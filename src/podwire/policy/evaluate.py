@@ -208,9 +208,9 @@ class Case:
         found = (
             policy
             for policy in self.world.policies
-            if self.counts(policy)
-            and policy.metadata.namespace == self.namespace
+            if policy.metadata.namespace == self.namespace
             and self.direction in policy.spec.types
+            and self.counts(policy)
             and policy.spec.pod_selector.matches(self.pod.metadata.labels)
         )
         return tuple(sorted(found, key=lambda policy: policy.metadata.name))

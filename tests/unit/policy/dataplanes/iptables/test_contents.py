@@ -35,6 +35,8 @@ class Kernel:
         self.chains: dict[str, list[str]] = {"FORWARD": [], "INPUT": [], "POSTROUTING": []}
         self.sets: dict[str, IpSet] = {}
         self.elements: dict[str, dict[str, Element]] = {}
+        self._words: set[str] = set()
+        self._leads: dict[str, set[str]] = {}
 
     @property
     def saved(self) -> dict[str, dict[str, list[str]]]:
@@ -69,6 +71,7 @@ class Kernel:
 
     def restore(self, text: str) -> None:
         """Whole tables at once; afterwards every chain and set that a rule names is there."""
+        self._words, self._leads = set(), {}
         for line in text.splitlines():
             verb, _, rest = line.partition(" ")
             chain, _, rule = rest.partition(" ")
@@ -91,19 +94,29 @@ class Kernel:
         """Whatever number an element gives leads somewhere, once there are rules."""
         if not self.chains["FORWARD"]:
             return
+        words = self.words()
         for name, elements in self.elements.items():
-            if name not in self.words() or "devices" in name:
+            if name not in words or "devices" in name:
                 continue
             roots = {"egress": names.OUT, "sources": names.OUT, "ingress": names.IN}
             root = roots.get(name.partition("-")[2], names.TABLES)
-            leads = {rule.split()[3] for chain, rules in self.chains.items() if chain.startswith(root) for rule in rules
-                     if rule.startswith("-m mark --mark")}  # fmt: skip
+            leads = self.leads(root)
             for element in elements.values():
                 if element.mark is not None and (element.mark[0] > MARKS.of(2)[0] or root == names.TABLES):
                     assert f"0x{element.mark[0]:x}/0x{element.mark[1]:x}" in leads, name
 
+    def leads(self, root: str) -> set[str]:
+        """The marks that the rules of some chains ask for."""
+        if root not in self._leads:
+            found = (rule for chain, rules in self.chains.items() if chain.startswith(root) for rule in rules)
+            self._leads[root] = {rule.split()[3] for rule in found if rule.startswith("-m mark --mark")}
+        return self._leads[root]
+
     def words(self) -> set[str]:
-        return {word for rules in self.chains.values() for rule in rules for word in rule.split()}
+        """What the rules say; both are kept until there are other rules."""
+        if not self._words:
+            self._words = {word for rules in self.chains.values() for rule in rules for word in rule.split()}
+        return self._words
 
     def holds(self, contents: Contents) -> bool:
         want = contents.piece()
