@@ -14,6 +14,7 @@ from podwire.model.meta import Object, key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.differences.compare import compare
 from podwire.policy.differences.words import data, text
+from podwire.policy.lint.given import passed_over
 from podwire.policy.lint.words import some
 from podwire.policy.world import World
 
@@ -83,7 +84,7 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
         return of_files((*files, side), recursive=recursive)
 
     before, after = gathered(old), gathered(new)
-    notes: list[str] = []
+    notes = list(dict.fromkeys(passed_over(other) for side in (before, after) for other in side.around.others))
     worlds = combined(before.world, after.world, Sides(old, new, prune), notes)
     found = compare(*worlds, own_node_egress=not police_own_node)
     lines = before.line, after.line

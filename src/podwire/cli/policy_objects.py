@@ -21,9 +21,8 @@ from podwire.kube.resources import (
     Resource,
 )
 from podwire.local import credentials, places
-from podwire.local.manifests import Manifest
 from podwire.model.meta import Fact, Object, key_of
-from podwire.policy.lint.scene import Around, Other
+from podwire.policy.lint.scene import Around
 from podwire.policy.world import World
 
 T = TypeVar("T")
@@ -64,22 +63,9 @@ def of_files(paths: tuple[str, ...], *, recursive: bool = False) -> Gathered:
         made_up=not real,
         written={f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()},
         twice=found.twice,
-        others=tuple(map(_other, found.others)),
+        others=found.others,
     )
     return Gathered(found.world, around, found.line, found.notes)
-
-
-def _other(manifest: Manifest) -> Other:
-    meta = manifest.body["metadata"]
-    key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta.get("name", ""))
-    annotations = meta.get("annotations") or {}
-    return Other(
-        api_version=manifest.body["apiVersion"],
-        kind=manifest.kind,
-        name=key,
-        where=manifest.source,
-        annotations={str(name): str(text) for name, text in annotations.items()},
-    )
 
 
 def of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Gathered:

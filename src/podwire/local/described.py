@@ -24,6 +24,8 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import EndpointSlice, Service
+from podwire.policy.lint.given import passed_over
+from podwire.policy.lint.scene import Other
 from podwire.policy.world import World
 from podwire.proxy.resolve import service_of
 from podwire.proxy.why.objects import Collection
@@ -51,7 +53,7 @@ class Described(msgspec.Struct, frozen=True):
     service_cidrs: tuple[str, ...]
     twice: Mapping[str, str]
     """Objects that the files have more than once (``kind namespace/name``), and where one that does not count is."""
-    others: tuple[Manifest, ...]
+    others: tuple[Other, ...]
     """Policies of kinds that podwire does not enforce."""
 
     def line(self, kind: str, key: str, field: str = "") -> str:
@@ -84,10 +86,10 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
     Raises: ConfigError naming file, line and field of what is wrong.
     """
     found: dict[tuple[str, str], Stored] = {}
-    notes, twice, manifests = [], {}, tuple(manifests)
-    others = tuple(m for m in manifests if "NetworkPolicy" in m.kind and not matters(m))
-    for other in others:
-        notes.append(f"{other.name} in {other.source} is passed over: podwire enforces no {other.body['apiVersion']}")
+    notes: list[str] = []
+    twice, manifests = {}, tuple(manifests)
+    others = tuple(_other(m) for m in manifests if "NetworkPolicy" in m.kind and not matters(m))
+    notes += map(passed_over, others)
     for one in stored(manifests, _SERVICE_RANGES):
         kind = one.manifest.kind
         before = found.pop((kind, one.key), None)
@@ -106,6 +108,19 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
         given[kind].append(one.body)
     made = _Maker(given, {place: one.manifest for place, one in found.items()}, notes).described()
     return msgspec.structs.replace(made, twice=twice, others=others)
+
+
+def _other(manifest: Manifest) -> Other:
+    meta = manifest.body["metadata"]
+    key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta.get("name", ""))
+    annotations = meta.get("annotations") or {}
+    return Other(
+        api_version=manifest.body["apiVersion"],
+        kind=manifest.kind,
+        name=key,
+        where=manifest.source,
+        annotations={str(name): str(text) for name, text in annotations.items()},
+    )
 
 
 class _Maker:

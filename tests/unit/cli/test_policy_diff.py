@@ -85,6 +85,20 @@ def test_a_side_without_pods_has_those_of_the_other(folder: Path) -> None:
     assert found.output.startswith(f"{folder}/new has no pods: compared with those of {folder}/old\n")
 
 
+def test_policies_of_kinds_that_are_not_enforced_are_named_with_what_replaces_them(folder: Path) -> None:
+    older = "apiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\nmetadata: {name: a}\n"
+    for name in ("old", "new"):
+        (folder / name / "admin.yaml").write_text(older)
+    found = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert [line for line in found.output.splitlines() if "passed over" in line] == [
+        f"AdminNetworkPolicy a in {folder}/{name}/admin.yaml:1 is passed over: "
+        "podwire enforces no AdminNetworkPolicy of policy.networking.k8s.io/v1alpha1; "
+        "ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 with tier Admin has taken its place"
+        for name in ("old", "new")
+    ]
+    assert len(json.loads(diff(folder, "old", "new", "-f", "pods.yaml", "-o", "json").output)["notes"]) == 2
+
+
 def test_wrong_input(folder: Path) -> None:
     with pytest.raises(ConfigError, match="neither side has pods"):
         diff(folder, "old", "new")

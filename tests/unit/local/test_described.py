@@ -213,7 +213,11 @@ def test_policies_of_others_are_told() -> None:
     other = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c, namespace: shop}\n"
     found = described(POLICIES + "---\n" + other)
     assert [manifest.kind for manifest in found.others] == ["CiliumNetworkPolicy"]
-    assert any(note.startswith("CiliumNetworkPolicy shop/c in x.yaml:22 is passed over") for note in found.notes)
+    assert found.notes[0] == (
+        "CiliumNetworkPolicy shop/c in x.yaml:22 is passed over: "
+        "podwire enforces no CiliumNetworkPolicy of cilium.io/v2; "
+        "only what else enforces it in the cluster makes it hold"
+    )
 
 
 def test_kinds_of_peers_that_are_newer_are_told() -> None:

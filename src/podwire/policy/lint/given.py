@@ -5,10 +5,16 @@ from collections.abc import Iterator
 from podwire.policy.lint.finding import KINDS, Finding
 from podwire.policy.lint.scene import Other, Scene
 
+_NEWER = "policy.networking.k8s.io/v1alpha2"
+_OLDER = "policy.networking.k8s.io/v1alpha1"
 _INSTEAD = {
-    "AdminNetworkPolicy": "ClusterNetworkPolicy of tier Admin has taken its place",
-    "BaselineAdminNetworkPolicy": "ClusterNetworkPolicy of tier Baseline has taken its place",
+    "AdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Admin has taken its place",
+    "BaselineAdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Baseline has taken its place",
+    "ClusterNetworkPolicy": f"podwire reads {_NEWER}",
+    "NetworkPolicy": "podwire reads networking.k8s.io/v1",
 }
+_UPSTREAM = (_OLDER, _NEWER, "networking.k8s.io/v1beta1", "extensions/v1beta1")
+"""Where these are earlier forms of what podwire enforces, and not somebody else's kinds of the same names."""
 
 
 def check(scene: Scene) -> Iterator[Finding]:
@@ -21,8 +27,19 @@ def check(scene: Scene) -> Iterator[Finding]:
         yield _not_enforced(other)
 
 
+def passed_over(other: Other) -> str:
+    """The sentence for a policy that counts for nothing, where others are judged."""
+    what = f"{other.kind} {other.name} in {other.where}"
+    return f"{what} is passed over: podwire enforces no {other.kind} of {other.api_version}; {_instead(other)}"
+
+
+def _instead(other: Other) -> str:
+    found = _INSTEAD.get(other.kind, "") if other.api_version in _UPSTREAM else ""
+    return found or "only what else enforces it in the cluster makes it hold"
+
+
 def _not_enforced(other: Other) -> Finding:
-    instead = _INSTEAD.get(other.kind, "only what else enforces it in the cluster makes it hold")
+    instead = _instead(other)
     text = f"podwire enforces no {other.kind} of {other.api_version}, and does not check it: {instead}"
     name = "not-enforced"
     return Finding(

@@ -1,3 +1,4 @@
+import pytest
 from tests.unit.policy.lint.scenes import ids, policy, scene
 
 from podwire.policy.lint import given
@@ -21,10 +22,26 @@ def test_policies_of_another_kind() -> None:
     )
 
 
-def test_what_has_taken_the_place_of_an_old_kind() -> None:
-    old = Other(api_version="policy.networking.k8s.io/v1alpha1", kind="AdminNetworkPolicy", name="a", where="a.yaml:1")
+@pytest.mark.parametrize(
+    ("version", "kind", "instead"),
+    [
+        ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "v1alpha2 with tier Admin has taken its place"),
+        (
+            "policy.networking.k8s.io/v1alpha1",
+            "BaselineAdminNetworkPolicy",
+            "v1alpha2 with tier Baseline has taken its place",
+        ),
+        ("extensions/v1beta1", "NetworkPolicy", "podwire reads networking.k8s.io/v1"),
+        ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "only what else enforces it in the cluster makes it hold"),
+    ],
+)
+def test_what_has_taken_the_place_of_an_old_kind(version: str, kind: str, instead: str) -> None:
+    old = Other(api_version=version, kind=kind, name="a", where="a.yaml:1")
     (found,) = given.check(scene(others=(old,)))
-    assert found.text.endswith(": ClusterNetworkPolicy of tier Admin has taken its place")
+    assert found.text.endswith(instead)
+    sentence = given.passed_over(old)
+    assert sentence.startswith(f"{kind} a in a.yaml:1 is passed over: podwire enforces no {kind} of {version}; ")
+    assert sentence.endswith(instead)
 
 
 def test_it_can_be_ignored() -> None:
