@@ -5,14 +5,19 @@ An annotation ``podwire.io/ignore: id,id`` of a policy takes out findings of the
 
 from collections.abc import Callable, Iterator, Mapping
 
+from podwire.policy.annotations import VALUES, problems
 from podwire.policy.lint import blocks, given, lookups, nothing, peers, ports, priority, redundant, types
 from podwire.policy.lint.finding import KINDS, SEVERITIES, Finding
 from podwire.policy.lint.outline import PolicyOutline
 from podwire.policy.lint.scene import Around, Scene
 from podwire.policy.lint.words import some
+from podwire.policy.status.standing import ANNOTATION
 from podwire.policy.world import World
 
 IGNORE = "podwire.io/ignore"
+
+_PREFIX = "podwire.io/"
+_NAMES = (ANNOTATION, *VALUES, IGNORE)
 
 CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
     given.check,
@@ -34,6 +39,7 @@ def check(world: World, around: Around | None = None) -> tuple[Finding, ...]:
     ignored |= {f"{other.kind} {other.name}": _ignored(other.annotations) for other in scene.around.others}
     found = [finding for each in CHECKS for finding in each(scene)]
     found += [finding for policy in scene.policies for finding in _unknown(policy, ignored[policy.name])]
+    found += [finding for policy in scene.policies for finding in _annotations(policy)]
     kept = {each for each in found if each.id not in ignored[f"{each.kind} {each.name}"]}
     return tuple(sorted(kept, key=_order))
 
@@ -51,3 +57,14 @@ def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding
     if wrong:
         text = f"there is no finding {some(wrong)}"
         yield policy.finding("unknown-ignore", f"metadata.annotations[{IGNORE}]", text)
+
+
+def _annotations(policy: PolicyOutline) -> Iterator[Finding]:
+    """Annotations that would be of effect if they were not misspelled."""
+    given: Mapping[str, str] = policy.meta.annotations
+    for problem in problems(given):
+        name, _, text = problem.partition(": ")
+        yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)
+    for name in sorted(name for name in given if name.startswith(_PREFIX) and name not in _NAMES):
+        text = f"there is no such annotation of policies, it has no effect; there are {', '.join(_NAMES)}"
+        yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)

@@ -36,6 +36,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "overruled": (WARNING, "a rule of a NetworkPolicy that a cluster policy denies all of"),
     "equal-priority": (WARNING, "rules of two cluster policies that contradict each other at one priority"),
     "unknown-kind": (WARNING, "a peer or port of a kind that podwire does not know, taken as closed"),
+    "unknown-annotation": (WARNING, "an annotation of podwire.io that is not known, or has a value that is not"),
     "unknown-ignore": (WARNING, "an annotation that ignores a kind of finding which does not exist"),
     "covered": (NOTE, "a rule that other rules cover: without it nothing would change"),
     "block-of-pods": (NOTE, "a block with addresses of pods, which are given to one pod and then to another"),

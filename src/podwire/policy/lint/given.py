@@ -1,9 +1,17 @@
-"""What was given and is not in force: policies that come a second time, and those of another's kind (pure)."""
+"""What was given and is not in force: policies in audit, those that come again, those of another's kind (pure)."""
 
 from collections.abc import Iterator
 
+from podwire.policy.annotations import MODE
 from podwire.policy.lint.finding import KINDS, Finding
 from podwire.policy.lint.scene import Other, Scene
+
+_AUDIT = {
+    "NetworkPolicy": "it isolates nobody and drops nothing, only counts and logs what it would drop; what else is said of "
+    "it here is for when it is in force",
+    "ClusterNetworkPolicy": "it neither denies nor accepts nor passes, only counts and logs what it would drop; what else "
+    "is said of it here is for when it is in force",
+}
 
 _NEWER = "policy.networking.k8s.io/v1alpha2"
 _OLDER = "policy.networking.k8s.io/v1alpha1"
@@ -18,8 +26,10 @@ _UPSTREAM = (_OLDER, _NEWER, "networking.k8s.io/v1beta1", "extensions/v1beta1")
 
 
 def check(scene: Scene) -> Iterator[Finding]:
-    """Policies that files have twice, and those that are not enforced."""
+    """Policies that files have twice, those in audit, and those that are not enforced."""
     for policy in scene.policies:
+        if policy.audit:
+            yield policy.finding("in-audit", f"metadata.annotations[{MODE}]", _AUDIT[policy.kind])
         if before := scene.around.twice.get(policy.name):
             text = f"it is also in {before}; which one is in force depends on the order, here it is this one"
             yield policy.finding("given-twice", "metadata.name", text)

@@ -2,7 +2,8 @@
 
 A pod counts as able to when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port, or to a range
 of addresses for that port: a resolver of the node or outside. A range with all its ports counts where cluster DNS is in
-it: all but private addresses, and no lookups, is a common mistake.
+it: all but private addresses, and no lookups, is a common mistake. Policies in audit open nothing for pods that others
+isolate; what is said of them is for when all of them are in force.
 
 Cluster DNS are the pods of the Services of kube-system with port 53, and where there are none, one is taken as given:
 ``k8s-app: kube-dns`` in kube-system.
@@ -36,6 +37,23 @@ _USUAL = Pod(
 def check(scene: Scene) -> Iterator[Finding]:
     """The pods that NetworkPolicies isolate for egress, together where the same ones do."""
     servers = _servers(scene)
+    admin = [policy for policy in scene.policies if policy.tier == "Admin"]
+    for policies, some_of in _isolated(scene):
+        in_force = [policy for policy in policies if not policy.audit]
+        whom = f"{count(len(some_of), 'pod')} ({some_pods(some_of)})"
+        for others, counting in ((in_force, [policy for policy in admin if not policy.audit]), (policies, admin)):
+            if not _shut(scene, others, servers):
+                continue
+            if not any(_accepts(scene, policy, some_of[0], servers) for policy in counting):
+                at = [policy for policy in others if policy.of(EGRESS)]
+                yield _finding(next((policy for policy in at if policy.audit), at[0]), others, whom)
+                break
+    if not admin:
+        yield from _of_unknown(scene, servers)
+
+
+def _isolated(scene: Scene) -> Iterator[tuple[list[PolicyOutline], list[Pod]]]:
+    """The NetworkPolicies that isolate some pods for egress, or would if they were not in audit, and these pods."""
     isolating: dict[int, list[PolicyOutline]] = {}
     pods: dict[int, Pod] = {}
     for policy in scene.policies:
@@ -43,22 +61,11 @@ def check(scene: Scene) -> Iterator[Finding]:
             for pod in scene.pods(policy.subject):
                 isolating.setdefault(id(pod), []).append(policy)
                 pods[id(pod)] = pod
-    together: dict[tuple[str, ...], list[Pod]] = {}
-    named: dict[tuple[str, ...], list[PolicyOutline]] = {}
+    together: dict[tuple[str, ...], tuple[list[PolicyOutline], list[Pod]]] = {}
     for number, policies in isolating.items():
         keys = tuple(policy.key for policy in policies)
-        together.setdefault(keys, []).append(pods[number])
-        named[keys] = policies
-    admin = [policy for policy in scene.policies if policy.tier == "Admin"]
-    for keys, some_of in together.items():
-        policies = named[keys]
-        if not _shut(scene, policies, servers):
-            continue
-        if not any(_accepts(scene, policy, some_of[0], servers) for policy in admin):
-            whom = f"{count(len(some_of), 'pod')} ({some_pods(some_of)})"
-            yield _finding(next(policy for policy in policies if policy.of(EGRESS)), policies, whom)
-    if not admin:
-        yield from _of_unknown(scene, servers)
+        together.setdefault(keys, (policies, []))[1].append(pods[number])
+    yield from together.values()
 
 
 def _of_unknown(scene: Scene, servers: tuple[Pod, ...]) -> Iterator[Finding]:
@@ -67,7 +74,7 @@ def _of_unknown(scene: Scene, servers: tuple[Pod, ...]) -> Iterator[Finding]:
     for policy in isolating:
         if scene.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
             continue
-        policies = [other for other in isolating if policy.scope.within(other.scope)]
+        policies = [other for other in isolating if policy.heeds(other) and policy.scope.within(other.scope)]
         if _shut(scene, policies, servers):
             yield _finding(policy, policies, "the pods that it selects")
 

@@ -21,6 +21,7 @@ from podwire.model.policy import (
     ProtocolPorts,
 )
 from podwire.model.selector import LabelSelector
+from podwire.policy.annotations import in_audit
 from podwire.policy.lint.finding import KINDS, Finding
 from podwire.policy.lint.scope import Scope, scope
 from podwire.policy.ports import EVERYTHING, LAST_PORT, PROTOCOLS, Selection, selection
@@ -121,6 +122,15 @@ class PolicyOutline(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """``kind namespace/name``."""
         return f"{self.kind} {self.key}"
+
+    @property
+    def audit(self) -> bool:
+        """Whether it is in audit, and so not in force."""
+        return in_audit(self.meta.annotations)
+
+    def heeds(self, other: "PolicyOutline") -> bool:
+        """Whether another policy is in force wherever this one is: one in audit only where this one is in audit too."""
+        return self.audit or not other.audit
 
     def of(self, direction: str) -> tuple[RuleOutline, ...]:
         """The rules of a direction."""

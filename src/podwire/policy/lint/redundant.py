@@ -2,7 +2,7 @@
 
 NetworkPolicies add up: a rule that others cover is only superfluous. In a tier of cluster policies the first rule
 decides, so one that comes after rules which cover it never does, and what an Admin policy denies no NetworkPolicy
-allows.
+allows. Policies in audit leave the others everything; what is said of them is for when all of them are in force.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,11 @@ def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
     earlier: dict[str, list[Owned]] = {INGRESS: [], EGRESS: []}
     for policy in policies:
         for rule in policy.rules:
-            before = [owned for owned in earlier[rule.direction] if policy.scope.within(owned[0].scope)]
+            before = [
+                owned
+                for owned in earlier[rule.direction]
+                if policy.heeds(owned[0]) and policy.scope.within(owned[0].scope)
+            ]
             found = _first_covering(policy, rule, before)
             if found:
                 same = all(owned[1].action == rule.action for owned in found)
@@ -79,7 +83,8 @@ def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
         own = policy.scope.pods
         wider = [rules for subject, rules in by_subject.items() if subject <= own]
         for rule in reversed(policy.rules):
-            others = [owned for rules in wider for owned in rules.near(rule) if id(owned[1]) not in gone]
+            near = (owned for rules in wider for owned in rules.near(rule) if policy.heeds(owned[0]))
+            others = [owned for owned in near if id(owned[1]) not in gone]
             found = _first_covering(policy, rule, others)
             if found:
                 gone.add(id(rule))
@@ -132,7 +137,7 @@ def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Fi
 def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: str) -> list[Owned]:
     """The rules that deny for all pods of a policy, up to the first that may let something pass."""
     found: list[Owned] = []
-    for other in admin:
+    for other in filter(policy.heeds, admin):
         about = policy.scope.within(other.scope)
         for rule in other.of(direction):
             if rule.action != "Deny":

@@ -41,6 +41,25 @@ def test_an_annotation_ignores() -> None:
     ]
 
 
+def test_annotations_that_are_misspelled() -> None:
+    spec = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]"
+    assert found(policy("shop/p", spec, mode="audit", log="none", enforced="{}")) == []
+    made: Scene = scene(policy("shop/p", spec, mode="Audit", logs="all"))
+    assert [(each.id, each.field, each.text) for each in check(made.world, made.around)] == [
+        (
+            "unknown-annotation",
+            "metadata.annotations[podwire.io/logs]",
+            "there is no such annotation of policies, it has no effect; there are podwire.io/enforced, podwire.io/mode"
+            ", podwire.io/log, podwire.io/ignore",
+        ),
+        (
+            "unknown-annotation",
+            "metadata.annotations[podwire.io/mode]",
+            "'Audit' is not known, there are audit, enforce; the policy is enforced",
+        ),
+    ]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_packet_table_is_checked_without_trouble(case: Case) -> None:
     for finding in check(case.world):
