@@ -145,10 +145,11 @@ class FlowCleaner(Protocol):
 
 
 def _forget_untranslated(netns: Path | str | None, lost: Untranslated) -> Forgotten:
+    """Nobody answers at an address of a Service itself, so what is established is left out by the kernel."""
     found = dict.fromkeys(_FAMILIES.values(), 0)
     with Conntrack(netns) as conntrack:
         for protocol in sorted({protocol for protocol, _, _ in lost.frontends}):
-            for flow in conntrack.forget(lost, protocol=protocol):
+            for flow in conntrack.forget(lost, protocol=protocol, assured=False):
                 found[_FAMILIES[flow.family]] += 1
     return found
 
