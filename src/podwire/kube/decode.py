@@ -81,6 +81,13 @@ def _list_decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
     return msgspec.json.Decoder(msgspec.defstruct("List", fields, frozen=True, gc=False))
 
 
+def prepare(*resources: Resource[Any]) -> None:
+    """Makes what decodes these, half a millisecond each, for all processes that are forked from this one."""
+    for resource in resources:
+        _decoder(resource.type)
+        _list_decoder(resource.type)
+
+
 def decode_object(data: bytes | msgspec.Raw, kind: type[T]) -> T:
     """The object.
 

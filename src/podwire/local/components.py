@@ -20,6 +20,16 @@ from podwire.apiserver import settings as api_settings
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
+from podwire.kube.decode import prepare
+from podwire.kube.resources import (
+    CLUSTERNETWORKPOLICIES,
+    ENDPOINTSLICES,
+    NAMESPACES,
+    NETWORKPOLICIES,
+    NODES,
+    PODS,
+    SERVICES,
+)
 from podwire.local import credentials
 from podwire.local.config import ClusterConfig
 from podwire.local.kubelet import daemon as kubelet_daemon
@@ -28,6 +38,7 @@ from podwire.local.processes import Order
 from podwire.local.workloads import parts
 from podwire.model.document import wrong
 from podwire.observe import log
+from podwire.policy.modes import DATAPLANES as POLICY_DATAPLANES
 from podwire.proxy.registry import DATAPLANES
 from podwire.routing.registry import BACKENDS
 from podwire.runtime.child import Placement
@@ -114,8 +125,18 @@ ENTRIES: Mapping[str, Entry] = {
 def preload() -> None:
     """Imports also what components import when they need it, once for all that are forked from this process."""
     parts.preload()
-    for target in ("podwire.agent.policies", "podwire.agent.services", *DATAPLANES.values(), *BACKENDS.values()):
+    for target in (*_LATER, *POLICY_DATAPLANES.values(), *DATAPLANES.values(), *BACKENDS.values()):
         import_module(target.partition(":")[0])
+    prepare(NODES, PODS, NAMESPACES, SERVICES, ENDPOINTSLICES, NETWORKPOLICIES, CLUSTERNETWORKPOLICIES)
+
+
+_LATER = (
+    "podwire.agent.policies",
+    "podwire.agent.services",
+    "podwire.proxy.occupancy",
+    "encodings.idna",  # with which Python reads the name of every server that it connects to by TLS
+)
+"""What every node imports after it has begun."""
 
 
 def free_port() -> int:
