@@ -1,7 +1,15 @@
 """What holds for every unit test."""
 
+import gc
+
 from hypothesis import settings
 
 # How long an example takes says what else the machine does.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves, and all that they import, are not searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
