@@ -3,10 +3,14 @@
 Both are compared with what the object says already, so an idle agent writes nothing. ``NetworkUnavailable`` is
 the condition that keeps the scheduler away (by its taint) until somebody has made the network; nobody else clears it.
 
+Every write of a Node is told to every agent of the cluster. So what parts have to say goes together: at a start it
+waits, a second at most, for what routing tells the peers.
+
 An agent in kube-proxy's place may have kube-proxy's role, which does not write to Nodes: then the Node says nothing,
 and the API is not asked again and again.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,59 +24,84 @@ from podwire.runtime.clock import rfc3339
 
 _CONDITION = "NetworkUnavailable"
 _FORBIDDEN = 403
+_TOGETHER_S = 1.0
 
 
 class Announcer:
-    """Writes one Node object."""
+    """Writes one Node object; ``networked``: somebody will announce the node's network."""
 
-    def __init__(self, client: Client, node: str, nodes: Callable[[], Mapping[str, Node]]) -> None:
+    def __init__(
+        self, client: Client, node: str, nodes: Callable[[], Mapping[str, Node]], *, networked: bool = False
+    ) -> None:
         self._client = client
         self._node = node
         self._nodes = nodes
         self._log = Log("agent")
         self._refused = ""
         self._forbidden = False
-        self._written: dict[str, str] = {}
-        """What was written last: the copy of the Node may be older than that."""
+        self._wanted: dict[str, str] = {}
+        self._writing = asyncio.Lock()
+        self._written: tuple[int, dict[str, str]] = (0, {})
+        """What was written, and the version of the Node since: the copy of the Node may be older than that."""
+        self._begun = asyncio.Event()
+        if not networked:
+            self._begun.set()
 
     async def insist(self, annotations: Mapping[str, str]) -> None:
         """Makes the Node say it, trying until it does or the API says that this agent may not."""
+        self._wanted |= annotations
+        try:
+            async with asyncio.timeout(_TOGETHER_S):
+                await self._begun.wait()
+        except TimeoutError:
+            self._begun.set()
         backoff = Backoff(0.2, 10.0)
         while not await self.announce(annotations) and not self._forbidden:
             await self._client.clock.sleep(backoff.next_delay_s())
 
     async def announce(self, annotations: Mapping[str, str], *, network: bool = False) -> bool:
-        """Makes the Node say it, and with ``network`` that its network is there; whether it does now."""
-        node = self._nodes().get(self._node)
-        if node is None:
-            self._forbidden = False
-            return False
-        try:
-            have = node.metadata.annotations
-            if any(
-                have.get(name, "") != text or self._written.get(name, text) != text
-                for name, text in annotations.items()
-            ):
-                await self._client.patch(
-                    NODES, self._node, {"metadata": {"annotations": dict(annotations)}}, patch_type=MERGE_PATCH
-                )
-                self._written |= annotations
-            if network and not _is_clear(node):
-                await self._client.patch(
-                    NODES,
-                    self._node,
-                    {"status": {"conditions": [self._condition()]}},
-                    patch_type=STRATEGIC_MERGE_PATCH,
-                    subresource="status",
-                )
-        except (ApiError, ApiUnreachable) as failure:
-            if str(failure) != self._refused:
-                self._log.warning("cannot write to the Node", node=self._node, problem=failure)
-            self._refused = str(failure)
-            self._forbidden = isinstance(failure, ApiError) and failure.code == _FORBIDDEN
-            return False
-        self._refused, self._forbidden = "", False
+        """Makes the Node say it with all that is to be said, and with ``network`` that its network is there.
+
+        Whether it does now.
+        """
+        self._wanted |= annotations
+        async with self._writing:
+            node = self._nodes().get(self._node)
+            if node is None:
+                self._forbidden = False
+                return False
+            try:
+                await self._write(node, network=network)
+            except (ApiError, ApiUnreachable) as failure:
+                if str(failure) != self._refused:
+                    self._log.warning("cannot write to the Node", node=self._node, problem=failure)
+                self._refused = str(failure)
+                self._forbidden = isinstance(failure, ApiError) and failure.code == _FORBIDDEN
+                return False
+            self._refused, self._forbidden = "", False
+        if network:
+            self._begun.set()
         return True
+
+    async def _write(self, node: Node, *, network: bool) -> None:
+        """Writes what the Node does not say yet."""
+        since, written = self._written
+        have = node.metadata.annotations
+        if _version(node.metadata.resource_version) < since:
+            have = have | written
+        different = {name: text for name, text in self._wanted.items() if have.get(name, "") != text}
+        if different:
+            body = {"metadata": {"annotations": different}}
+            answer = await self._client.patch(NODES, self._node, body, patch_type=MERGE_PATCH)
+            self._written = _version(answer.get("metadata", {}).get("resourceVersion", "")), written | different
+        if network and not _is_clear(node):
+            await self._client.patch(
+                NODES,
+                self._node,
+                {"status": {"conditions": [self._condition()]}},
+                patch_type=STRATEGIC_MERGE_PATCH,
+                subresource="status",
+            )
 
     def _condition(self) -> dict[str, Any]:
         now = rfc3339(self._client.clock.now())
@@ -88,3 +117,7 @@ class Announcer:
 
 def _is_clear(node: Node) -> bool:
     return any(c.type == _CONDITION and c.status == "False" for c in node.status.conditions)
+
+
+def _version(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -62,7 +62,7 @@ class Agent:
         self.log = Log("agent")
         alone = "" if {"routing", "policy"} & set(config.parts) else f"metadata.name={config.node_name}"
         self.nodes = Informer(client, NODES, field_selector=alone)
-        self.announcer = Announcer(client, config.node_name, self._all)
+        self.announcer = Announcer(client, config.node_name, self._all, networked="routing" in config.parts)
         self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
         self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()

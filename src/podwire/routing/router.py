@@ -28,7 +28,18 @@ from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.routing.backend import Backend, Options
 from podwire.routing.backends.vxlan import DEVICE
-from podwire.routing.nodes import ANNOTATION, BACKEND_ANNOTATION, Address, Facts, Me, Network, Peer, Underlay, peer_of
+from podwire.routing.nodes import (
+    ANNOTATION,
+    BACKEND_ANNOTATION,
+    Address,
+    Facts,
+    Me,
+    Network,
+    Peer,
+    Underlay,
+    alike,
+    peer_of,
+)
 from podwire.routing.plan import Plan, cluster_networks, plan
 from podwire.routing.registry import BACKENDS, FALLBACK, load
 from podwire.routing.tables import GUARD, MASQUERADE, guard, masquerade
@@ -116,6 +127,9 @@ class Router:
     def node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
         """To be subscribed to the Node collection: asks for a run when it matters to routing."""
         known = self._peers.get(key)
+        if known is not None and known[0] is old and new is not None and alike(old, new):
+            self._peers[key] = (new, known[1])  # a node tells of itself all the time
+            return
         before = known[1] if known is not None and known[0] is old else peer_of(old) if old else None
         after = peer_of(new) if new else None
         if new is not None and after is not None:

@@ -1,6 +1,7 @@
 """What an agent writes to its Node, with a client that keeps it or refuses."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -76,6 +77,85 @@ def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
         await announcer.insist(WANTED)
         assert len(api.patches) == 2, "asked again, it tries again"
         await tasks.close()
+        await api.close()
+
+    asyncio.run(scenario())
+
+
+class Stored(Api):
+    """Keeps one Node; :meth:`tell` is what its watchers see of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.version = 7
+        self.annotations: dict[str, str] = {}
+        self.nodes: dict[str, Node] = {}
+        self.tell()
+
+    async def patch(self, resource: Any, name: str, body: Any, *rest: Any, **more: Any) -> dict[str, Any]:
+        self.version += 1
+        if "status" in body:
+            self.patches.append(body["status"])
+        else:
+            await super().patch(resource, name, body, *rest, **more)
+            self.annotations |= body["metadata"]["annotations"]
+        return {"metadata": {"resourceVersion": str(self.version)}}
+
+    def tell(self) -> None:
+        meta = ObjectMeta(name="node-1", annotations=dict(self.annotations), resource_version=str(self.version))
+        self.nodes["node-1"] = Node(metadata=meta)
+
+
+def with_stored(scenario: Callable[[Stored, TaskSet], Awaitable[None]]) -> Callable[[], None]:
+    async def run() -> None:
+        api, tasks = Stored(), TaskSet(lambda task, failure: None)
+        try:
+            await scenario(api, tasks)
+        finally:
+            await tasks.close()
+            await api.close()
+
+    return lambda: asyncio.run(run())
+
+
+@with_stored
+async def test_what_parts_say_at_a_start_is_one_write_with_what_peers_are_told(api: Stored, tasks: TaskSet) -> None:
+    announcer = Announcer(api, "node-1", lambda: api.nodes, networked=True)
+    tasks.start("proxy", announcer.insist(WANTED))
+    tasks.start("policy", announcer.insist({"podwire.io/policy": "iptables"}))
+    assert isinstance(api.clock, FakeClock)
+    await api.clock.advance(0.1)
+    assert api.patches == []
+    assert await announcer.announce({"podwire.io/routing": "vxlan"}, network=True)
+    await api.clock.advance(1)
+    everything, status = api.patches
+    assert everything == {**WANTED, "podwire.io/policy": "iptables", "podwire.io/routing": "vxlan"}
+    assert status["conditions"][0]["type"] == "NetworkUnavailable"
+    await announcer.insist({"podwire.io/policy": "nftables"})
+    assert api.patches[2:] == [{"podwire.io/policy": "nftables"}]
+
+
+@with_stored
+async def test_a_copy_that_is_older_than_the_last_write_is_not_asked(api: Stored, _tasks: TaskSet) -> None:
+    announcer = Announcer(api, "node-1", lambda: api.nodes)
+    await announcer.insist({"podwire.io/proxy": "ipvs"})
+    await announcer.insist(WANTED)
+    await announcer.insist(WANTED)
+    assert api.patches == [{"podwire.io/proxy": "ipvs"}, WANTED]
+    api.annotations = {}
+    api.version += 1
+    api.tell()
+    await announcer.insist(WANTED)
+    assert api.patches[2:] == [WANTED], "somebody took it away"
+
+
+def test_without_the_network_it_is_said_a_second_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podwire.agent.announce._TOGETHER_S", 0.001)
+
+    async def scenario() -> None:
+        api = Stored()
+        await Announcer(api, "node-1", lambda: api.nodes, networked=True).insist(WANTED)
+        assert api.patches == [WANTED]
         await api.close()
 
     asyncio.run(scenario())

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_interface
 
+import msgspec
+
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.backend import Options
@@ -181,9 +183,19 @@ def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
 def test_heartbeats_cause_no_run() -> None:
     async def body() -> None:
         async with Lab() as lab:
-            lab.router.node_changed("node-2", node(2), node(2, {"kubelet": "beats"}))
+            before = lab.nodes["node-2"]
+            for beat in range(3):
+                now = node(2, before.metadata.annotations | {"kubelet": f"beats {beat}"})
+                lab.nodes["node-2"] = now
+                lab.router.node_changed("node-2", before, now)
+                before = now
             await lab.clock.advance(1)
-            assert lab.runs == 1
+            assert (lab.router.runs, lab.runs) == (1, 1)
+            moved = msgspec.structs.replace(before, spec=NodeSpec(pod_cidrs=("10.244.7.0/24",)))
+            lab.nodes["node-2"] = moved
+            lab.router.node_changed("node-2", before, moved)
+            await lab.clock.advance(1)
+            assert lab.router.runs == 2
 
     asyncio.run(body())
 
