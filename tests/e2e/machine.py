@@ -29,7 +29,10 @@ def _devices_of_others(name: str) -> tuple[str, ...]:
 
 
 def inventory(name: str) -> dict[str, str]:
-    """Every kind of thing that the cluster ``name`` could leave, each as sorted lines."""
+    """Every kind of thing that the cluster ``name`` could leave, each as sorted lines.
+
+    Left out is what comes and goes with other clusters, and the namespaces of tests/kernel.
+    """
     others = _devices_of_others(name)
     sysctls = [line for line in _output("sysctl", "-a").splitlines() if not line.startswith(_SYSCTL_NOISE)]
     cgroups = [str(p) for p in Path("/sys/fs/cgroup").rglob("*") if p.is_dir() and "podwire" in str(p)]
@@ -46,7 +49,7 @@ def inventory(name: str) -> dict[str, str]:
         "rules": _output("ip", "rule").splitlines() + _output("ip", "-6", "rule").splitlines(),
         "routes": _output("ip", "route", "show", "table", "all").splitlines(),
         "nftables": _output("nft", "list", "tables").splitlines(),
-        "namespaces": _output("ip", "netns", "list").splitlines(),
+        "namespaces": [line for line in _output("ip", "netns", "list").splitlines() if not line.startswith("pwt-")],
         "mounts": [path for path in mounts if not _of_others(path, name)],
         "sysctls": sysctls,
         "cgroups": [path for path in cgroups if not _of_others(path, name)],
