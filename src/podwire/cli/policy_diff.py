@@ -1,6 +1,6 @@
 """The command ``podwire policy diff``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 import click
@@ -12,6 +12,7 @@ from podwire.cli.policy_objects import Gathered, of_cluster, of_files
 from podwire.errors import ConfigError
 from podwire.model.meta import Object, key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy import annotations
 from podwire.policy.differences.compare import compare
 from podwire.policy.differences.words import data, text
 from podwire.policy.lint.given import passed_over
@@ -86,6 +87,7 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
     before, after = gathered(old), gathered(new)
     notes = list(dict.fromkeys(passed_over(other) for side in (before, after) for other in side.around.others))
     worlds = combined(before.world, after.world, Sides(old, new, prune), notes)
+    notes += in_audit(*worlds, Sides(old, new))
     found = compare(*worlds, own_node_egress=not police_own_node)
     lines = before.line, after.line
     if output == "json":
@@ -115,6 +117,15 @@ def combined(old: World, new: World, asked: Sides, notes: list[str]) -> tuple[Wo
         notes.append(f"{asked.new} has no pods: compared with those of {asked.old}")
         return old, _with_pods_of(new, old)
     return old, new
+
+
+def in_audit(old: World, new: World, asked: Sides) -> Iterator[str]:
+    """Which policies of each side are in audit, and so count for nothing there."""
+    for world, side in ((old, asked.old), (new, asked.new)):
+        every: tuple[NetworkPolicy | ClusterNetworkPolicy, ...] = (*world.policies, *world.cluster_policies)
+        names = sorted(key_of(each.metadata) for each in every if annotations.in_audit(each.metadata.annotations))
+        if names:
+            yield f"in audit and so not in force in {side}: {some(names)}"
 
 
 def _with_pods_of(world: World, other: World) -> World:

@@ -99,6 +99,22 @@ def test_policies_of_kinds_that_are_not_enforced_are_named_with_what_replaces_th
     assert len(json.loads(diff(folder, "old", "new", "-f", "pods.yaml", "-o", "json").output)["notes"]) == 2
 
 
+def test_a_policy_that_goes_from_audit_into_force_changes_verdicts(folder: Path) -> None:
+    for name in ("old", "new"):
+        (folder / name / "policy.yaml").write_text(POLICY)
+    audited = POLICY.replace("namespace: shop}", "namespace: shop, annotations: {podwire.io/mode: audit}}")
+    (folder / "old" / "policy.yaml").write_text(audited)
+    found = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert found.return_value == 1
+    lines = found.output.splitlines()
+    assert lines[0] == f"in audit and so not in force in {folder}/old: shop/db"
+    assert lines[-1].endswith("pairs now denied, 0 pairs now allowed")
+    assert "    before: allowed, no policy has a say" in lines
+    assert diff(folder, "new", "old", "-f", "pods.yaml").output.splitlines()[-1].startswith("0 pairs now denied, ")
+    (folder / "new" / "policy.yaml").write_text(audited.replace("5432", "1"))
+    assert diff(folder, "old", "new", "-f", "pods.yaml").return_value == 0
+
+
 def test_wrong_input(folder: Path) -> None:
     with pytest.raises(ConfigError, match="neither side has pods"):
         diff(folder, "old", "new")

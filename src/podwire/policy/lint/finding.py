@@ -41,6 +41,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "covered": (NOTE, "a rule that other rules cover: without it nothing would change"),
     "block-of-pods": (NOTE, "a block with addresses of pods, which are given to one pod and then to another"),
     "allows-all": (NOTE, "a rule without any restriction"),
+    "in-audit": (NOTE, "a policy in audit: it is not in force"),
     "no-rules": (NOTE, "a cluster policy without rules"),
     "port-name-partly": (NOTE, "a named port that only some of the selected pods have"),
     "host-network-partly": (NOTE, "selected pods with their node's network, for which no policy holds"),

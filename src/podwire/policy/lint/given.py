@@ -7,10 +7,10 @@ from podwire.policy.lint.finding import KINDS, Finding
 from podwire.policy.lint.scene import Other, Scene
 
 _AUDIT = {
-    "NetworkPolicy": "it isolates nobody and drops nothing, only counts and logs what it would drop; what else is said of "
-    "it here is for when it is in force",
-    "ClusterNetworkPolicy": "it neither denies nor accepts nor passes, only counts and logs what it would drop; what else "
-    "is said of it here is for when it is in force",
+    "NetworkPolicy": "it isolates nobody and drops nothing, only counts and logs what it would drop; what else is said "
+    "of it here is for when it is in force",
+    "ClusterNetworkPolicy": "it neither denies nor accepts nor passes, only counts and logs what it would drop; what "
+    "else is said of it here is for when it is in force",
 }
 
 _NEWER = "policy.networking.k8s.io/v1alpha2"

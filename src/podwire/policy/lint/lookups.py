@@ -41,12 +41,13 @@ def check(scene: Scene) -> Iterator[Finding]:
     for policies, some_of in _isolated(scene):
         in_force = [policy for policy in policies if not policy.audit]
         whom = f"{count(len(some_of), 'pod')} ({some_pods(some_of)})"
-        for others, counting in ((in_force, [policy for policy in admin if not policy.audit]), (policies, admin)):
-            if not _shut(scene, others, servers):
-                continue
-            if not any(_accepts(scene, policy, some_of[0], servers) for policy in counting):
-                at = [policy for policy in others if policy.of(EGRESS)]
-                yield _finding(next((policy for policy in at if policy.audit), at[0]), others, whom)
+        cases = [(in_force, [policy for policy in admin if not policy.audit])]
+        if len(in_force) < len(policies):
+            cases.append((policies, admin))
+        for together, first in cases:
+            if _shut(scene, together, servers) and not any(_accepts(scene, p, some_of[0], servers) for p in first):
+                at = [policy for policy in together if policy.of(EGRESS)]
+                yield _finding(next((policy for policy in at if policy.audit), at[0]), together, whom)
                 break
     if not admin:
         yield from _of_unknown(scene, servers)

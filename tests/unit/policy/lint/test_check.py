@@ -43,7 +43,7 @@ def test_an_annotation_ignores() -> None:
 
 def test_annotations_that_are_misspelled() -> None:
     spec = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]"
-    assert found(policy("shop/p", spec, mode="audit", log="none", enforced="{}")) == []
+    assert found(policy("shop/p", spec, mode="enforce", log="none", enforced="{}")) == []
     made: Scene = scene(policy("shop/p", spec, mode="Audit", logs="all"))
     assert [(each.id, each.field, each.text) for each in check(made.world, made.around)] == [
         (

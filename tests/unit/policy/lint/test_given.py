@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.policy.lint.scenes import ids, policy, scene
+from tests.unit.policy.lint.scenes import ids, policy, said, scene
 
 from podwire.policy.lint import given
 from podwire.policy.lint.check import check
@@ -12,6 +12,14 @@ def test_policies_that_come_twice() -> None:
     web = policy("shop/web", "podSelector: {matchLabels: {app: web}}")
     assert ids(given.check, web) == []
     assert ids(given.check, web, twice={"NetworkPolicy shop/web": "a.yaml:3"}) == [("given-twice", "metadata.name")]
+
+
+def test_policies_in_audit_are_not_in_force() -> None:
+    found = said(given.check, policy("shop/web", "podSelector: {}", mode="audit"), policy("a", "", mode="audit"))
+    assert [each[:2] for each in found] == [("in-audit", "metadata.annotations[podwire.io/mode]")] * 2
+    assert found[0][2].startswith("it isolates nobody and drops nothing")
+    assert found[1][2].startswith("it neither denies nor accepts nor passes")
+    assert ids(given.check, policy("shop/web", "podSelector: {}", mode="enforce")) == []
 
 
 def test_policies_of_another_kind() -> None:

@@ -1,7 +1,7 @@
 """Pods that cannot look names up."""
 
 import pytest
-from tests.unit.policy.lint.scenes import CLUSTER, ids, policy, said
+from tests.unit.policy.lint.scenes import CLUSTER, ids, policy, said, scene
 
 from podwire.policy.lint.lookups import check
 
@@ -20,6 +20,9 @@ kind: Service
 metadata: {name: kube-dns, namespace: kube-system}
 spec: {clusterIP: 10.96.0.10, selector: {app: names}, ports: [{port: 53, protocol: UDP, targetPort: 1053}]}
 """
+
+
+_SHOP = f"podSelector: {{matchLabels: {{app: web}}}}, policyTypes: [Egress], egress: [{_DB}]"
 
 
 def out(*rules: str) -> dict[str, object]:
@@ -112,3 +115,15 @@ def test_policies_without_their_pods() -> None:
     assert ids(check, policy("till/p", spec), policy("till/names", names), **around) == []
     assert ids(check, policy("till/p", spec), policy("other/names", names), **around) == [("no-dns", "spec.egress")]
     assert ids(check, policy("till/p", spec)) == [], "nobody is there"
+
+
+def test_a_policy_in_audit_opens_nothing_and_shuts_when_it_is_in_force() -> None:
+    names = f"podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{{_SYSTEM}}}]}}]"
+    assert ids(check, out(_DB), policy("shop/q", names, mode="audit")) == [("no-dns", "spec.egress")]
+    assert ids(check, policy("shop/p", _SHOP, mode="audit"), policy("shop/q", names, mode="audit")) == []
+    (only,) = check(scene(policy("shop/p", _SHOP, mode="audit")))
+    assert (only.id, only.name) == ("no-dns", "shop/p")
+    assert ids(check, policy("shop/p", _SHOP, mode="audit"), policy("shop/q", names)) == []
+    accept = "egress: [{action: Accept, to: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 53}}}]}]"
+    assert ids(check, out(_DB), policy("a", accept, mode="audit")) == [("no-dns", "spec.egress")]
+    assert ids(check, policy("shop/p", _SHOP, mode="audit"), policy("a", accept, mode="audit")) == []

@@ -68,3 +68,51 @@ def test_what_an_admin_policy_denies_no_network_policy_allows() -> None:
     assert ids(check, first, deny, allow) == []
     elsewhere = policy("deny", f"subject: {{namespaces: {{matchLabels: {{team: press}}}}}}, ingress: [{rule('Deny')}]")
     assert ids(check, elsewhere, allow) == []
+
+
+def in_audit(*names: str, **policies: str) -> dict[str, dict[str, object]]:
+    """Policies by the words of their names; those that are named are in audit."""
+    made = {}
+    for word, spec in policies.items():
+        meta = {"mode": "audit"} if word in names else {}
+        made[word] = policy(f"shop/{word}" if "podSelector" in spec else word, spec, **meta)
+    return made
+
+
+def test_a_policy_in_audit_covers_nothing_of_one_in_force_and_is_covered_itself() -> None:
+    specs = {"one": f"podSelector: {{}}, ingress: [{_WEB}]", "two": f"podSelector: {{}}, ingress: [{_ALL}]"}
+    for audited, covered in (
+        ((), ["shop/one"]),
+        (("two",), []),
+        (("one",), ["shop/one"]),
+        (("one", "two"), ["shop/one"]),
+    ):
+        assert [each.name for each in check(scene(*in_audit(*audited, **specs).values()))] == covered
+    same = {"one": specs["two"], "two": specs["two"]}
+    assert [each.name for each in check(scene(*in_audit("one", **same).values()))] == ["shop/one"]
+    assert [each.name for each in check(scene(*in_audit("two", **same).values()))] == ["shop/two"]
+
+
+def test_what_is_in_audit_decides_nothing_before_what_is_in_force() -> None:
+    deny, accept = f"priority: 1, ingress: [{rule('Deny')}]", f"priority: 2, ingress: [{rule('Accept')}]"
+    allow = f"podSelector: {{}}, ingress: [{_WEB}]"
+    specs = {"deny": deny, "accept": accept, "web": allow}
+
+    def found(*audited: str) -> list[tuple[str, str]]:
+        return [(each.id, each.name) for each in check(scene(*in_audit(*audited, **specs).values()))]
+
+    assert found() == [("never-reached", "accept"), ("overruled", "shop/web")]
+    assert found("deny") == []
+    assert found("accept") == [("never-reached", "accept"), ("overruled", "shop/web")]
+    assert found("deny", "accept", "web") == [("never-reached", "accept"), ("overruled", "shop/web")]
+
+
+def test_an_accept_in_audit_does_not_come_before_a_deny() -> None:
+    specs = {
+        "first": f"priority: 1, ingress: [{rule('Accept', 'namespaces: {matchLabels: {team: press}}')}]",
+        "deny": f"priority: 2, ingress: [{rule('Deny')}]",
+        "web": f"podSelector: {{}}, ingress: [{_WEB}]",
+    }
+    assert [each.id for each in check(scene(*in_audit(**specs).values()))] == []
+    assert [each.id for each in check(scene(*in_audit("first", **specs).values()))] == ["overruled"]
+    assert [each.id for each in check(scene(*in_audit("first", "web", **specs).values()))] == []
