@@ -33,11 +33,15 @@ def render(answer: Answer) -> Iterator[str]:
 
 
 def _hop(hop: Hop, label: str) -> Iterator[str]:
-    """``label`` stands before the outcome, which is that of Services alone where policies drop."""
+    """``label`` stands before the outcome, which is that of Services alone where policies have the last word.
+
+    Where that is so, what this node decides is told as part of it: policies decide on the nodes of the pods.
+    """
     yield _line(label, f"{_WORDS[hop.outcome]}: {hop.message}")
     rules = f"the {hop.mode} rules in its kernel" if hop.state == "held" else f"the {hop.mode} rules it should have"
     if hop.mode:
-        yield _line("decided", f"on {hop.node}, by {rules}")
+        decided = ("decided", "") if label == "outcome" else ("", "decided ")
+        yield _line(decided[0], f"{decided[1]}on {hop.node}, by {rules}")
     if hop.service is not None:
         yield from _service(hop.service)
     if hop.snat is not None:

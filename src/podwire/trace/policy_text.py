@@ -50,7 +50,7 @@ def outcome(answer: Answer) -> Iterator[str]:
         if answer.policies and answer.outcome == "untouched":
             yield _line("outcome", _let_through(answer.policies[0]))
         return
-    reasons = dict.fromkeys(_reason(one) for one in dropped)
+    reasons = dict.fromkeys(_reason(one, alone=len(answer.policies) == 1) for one in dropped)
     if len(dropped) == len(answer.policies):
         yield _line("outcome", f"DROPPED {next(iter(reasons))}")
     else:
@@ -65,12 +65,13 @@ def _let_through(said: PolicySaid) -> str:
     return f"let through: {' and '.join(rules) or 'no policy has a say'}"
 
 
-def _reason(said: PolicySaid) -> str:
-    """Why it is dropped, without who connects."""
+def _reason(said: PolicySaid, *, alone: bool) -> str:
+    """Why it is dropped, without who connects; of one end ``alone`` also on which node, which is that of the pod."""
     if said.outcome == "dropped":
         for each in (said.egress, said.ingress):
             if not each.allowed and not any(node.drifted for node in said.nodes):
-                return f"at {each.direction.lower()}: {each.message}"
+                where = f" on {each.node}" if alone and each.node else ""
+                return f"at {each.direction.lower()}{where}: {each.message}"
     return f"by the rules of its nodes: {said.message}"
 
 

@@ -207,5 +207,5 @@ def test_pods_in_the_network_of_a_node(tmp_path: Path) -> None:
 
 def test_policies_as_text(guarded: str) -> None:
     found = CliRunner().invoke(root, ["why", "-f", guarded, "client", "pod/web-2", "8080"], catch_exceptions=False)
-    assert "outcome   DROPPED at ingress: isolated by default/back" in found.output
+    assert "outcome   DROPPED at ingress on node-2: isolated by default/back" in found.output
     assert "enforced  DROPPED on node-2, by the nftables rules it should have" in found.output

@@ -127,7 +127,7 @@ Pod shop/web (10.0.0.1) on n1 -> Service shop/db (10.96.0.1:80) TCP
 outcome   DROPPED in 50% of connections, for 1 of 2 endpoints, at ingress: isolated by shop/deny; nearest rule shop/db \
 ingress[0] (db.yaml:14): podSelector app=api, the pod has app=web
 services  forwarded: to one of two
-decided   on n1, by the m rules in its kernel
+          decided on n1, by the m rules in its kernel
 
 policies  DROPPED: shop/db-1
 egress    of shop/web on n1: no policy selects shop/web for egress
@@ -164,6 +164,16 @@ def test_all_are_dropped_and_endpoints_alike_are_told_together() -> None:
     assert lines[2].startswith("outcome   DROPPED at ingress: isolated by shop/deny")
     assert "policies  DROPPED: shop/db-1, shop/db-2" in lines
     assert "policy rules on n2 for shop/db-1 (and 1 more in the same way)" in lines
+
+
+def test_of_one_end_the_node_is_named_that_drops_it_and_services_are_looked_up_on_the_clients() -> None:
+    lines = list(answer_text.render(answer(said(SHUT, "shop/db", HELD), outcome="dropped")))
+    assert lines[2].startswith("outcome   DROPPED at ingress on n2: isolated by shop/deny")
+    assert lines[3:5] == ["services  forwarded: to one of two", "          decided on n1, by the m rules in its kernel"]
+    mute = msgspec.structs.replace(SHUT, direction="Egress", subject="shop/web", node="n1")
+    out = msgspec.structs.replace(said(OPEN, "shop/db"), egress=mute, outcome="dropped")
+    lines = list(answer_text.render(answer(out, outcome="dropped")))
+    assert lines[2].startswith("outcome   DROPPED at egress on n1: isolated by shop/deny")
 
 
 def test_of_many_policies_some_are_named() -> None:
