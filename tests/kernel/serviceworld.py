@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +337,15 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
     """A whole proxy on sources changed by hand; what is sent while its rules are away arrives when it is sent again."""
     case = by_name("ports and protocols are independent")
 
+    async def found() -> str:
+        """Who answers, asked while the proxy goes on."""
+        return (await asyncio.to_thread(world.connect, "one", "10.96.0.10", 53))[0]
+
+    async def becomes(wanted: str, ask: Callable[[], Awaitable[str]] = found) -> None:
+        deadline = time.monotonic() + 15
+        while (seen := await ask()) != wanted:
+            assert time.monotonic() < deadline, f"{seen!r} in place of {wanted!r}"
+
     async def scenario() -> None:
         services, slices, nodes = Collection(), Collection(), Collection()
         cleaner = flow_cleaner(lambda: NODE.addresses, path("node"), mode=plane.name)
@@ -349,15 +358,14 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
             slices.synced.set()
             nodes.synced.set()
             await proxy.programmed.wait()
-            assert world.connect("one", "10.96.0.10", 53)[0] == "dropped"
+            assert await found() == "dropped"
             services.put("default/web", case.services[0])
             for piece in case.slices:
                 slices.put(f"default/{piece.metadata.name}", piece)
-            await until(proxy.programmed.is_set)
-            assert world.connect("one", "10.96.0.10", 53)[0] == "two"
+            await becomes("two")
             flush()
             with connecting("far", "10.96.0.10", 53) as early:
-                await until(lambda: world.connect("one", "10.96.0.10", 53)[0] == "two")
+                await becomes("two")
                 await until(lambda: is_connected(early), 10)
             inside("node", "nft", "delete", "table", "ip", "other")
             await follow_flow(slices)
@@ -372,20 +380,23 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
             client.settimeout(0.2)
             client.connect(("10.96.0.10", 53))
 
-            def ask() -> str:
+            def answer() -> str:
                 try:
                     client.send(b"x")
                     return client.recv(100).decode().split()[0]
                 except OSError:
                     return ""
 
-            assert ask() == "two"
+            async def ask() -> str:
+                return await asyncio.to_thread(answer)
+
+            await becomes("two", ask)
             other = msgspec.structs.replace(piece.endpoints[0], addresses=(ADDRESSES["one"][0],))
             slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=(other,)))
-            await until(lambda: ask() == "one")
+            await becomes("one", ask)
             slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=()))
-            await until(lambda: ask() == "")
+            await becomes("", ask)
             slices.put("default/web-0", piece)
-            await until(lambda: ask() == "two")
+            await becomes("two", ask)
 
     asyncio.run(scenario())

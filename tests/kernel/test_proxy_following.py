@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kernel.planes import opened
-from tests.kernel.serviceworld import PODS, Collection, World, inside, path
+from tests.kernel.serviceworld import PODS, Collection, World, connecting, flush, inside, is_connected, path, until
 
 from podwire.kernel import netns
 from podwire.model import service as api
@@ -78,10 +78,13 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def following(plane: Any) -> AsyncIterator[Api]:
+async def following(plane: Any, known: Case | None = None) -> AsyncIterator[Api]:
+    """A proxy that runs; ``known`` is what it knows at its start."""
     sources = Api()
     cleaner = flow_cleaner(lambda: NODE.addresses, path("node"), mode=plane.name)
     proxy = ServiceProxy(Sources(sources.services, sources.slices, sources.nodes), plane, NODE, SystemClock(), cleaner)
+    if known is not None:
+        sources.apply(known)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(proxy.run())
         for source in (sources.services, sources.slices, sources.nodes):
@@ -252,6 +255,48 @@ def test_an_endpoint_that_becomes_ready_or_goes_is_followed(world: World, plane:
             assert at("10.96.0.10") == "dropped"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", [name for name in DATAPLANES if name != "ipvs"])
+def test_who_began_while_the_rules_were_away_is_not_refused(world: World, name: str) -> None:
+    """Once they are back, such a flow is dropped until it is forgotten: nothing translates it, and it is no mistake."""
+    plane = opened(name)
+    services = case([{"pod": "two"}], ports=UDP).resolved()
+    talker = Talker("far", "10.96.0.10", 53)
+    try:
+        with contextlib.closing(talker.sock):
+            plane.load(services)
+            flush()
+            assert talker.ask() == ""
+            assert any(plane.load(services))
+            talker.sock.send(b"x")
+            with pytest.raises(TimeoutError):
+                talker.sock.recv(100)
+            forget = flow_cleaner(tuple, path("node"), mode=name)((), services["default/web"], gap=True)
+            assert forget is not None and forget()["IPv4"] >= 1
+            talker.sock.settimeout(10)
+            assert talker.ask() == "two:8080"
+    finally:
+        inside("node", "nft", "delete", "table", "ip", "other")
+        plane.remove()
+        plane.close()
+
+
+def test_who_began_before_the_start_is_served(world: World) -> None:
+    plane = opened("nftables")
+
+    async def scenario() -> None:
+        with connecting("far", "10.96.0.10", 80) as early:
+            async with following(plane, case([{"pod": "two"}])):
+                await until(lambda: is_connected(early), 10)
+
+    flush()
+    try:
+        asyncio.run(scenario())
+    finally:
+        inside("node", "nft", "delete", "table", "ip", "other")
+        plane.remove()
+        plane.close()
 
 
 @pytest.mark.parametrize("count", [2, 3])

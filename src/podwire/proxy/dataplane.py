@@ -48,7 +48,7 @@ class InForce(Protocol):
         """Whether an update is a matter of few milliseconds; otherwise it is done in a thread."""
         ...
 
-    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> object:
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Sequence[object]:
         """Makes the kernel hold exactly these Services; what had to be written, all of it false when nothing had to.
 
         Raises: KernelError; what was in force stays.

@@ -6,8 +6,8 @@ after a commit the next one waits four times as long as it took (a second at mos
 commits take a fifth of the time, and each carries the more changes the dearer it is; 3. only Services named by a
 changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused commit
 is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop; 5. tables
-that somebody else changed are put right at once, and flows that began without them are forgotten; who goes on changing
-them gets half of the time; 6. after a change of
+that somebody else changed are put right at once; who goes on changing them gets half of the time; flows that began
+while tables were away, before the start too, are forgotten, so that what is sent again is served; 6. after a change of
 UDP endpoints (on request of TCP too), flows to endpoints that do not serve any more are forgotten, also when none is
 left; 7. the health checks, metrics and flows of a refused commit follow when it succeeds; 8. a failure that nobody
 foresaw loses nothing either: whoever runs this again has all of it loaded.
@@ -113,6 +113,7 @@ class ServiceProxy:
         self._full = True
         self._unfinished = False
         self._disturbed = False
+        self._gap = True
         self._rested = 0.0
         self._wake = asyncio.Event()
         self._log = Log("proxy")
@@ -237,22 +238,18 @@ class ServiceProxy:
         changed = await self._resolve(keys)
         if self._reporter is not None:
             self._reporter.begin()
-        if full:
-            everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
-            await asyncio.to_thread(self._plane.load, everything, self._facts)
-        elif changed and self._plane.instant:
-            self._plane.update(changed)
-        elif changed:
-            await asyncio.to_thread(self._plane.update, changed)
-        if disturbed and not full and any(await asyncio.to_thread(self._plane.heal)):
+        self._gap = self._gap or disturbed
+        restored = await self._write(changed, full=full) and self._gap
+        if restored and self.loaded.is_set():
             self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
-            await self._forget_flows({}, self._resolved, gap=True)
         self._rules_changed()  # no descriptor tells of what somebody changed during a whole write
         before = {key: self._resolved.get(key, ()) for key in changed}
         self._keep(changed)
         if self._reporter is not None:
             self._reporter.committed(changed, full=full)
-        self._unfinished, self.refusal = False, ""
+        self._unfinished, self._gap, self.refusal = False, False, ""
+        if restored:
+            await self._forget_flows({}, self._resolved, gap=True)
         await self._forget_flows(before, changed)
         self.loaded.set()
         if not self._dirty:
@@ -260,6 +257,17 @@ class ServiceProxy:
         took_s = self._clock.monotonic() - began
         rest_s = 0.0 if full else took_s if disturbed else _REST * took_s
         self._rested = began + took_s + min(rest_s, _REST_MOST_S)
+
+    async def _write(self, changed: dict[str, tuple[ServicePort, ...]], *, full: bool) -> bool:
+        """Whether the kernel may have lacked what it should have held: everything, or what somebody took away."""
+        if full:
+            everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
+            return any(await asyncio.to_thread(self._plane.load, everything, self._facts))
+        if changed and self._plane.instant:
+            self._plane.update(changed)
+        elif changed:
+            await asyncio.to_thread(self._plane.update, changed)
+        return self._gap and any(await asyncio.to_thread(self._plane.heal))
 
     async def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
         """The Services of these keys that resolve to something else than before.

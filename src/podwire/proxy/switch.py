@@ -78,22 +78,25 @@ class Switch:
         with self._lock:
             return self._plane.disturbed()
 
-    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> None:
-        """Makes the kernel hold exactly these Services, in the wanted mode if that can be had.
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Sequence[object]:
+        """Makes the kernel hold exactly these Services, in the wanted mode if that can be had; what had to be written.
 
         Raises: KernelError.
         """
         told_otherwise = facts is not None and facts.ipvs != self._facts.ipvs
         self._facts = facts or self._facts
+        written: Sequence[object] | None = None
         if self.wanted == self._plane.name:
             self._failure = None
-            self._plane.load(services, self._facts)
-        elif (self._hopeless() and not told_otherwise) or not self._change(services):
-            self._plane.load(services, self._facts)
+        elif told_otherwise or not self._hopeless():
+            written = self._change(services)
+        if written is None:
+            written = self._plane.load(services, self._facts)
         if not self._cleared:
             self._cleared = True
             self._clear()
         self._told()
+        return written
 
     def _hopeless(self) -> bool:
         """Whether the wanted mode is known to be missing here."""
@@ -102,20 +105,20 @@ class Switch:
         mode, failure = self._failure
         return mode == self.wanted and isinstance(failure, Unsupported)
 
-    def _change(self, services: ServiceMap) -> bool:
-        """Programs the wanted mode and takes the old one away; False when that failed, and all is as it was."""
+    def _change(self, services: ServiceMap) -> Sequence[object] | None:
+        """Programs the wanted mode and takes the old one away; None when that failed, and all is as it was."""
         try:
             coming = self._modes.open(self.wanted, self._facts)
         except KernelError as failure:
             self._failure = (self.wanted, failure)
-            return False
+            return None
         try:
-            coming.load(services, self._facts)
+            written = coming.load(services, self._facts)
         except KernelError as failure:
             self._failure = (self.wanted, failure)
             coming.close()
             self._clear()
-            return False
+            return None
         with self._lock:
             going, self._plane = self._plane, coming
             self._poll.unregister(going.fileno())
@@ -126,7 +129,7 @@ class Switch:
             going.remove()
         finally:
             going.close()
-        return True
+        return written
 
     def _clear(self) -> None:
         """Takes away what is left of other modes."""

@@ -411,6 +411,7 @@ _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "--src-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.source),
     "--dst-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.destination),
     "--ctstate": lambda walk, text: _in_state(walk, text.split(",")),
+    "--ctstatus": lambda _, text: text == "NONE",
     "--ctdir": lambda _, text: text == "ORIGINAL",
     "--tcp-flags": lambda walk, text: text.split()[-1] == "NONE" and walk.packet.protocol == "tcp",
     "--mark": _Walk.marked,

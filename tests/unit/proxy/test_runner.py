@@ -64,6 +64,8 @@ class Memory:
         self.facts: NodeFacts | None = None
         self.failures = 0
         self.surprises = 0
+        self.lacks = False
+        """Whether a load finds the kernel without what it should hold."""
         self.unheard = False
         """Whether somebody changed rules of which the descriptor does not tell."""
         self.work: Callable[[], None] = lambda: None
@@ -80,9 +82,10 @@ class Memory:
         ports = (f"{key}={','.join(map(str, p.cluster_endpoints))}" for key, v in services.items() for p in v)
         self.calls.append((what, tuple(ports)))
 
-    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> None:
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[bool, ...]:
         self.facts = facts
         self._note("load", services)
+        return (self.lacks,)
 
     def update(self, changed: ServiceMap) -> None:
         self._note("update", changed)
@@ -361,6 +364,31 @@ def test_disturbed_rules_are_healed() -> None:
                     await asyncio.sleep(0 if bench.gaps == count - 1 else 0.001)
                 assert bench.gaps == count - 1
             assert bench.clock.slept == [0.0, 0.5]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+def test_flows_that_began_before_the_start_are_forgotten_if_the_kernel_lacked_anything(lacks: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.plane.lacks = lacks
+        bench.services.put("default/web", SERVICE)
+        async with bench.running():
+            assert bench.gaps == lacks
+            bench.proxy.configure(NodeFacts(name="n1", masquerade_all=True))
+            assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
+            assert bench.gaps == lacks, "whatever else is written: the rules were there"
+
+    run(scenario)
+
+
+def test_a_refused_heal_is_followed_by_a_load_and_flows_that_began_meanwhile_are_forgotten() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.plane.failures, bench.plane.lacks = 1, True
+            os.write(bench.plane.write, b"x")
+            assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
+            assert bench.gaps == 1
 
     run(scenario)
 

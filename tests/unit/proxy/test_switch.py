@@ -29,6 +29,10 @@ class Plane:
     def __getattr__(self, what: str) -> Any:
         return lambda *_: self._modes.note(what, self.name)
 
+    def load(self, *_: object) -> tuple[str, ...]:
+        self._modes.note("load", self.name)
+        return (self.name,)
+
     def fileno(self) -> int:
         return self._pipe[0]
 
@@ -91,7 +95,7 @@ def test_the_new_one_is_complete_before_the_old_one_goes(modes: Written, switch:
     modes.taken()
     switch.wanted = "iptables"
     assert switch.name == "nftables", "until the next load"
-    switch.load({})
+    assert switch.load({}) == ("iptables",), "what had to be written"
     assert modes.taken() == [
         "open iptables",
         "load iptables",

@@ -59,6 +59,8 @@ def test_what_is_not_known_is_never_skipped(rule: str) -> None:
         ("-m conntrack --ctstate ESTABLISHED --ctdir REPLY", False),
         ("-m conntrack --ctstate NEW --ctdir ORIGINAL", True),
         ("-m conntrack --ctstate DNAT", False),
+        ("-m conntrack --ctstatus CONFIRMED", False),
+        ("-m conntrack --ctstatus NONE", True),
         ("-p ipv6-icmp -m icmp6 --icmpv6-type 135", False),
         ("-m limit --limit 10/sec --limit-burst 50", True),
         ("-m addrtype --src-type LOCAL", False),

@@ -5,8 +5,9 @@ or in the ranges that are asked for. Where those have loopback, the kernel is to
 (``route_localnet``), and chain ``KUBE-LOOPBACK`` drops what others on the network send there then. What is refused is
 refused by reset where it is TCP (the kernel holds back ICMP errors, not resets). Where the Service ranges are known,
 a packet to one of them that no Service took is not routed on: an address that a Service has refuses (chain
-``KUBE-CLUSTER-IPS``), one that none has drops; only such packets walk that chain. And the node itself is refused by
-external addresses without endpoints, too.
+``KUBE-CLUSTER-IPS``), one that none has drops; only such packets walk that chain. What is tracked already began while
+the rules were away, and nothing translates it: it is dropped until the flow is forgotten. And the node itself is
+refused by external addresses without endpoints, too.
 
 What connection tracking calls invalid is dropped where it would be forwarded, as kube-proxy has it, and where a pod's
 segment out of its window comes to the node itself (``KUBE-INVALID``): the node would answer the connection that it
@@ -76,7 +77,10 @@ class Layout:
             return tuple(f"-d {host(a)} {comment(_LAST)} -j KUBE-NODEPORTS" for a in addresses)
         if key == REFUSED:
             text = comment("not taken by any service")
-            return tuple(f"-d {cidr} {text} -j KUBE-CLUSTER-IPS" for cidr in self._services)
+            early = f"{comment('began without these rules')} -m conntrack --ctstatus CONFIRMED -j DROP"
+            return tuple(
+                f"-d {cidr} {rest}" for cidr in self._services for rest in (early, f"{text} -j KUBE-CLUSTER-IPS")
+            )
         if key == CLUSTER_IPS:
             return (f"{comment('addresses of no service')} -j DROP",)
         return ()

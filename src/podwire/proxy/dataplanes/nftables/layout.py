@@ -37,7 +37,9 @@ dropped (chain ``invalid``): TCP from pods, without SYN and RST, which nothing a
 seen from its beginning. The receiver could not have used them.
 
 Without an endpoint a frontend is refused at once: TCP by reset (not held back by the kernel's limit on ICMP
-errors), anything else by ICMP. Priorities are those of kube-proxy's documented interface.
+errors), anything else by ICMP; so is a port that no Service has. A flow to a cluster address that is tracked already
+began while the rules were away, and nothing translates it: what is sent again is dropped until the flow is forgotten,
+and then served. Priorities are those of kube-proxy's documented interface.
 """
 
 from collections.abc import Mapping
@@ -194,6 +196,7 @@ class Layout:
             Chain(name="guard", rules=self._guard()),
             Chain(name="dispatch", rules=self._dispatch()),
             Chain(name="refused", rules=self._refused()),
+            Chain(name="unserved", rules=self._unserved()),
             Chain(name="refuse", rules=self.rules("reject with tcp reset", "reject")),
             *([Chain(name=INVALID, rules=self._invalid())] if lost else ()),
         ]
@@ -233,9 +236,12 @@ class Layout:
         return self.rules(
             f"{self._frontend} vmap @refused-services",
             f"{self._to_node} meta l4proto . th dport vmap @refused-node-ports",
-            f"{self.family} daddr @cluster-ips goto refuse",
+            f"{self.family} daddr @cluster-ips goto unserved",
             f"{self.family} daddr @service-cidrs drop",
         )
+
+    def _unserved(self) -> tuple[Rule, ...]:
+        return self.rules(f"{self.family} daddr @service-cidrs ct status confirmed drop", "goto refuse")
 
     def _shared(self, shape: Shape) -> tuple[Chain, ...]:
         """The chain of a shape, and the one that finds its candidates."""

@@ -118,6 +118,7 @@ class Layout:
             Chain(name="dispatch", rules=self._dispatch()),
             Chain(name="translated", rules=self.rules("ct status dnat return", "goto refuse")),
             Chain(name="refused", rules=self._refused()),
+            Chain(name="unserved", rules=self._unserved()),
             Chain(name="refuse", rules=self.rules("reject with tcp reset", "reject")),
         )
 
@@ -146,9 +147,12 @@ class Layout:
         return self.rules(
             f"{self._frontend} vmap @refused-services",
             f"{self._to_node} meta l4proto . th dport vmap @refused-node-ports",
-            f"{self.family} daddr @cluster-ips goto refuse",
+            f"{self.family} daddr @cluster-ips goto unserved",
             f"{self.family} daddr @service-cidrs drop",
         )
+
+    def _unserved(self) -> tuple[Rule, ...]:
+        return self.rules(f"{self.family} daddr @service-cidrs ct status confirmed drop", "goto refuse")
 
     def table(self, contents: Mapping[str, Mapping[bytes, Element]]) -> Table:
         """The whole table: the constant part, and elements by the name of their set."""

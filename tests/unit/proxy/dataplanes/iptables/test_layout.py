@@ -80,7 +80,8 @@ def test_a_pod_s_segment_out_of_its_window_does_not_come_to_the_node() -> None:
 
 
 def test_what_no_service_takes_is_looked_at_only_in_known_ranges() -> None:
-    (jump,) = Layout("ip", FACTS).tail(REFUSED)
+    early, jump = Layout("ip", FACTS).tail(REFUSED)
+    assert early.startswith("-d 10.96.0.0/16 ") and early.endswith(" -m conntrack --ctstatus CONFIRMED -j DROP")
     assert jump.startswith("-d 10.96.0.0/16 ") and jump.endswith(" -j KUBE-CLUSTER-IPS")
     assert Layout("ip", NodeFacts(name="n1")).tail(REFUSED) == ()
     assert Layout("ip", FACTS).tail(CLUSTER_IPS)[0].endswith("-j DROP")
