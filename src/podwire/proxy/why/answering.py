@@ -14,7 +14,7 @@ from podwire.model.service import Service
 from podwire.proxy.resolve import handled, resolve
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.why.hop import Backed, View, explain_hop
-from podwire.proxy.why.names import explain_name
+from podwire.proxy.why.names import Wanted, explain_name
 from podwire.proxy.why.objects import Objects
 from podwire.proxy.why.question import Question
 from podwire.proxy.why.words import PING
@@ -102,8 +102,10 @@ async def _by_name(question: Question, objects: Objects, site: Site) -> Answer:
     """The answer for a Service without an address, which only DNS knows."""
     service = question.service
     assert service is not None, "an address is missing only where a Service was named"
-    hop = explain_name((service, await objects.slices(service)), question.target.port, question.protocol,
-                       site.facts(question.node))  # fmt: skip
+    six = ":" in question.source.address
+    pieces = tuple(one for one in await objects.slices(service) if (one.address_type == "IPv6") == six)
+    wanted = Wanted(question.target.port, question.protocol, question.port_named)
+    hop = explain_name((service, pieces), wanted, site.facts(question.node))
     return Answer(
         source=question.source,
         target=question.target,

@@ -24,6 +24,10 @@ OUTSIDE = ("192.0.2.1", "2001:db8::1")
 """Who stands for an outside client that is not named (RFC 5737, RFC 3849)."""
 
 
+_SHOWN = 5
+_OUTSIDE = "of what is outside of the cluster, give the address"
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What was typed; empty: not said."""
 
@@ -61,6 +65,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     on_node: bool
     service: Service | None = None
     """The Service that was named."""
+    port_named: bool = False
+    """Whether its port was asked for by name, as clients do that look up the endpoints' own ports (SRV)."""
     notes: tuple[str, ...] = ()
 
 
@@ -133,17 +139,29 @@ class _Poser:
             found = tuple(p for p in await self.objects.pods(namespace) if p.metadata.name.startswith(f"{name}-"))
         running = sorted((p for p in found if p.addresses and not p.finished), key=lambda p: p.metadata.name)
         if not running:
-            raise ConfigError(argument, "", f"{ref.word!r} names no running pod; `kubectl get pods -A` lists them")
+            raise ConfigError(argument, "", f"{ref.word!r} names no running pod; {await self._running(namespace)}")
         if len(running) > 1:
             self.notes.append(f"{ref.word} are {len(running)} pods; this is for {running[0].metadata.name}")
         return running[0]
 
+    async def _running(self, namespace: str) -> str:
+        """Which pods a namespace has."""
+        if namespace == "*":
+            return "`kubectl get pods -A` lists them"
+        pods = [p for p in await self.objects.pods(namespace) if p.addresses and not p.finished]
+        names = sorted(pod.metadata.name for pod in pods)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        there = f"there is {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
+        return f"in namespace {namespace} {there}"
+
     async def towards(self, client: Client, ref: Ref) -> Question:
         """The whole question."""
         port, protocol = words.parse_port(self.asked.port) if self.asked.port else ("", "")
-        if port and ref.port and port != ref.port:
-            raise ConfigError("PORT", "", f"{self.asked.port!r} is not the port in {ref.word!r}")
-        port = port or words.parse_port(ref.port)[0] if ref.port else port
+        if ref.port:
+            inside = words.parse_port(ref.port)
+            if (port and port != inside[0]) or (protocol and inside[1] and protocol != inside[1]):
+                raise ConfigError("PORT", "", f"{self.asked.port!r} is not the port in {ref.word!r}")
+            port, protocol = inside[0], protocol or inside[1]
         if ref.kind == "name" and ref.name in self.nodes:
             ref = msgspec.structs.replace(ref, kind="node")
         if ref.kind in ("service", "name"):
@@ -156,6 +174,8 @@ class _Poser:
             pod = await self.pod(ref, "TO")
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
             place = Place(kind="Pod", name=name, node=pod.spec.node_name)
+            if not port.isdigit():
+                port, protocol = _pod_port(pod, port, protocol)
             return await self._to_address(client, place, pod.addresses, (port, protocol))
         if ref.kind == "external":
             return await self._to_address(client, Place(kind="External"), self._nobody(client), (port, protocol))
@@ -173,20 +193,22 @@ class _Poser:
             parts = words.dns_parts(ref.name, client.namespace, self.asked.domain)
             if parts is None:
                 problem = f"{ref.word!r} is no DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
-                raise ConfigError("TO", "", problem)
+                raise ConfigError("TO", "", f"{problem}; {_OUTSIDE}")
             namespace, name = parts
         found = await self.objects.service(namespace, name)
         if found is None:
-            raise ConfigError("TO", "", f"{ref.word!r}: there is no Service {name} in namespace {namespace}")
+            outside = f"; {_OUTSIDE}" if "." in ref.name else ""
+            raise ConfigError("TO", "", f"{ref.word!r}: there is no Service {name} in namespace {namespace}{outside}")
         return found
 
     async def _to_service(self, client: Client, service: Service, port: str, protocol: str) -> Question:
         place = Place(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
         if service.spec.type == "ExternalName":
-            return self._by_name(client, place, service, (0, protocol))
+            return self._by_name(client, client.addresses[0], place, service, ("0", protocol))
         number, protocol, node_port = _service_port(service, port, protocol)
         if service.headless:
-            return self._by_name(client, place, service, (number, protocol))
+            question = await self._headless(client, place, service, (str(number), protocol))
+            return msgspec.structs.replace(question, port_named=bool(port) and not port.isdigit())
         addresses, where = _ways_in(service), None
         if client.place.kind == "External":
             from_outside = _ways_from_outside(service)
@@ -198,11 +220,17 @@ class _Poser:
         question = await self._to_address(client, place, addresses, (str(number), protocol), where)
         return msgspec.structs.replace(question, service=service)
 
-    def _by_name(self, client: Client, place: Place, service: Service, port: tuple[int, str]) -> Question:
+    async def _headless(self, client: Client, place: Place, service: Service, port: tuple[str, str]) -> Question:
+        """A question about a Service of which clients get the endpoints' addresses, of a family that they have."""
+        listed = [end.addresses[0] for piece in await self.objects.slices(service) for end in piece.endpoints or ()]
+        source = self._same_family(client.addresses, listed, place)[0] if listed else client.addresses[0]
+        return self._by_name(client, source, place, service, port)
+
+    def _by_name(self, client: Client, source: str, place: Place, service: Service, port: tuple[str, str]) -> Question:
         """A question about a Service that has no address of its own."""
         return Question(
-            source=msgspec.structs.replace(client.place, address=client.addresses[0]),
-            target=msgspec.structs.replace(place, port=port[0]),
+            source=msgspec.structs.replace(client.place, address=source),
+            target=msgspec.structs.replace(place, port=int(port[0])),
             protocol=port[1] or "tcp",
             node=client.node or self._entry(()),
             on_node=client.on_node,
@@ -223,6 +251,8 @@ class _Poser:
         if not number.isdigit():
             number, protocol = await self._only_port(target, port)
         node = client.node or where or self._entry((target,))
+        if ip_address(target).is_unspecified or ip_address(target).is_multicast:
+            raise ConfigError("TO", "", f"{target} is nobody's address that a connection could go to")
         if ip_address(target).is_loopback:
             if not client.on_node:
                 raise ConfigError("TO", "", f"{target} is the client itself; no node sees that")
@@ -271,6 +301,21 @@ class _Poser:
 
 def _of_node(node: Node) -> Client:
     return Client(Place(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
+
+
+def _pod_port(pod: Pod, port: str, protocol: str) -> tuple[str, str]:
+    """Number and protocol of a pod's port, by its name or because it is the only one.
+
+    Raises: ConfigError.
+    """
+    declared = [p for container in pod.spec.containers for p in container.ports]
+    fits = [p for p in declared if (not port or p.name == port) and (not protocol or p.protocol.lower() == protocol)]
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    if len({(p.container_port, p.protocol) for p in fits}) == 1:
+        return str(fits[0].container_port), fits[0].protocol.lower()
+    listed = ", ".join(f"{p.name + ' ' if p.name else ''}{p.container_port}/{p.protocol}" for p in declared)
+    problem = f"{name} has no port {port!r}" if port and not fits else f"which port of {name}"
+    raise ConfigError("PORT", "", f"{problem}; it declares {listed or 'none, so give a number'}")
 
 
 def _ways_in(service: Service) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ def parse_target(word: str) -> Ref:
     """
     if address := _address(word):
         return Ref("address", name=address, word=word)
+    if _is_range(word):
+        return _named(word, "TO")
     rest, colon, port = word.rpartition(":")
     if not colon:
         rest, port = word, ""
@@ -73,6 +75,8 @@ def parse_target(word: str) -> Ref:
 
 
 def _named(word: str, argument: str) -> Ref:
+    if not word or _is_range(word):
+        raise ConfigError(argument, "", f"{word!r}: expected a pod, a node, a Service or one address")
     kind, _, rest = word.partition("/")
     if kind == "node" and rest:
         return Ref("node", name=rest, word=word)
@@ -95,6 +99,12 @@ def _address(text: str) -> str:
         return str(ip_address(text))
     except ValueError:
         return ""
+
+
+def _is_range(text: str) -> bool:
+    """Whether it is a range of addresses, ``10.0.0.0/8``; namespaces have no dots or colons."""
+    address, slash, _ = text.partition("/")
+    return bool(slash and _address(address))
 
 
 def parse_port(word: str) -> tuple[str, str]:

@@ -55,12 +55,12 @@ def service(name: str, *ports: dict[str, Any], ingress: tuple[str, ...] = (), **
 def piece(of: str, on: str, *addresses: str, **conditions: bool) -> EndpointSlice:
     namespace, _, short = of.partition("/")
     labels = {"kubernetes.io/service-name": short}
-    if short == "headless":
+    if short in ("headless", "unready"):
         labels["service.kubernetes.io/headless"] = ""
     body = {
         "metadata": {"namespace": namespace, "name": f"{short}-1", "labels": labels},
         "addressType": "IPv6" if ":" in addresses[0] else "IPv4",
-        "ports": [{"name": "", "port": 8080}],
+        "ports": [{"name": "http" if short == "headless" else "", "port": 8080}],
         "endpoints": [{"addresses": [a], "nodeName": on, "conditions": conditions} for a in addresses],
     }
     return msgspec.convert(body, EndpointSlice)
@@ -81,13 +81,19 @@ DNS = service(
     clusterIP="10.96.0.11",
 )
 BALANCED = service("shop/lb", {"port": 443}, type="LoadBalancer", clusterIP="10.96.0.12", ingress=("203.0.113.8",))
+PORTS = [
+    {"name": "http", "containerPort": 8080},
+    {"name": "dns", "containerPort": 53, "protocol": "UDP"},
+    {"name": "dns-tcp", "containerPort": 53},
+]
 OBJECTS = Collection(
     services=(
         WEB,
         DNS,
         BALANCED,
         service("shop/out", {"port": 443}, clusterIP="10.96.0.13"),
-        service("shop/headless", {"port": 80}, clusterIP="None"),
+        service("shop/headless", {"name": "http", "port": 80}, clusterIP="None"),
+        service("shop/unready", {"port": 80}, clusterIP="None"),
         service("shop/alias", type="ExternalName", externalName="example.com"),
     ),
     slices=(
@@ -97,10 +103,11 @@ OBJECTS = Collection(
         piece("shop/headless", "node-1", "10.244.1.5"),
         piece("shop/headless", "node-2", "10.244.2.5", ready=False),
         piece("shop/headless", "node-2", "10.244.2.5", ready=False, terminating=True),
+        piece("shop/unready", "node-2", "10.244.2.5", ready=False),
     ),
     pods=(
         pod("shop/web-b", "node-2", "10.244.2.5"),
-        pod("shop/web-a", "node-1", "10.244.1.5", "fd44::15"),
+        pod("shop/web-a", "node-1", "10.244.1.5", "fd44::15", containers=[{"name": "c", "ports": PORTS}]),
         pod("shop/host", "node-1", "192.168.0.1", hostNetwork=True),
         pod("shop/waiting", ""),
         pod("default/client", "node-1", "10.244.1.9"),
@@ -140,6 +147,10 @@ def posed(source: str, target: str, port: str = "", **more: str) -> Question:
         (("external", "svc/shop/web"), "192.0.2.1 192.168.0.1:30080/tcp node-1"),
         (("external", "svc/shop/lb"), "192.0.2.1 203.0.113.8:443/tcp node-1"),
         (("client", "svc/shop/lb"), "10.244.1.9 10.96.0.12:443/tcp node-1"),
+        (("client", "shop/web-a", "http"), "10.244.1.9 10.244.1.5:8080/tcp node-1"),
+        (("client", "shop/web-a:dns"), "10.244.1.9 10.244.1.5:53/udp node-1"),
+        (("client", "shop/web-a:80/SCTP"), "10.244.1.9 10.244.1.5:80/sctp node-1"),
+        (("client", "10.96.0.11:53/UDP"), "10.244.1.9 10.96.0.11:53/udp node-1"),
     ],
 )
 def test_what_words_mean(words: tuple[str, ...], ends: str) -> None:
@@ -162,7 +173,18 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
     ("words", "problem"),
     [
         (("client", "svc/shop/none"), "no Service none in namespace shop"),
-        (("client", "www.example.com"), "no DNS name of a Service"),
+        (
+            ("client", "www.example.com"),
+            "no DNS name of a Service, such as .*; of what is outside of the cluster, give",
+        ),
+        (("client", "example.com:443"), "no Service example in namespace com; of what is outside of the cluster, give"),
+        (("client", "web.shop:80/UDP", "80/TCP"), "'80/TCP' is not the port in 'web.shop:80/UDP'"),
+        (("client", "shop/web-a"), "which port of shop/web-a; it declares http 8080/TCP, dns 53/UDP, dns-tcp 53/TCP"),
+        (("client", "shop/web-a", "https"), "shop/web-a has no port 'https'; it declares http 8080/TCP, dns"),
+        (("client", "shop/web-b", "http"), "shop/web-b has no port 'http'; it declares none, so give a number"),
+        (("client", "0.0.0.0", "80"), "0.0.0.0 is nobody's address"),
+        (("client", "224.0.0.1", "80"), "224.0.0.1 is nobody's address"),
+        (("client", "none/web", "80"), "names no running pod; in namespace none there is none"),
         (("client", "svc/kube-system/dns"), "dns 53/UDP, dns-tcp 53/TCP, metrics 9153/TCP"),
         (("client", "svc/kube-system/dns:http"), "no port 'http'"),
         (("client", "svc/shop/web:80", "81"), "not the port in"),
@@ -170,7 +192,7 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "127.0.0.1:80"), "the client itself"),
         (("client", "fd96::10"), "not both have addresses of one family: FROM has .*, TO fd96::10"),
         (("external", "external:443"), "no node of the cluster sees that"),
-        (("shop/nobody", "svc/web"), "names no running pod"),
+        (("shop/nobody", "svc/web"), "names no running pod; in namespace shop there is host, web-a, web-b"),
         (("node/node-9", "svc/shop/web"), "there is node-1, node-2"),
         (("external", "svc/shop/lb", "", "node-9"), "--node: there is no node 'node-9'"),
     ],
@@ -179,6 +201,22 @@ def test_words_that_name_nothing(words: tuple[str, ...], problem: str) -> None:
     more = {"node": words[3]} if len(words) > 3 else {}
     with pytest.raises(ConfigError, match=problem):
         posed(*words[:3], **more)
+
+
+def test_nobody_translates_the_port_of_a_headless_service() -> None:
+    cases = {"svc/headless": 80, "svc/headless:80": 80, "svc/headless:8080": 8080, "svc/headless:http": 8080}
+    for word, port in cases.items():
+        (hop,) = answered("shop/web-a", word).hops
+        assert {end.port for end in hop.endpoints} == {port}, word
+        assert ("to port 80 of the pods, not to 8080" in hop.message) == (port == 80), word
+    assert posed("shop/web-a", "svc/headless:53/UDP").protocol == "udp"
+    with pytest.raises(ConfigError, match="not both have an IPv6 address"):
+        posed("shop/web-a", "svc/headless", family="ip6")
+
+
+def test_a_headless_service_without_a_ready_endpoint() -> None:
+    (hop,) = answered("shop/web-a", "svc/unready").hops
+    assert hop.message == "the Service is headless and no endpoint is ready, so DNS answers with no address"
 
 
 def test_services_that_dns_alone_knows() -> None:

@@ -45,13 +45,13 @@ def test_targets(word: str, ref: Ref) -> None:
     assert parse_target(word) == Ref(ref.kind, ref.namespace, ref.name, ref.port, word)
 
 
-@pytest.mark.parametrize("word", ["svc/shop/web", "service/web", "a/b/c", "shop/"])
+@pytest.mark.parametrize("word", ["svc/shop/web", "service/web", "a/b/c", "shop/", "", "10.0.0.0/8"])
 def test_what_no_connection_comes_from(word: str) -> None:
     with pytest.raises(ConfigError, match="FROM"):
         parse_source(word)
 
 
-@pytest.mark.parametrize("word", ["svc/", "svc/a/b/c", ":80", "web:", "pod/a/b/c"])
+@pytest.mark.parametrize("word", ["svc/", "svc/a/b/c", ":80", "web:", "pod/a/b/c", "", "10.0.0.0/8", "fd00::/8"])
 def test_what_no_connection_goes_to(word: str) -> None:
     with pytest.raises(ConfigError, match="TO"):
         parse_target(word)
