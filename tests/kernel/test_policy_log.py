@@ -19,7 +19,7 @@ from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.modes import DATAPLANES, FEATURES
 from podwire.policy.registry import open_dataplane
-from podwire.policy.ruled import BORROWED
+from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.counts import by_policy
 from podwire.testing.policycases import Case, Check, read_cases
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 CASES = {case.name: case for case in read_cases(Path(__file__).parents[1] / "cases/policies")}
 DENIED = CASES["a policy without rules isolates"]
 OPEN = CASES["an empty rule allows all"]
+FREE_FOR_ALL = CASES["without a policy everything passes"]
 AUDITED = CASES["a policy in audit does not isolate"]
 RULES = CASES["cluster policies in audit neither deny nor accept nor pass"]
 LOG = LogSettings(rate=100, burst=100, group=471)
@@ -185,16 +186,36 @@ def test_what_was_counted_stays_when_rules_go_and_come_again(world: World, plane
     assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 6
 
 
-def test_what_a_pod_sends_with_an_address_of_another_one_is_told(world: World, log: Nflog) -> None:
-    plane = open_dataplane("nftables", replace(FACTS["n1"], log=LOG), path("n1"))
+WEB, DB, OTHER, FREE = "10.180.0.1", "10.180.0.2", "10.180.0.3", "10.180.0.99"
+NODE, NEAR = "192.168.99.1", "192.168.99.9"
+APART = (
+    ("shop-web", OTHER, DB, 9, BORROWED),
+    ("shop-web", OTHER, NEAR, 9, BORROWED),
+    ("shop-web", OTHER, NODE, 9, BORROWED),
+    ("shop-stray", "10.180.0.77", DB, 9, UNKNOWN),
+    ("outside", WEB, DB, 9, UNKNOWN),
+    ("outside", FREE, DB, 9, UNKNOWN),
+    ("shop-web", WEB, "10.180.0.77", 9, NOBODY),
+    ("outside", NEAR, "10.180.0.77", 9, NOBODY),
+    ("shop-web", WEB, FREE, 9, NOBODY),
+    ("shop-web", WEB, NODE, 4789, TUNNEL),
+    ("shop-web", WEB, NEAR, 4789, TUNNEL),
+)
+"""Namespace, source, destination, port, and what is told: pods that no policy selects, a device that nobody told of."""
+
+
+def test_what_is_dropped_apart_from_policies_is_told(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
+    devices = world.devices("n1")
+    world.attach("shop/stray", "n1", ("10.180.0.77", "fd18::77"))
+    facts = replace(FACTS["n1"], log=LOG, encapsulation_ports=(4789,), cluster_ranges=("10.180.0.0/16",))
     try:
-        enforce(plane, world, compiler_of(DENIED))
-        with netns.inside(path("shop-web")), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
-            sock.bind(("10.180.0.3", 0))
-            sock.sendto(b"x", ("10.180.0.2", 9))
-        (one,) = told(log)
-        assert (one.prefix, one.source, one.destination) == (BORROWED, "10.180.0.3", "10.180.0.2")
+        plane.load(compiler_of(FREE_FOR_ALL), devices, facts)
+        for place, source, target, port, _ in APART:
+            with netns.inside(path(place)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+                sock.bind((source, 0))
+                sock.sendto(b"x", (target, port))
+        found = [(one.source, one.destination, one.destination_port, one.prefix) for one in told(log)]
+        assert found == [each[1:] for each in APART]
     finally:
-        plane.remove()
-        plane.close()
+        world.detach("shop/stray")

@@ -161,12 +161,15 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 *self._drops((_in(name, "src,src") for name in devices), BORROWED),
                 *self._drops((_in(self.set_name("pod-ranges"), "src"),), UNKNOWN),
             ),
-            names.INTRUDER: tuple(f"{self._no_link_local}{_in(name, 'src,src')} -j DROP" for name in devices),
+            names.INTRUDER: (
+                *self._drops((f"{self._no_link_local}{_in(name, 'src,src')}" for name in devices), BORROWED),
+            ),
             names.NOBODY: (
                 *(_maps(name, "dst,dst") for name in devices),
                 f"{self._marked} -j RETURN",
-                *self._drops((_in(self.set_name("pod-ranges"), "dst"),), NOBODY),
+                f"-j {names.NOWHERE}",
             ),
+            names.NOWHERE: (*self._drops((_in(self.set_name("pod-ranges"), "dst"),), NOBODY),),
         }
         return found | (self._encapsulation(devices) if self._guarded else {})
 
@@ -181,6 +184,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _unmarked(self) -> str:
         return f"-m mark --mark {self.marks.within(0)}"
+
+    def _away(self, way: str) -> str:
+        """The match of packets with an address of this node's pods on a link that is no pod's."""
+        return f"-m mark --mark {self.marks.within(AWAY)} {_in(self.set_name('pod-ranges'), way)}"
 
     @property
     def _judged(self) -> str:
@@ -205,10 +212,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             self._clear,
             _maps(self.set_name("egress"), "src,src"),
             f"{self._unmarked} -j {names.STRANGER}",
+            f"{self._away('src')} -j {names.STRANGER}",
             f"{self._judged} -j {names.OUT}",
             self._clear,
             _maps(self.set_name("ingress"), "dst,dst"),
             f"{self._unmarked} -j {names.NOBODY}",
+            f"{self._away('dst')} -j {names.NOWHERE}",
             *self._to_encapsulation(f"-m mark --mark {self.marks.either(AWAY)} "),
             f"{self._judged} -j {names.IN}",
             self.marks.sets(self._seen),

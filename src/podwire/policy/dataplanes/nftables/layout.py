@@ -166,7 +166,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
                 PRIORITY,
                 *self._to_encapsulation,
                 f"{source} vmap @to-node",
-                f"iifname @pod-devices {self._no_link_local}counter drop",
+                *self._dropped(f"iifname @pod-devices{self._no_link_local}", BORROWED),
             ),
             self._base("output-egress", "output", PRIORITY, *itself, f"{self.family} saddr vmap @{SHARED}"),
             self._base(
@@ -247,7 +247,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _no_link_local(self) -> str:
         """What has a link-local source stays on the pod's link: neighbour discovery, for one."""
-        return "ip6 saddr != fe80::/10 " if self.family == "ip6" else ""
+        return " ip6 saddr != fe80::/10" if self.family == "ip6" else ""
 
     @property
     def _some_source(self) -> str:

@@ -31,10 +31,12 @@ def test_forwarded_packets() -> None:
         "-j MARK --set-xmark 0x0/0xfff00000",
         "-j SET --map-set podwire4-egress src,src --map-mark",
         "-m mark --mark 0x0/0xfff00000 -j PODWIRE-STRANGER",
+        "-m mark --mark 0x200000/0xfff00000 -m set --match-set podwire4-pod-ranges src -j PODWIRE-STRANGER",
         "-m mark ! --mark 0x0/0xffc00000 -j PODWIRE-OUT",
         "-j MARK --set-xmark 0x0/0xfff00000",
         "-j SET --map-set podwire4-ingress dst,dst --map-mark",
         "-m mark --mark 0x0/0xfff00000 -j PODWIRE-NOBODY",
+        "-m mark --mark 0x200000/0xfff00000 -m set --match-set podwire4-pod-ranges dst -j PODWIRE-NOWHERE",
         "! -p tcp -m mark --mark 0x0/0xffd00000 -j PODWIRE-ENCAPSULATION",
         "-m mark ! --mark 0x0/0xffc00000 -j PODWIRE-IN",
         "-j MARK --set-xmark 0x80000000/0xfff00000",
@@ -54,9 +56,13 @@ def test_what_no_element_knows_is_asked_for_its_device() -> None:
     )
     assert chains[names.NOBODY][2:] == (
         "-m mark ! --mark 0x0/0xfff00000 -j RETURN",
+        "-j PODWIRE-NOWHERE",
+    )
+    assert chains[names.NOWHERE] == (
         f"-m set --match-set podwire4-pod-ranges dst {TELL.format('podwire-nobody')}",
         "-m set --match-set podwire4-pod-ranges dst -j DROP",
     )
+    assert chains[names.INTRUDER] == chains[names.STRANGER][:4]
     assert SIX.chains(1)[names.INTRUDER] == ("! -s fe80::/10 -m set --match-set podwire6-devices-0 src,src -j DROP",)
 
 
