@@ -14,8 +14,9 @@ import pytest
 from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.kernel.nft import Nft
+from podwire.kernel.nft_families import FAMILIES, FamilyTables, clear
 from podwire.kernel.nft_socket import NftMonitor
-from podwire.state.nft import Set, Table
+from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import AddElements, AddTable, DeleteElements, Transaction
 from podwire.state.nft_text import parse_rule, parse_table
 
@@ -174,6 +175,44 @@ def test_the_monitor_tells_of_others_alone(kernel: Nft, everything: Table) -> No
     kernel.commit(Transaction("ip", "mine", (AddTable(),)))
     assert monitor.changed() == set()
     monitor.close()
+
+
+HOOK = Chain(name="input", type="filter", hook="input", rules=(parse_rule("udp dport 9 drop"),))
+PAIR = {family: Table(family=family, name="pair", chains=(HOOK,)) for family in FAMILIES}
+
+
+@pytest.fixture
+def tables(kernel: Nft) -> Iterator[FamilyTables]:
+    made = FamilyTables("pair", PLACE)
+    yield made
+    made.close()
+
+
+def test_a_table_of_both_families_is_held_healed_and_taken_away(tables: FamilyTables) -> None:
+    assert [family for family, _ in tables.load(lambda family, _: PAIR[family], tables.commit)] == ["ip", "ip6"]
+    assert not any(done for _, done in tables.load(lambda family, _: PAIR[family], tables.commit))
+    assert not tables.disturbed(), "our own changes are not told"
+    nft("flush", "chain", "ip6", "pair", "input")
+    assert tables.disturbed() and not tables.disturbed()
+    assert [bool(done) for done in tables.heal(PAIR.items(), tables.commit)] == [False, True]
+    assert [each.name for each in tables.held()] == ["pair", "pair"]
+    nft("add", "table", "ip", "other")
+    assert clear("pair", PLACE) and not clear("pair", PLACE)
+    assert tables.nft.tables() == (("ip", "other"),)
+    assert tables.disturbed()
+    assert not tables.remove() and not tables.held()
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_who_wrote_while_nothing_was_told_is_known(tables: FamilyTables, *, others: bool) -> None:
+    with tables.unheard():
+        for _ in tables.load(lambda family, _: PAIR[family], tables.commit):
+            if others:
+                nft("add", "table", "ip", f"other{len(nft('list', 'tables'))}")
+    assert tables.disturbed() == others
+    with tables.unheard():
+        pass
+    assert not tables.disturbed()
 
 
 def test_what_rules_have_counted(kernel: Nft) -> None:

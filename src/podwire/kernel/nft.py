@@ -27,7 +27,7 @@ from podwire.kernel.nft_messages import (
 )
 from podwire.kernel.nft_socket import NftSocket, Refusal
 from podwire.kernel.refusal import refusal
-from podwire.state.nft import FAMILIES, Element, Set, Table
+from podwire.state.nft import FAMILIES, Chain, Element, Set, Table
 from podwire.state.nft_diff import (
     AddElements,
     DeleteChain,
@@ -107,11 +107,9 @@ class Nft:
             if table == name:
                 rules.setdefault(owner, []).append((expressions, comment))
         chains = []
-        for body in self._socket.dump(nl.NFT_MSG_GETCHAIN, value):
-            table, chain = read_chain(body, family)
-            if table == name:
-                written = (delinearize(e, family, sets, comment) for e, comment in rules.get(chain.name, ()))
-                chains.append(msgspec.structs.replace(chain, rules=tuple(written)))
+        for chain in self.chains(family, name):
+            written = (delinearize(e, family, sets, comment) for e, comment in rules.get(chain.name, ()))
+            chains.append(msgspec.structs.replace(chain, rules=tuple(written)))
         chains.sort(key=lambda chain: chain.name)
         named = sorted((each for each in sets.values() if "anonymous" not in each.flags), key=lambda s: s.name)
         return Table(family=family, name=name, comment=comments[name], chains=tuple(chains), sets=tuple(named))
@@ -136,6 +134,14 @@ class Nft:
             if count is None and elements.keys() == before.keys():
                 break
         return msgspec.structs.replace(declared, elements=elements)
+
+    def chains(self, family: str, table: str) -> tuple[Chain, ...]:
+        """The chains of a table, without their rules.
+
+        Raises: KernelError.
+        """
+        bodies = self._socket.dump(nl.NFT_MSG_GETCHAIN, FAMILIES[family])
+        return tuple(chain for owner, chain in (read_chain(body, family) for body in bodies) if owner == table)
 
     def rules(self, family: str, table: str, chain: str, sets: Mapping[str, Set]) -> tuple[Rule, ...]:
         """The rules of one chain, with what they counted; ``sets`` are the declarations that the table has.
@@ -192,11 +198,9 @@ class Nft:
 
         Raises: KernelError.
         """
-        value = FAMILIES[family]
-        if (name, comment) not in map(read_table, self._socket.dump(nl.NFT_MSG_GETTABLE, value)):
+        if (name, comment) not in map(read_table, self._socket.dump(nl.NFT_MSG_GETTABLE, FAMILIES[family])):
             return False
-        every = (read_chain(body, family) for body in self._socket.dump(nl.NFT_MSG_GETCHAIN, value))
-        chains = [chain for table, chain in every if table == name]
+        chains = self.chains(family, name)
         if any(not chain.hook or chain.policy != "accept" for chain in chains):
             return False
         gone: list[Operation] = [DeleteChain(chain.name, empty=True) for chain in chains]

@@ -26,7 +26,7 @@ from podwire.observe.log import Log
 from podwire.proxy.dataplane import InForce
 from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, take_over
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
@@ -244,7 +244,7 @@ class ServiceProxy:
             self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
         self._rules_changed()  # no descriptor tells of what somebody changed during a whole write
         before = {key: self._resolved.get(key, ()) for key in changed}
-        self._keep(changed)
+        take_over(self._resolved, changed)
         if self._reporter is not None:
             self._reporter.committed(changed, full=full)
         self._unfinished, self._gap, self.refusal = False, False, ""
@@ -286,13 +286,6 @@ class ServiceProxy:
             if service is None and not slices:
                 self._slices.pop(key, None)
         return changed
-
-    def _keep(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> None:
-        for key, ports in changed.items():
-            if ports:
-                self._resolved[key] = ports
-            else:
-                self._resolved.pop(key, None)
 
     async def _forget_flows(self, before: ServiceMap, after: ServiceMap, *, gap: bool = False) -> None:
         if self._clean_flows is None:

@@ -138,3 +138,24 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 def of_family(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
     """The addresses or ranges that belong to ``ip`` or ``ip6``."""
     return tuple(text for text in texts if (":" in text) == (family == "ip6"))
+
+
+def ports_of_family(services: ServiceMap, family: str) -> dict[str, tuple[ServicePort, ...]]:
+    """The ports of ``ip`` or ``ip6`` alone; a tuple that is all of that family is taken as it is."""
+    return {
+        key: ports if all(port.family == family for port in ports) else _of_one(ports, family)
+        for key, ports in services.items()
+    }
+
+
+def _of_one(ports: tuple[ServicePort, ...], family: str) -> tuple[ServicePort, ...]:
+    return tuple(port for port in ports if port.family == family)
+
+
+def take_over(services: dict[str, tuple[ServicePort, ...]], changed: ServiceMap) -> None:
+    """Changes Services among all; an empty tuple removes one."""
+    for key, ports in changed.items():
+        if ports:
+            services[key] = ports
+        else:
+            services.pop(key, None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.trace.packet import Machine, Outcome, Packet
 
 MODULES: Mapping[str, str] = {
@@ -50,8 +50,3 @@ def open_tracing(mode: str) -> Tracing | None:
         return None
     module: Tracing = importlib.import_module(MODULES[mode])
     return module
-
-
-def of_one_family(services: ServiceMap, family: str) -> dict[str, tuple[ServicePort, ...]]:
-    """The ports of ``ip`` or ``ip6`` alone."""
-    return {key: tuple(port for port in ports if port.family == family) for key, ports in services.items()}

@@ -11,7 +11,7 @@ those go. 7. Without IPv6, IPv4 Services are programmed all the same; ``missing`
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from podwire.errors import KernelError
@@ -26,7 +26,7 @@ from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, Layout
 from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK
 from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, repair_in_parts
 from podwire.proxy.nodeports import localhost_node_ports
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state.iptables import Ruleset
 from podwire.state.iptables_diff import Saved, count_rules, count_tables, repair
@@ -147,7 +147,7 @@ class IptablesDataPlane:
             if family in self._missing:
                 continue
             contents = Contents(Layout(family, self._facts, liberal=self._liberal(), counted=self._counted))
-            contents.change(_family_map(self._services, family))
+            contents.change(ports_of_family(self._services, family))
             try:
                 saved = xtables.read(rules.tool)
                 if not contents.layout.loopback:
@@ -184,11 +184,7 @@ class IptablesDataPlane:
 
         Raises: KernelError when a full load was tried as well and failed.
         """
-        for key, ports in changed.items():
-            if ports:
-                self._services[key] = ports
-            else:
-                self._services.pop(key, None)
+        take_over(self._services, changed)
         if self._lost:
             return self.load(self._services)
         try:
@@ -201,7 +197,7 @@ class IptablesDataPlane:
         if rules.contents is None:
             return ""
         with self._lock:
-            text = rules.contents.change(_family_map(changed, family)).text()
+            text = rules.contents.change(ports_of_family(changed, family)).text()
         rules.tool.restore(text, self._watch.started)
         rules.last = count_rules(text)
         return text
@@ -261,7 +257,3 @@ def _shut_loopback(place: Path | str | None, saved: Saved) -> None:
     """Nothing is routed from loopback any more, if these rules say that we had it so."""
     if LOOPBACK in saved.get("filter", {}):
         sysctl.write(_ROUTE_LOCALNET, "0", place)
-
-
-def _family_map(services: ServiceMap, family: str) -> Mapping[str, tuple[ServicePort, ...]]:
-    return {key: tuple(p for p in ports if p.family == family) for key, ports in services.items()}

@@ -11,8 +11,7 @@ from podwire.kernel.iptables import FAMILIES
 from podwire.proxy.dataplanes.iptables import dataplane
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import Layout
-from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.proxy.tracing import of_one_family
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.iptables import Ruleset
 from podwire.trace.iptables import Tracer
 from podwire.trace.packet import Machine
@@ -23,7 +22,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     rulesets: list[Ruleset] = []
     for family in FAMILIES:
         contents = Contents(Layout(family, facts))
-        contents.change(of_one_family(services, family))
+        contents.change(ports_of_family(services, family))
         rulesets += contents.rulesets()
     return Tracer(rulesets, machine)
 

@@ -30,7 +30,7 @@ from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP
 from podwire.proxy.dataplanes.ipvs.programming import Place, Programming, check_scheduler, device_state
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.nodeports import within
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state import ipvs_changes
 from podwire.state.iptables import Ruleset
@@ -147,7 +147,7 @@ class IpvsDataPlane:
         self._contents = {}
         for family in self._kernel.families:
             contents = Contents(Layout(family, facts, node_ports), self._own)
-            contents.change(_family_map(self._services, family))
+            contents.change(ports_of_family(self._services, family))
             self._contents[family] = contents
 
     def _write(self) -> list[str]:
@@ -188,15 +188,11 @@ class IpvsDataPlane:
         Raises: KernelError when a full load was tried as well and failed.
         """
         with self._lock:
-            for key, ports in changed.items():
-                if ports:
-                    self._services[key] = ports
-                else:
-                    self._services.pop(key, None)
+            take_over(self._services, changed)
             if self._lost:
                 return self.load(self._services)
             try:
-                deltas = {f: c.change(_family_map(changed, f)) for f, c in self._contents.items()}
+                deltas = {f: c.change(ports_of_family(changed, f)) for f, c in self._contents.items()}
                 return tuple(text for family, delta in deltas.items() for text in self._update(family, delta))
             except KernelError:
                 self._refused += 1
@@ -360,7 +356,3 @@ def held(place: Place = None) -> tuple[Ruleset, ...]:
     Raises: KernelError.
     """
     return xtables.held(place, OWNERSHIP)
-
-
-def _family_map(services: ServiceMap, family: str) -> dict[str, tuple[ServicePort, ...]]:
-    return {key: tuple(p for p in ports if p.family == family) for key, ports in services.items()}

@@ -13,8 +13,7 @@ from podwire.proxy.dataplanes.ipvs.dataplane import held as held_rules
 from podwire.proxy.dataplanes.ipvs.layout import Layout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, SETS, set_name
 from podwire.proxy.nodeports import within
-from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.proxy.tracing import of_one_family
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.iptables import Ruleset
 from podwire.trace.ipset import Elements
 from podwire.trace.iptables import Tracer
@@ -29,7 +28,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     rulesets: list[Ruleset] = []
     for family in FAMILIES:
         contents = Contents(Layout(family, facts, node_ports), own)
-        contents.change(of_one_family(services, family))
+        contents.change(ports_of_family(services, family))
         rulesets += contents.rulesets()
         made.append(contents)
     bound = (address for contents in made for address in contents.addresses)

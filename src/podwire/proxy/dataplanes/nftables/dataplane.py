@@ -8,22 +8,20 @@
 Services are programmed all the same; ``missing`` names the family.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from podwire.errors import KernelError, Unsupported
-from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.errors import KernelError
+from podwire.kernel import nft_families
+from podwire.kernel.nft_families import FamilyTables
 from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, Layout
 from podwire.proxy.dataplanes.nftables.steps import steps
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
 from podwire.state.nft import Table
-from podwire.state.nft_diff import Transaction, diff, removal
+from podwire.state.nft_diff import Transaction
 from podwire.state.nft_rules import Counter
-
-FAMILIES = ("ip", "ip6")
 
 
 class NftablesDataPlane:
@@ -33,40 +31,31 @@ class NftablesDataPlane:
     instant = True
 
     def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
-        self._nft = Nft(netns)
-        self._monitor = NftMonitor(netns, (self._nft.port,))
+        self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._contents: dict[str, Contents] = {}
-        self._missing: set[str] = set()
         self._lost = True
-        self._unheard = False
         self._refused = self._unremoved = 0
 
     def close(self) -> None:
         """Lets go of the kernel; traffic goes on."""
-        self._nft.close()
-        self._monitor.close()
+        self._tables.close()
 
     def fileno(self) -> int:
         """A descriptor that is readable when somebody changed rules; :meth:`disturbed` then tells whether ours."""
-        return self._monitor.fileno()
+        return self._tables.fileno()
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed a table of ours since the last call."""
-        changed = self._monitor.changed()
-        unheard, self._unheard = self._unheard, False
-        if unheard:
-            return True
-        return ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
+        return self._tables.disturbed()
 
     def remove(self) -> None:
         """Takes the tables away.
 
         Raises: KernelError.
         """
-        for family in FAMILIES:
-            self._nft.commit(removal(family, TABLE))
+        self._tables.remove()
         self._lost = True
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[Transaction, ...]:
@@ -77,45 +66,28 @@ class NftablesDataPlane:
         self._facts = facts or self._facts
         self._services = {key: ports for key, ports in services.items() if ports}
         self._lost = True
-        self._monitor.pause()
-        try:
-            committed, generation = self._load_families()
-        finally:
-            self._monitor.resume()
-        self._unheard = self._nft.generation() != generation
+        with self._tables.unheard():
+            committed = tuple(self._load_families())
         self._lost = False
         return committed
 
-    def _load_families(self) -> tuple[tuple[Transaction, ...], int]:
-        """What was committed, and the generation of the rules right after."""
-        committed = []
-        for family in FAMILIES:
-            if family in self._missing:
-                continue
-            have = self._nft.read(family, TABLE)
-            contents = Contents(Layout(family, self._facts), have)
-            transaction = diff(have, contents.load(_family_map(self._services, family)))
-            try:
-                self._commit(transaction)
-            except Unsupported:
-                if have is not None or family == FAMILIES[0]:
-                    raise
-                self._missing.add(family)
-                continue
-            self._contents[family] = contents
-            committed.append(transaction)
-        return tuple(committed), self._nft.generation()
+    def _load_families(self) -> Iterator[Transaction]:
+        made: dict[str, Contents] = {}
+
+        def want(family: str, have: Table | None) -> Table:
+            made[family] = Contents(Layout(family, self._facts), have)
+            return made[family].load(ports_of_family(self._services, family))
+
+        for family, transaction in self._tables.load(want, self._commit):
+            self._contents[family] = made[family]
+            yield transaction
 
     def update(self, changed: ServiceMap) -> tuple[Transaction, ...]:
         """Takes over changed Services (an empty tuple: gone); returns what was committed for each family.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
-        for key, ports in changed.items():
-            if ports:
-                self._services[key] = ports
-            else:
-                self._services.pop(key, None)
+        take_over(self._services, changed)
         if self._lost:
             return self.load(self._services)
         try:
@@ -125,14 +97,14 @@ class NftablesDataPlane:
             return self.load(self._services)
 
     def _update_family(self, family: str, changed: ServiceMap) -> Transaction:
-        transaction = self._contents[family].change(_family_map(changed, family))
+        transaction = self._contents[family].change(ports_of_family(changed, family))
         self._commit(transaction)
         return transaction
 
     def _commit(self, transaction: Transaction) -> None:
         for number, step in enumerate(steps(transaction)):
             try:
-                self._nft.commit(step)
+                self._tables.commit(step)
             except KernelError:
                 self._unremoved += number > 0
                 raise
@@ -144,19 +116,14 @@ class NftablesDataPlane:
         """
         if self._lost:
             return self.load(self._services)
-        committed = []
-        for family in self._contents:
-            transaction = diff(self._nft.read(family, TABLE), self._contents[family].table())
-            self._commit(transaction)
-            committed.append(transaction)
-        return tuple(committed)
+        return self._tables.heal(((family, each.table()) for family, each in self._contents.items()), self._commit)
 
     def counts(self) -> Counts:
         """What the rules counted, and refusals.
 
         Raises: KernelError.
         """
-        held = (self._nft.rules(f, TABLE, INVALID, contents.declared) for f, contents in self._contents.items())
+        held = (self._tables.nft.rules(f, TABLE, INVALID, contents.declared) for f, contents in self._contents.items())
         counters = (part for rules in held for rule in rules for part in rule.statements if isinstance(part, Counter))
         packets = {INVALID_DROPPED: sum(counter.packets for counter in counters)}
         return Counts(packets, refused_updates=self._refused, refused_removals=self._unremoved)
@@ -164,7 +131,7 @@ class NftablesDataPlane:
     @property
     def missing(self) -> frozenset[str]:
         """Families that this kernel cannot program."""
-        return frozenset(self._missing)
+        return self._tables.missing
 
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""
@@ -179,7 +146,7 @@ class NftablesDataPlane:
 
         Raises: KernelError.
         """
-        return tuple(table for f in FAMILIES if (table := self._nft.read(f, TABLE)) is not None)
+        return self._tables.held()
 
 
 def clear(netns: Path | str | None = None) -> bool:
@@ -187,19 +154,4 @@ def clear(netns: Path | str | None = None) -> bool:
 
     Raises: KernelError.
     """
-    with Nft(netns) as nft:
-        left = [family for family, name in nft.tables() if name == TABLE and family in FAMILIES]
-        for family in left:
-            nft.commit(removal(family, TABLE))
-    return bool(left)
-
-
-def _family_map(services: ServiceMap, family: str) -> Mapping[str, tuple[ServicePort, ...]]:
-    """The ports of one family; a tuple that is all of that family is taken as it is."""
-    return {
-        key: ports if all(p.family == family for p in ports) else _of(ports, family) for key, ports in services.items()
-    }
-
-
-def _of(ports: tuple[ServicePort, ...], family: str) -> tuple[ServicePort, ...]:
-    return tuple(port for port in ports if port.family == family)
+    return nft_families.clear(TABLE, netns)

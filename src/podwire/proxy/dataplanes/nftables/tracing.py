@@ -6,11 +6,10 @@ Reading a table with the elements of 10,000 Services takes 0.13 s, so it is read
 from pathlib import Path
 
 from podwire.kernel.nft import Nft
+from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.dataplane import FAMILIES
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
-from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.proxy.tracing import of_one_family
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.trace.nft import Tracer
 from podwire.trace.packet import Machine
 
@@ -20,7 +19,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     tables = []
     for family in FAMILIES:
         contents = Contents(Layout(family, facts))
-        contents.change(of_one_family(services, family))
+        contents.change(ports_of_family(services, family))
         tables.append(contents.table())
     return Tracer(tables, machine)
 

@@ -11,21 +11,19 @@ the rules there. 5. ``remove`` takes the rules away; the relay serves its connec
 import contextlib
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from podwire.errors import KernelError, Unsupported
-from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.errors import KernelError
+from podwire.kernel import nft_families
+from podwire.kernel.nft_families import FAMILIES, FamilyTables
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import TABLE, Layout
 from podwire.proxy.dataplanes.userspace.link import Link
 from podwire.proxy.dataplanes.userspace.orders import Arranged, Pool, Retire, State
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
 from podwire.state.nft import Table
-from podwire.state.nft_diff import Transaction, diff, removal
-
-FAMILIES = ("ip", "ip6")
+from podwire.state.nft_diff import Transaction
 
 Written = tuple[Transaction | str, ...]
 """What had to be committed for each family, and the pools of the relay that had to change."""
@@ -38,11 +36,10 @@ class UserspaceDataPlane:
     instant = False
 
     def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
-        self._nft = Nft(netns)
-        self._monitor = NftMonitor(netns, (self._nft.port,))
+        self._tables = FamilyTables(TABLE, netns)
         self._link = Link(netns)
         self._poll = select.epoll()
-        self._poll.register(self._monitor.fileno(), select.EPOLLIN)
+        self._poll.register(self._tables.fileno(), select.EPOLLIN)
         self._followed = -1
         self._lock = threading.Lock()
         self._facts = facts
@@ -50,14 +47,12 @@ class UserspaceDataPlane:
         self._contents: dict[str, Contents] = {}
         self._ports: dict[str, int] = {}
         self._pools: dict[str, Pool] = {}
-        self._missing: set[str] = set()
         self._lost = True
 
     def close(self) -> None:
         """Lets go of the kernel and of the relay; traffic goes on."""
         self._poll.close()
-        self._nft.close()
-        self._monitor.close()
+        self._tables.close()
         self._link.close()
 
     def fileno(self) -> int:
@@ -66,21 +61,20 @@ class UserspaceDataPlane:
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed a table of ours since the last call, or the relay is gone."""
-        changed = self._monitor.changed()
+        changed = self._tables.disturbed()
         with self._lock:
             if self._followed >= 0 and self._link.lost():
                 self._unfollow()
                 self._lost = True
                 return True
-        return ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
+        return changed
 
     def remove(self) -> None:
         """Takes the tables away, then has the relay end with its last connection.
 
         Raises: KernelError.
         """
-        for family in FAMILIES:
-            self._nft.commit(removal(family, TABLE))
+        self._tables.remove()
         self._follow(False)
         self._link.drain()
         self._lost = True
@@ -96,7 +90,7 @@ class UserspaceDataPlane:
         self._follow(False)
         self._link.open()
         arranged = self._arrange(self._wanted(self._services), everything=True)
-        committed = self._load_families()
+        committed = tuple(self._load_families())
         retired = self._link.retire(Retire(tuple(self._pools), others=True))
         self._follow(True)
         self._lost = False
@@ -139,25 +133,17 @@ class UserspaceDataPlane:
         self._pools |= {pool.key: pool for pool in changed if pool.key in arranged.ports}
         return arranged
 
-    def _load_families(self) -> tuple[Transaction, ...]:
-        committed = []
-        for family in FAMILIES:
-            if family in self._missing:
-                continue
-            have = self._nft.read(family, TABLE)
-            contents = Contents(Layout(family, self._facts), self._ports)
-            contents.change(_family_map(self._services, family))
-            transaction = diff(have, contents.table())
-            try:
-                self._nft.commit(transaction)
-            except Unsupported:
-                if have is not None or family == FAMILIES[0]:
-                    raise
-                self._missing.add(family)
-                continue
-            self._contents[family] = contents
-            committed.append(transaction)
-        return tuple(committed)
+    def _load_families(self) -> Iterator[Transaction]:
+        made: dict[str, Contents] = {}
+
+        def want(family: str, _have: Table | None) -> Table:
+            made[family] = Contents(Layout(family, self._facts), self._ports)
+            made[family].change(ports_of_family(self._services, family))
+            return made[family].table()
+
+        for family, transaction in self._tables.load(want, self._tables.commit):
+            self._contents[family] = made[family]
+            yield transaction
 
     def update(self, changed: ServiceMap) -> Written:
         """Takes over changed Services (an empty tuple: gone); returns what had to change.
@@ -165,11 +151,7 @@ class UserspaceDataPlane:
         Raises: KernelError when a full load was tried as well and failed.
         """
         before = self._wanted({key: self._services.get(key, ()) for key in changed})
-        for key, ports in changed.items():
-            if ports:
-                self._services[key] = ports
-            else:
-                self._services.pop(key, None)
+        take_over(self._services, changed)
         if self._lost:
             return self.load(self._services)
         try:
@@ -186,8 +168,8 @@ class UserspaceDataPlane:
         arranged = self._arrange(wanted, everything=False)
         committed = []
         for family, contents in self._contents.items():
-            transaction = contents.change(_family_map(changed, family))
-            self._nft.commit(transaction)
+            transaction = contents.change(ports_of_family(changed, family))
+            self._tables.commit(transaction)
             committed.append(transaction)
         if gone:
             self._link.retire(Retire(gone))
@@ -202,12 +184,8 @@ class UserspaceDataPlane:
         """
         if self._lost:
             return self.load(self._services)
-        committed = []
-        for family, contents in self._contents.items():
-            transaction = diff(self._nft.read(family, TABLE), contents.table())
-            self._nft.commit(transaction)
-            committed.append(transaction)
-        return tuple(committed)
+        wanted = ((family, each.table()) for family, each in self._contents.items())
+        return self._tables.heal(wanted, self._tables.commit)
 
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""
@@ -222,7 +200,7 @@ class UserspaceDataPlane:
 
         Raises: KernelError.
         """
-        return tuple(table for f in FAMILIES if (table := self._nft.read(f, TABLE)) is not None)
+        return self._tables.held()
 
     def relay(self) -> State | None:
         """How the relay is, None when there is none.
@@ -237,11 +215,8 @@ def clear(netns: Path | str | None = None) -> bool:
 
     Raises: KernelError.
     """
-    with Nft(netns) as nft:
-        left = [family for family, name in nft.tables() if name == TABLE and family in FAMILIES]
-        for family in left:
-            nft.commit(removal(family, TABLE))
-    return Link(netns).drain() or bool(left)
+    left = nft_families.clear(TABLE, netns)
+    return Link(netns).drain() or left
 
 
 def _check(arranged: Arranged) -> None:
@@ -249,7 +224,3 @@ def _check(arranged: Arranged) -> None:
     if arranged.problems:
         key, problem = next(iter(arranged.problems.items()))
         raise KernelError("relay", key, 0, f"{problem}; {len(arranged.problems)} in all")
-
-
-def _family_map(services: ServiceMap, family: str) -> Mapping[str, tuple[ServicePort, ...]]:
-    return {key: tuple(p for p in ports if p.family == family) for key, ports in services.items()}

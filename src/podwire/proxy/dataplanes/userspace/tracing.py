@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 
 from podwire.kernel.nft import Nft
+from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.userspace.choose import Balancer
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
-from podwire.proxy.dataplanes.userspace.dataplane import FAMILIES
 from podwire.proxy.dataplanes.userspace.layout import TABLE, Layout
 from podwire.proxy.dataplanes.userspace.link import Link
 from podwire.proxy.dataplanes.userspace.orders import Pool, Target
-from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.proxy.tracing import of_one_family
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.trace import nft
 from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Step
@@ -94,14 +93,14 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     made = tuple(
         pool
         for family, layout in layouts.items()
-        for ports in of_one_family(services, family).values()
+        for ports in ports_of_family(services, family).values()
         for pool in pools(ports, layout)
     )
     relay = {pool.key: _FIRST_PORT + number for number, pool in enumerate(made)}
     tables = []
     for family, layout in layouts.items():
         contents = Contents(layout, relay)
-        contents.change(of_one_family(services, family))
+        contents.change(ports_of_family(services, family))
         tables.append(contents.table())
     return Tracer(tables, machine, relay, made)
 
