@@ -80,6 +80,10 @@ class Compiler:
         self.pods: dict[str, PodProfiles] = {}
         """The pods of this node by key."""
 
+    def everything(self) -> Delta:
+        """The change that makes all that is there of nothing."""
+        return Delta(pods=dict(self.pods), made=set(self.profiles))
+
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """The labels of a namespace, its name among them."""
         return self._namespaces.get(name, {}) | {"kubernetes.io/metadata.name": name}

@@ -11,7 +11,7 @@ and is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear``
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -55,6 +55,45 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def _without_addresses(self) -> "Facts":
         return msgspec.structs.replace(self, pod_ranges=(), addresses=(), cluster_ranges=())
+
+
+class FamilyFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the facts is about one family; the layouts of data planes are made of it."""
+
+    family: str
+    pod_ranges: tuple[str, ...] = ()
+    """The ranges that this node gives addresses to pods from, of this family."""
+    node_addresses: tuple[str, ...] = ()
+    """The addresses of this node by which policies know it, of this family."""
+    log: LogSettings = SILENT
+    """What is logged, and how much of it."""
+    cluster_ranges: tuple[str, ...] = ()
+    """The addresses of pods anywhere in the cluster, of this family, disjoint."""
+    encapsulation_ports: tuple[int, ...] = ()
+    """UDP ports to which pods send to pods alone, with IP in IP and GRE; empty: pods may encapsulate."""
+    keep: bool = False
+    """Whether connections that were allowed when they began live on."""
+    bridges: tuple[str, ...] = ()
+    """The bridges that pods of this node are ports of."""
+
+
+def of_family(facts: Facts, family: str) -> dict[str, Any]:
+    """The fields of :class:`FamilyFacts`."""
+
+    def own(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(text for text in texts if (":" in text) == (family == "ip6"))
+
+    found = FamilyFacts(
+        family=family,
+        pod_ranges=own(facts.pod_ranges),
+        node_addresses=own(facts.addresses),
+        log=facts.log,
+        cluster_ranges=own(facts.cluster_ranges),
+        encapsulation_ports=facts.encapsulation_ports,
+        keep=facts.keep,
+        bridges=facts.bridges,
+    )
+    return msgspec.structs.asdict(found)
 
 
 class PolicyDataPlane(Protocol):

@@ -8,14 +8,13 @@ it touches, before and after.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from msgspec.structs import replace
-
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
 from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, Layout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
 from podwire.policy.dataplanes.iptables.steps import Piece, Steps, steps
+from podwire.policy.pieces import Pieces
 from podwire.policy.ports import Table as Ports
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.ruled import Ruled, owner_of
@@ -45,35 +44,30 @@ class Contents:
         }
         self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
         self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
-        self._chains: dict[str, Rules] = {}
-        self._sets: dict[str, IpSet] = {}
-        self._elements: Elements = {}
+        self._pieces: Pieces[Rules, IpSet, str, Element] = Pieces()
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
         self._parts: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._claims: dict[tuple[str, str], dict[str, Element]] = {}
         self._ruled: dict[str, Ruled] = {}
         self._gone: dict[str, Ruled] = {}
-        self._touched = _Touched(self)
         devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
         for each in (*layout.sets(), *devices):
-            self._touched.add_set(each)
+            self._pieces.add_set(each)
         self._generated: dict[str, Rules] = {}
 
     # What the kernel should hold
 
     def piece(self) -> Piece:
         """All of it."""
-        chains = {**self._chains, **self._generate(leading=False)}
-        sets = {name: replace(each, elements=self._elements[name]) for name, each in self._sets.items()}
-        return Piece(chains, sets, self.layout.jumps())
+        chains = {**self._pieces.chains, **self._generate(leading=False)}
+        return Piece(chains, {each.name: each for each in self._pieces.filled()}, self.layout.jumps())
 
     def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
         """Whether rules are others than they should be, or sets have another number of elements."""
-        if any(sizes.get(name) != len(elements) for name, elements in self._elements.items()):
+        if any(sizes.get(name) != len(elements) for name, elements in self._pieces.elements.items()):
             return True
         found = self.piece()
         return bool(steps(saved, {}, Piece(found.chains, {}, found.jumps), {}))
@@ -99,9 +93,7 @@ class Contents:
         """The node, or the cluster, has other ranges and addresses; the rules are the same."""
         self.layout = layout
         for declared in layout.node_sets():
-            gone = dict.fromkeys(self._elements[declared.name].keys() - declared.elements.keys())
-            for key, element in {**gone, **declared.elements}.items():
-                self._touched.set(declared.name, key, element)
+            self._pieces.fill(declared)
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
         """Takes over what became of profiles; the pods that have them are placed by :meth:`place`.
@@ -117,10 +109,10 @@ class Contents:
         """A pod has a device and profiles; None: it is gone."""
         before = self._placed.pop(pod, None)
         if before is not None:
-            self._claim(pod, *before, there=False)
+            self._release(pod, *before)
         if profiles is not None:
             self._placed[pod] = (device, profiles)
-            self._claim(pod, device, profiles, there=True)
+            self._pieces.claim(pod, self._of_pod(device, profiles))
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Takes away profiles that no pod has any more."""
@@ -130,21 +122,10 @@ class Contents:
 
     # Pods
 
-    def _claim(self, pod: str, device: str, profiles: PodProfiles, *, there: bool) -> None:
-        for name, elements in self._of_pod(device, profiles).items():
-            for key, element in elements.items():
-                claims = self._claims.setdefault((name, key), {})
-                if there:
-                    claims[pod] = element
-                else:
-                    claims.pop(pod, None)
-                if claims:
-                    self._touched.set(name, key, claims[min(claims)])
-                else:
-                    del self._claims[name, key]
-                    self._touched.set(name, key, None)
-                    if name.startswith(self.layout.set_name("devices-")):
-                        self._devices.give_back(device)
+    def _release(self, pod: str, device: str, profiles: PodProfiles) -> None:
+        self._pieces.release(pod, self._of_pod(device, profiles))
+        if not self._pieces.has(self._device_set(device), self.layout.of_device(device)):
+            self._devices.give_back(device)
 
     def _of_pod(self, device: str, profiles: PodProfiles) -> Elements:
         layout = self.layout
@@ -168,8 +149,8 @@ class Contents:
     def _device_set(self, device: str) -> str:
         number = self._devices.take(device)
         declared = self.layout.device_set(number)
-        if declared.name not in self._sets:
-            self._touched.add_set(declared)
+        if declared.name not in self._pieces.sets:
+            self._pieces.add_set(declared)
             self._device_sets = max(self._device_sets, number // PER_SET + 1)
         return declared.name
 
@@ -192,11 +173,11 @@ class Contents:
             return
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, device, profiles in pods:
-            self._claim(pod, device, profiles, there=False)
+            self._release(pod, device, profiles)
         self._add(chain, profile, ranges, default)
         self._names[key] = chain
         for pod, device, profiles in pods:
-            self._claim(pod, device, profiles, there=True)
+            self._pieces.claim(pod, self._of_pod(device, profiles))
         if before is not None:
             self._end(before)
 
@@ -206,14 +187,14 @@ class Contents:
         by_address, by_network = names.profile_sets(chain, layout.family)
         prefix = names.set_prefix(layout.family)
         self._hosts[chain] = {}
-        self._touched.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
+        self._pieces.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
         taken = [self._take(default, key)]
         if ranges:
-            self._touched.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
+            self._pieces.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
             for network, named in ranges.items():
                 taken.append(self._take(named, key))
-                self._touched.set(by_network, network, self._leads_to(taken[-1]))
-        self._touched.put(chain, layout.profile(chain, key, taken[0], ranged=bool(ranges)))
+                self._pieces.set(by_network, network, self._leads_to(taken[-1]))
+        self._pieces.put(chain, layout.profile(chain, key, taken[0], ranged=bool(ranges)))
         self._needs[chain] = tuple(taken)
         self._write_hosts(chain, profile, profile.hosts)
 
@@ -225,10 +206,10 @@ class Contents:
             self._drop(taken)
         for taken in self._needs.pop(chain):
             self._drop(taken)
-        self._touched.remove(chain)
+        self._pieces.remove(chain)
         for name in names.profile_sets(chain, self.layout.family):
-            if name in self._sets:
-                self._touched.remove_set(name)
+            if name in self._pieces.sets:
+                self._pieces.remove_set(name)
         self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
 
     def _write_hosts(self, chain: str, profile: Profile, addresses: Iterable[str]) -> None:
@@ -245,13 +226,13 @@ class Contents:
             if table is None:
                 if before is not None:
                     del have[address]
-                    self._touched.set(hosts, address, None)
+                    self._pieces.set(hosts, address, None)
                     self._drop(before)
                 continue
             name = made.get(id(table)) or made.setdefault(id(table), names.ports_chain(table, owner))
             if name != before:
                 have[address] = self._take((name, table), profile.key)
-                self._touched.set(hosts, address, self._leads_to(name))
+                self._pieces.set(hosts, address, self._leads_to(name))
                 if before is not None:
                     self._drop(before)
 
@@ -271,13 +252,13 @@ class Contents:
     def _ports(self, table: Ports, key: ProfileKey, chain: str) -> tuple[str, ...]:
         made = self.layout.ports(chain, table, owner_of(key))
         for name, rules in made.items():
-            self._touched.put(name, rules)
+            self._pieces.put(name, rules)
         return tuple(made)
 
     def _rule(self, ruled: Ruled) -> str:
         chain = names.rule_chain(ruled)
         if not self._uses[chain]:
-            self._touched.put(chain, self.layout.rule(ruled, chain.removeprefix(names.CHAIN).lower()))
+            self._pieces.put(chain, self.layout.rule(ruled, chain.removeprefix(names.CHAIN).lower()))
             self._parts[chain] = (chain,)
             self._ruled[chain] = ruled
             self._gone.pop(chain, None)
@@ -295,7 +276,7 @@ class Contents:
             if len(self._gone) > _REMEMBERED:
                 del self._gone[next(iter(self._gone))]
         for name in self._parts.pop(chain):
-            self._touched.remove(name)
+            self._pieces.remove(name)
         if chain in self._numbers[names.TABLES].used:
             self._numbers[names.TABLES].give_back(chain)
         for need in self._needs.pop(chain, ()):
@@ -310,18 +291,17 @@ class Contents:
 
     def loaded(self, saved: Saved, have: Held) -> Steps:
         """What makes of all that the kernel has what it should have."""
-        self._touched = _Touched(self)
+        self._pieces.changes()
         return self._stepped(saved, have, self.piece())
 
     def changed(self) -> Steps:
         """What has to be done for all that was said since the last call."""
-        touched, self._touched = self._touched, _Touched(self)
-        old_chains, old_sets, new_chains, new_sets = touched.difference()
+        before, now = self._pieces.changes()
         generated = self._generate(leading=False)
         differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
         gone = {name: rules for name, rules in self._generated.items() if generated.get(name) != rules}
-        want = Piece({**new_chains, **differing}, new_sets)
-        return self._stepped({names.TABLE: {**old_chains, **gone}}, old_sets, want)
+        want = Piece({**now.chains, **differing}, now.sets)
+        return self._stepped({names.TABLE: {**before.chains, **gone}}, before.sets, want)
 
     def _stepped(self, saved: Saved, have: Held, want: Piece) -> Steps:
         meanwhile = self._generate(leading=True)
@@ -335,10 +315,6 @@ class Contents:
             numbers.settle()
         self._generated = final
         return found
-
-    def pieces(self) -> tuple[dict[str, Rules], dict[str, IpSet], Elements]:
-        """Where the pieces are kept; for :class:`_Touched` alone."""
-        return self._chains, self._sets, self._elements
 
 
 def _root(key: ProfileKey) -> str:
@@ -359,70 +335,3 @@ def _known_devices(layout: Layout, sets: Held) -> dict[str, int]:
         devices = sorted(key.rpartition(",")[2] for key in each.elements)[:PER_SET]
         found |= {device: number * PER_SET + at for at, device in enumerate(devices) if device not in found}
     return found
-
-
-class _Touched:
-    """The pieces that changed since the last steps, as they were before."""
-
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
-        self._chains: dict[str, Rules | None] = {}
-        self._sets: dict[str, IpSet | None] = {}
-        self._elements: dict[str, dict[str, Element | None]] = {}
-
-    def put(self, chain: str, rules: Rules) -> None:
-        """A chain comes."""
-        chains, _, _ = self._contents.pieces()
-        self._chains.setdefault(chain, chains.get(chain))
-        chains[chain] = rules
-
-    def remove(self, chain: str) -> None:
-        """A chain goes."""
-        chains, _, _ = self._contents.pieces()
-        self._chains.setdefault(chain, chains[chain])
-        del chains[chain]
-
-    def add_set(self, declared: IpSet) -> None:
-        """A set comes, with its elements."""
-        _, sets, elements = self._contents.pieces()
-        self._sets.setdefault(declared.name, None)
-        sets[declared.name] = replace(declared, elements={})
-        elements[declared.name] = {}
-        for key, element in declared.elements.items():
-            self.set(declared.name, key, element)
-
-    def remove_set(self, name: str) -> None:
-        """A set goes."""
-        _, sets, elements = self._contents.pieces()
-        for key in tuple(elements[name]):
-            self.set(name, key, None)
-        self._sets.setdefault(name, sets[name])
-        del sets[name]
-        del elements[name]
-
-    def set(self, name: str, key: str, element: Element | None) -> None:
-        """An element comes, is another one now, or goes (None)."""
-        _, _, elements = self._contents.pieces()
-        own = elements[name]
-        self._elements.setdefault(name, {}).setdefault(key, own.get(key))
-        if element is None:
-            own.pop(key, None)
-        else:
-            own[key] = element
-
-    def difference(self) -> tuple[dict[str, Rules], dict[str, IpSet], dict[str, Rules], dict[str, IpSet]]:
-        """Chains and sets as they were, and as they are."""
-        chains, sets, elements = self._contents.pieces()
-        old_sets, new_sets = {}, {}
-        for name in self._sets.keys() | self._elements.keys():
-            touched = self._elements.get(name, {})
-            was = self._sets[name] if name in self._sets else sets[name]
-            if was is not None:
-                before = {key: element for key, element in touched.items() if element is not None}
-                old_sets[name] = replace(was, elements=before)
-            if name in sets:
-                now = elements[name]
-                new_sets[name] = replace(sets[name], elements={key: now[key] for key in touched if key in now})
-        old_chains = {name: rules for name, rules in self._chains.items() if rules is not None}
-        new_chains = {name: chains[name] for name in self._chains if name in chains}
-        return old_chains, old_sets, new_chains, new_sets

@@ -20,7 +20,7 @@ from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, choose
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import POLL_S, watch
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import Facts, of_family
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.kernel import clear, held
@@ -28,6 +28,7 @@ from podwire.policy.dataplanes.iptables.layout import Layout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import Steps
+from podwire.policy.following import follow
 from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Counted, Totals
 from podwire.state.ipset import IpSet
@@ -102,7 +103,6 @@ class IptablesPolicy:
         self._facts = facts or self._facts
         self._lost = True
         self._doomed.clear()
-        everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
         make_tables(self.programs, (TABLE,), self._place, self._watch.started)
         uplinks = self._uplinks(devices)
         done = []
@@ -119,7 +119,7 @@ class IptablesPolicy:
             have = kernel.read_sets(self._sets, family)
             chains = {name: tuple(rules) for name, rules in saved.get(TABLE, {}).items()}
             contents = Contents(layout_of(self._facts, family, uplinks), chains, have)
-            follow(contents, compiler, everything, devices)
+            follow(contents, compiler, compiler.everything(), devices)
             done.append(contents.loaded(saved, have))
             self._take(tool, done[-1])
             self._contents[family] = contents
@@ -237,28 +237,4 @@ class IptablesPolicy:
 
 def layout_of(facts: Facts, family: str, uplinks: tuple[str, ...]) -> Layout:
     """What is laid out for a node in one family; ``uplinks`` are the devices that carry its own addresses."""
-
-    def own(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(text for text in texts if (":" in text) == (family == "ip6"))
-
-    return Layout(
-        family=family,
-        marks=Marks(facts.marks),
-        pod_ranges=own(facts.pod_ranges),
-        node_addresses=own(facts.addresses),
-        log=facts.log,
-        cluster_ranges=own(facts.cluster_ranges),
-        encapsulation_ports=facts.encapsulation_ports,
-        keep=facts.keep,
-        bridges=facts.bridges,
-        uplinks=uplinks,
-    )
-
-
-def follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
-    """Brings contents up to what a compiler says."""
-    contents.follow(compiler.profiles, delta)
-    for pod, profiles in delta.pods.items():
-        device = devices.get(pod, "")
-        contents.place(pod, device, profiles if device else None)
-    contents.end(delta.ended)
+    return Layout(**of_family(facts, family), marks=Marks(facts.marks), uplinks=uplinks)

@@ -28,12 +28,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from podwire.policy.dataplane import FamilyFacts
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.ports import PROTOCOLS, Entry, Table
 from podwire.policy.profile import ProfileKey
 from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
-from podwire.policy.settings import SILENT, LogSettings
 from podwire.state.ipset import PLAIN, Element, Family, IpSet
 from podwire.state.iptables import Rules
 
@@ -60,24 +60,10 @@ _ENCAPSULATED = "policy.encapsulation: drop"
 Chains = dict[str, Rules]
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class Layout(FamilyFacts, frozen=True, kw_only=True):
     """One family on one node."""
 
-    family: str
     marks: Marks
-    pod_ranges: tuple[str, ...] = ()
-    """The addresses that this node gives to pods, of this family."""
-    node_addresses: tuple[str, ...] = ()
-    """The addresses of this node by which policies know it, of this family."""
-    log: LogSettings = SILENT
-    cluster_ranges: tuple[str, ...] = ()
-    """The addresses of the pods of all nodes, of this family."""
-    encapsulation_ports: tuple[int, ...] = ()
-    """UDP ports to which pods send to pods alone, with IP in IP and GRE; empty: pods may encapsulate."""
-    keep: bool = False
-    """Whether connections that were allowed when they began live on."""
-    bridges: tuple[str, ...] = ()
-    """The bridges that pods of this node are ports of."""
     uplinks: tuple[str, ...] = ()
     """Devices that carry the node's own addresses."""
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from podwire.kernel.iptables import FAMILIES, Iptables
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
-from podwire.policy.dataplanes.iptables.dataplane import follow, layout_of
+from podwire.policy.dataplanes.iptables.dataplane import layout_of
+from podwire.policy.following import follow
 from podwire.policy.status.counts import Count
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
@@ -65,11 +66,10 @@ class Tracer:
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
     """What would be programmed."""
-    everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
     pieces: list[Ruleset | IpSet] = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family, ()), {}, {})
-        follow(contents, compiler, everything, devices)
+        follow(contents, compiler, compiler.everything(), devices)
         pieces += contents.desired()
     return Tracer(pieces, machine)
 

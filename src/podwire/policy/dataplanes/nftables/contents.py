@@ -7,8 +7,6 @@ is right. A change is told as the difference of two partial tables: of the piece
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec.structs import replace
-
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
@@ -20,6 +18,7 @@ from podwire.policy.dataplanes.nftables.layout import (
     profile_name,
     rule_name,
 )
+from podwire.policy.pieces import Part, Pieces
 from podwire.policy.ports import Table as Ports
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.ruled import Ruled, owner_of
@@ -37,57 +36,41 @@ class Contents:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._chains: dict[str, Chain] = {chain.name: chain for chain in layout.chains()}
-        self._sets: dict[str, Set] = {each.name: each for each in layout.sets()}
-        self._elements: Elements = {each.name: dict(each.elements) for each in layout.sets()}
+        self._pieces: Pieces[Chain, Set, bytes, Element] = Pieces()
+        for chain in layout.chains():
+            self._put(chain)
+        for declared in layout.sets():
+            self._pieces.add_set(declared)
+        self._pieces.changes()  # what is always there is no change
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._claims: dict[tuple[str, bytes], dict[str, Element]] = {}
-        self._touched = _Touched(self)
         self._ruled: dict[str, Ruled] = {}
         self._gone: dict[str, Ruled] = {}
 
     def table(self) -> Table:
         """All of it."""
-        return self._assembled(self._chains.values(), self._sets)
-
-    def _assembled(self, chains: Iterable[Chain], sets: Iterable[str]) -> Table:
         return Table(
             family=self.layout.family,
             name=TABLE,
             comment="podwire: NetworkPolicy",
-            chains=tuple(chains),
-            sets=tuple(replace(self._sets[name], elements=self._elements[name]) for name in sets),
+            chains=tuple(self._pieces.chains.values()),
+            sets=tuple(self._pieces.filled()),
         )
+
+    def _put(self, chain: Chain) -> None:
+        self._pieces.put(chain.name, chain)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """A pod has a device and profiles; None: it is gone."""
         before = self._placed.pop(pod, None)
         if before is not None:
-            self._unplace(pod, *before)
+            self._pieces.release(pod, self._of_device(*before))
         if profiles is not None:
             self._placed[pod] = (device, profiles)
-            for name, elements in self._of_device(device, profiles).items():
-                for key, element in elements.items():
-                    self._claims.setdefault((name, key), {})[pod] = element
-                    self._touched.set(name, key, self._first(name, key))
-
-    def _unplace(self, pod: str, device: str, profiles: PodProfiles) -> None:
-        for name, elements in self._of_device(device, profiles).items():
-            for key in elements:
-                del self._claims[name, key][pod]
-                self._touched.set(name, key, self._first(name, key))
-
-    def _first(self, name: str, key: bytes) -> Element | None:
-        """The element of a key, should two pods have it: that of the first by name; None: nobody has it."""
-        claims = self._claims.get((name, key))
-        if not claims:
-            self._claims.pop((name, key), None)
-            return None
-        return claims[min(claims)]
+            self._pieces.claim(pod, self._of_device(device, profiles))
 
     def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
         ingress, egress = (self._names[key] if key else "" for key in (profiles.ingress, profiles.egress))
@@ -98,9 +81,7 @@ class Contents:
         """The node, or the cluster, has other ranges and addresses; the rules are the same."""
         self.layout = layout
         for declared in layout.node_sets():
-            before = self._elements[declared.name]
-            gone = dict.fromkeys(before.keys() - declared.elements.keys())
-            self._touched.set_all(declared.name, {**gone, **declared.elements})
+            self._pieces.fill(declared)
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
         """Takes over what became of profiles; the pods that have them are placed by :meth:`place`."""
@@ -121,12 +102,15 @@ class Contents:
         for chain in {name, node_name(name)}:
             self._remove(chain)
         for declared in self.layout.profile_sets(name):
-            self._touched.remove_set(declared.name)
+            self._pieces.remove_set(declared.name)
 
     def commit(self) -> Transaction:
         """What has to be done for all that was said since the last call."""
-        touched, self._touched = self._touched, _Touched(self)
-        return touched.transaction()
+        return diff(*map(self._partial, self._pieces.changes()))
+
+    def _partial(self, part: Part[Chain, Set]) -> Table:
+        chains, sets = tuple(part.chains.values()), tuple(part.sets.values())
+        return Table(family=self.layout.family, name=TABLE, chains=chains, sets=sets)
 
     def _write(self, profile: Profile) -> None:
         """A whole profile: in place where its chain is what it was, else beside it, and then its pods go there."""
@@ -143,7 +127,7 @@ class Contents:
             return
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, _, _ in pods:
-            self._unplace(pod, *self._placed.pop(pod))
+            self._pieces.release(pod, self._of_device(*self._placed.pop(pod)))
         self._add(name, profile, ranges, taken)
         self._names[key] = name
         for pod, device, profiles in pods:
@@ -158,13 +142,13 @@ class Contents:
         self._hosts[name] = {}
         by_address, by_range = self.layout.profile_sets(name)
         for declared in (by_address, by_range):
-            self._touched.add_set(declared)
+            self._pieces.add_set(declared)
         for first, last, chain in ranges:
-            self._touched.set(by_range.name, *self.layout.ranged(by_range, first, last, chain))
-        self._touched.put(self.layout.profile_chain(name, key, taken[0]))
+            self._pieces.set(by_range.name, *self.layout.ranged(by_range, first, last, chain))
+        self._put(self.layout.profile_chain(name, key, taken[0]))
         self._needs[name] = taken
         if _node_chain_needed(key):
-            self._touched.put(self.layout.node_chain(name, key))
+            self._put(self.layout.node_chain(name, key))
         self._lead(name, profile, profile.hosts)
 
     def _lead(self, name: str, profile: Profile, addresses: Iterable[str]) -> None:
@@ -187,7 +171,7 @@ class Contents:
                 have[address] = chain
             led.moved(before, chain)
             changed[self.layout.key(address)] = element
-        self._touched.set_all(declared.name, changed)
+        self._pieces.set_all(declared.name, changed)
         self._settle(led)
 
     def _settle(self, led: "_Led") -> None:
@@ -213,9 +197,9 @@ class Contents:
                 self._rule(each)
             sets = self.layout.ports_sets(name, table, owner)
             for declared in sets:
-                self._touched.add_set(declared)
+                self._pieces.add_set(declared)
             needs = tuple(map(rule_name, ruled))
-            self._touched.put(self.layout.ports_chain(name, table, owner))
+            self._put(self.layout.ports_chain(name, table, owner))
             self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
         self._uses[name] += 1
         return name
@@ -223,7 +207,7 @@ class Contents:
     def _rule(self, ruled: Ruled) -> None:
         name = rule_name(ruled)
         if not self._uses[name]:
-            self._touched.put(self.layout.rule_chain(ruled))
+            self._put(self.layout.rule_chain(ruled))
             self._ruled[name] = ruled
         self._uses[name] += 1
 
@@ -237,27 +221,23 @@ class Contents:
             self._gone[name] = self._ruled.pop(name)
             if len(self._gone) > _GONE:
                 del self._gone[next(iter(self._gone))]
-        self._touched.remove(name)
+        self._pieces.remove(name)
         for need in self._needs.pop(name, ()):
             if need.startswith("@"):
-                self._touched.remove_set(need[1:])
+                self._pieces.remove_set(need[1:])
             else:
                 self._drop(need)
 
     def _remove(self, name: str) -> None:
         """Takes a chain of a profile away, if it is there, and gives back what it has taken."""
-        if name in self._chains:
-            self._touched.remove(name)
+        if name in self._pieces.chains:
+            self._pieces.remove(name)
         for chain in self._needs.pop(name, ()):
             self._drop(chain)
 
     def meaning(self, name: str) -> Ruled | None:
         """What the chain of a rule stands for, or stood for lately; None: it is none that is known."""
         return self._ruled.get(name) or self._gone.get(name)
-
-    def pieces(self) -> tuple[dict[str, Chain], dict[str, Set], Elements]:
-        """Where the pieces are kept; for :class:`_Touched` alone."""
-        return self._chains, self._sets, self._elements
 
 
 class _Led:
@@ -286,91 +266,6 @@ class _Led:
             self.steps[before] -= 1
         if after is not None:
             self.steps[after] += 1
-
-
-class _Touched:
-    """The pieces that changed since the last transaction, as they were before."""
-
-    def __init__(self, contents: Contents) -> None:
-        self._family = contents.layout.family
-        self._contents = contents
-        self._chains: dict[str, Chain | None] = {}
-        self._sets: dict[str, Set | None] = {}
-        self._elements: dict[str, dict[bytes, Element | None]] = {}
-
-    def put(self, chain: Chain) -> None:
-        """A chain comes, or is another one now."""
-        chains, _, _ = self._contents.pieces()
-        self._chains.setdefault(chain.name, chains.get(chain.name))
-        chains[chain.name] = chain
-
-    def remove(self, name: str) -> None:
-        """A chain goes."""
-        chains, _, _ = self._contents.pieces()
-        self._chains.setdefault(name, chains[name])
-        del chains[name]
-
-    def add_set(self, declared: Set) -> None:
-        """A set comes, with its elements."""
-        _, sets, elements = self._contents.pieces()
-        self._sets.setdefault(declared.name, None)
-        sets[declared.name] = declared.without_elements()
-        elements[declared.name] = {}
-        for key, element in declared.elements.items():
-            self.set(declared.name, key, element)
-
-    def remove_set(self, name: str) -> None:
-        """A set goes."""
-        _, sets, elements = self._contents.pieces()
-        for key in tuple(elements[name]):
-            self.set(name, key, None)
-        self._sets.setdefault(name, sets[name])
-        del sets[name]
-        del elements[name]
-
-    def set(self, name: str, key: bytes, element: Element | None) -> None:
-        """An element comes, is another one now, or goes (None)."""
-        _, _, elements = self._contents.pieces()
-        own = elements[name]
-        self._elements.setdefault(name, {}).setdefault(key, own.get(key))
-        if element is None:
-            own.pop(key, None)
-        else:
-            own[key] = element
-
-    def set_all(self, name: str, changes: Mapping[bytes, Element | None]) -> None:
-        """The same for many elements."""
-        _, _, elements = self._contents.pieces()
-        own, before = elements[name], self._elements.setdefault(name, {})
-        for key, element in changes.items():
-            if key not in before:
-                before[key] = own.get(key)
-            if element is None:
-                own.pop(key, None)
-            else:
-                own[key] = element
-
-    def transaction(self) -> Transaction:
-        """From what was to what is."""
-        chains, sets, elements = self._contents.pieces()
-        old_sets, new_sets = [], []
-        for name in self._sets.keys() | self._elements.keys():
-            touched = self._elements.get(name, {})
-            before = {key: element for key, element in touched.items() if element is not None}
-            now = elements.get(name, {})
-            after = {key: now[key] for key in touched if key in now}
-            was = self._sets[name] if name in self._sets else sets[name]
-            if was is not None:
-                old_sets.append(replace(was, elements=before))
-            if name in sets:
-                new_sets.append(replace(sets[name], elements=after))
-        old_chains = tuple(chain for chain in self._chains.values() if chain is not None)
-        new_chains = tuple(chains[name] for name in self._chains if name in chains)
-        before_table = self._partial(old_chains, tuple(old_sets))
-        return diff(before_table, self._partial(new_chains, tuple(new_sets)))
-
-    def _partial(self, chains: tuple[Chain, ...], sets: tuple[Set, ...]) -> Table:
-        return Table(family=self._family, name=TABLE, chains=chains, sets=sets)
 
 
 def _node_chain_needed(key: ProfileKey) -> bool:

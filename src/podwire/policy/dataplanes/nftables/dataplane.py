@@ -8,16 +8,18 @@ away.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
-from podwire.errors import KernelError, Unsupported
-from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.errors import KernelError
+from podwire.kernel import nft_families
+from podwire.kernel.nft_families import FamilyTables
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import Facts, of_family
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, Layout
 from podwire.policy.dataplanes.nftables.steps import steps
+from podwire.policy.following import follow
 from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Count, Counted, Totals
 from podwire.state.nft import Table
@@ -28,11 +30,7 @@ from podwire.state.nft_diff import (
     DeleteTable,
     FlushChain,
     Transaction,
-    diff,
-    removal,
 )
-
-FAMILIES = ("ip", "ip6")
 
 _FEW = 16
 """Chains up to which each is asked for what it counted; of more, all are."""
@@ -47,29 +45,23 @@ class NftablesPolicy:
     name = "nftables"
 
     def __init__(self, facts: Facts, netns: Path | str | None = None) -> None:
-        self._nft = Nft(netns)
-        self._monitor = NftMonitor(netns, (self._nft.port,))
+        self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
         self._contents: dict[str, Contents] = {}
-        self._missing: set[str] = set()
         self._lost = True
-        self._unheard = False
         self._totals = Totals()
 
     def close(self) -> None:
         """Lets go of the kernel; what is in force stays."""
-        self._nft.close()
-        self._monitor.close()
+        self._tables.close()
 
     def fileno(self) -> int:
         """Readable when :meth:`disturbed` should be asked."""
-        return self._monitor.fileno()
+        return self._tables.fileno()
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed a table of ours since the last call."""
-        changed = self._monitor.changed()
-        unheard, self._unheard = self._unheard, False
-        return unheard or ("", "") in changed or any((family, TABLE) in changed for family in FAMILIES)
+        return self._tables.disturbed()
 
     def load(
         self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None
@@ -80,24 +72,17 @@ class NftablesPolicy:
         """
         self._facts = facts or self._facts
         self._lost = True
-        everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
-        committed = []
-        for family in FAMILIES:
-            if family in self._missing:
-                continue
-            contents = Contents(layout_of(self._facts, family))
-            follow(contents, compiler, everything, devices)
+        made: dict[str, Contents] = {}
+
+        def want(family: str, _have: Table | None) -> Table:
+            contents = made[family] = Contents(layout_of(self._facts, family))
+            follow(contents, compiler, compiler.everything(), devices)
             contents.commit()
-            have = self._nft.read(family, TABLE)
-            transaction = diff(have, contents.table())
-            try:
-                self._commit(transaction)
-            except Unsupported:
-                if have is not None or family == FAMILIES[0]:
-                    raise
-                self._missing.add(family)
-                continue
-            self._contents[family] = contents
+            return contents.table()
+
+        committed = []
+        for family, transaction in self._tables.load(want, self._commit):
+            self._contents[family] = made[family]
             committed.append(transaction)
         self._lost = False
         return tuple(committed)
@@ -131,12 +116,7 @@ class NftablesPolicy:
 
         Raises: KernelError.
         """
-        committed = []
-        for family, contents in self._contents.items():
-            transaction = diff(self._nft.read(family, TABLE), contents.table())
-            self._commit(transaction)
-            committed.append(transaction)
-        return tuple(committed)
+        return self._tables.heal(((family, each.table()) for family, each in self._contents.items()), self._commit)
 
     def ruled(self, prefix: str) -> Ruled | None:
         """What packets that are logged with a prefix met; None: a rule that is there no more, or none of ours."""
@@ -157,7 +137,7 @@ class NftablesPolicy:
         contents = self._contents.get(family)
         if contents is None:
             return {}
-        read = self._nft.counters(family, TABLE, chain)
+        read = self._tables.nft.counters(family, TABLE, chain)
         known = ((name, contents.meaning(name), Count(*numbers)) for name, numbers in read.items())
         return {name: Counted(ruled, count) for name, ruled, count in known if ruled is not None}
 
@@ -179,28 +159,14 @@ class NftablesPolicy:
         """A large change is made unheard, since the kernel makes a message of each element for who listens."""
         self._keep_counts(transaction)
         elements = sum(len(o.elements) for o in transaction.operations if isinstance(o, AddElements | DeleteElements))
-        if elements < _MANY:
-            self._commit_steps(transaction)
-            return
-        self._monitor.pause()
-        before = self._nft.generation()
-        try:
-            count = self._commit_steps(transaction)
-        finally:
-            self._monitor.resume()
-        self._unheard = self._nft.generation() != before + count
-
-    def _commit_steps(self, transaction: Transaction) -> int:
-        count = 0
-        for step in steps(transaction):
-            self._nft.commit(step)
-            count += 1
-        return count
+        with self._tables.unheard() if elements >= _MANY else nullcontext():
+            for step in steps(transaction):
+                self._tables.commit(step)
 
     @property
     def missing(self) -> frozenset[str]:
         """Families that this kernel cannot program."""
-        return frozenset(self._missing)
+        return self._tables.missing
 
     def desired(self) -> tuple[Table, ...]:
         """The tables that the kernel should hold."""
@@ -211,36 +177,13 @@ class NftablesPolicy:
 
         Raises: KernelError.
         """
-        for family in FAMILIES:
-            _take_away(self._nft, family)
+        self._tables.remove()
         self._lost = True
 
 
 def layout_of(facts: Facts, family: str) -> Layout:
     """What is laid out for a node in one family."""
-
-    def own(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(text for text in texts if (":" in text) == (family == "ip6"))
-
-    return Layout(
-        family=family,
-        pod_ranges=own(facts.pod_ranges),
-        node_addresses=own(facts.addresses),
-        log=facts.log,
-        cluster_ranges=own(facts.cluster_ranges),
-        encapsulation_ports=facts.encapsulation_ports,
-        keep=facts.keep,
-        bridges=facts.bridges,
-    )
-
-
-def follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
-    """Brings contents up to what a compiler says."""
-    contents.follow(compiler.profiles, delta)
-    for pod, profiles in delta.pods.items():
-        device = devices.get(pod, "")
-        contents.place(pod, device, profiles if device else None)
-    contents.end(delta.ended)
+    return Layout(**of_family(facts, family))
 
 
 def clear(netns: Path | str | None = None) -> bool:
@@ -248,23 +191,4 @@ def clear(netns: Path | str | None = None) -> bool:
 
     Raises: KernelError.
     """
-    with Nft(netns) as nft:
-        left = [family for family, name in nft.tables() if name == TABLE and family in FAMILIES]
-        for family in left:
-            _take_away(nft, family)
-    return bool(left)
-
-
-def _take_away(nft: Nft, family: str) -> None:
-    """Takes a table away, its base chains' rules before the rest.
-
-    A base chain is asked for a moment after its table is gone; then its maps are empty, and what is behind them drops
-    (seen: 4 to 7 packets of some 20,000, in one of ten times).
-    """
-    held = nft.read(family, TABLE)
-    if held is None:
-        return
-    base = tuple(FlushChain(chain.name) for chain in held.chains if chain.hook)
-    if base:
-        nft.commit(Transaction(family, TABLE, base))
-    nft.commit(removal(family, TABLE))
+    return nft_families.clear(TABLE, netns)

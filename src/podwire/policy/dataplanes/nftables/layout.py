@@ -41,10 +41,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from podwire.policy.dataplane import FamilyFacts
 from podwire.policy.ports import PROTOCOLS, Entry, Table
 from podwire.policy.profile import ProfileKey
 from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
-from podwire.policy.settings import SILENT, LogSettings
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule, Verdict
@@ -62,24 +62,8 @@ _ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 _BITS = {"ip": 32, "ip6": 128}
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class Layout(FamilyFacts, frozen=True, kw_only=True):
     """One family on one node."""
-
-    family: str
-    pod_ranges: tuple[str, ...] = ()
-    """The addresses that this node gives to pods, of this family."""
-    node_addresses: tuple[str, ...] = ()
-    """The addresses of this node by which policies know it, of this family."""
-    log: LogSettings = SILENT
-    """What is logged, and how much of it."""
-    cluster_ranges: tuple[str, ...] = ()
-    """The addresses of pods anywhere in the cluster, of this family, disjoint."""
-    encapsulation_ports: tuple[int, ...] = ()
-    """UDP ports to which pods send to pods alone, with IP in IP and GRE; empty: pods may encapsulate."""
-    keep: bool = False
-    """Whether connections that were allowed when they began live on."""
-    bridges: tuple[str, ...] = ()
-    """The bridges that pods of this node are ports of."""
 
     @property
     def address(self) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from podwire.kernel.nft import Nft
-from podwire.policy.compile import Compiler, Delta
+from podwire.kernel.nft_families import FAMILIES
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables.contents import Contents
-from podwire.policy.dataplanes.nftables.dataplane import FAMILIES, follow, layout_of
+from podwire.policy.dataplanes.nftables.dataplane import layout_of
 from podwire.policy.dataplanes.nftables.layout import TABLE
+from podwire.policy.following import follow
 from podwire.state.nft import Table
 from podwire.trace import nft
 from podwire.trace.packet import Machine, Outcome, Packet, Step
@@ -38,11 +40,10 @@ class Tracer:
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
     """What would be programmed."""
-    everything = Delta(pods=dict(compiler.pods), made=set(compiler.profiles))
     tables = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family))
-        follow(contents, compiler, everything, devices)
+        follow(contents, compiler, compiler.everything(), devices)
         tables.append(contents.table())
     return Tracer(tables, machine)
 

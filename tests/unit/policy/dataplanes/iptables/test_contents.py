@@ -138,7 +138,7 @@ def follow(contents: Contents, compiler: Compiler, delta: Delta) -> None:
 def fresh(layout: Layout, compiler: Compiler, kernel: Kernel | None = None) -> Contents:
     chains: dict[str, Rules] = {name: tuple(rules) for name, rules in kernel.chains.items()} if kernel else {}
     made = Contents(layout, chains, kernel.held() if kernel else {})
-    follow(made, compiler, Delta(pods=dict(compiler.pods), made=set(compiler.profiles)))
+    follow(made, compiler, compiler.everything())
     return made
 
 

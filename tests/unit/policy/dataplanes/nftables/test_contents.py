@@ -119,7 +119,7 @@ def follow(contents: Contents, compiler: Compiler, delta: Delta) -> None:
 
 def fresh(layout: Layout, compiler: Compiler) -> Contents:
     made = Contents(layout)
-    follow(made, compiler, Delta(pods=dict(compiler.pods), made=set(compiler.profiles)))
+    follow(made, compiler, compiler.everything())
     return made
 
 
@@ -131,7 +131,7 @@ def test_transactions_lead_from_one_state_to_the_next(seed: int, family: str) ->
     contents = Contents(layout)
     kernel = Kernel(contents.table())
     compiler = chaos.compilers["n1"]
-    follow(contents, compiler, Delta(pods=dict(compiler.pods), made=set(compiler.profiles)))
+    follow(contents, compiler, compiler.everything())
     kernel.commit(contents.commit())
     for _ in range(30):
         for _ in range(chaos.random.randint(1, 3)):
