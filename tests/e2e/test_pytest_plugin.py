@@ -36,6 +36,10 @@ def test_red_because_nobody_listens(podwire_cluster: Cluster) -> None:
 
 def test_red_because_of_a_word(podwire_cluster: Cluster) -> None:
     assert podwire_cluster.pod("default/lonely").reaches("db:80")
+
+
+def test_red_because_of_kubectl(podwire_cluster: Cluster) -> None:
+    podwire_cluster.kubectl("get", "nobody")
 """
 _KILLED = """
 import os, signal
@@ -74,15 +78,15 @@ def test_the_example_is_green_and_mistakes_are_explained(tmp_path: Path) -> None
     words = ("-m", "pytest", "-p", "no:cacheprovider", "-n", "1", "--podwire-nodes", "2", "tests")
     done = python(*words, folder=tmp_path / "shop")
     said = done.stdout
-    assert "4 failed, 12 passed" in said, said + done.stderr
-    policies = tmp_path / "shop/k8s/policies.yaml"
+    assert "5 failed, 12 passed" in said, said + done.stderr
+    policies = "k8s/policies.yaml"
     assert "assert <shop/web -> shop/db:sql: not reached, policies deny it>" in said
     assert f"DROPPED, isolated by shop/names ({policies}:13), shop/nothing ({policies}:6), shop/web" in said
     assert "assert not <shop/web -> api:http: reached>" in said
     assert "allowed by shop/web egress[0]" in said
     assert "<node/node-1 -> default/lonely:81: not reached, refused>" in said
     assert "'default/lonely' names no running pod" in said
-    assert "podwire/testing/" not in said and "podwire/local/" not in said, "of a wrong word the test's line is enough"
+    assert "podwire/testing/" not in said and "podwire/local/" not in said, "of what is wrong the test's line is enough"
     left = [name for name in places.names() if name in said]
     assert left == []
 

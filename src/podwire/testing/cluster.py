@@ -360,8 +360,14 @@ def _read(what: tuple[What, ...]) -> tuple[Manifest, ...]:
         elif isinstance(one, str) and ("\n" in one or ": " in one):
             found += parse_manifests(one, "text")
         else:
-            found += read_manifests((os.fspath(one),))
+            found += read_manifests((_short(os.fspath(one)),))
     return in_order(tuple(found))
+
+
+def _short(path: str) -> str:
+    """The path as seen from the folder of the tests, where it is below."""
+    inside = os.path.relpath(path)
+    return path if inside.startswith(os.pardir) else inside
 
 
 class _Called(ModuleType):

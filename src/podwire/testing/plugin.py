@@ -30,18 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     """A cluster for all tests; what they apply stays until the end."""
-    from podwire.errors import PodwireError
     from podwire.testing import lifetime
 
     options = request.config.option
     name = lifetime.kept_name() if options.podwire_keep else lifetime.free_name()
-    try:
-        coming = lifetime.Coming(name, options.podwire_nodes, options.podwire_config)
-        from podwire.testing.cluster import Cluster  # meanwhile
-
-        made = Cluster(coming.layout())
-    except PodwireError as failure:
-        pytest.fail(str(failure), pytrace=False)
+    made = _brought_up(name, options.podwire_nodes, options.podwire_config)
     try:
         yield made
     finally:
@@ -50,6 +43,21 @@ def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster
             request.config.stash.setdefault(_KEPT, []).append(name)
         else:
             lifetime.down(name)
+
+
+def _brought_up(name: str, nodes: int, config: str | None) -> "Cluster":
+    """A new cluster; the reason why there is none is all that the tests say."""
+    from podwire.errors import PodwireError
+    from podwire.testing import lifetime
+
+    try:
+        coming = lifetime.Coming(name, nodes, config)
+        from podwire.testing.cluster import Cluster  # meanwhile
+
+        return Cluster(coming.layout())
+    except PodwireError as failure:
+        problem = str(failure)
+    pytest.fail(problem, pytrace=False)
 
 
 @pytest.fixture
@@ -73,13 +81,14 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Shows under a failed assertion what became of the connections that it is about, and what policies say.
 
-    Of a word or a file that is wrong, it shows the line of the test alone.
+    Of what podwire cannot do, such as a word that names nothing or a pod that does not become Ready, it shows the line
+    of the test alone.
     """
-    errors = sys.modules.get("podwire.errors")
-    if errors and call.excinfo is not None and call.excinfo.errisinstance(errors.ConfigError):
+    errors, reach = sys.modules.get("podwire.errors"), sys.modules.get(_REACH)
+    own = (*((errors.PodwireError,) if errors else ()), *((reach.Undecided,) if reach else ()))
+    if call.excinfo is not None and call.excinfo.errisinstance(own):
         _end_in_the_test(call.excinfo)
     report = yield
-    reach = sys.modules.get(_REACH)
     if reach and report.when == "call" and call.excinfo is not None and call.excinfo.errisinstance(AssertionError):
         judged = reach.JUDGED.get()
         if judged is not None and not call.excinfo.errisinstance(reach.Undecided):
