@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
+from driver import eventually
+
 from podwire.kernel import netns
 
 LINE = b"podwire-probe\n"
@@ -39,7 +41,11 @@ class Load:
     def __enter__(self) -> "Load":
         for thread in self._threads:
             thread.start()
-        self.go_on(5)
+        try:
+            self.go_on(5)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -47,12 +53,10 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    def go_on(self, connections: int = 50) -> None:
-        """Waits until so many more connections were made and the standing ones were used twice each, or 20 s."""
+    def go_on(self, connections: int = 50, *, within: float = 60) -> None:
+        """Waits until so many more connections were made and the standing ones were used twice each."""
         made, said = self.made + connections, self.said + 2 * self._standing
-        deadline = time.monotonic() + 20
-        while (self.made < made or self.said < said) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: self.made >= made and self.said >= said, within=within, every=0.01)
 
     def answering(self, since: float) -> set[str]:
         """The pods that answered new connections made after a moment."""

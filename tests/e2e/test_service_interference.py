@@ -29,7 +29,7 @@ from byhand import (
     set_endpoints,
 )
 from clusters import address_of, in_node, own_name, running
-from driver import Cluster, eventually
+from driver import NOTICED_S, Cluster, eventually
 from load import Load
 
 from podwire.kube.client import Client
@@ -158,7 +158,9 @@ def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
     with made(cluster, "flushed", "one", "two") as address, load(cluster, address) as flow:
         for _ in range(5):
             in_node(cluster, "node-1", "nft", "flush", "ruleset")
-            flow.go_on()
+            # What comes between the flush and the agent finds no rules and no translation: packets of that moment go to
+            # the cluster address itself, where nobody is. How many do says how busy the machine is.
+            flow.go_on(within=NOTICED_S)
         eventually(lambda: in_force(cluster))
         # A SYN that went into a gap is sent again after a second, and is translated then: the kernel was made to forget
         # what it knew of it.
@@ -167,9 +169,6 @@ def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
         failed = len(flow.problems)
         flow.go_on(200)
         assert len(flow.problems) == failed
-    # What comes between the flush and the agent finds no rules and no translation: a few packets of that moment go
-    # to the cluster address itself, where nobody is.
-    assert failed < flow.made / 10
 
 
 def test_a_storm_of_changes_is_gathered_and_ends_right(cluster: Cluster) -> None:

@@ -96,5 +96,6 @@ def test_settings_change_on_a_running_cluster(tmp_path: Path) -> None:
             eventually(lambda: metrics(cluster, 10249))
             assert answers(node_port)
             assert done("state", "--name", NAME, "node-1", "--part", "proxy", "--diff") == ""
+            for flow in running_flows:
+                flow.go_on()
         assert [flow.problems for flow in running_flows] == [[], []]
-        assert all(flow.connections > 5 for flow in running_flows)

@@ -6,6 +6,8 @@ import threading
 import time
 from pathlib import Path
 
+from driver import eventually
+
 from podwire.kernel import netns
 
 LINE = b"podwire-probe\n"
@@ -29,10 +31,17 @@ class Traffic:
     def __enter__(self) -> "Traffic":
         for thread in self._threads:
             thread.start()
-        deadline = time.monotonic() + 10
-        while (not self.lines or not self.connections) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        try:
+            self.go_on(1)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def go_on(self, times: int = 10) -> None:
+        """Waits until the connection that stays was used so often again and as many new ones made, or any failed."""
+        lines, connections = self.lines + times, self.connections + times
+        eventually(lambda: self.problems or (self.lines >= lines and self.connections >= connections), every=0.01)
 
     def __exit__(self, *failure: object) -> None:
         self._ending.set()
