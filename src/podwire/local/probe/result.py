@@ -10,12 +10,11 @@ import msgspec
 
 from podwire.local.probe.plan import HOST, Attempt
 
-_LEGEND = "o reached, X not"
-_SELF = "-"
 _DROPPED = ": dropped at "
 """Behind the ends of a connection, in the line that says why policies deny it."""
 _DENIED = "."
-_WORSE = "o.X"
+_NOBODY = "-"
+_WORSE = "o-.X"
 """Marks of the tables, the worst one last."""
 
 
@@ -124,11 +123,8 @@ def overview(results: Sequence[Result]) -> str:
     named = [r for r in results if r.attempt.named]
     host = [r for r in results if r.attempt.source.name == HOST]
     parts = []
-    legend = (
-        f"o reached, {_DENIED} denied by policies, X not as expected" if any(r.denied for r in results) else _LEGEND
-    )
     if pods:
-        parts.append(f"Pods to pods ({legend}):\n" + _matrix(pods))
+        parts.append(f"Pods to pods ({_legend(results)}):\n" + _matrix(pods))
     if named:
         parts.append("Pods to Services by name, from one pod of each node:\n" + _grid(named, _service_port, _node_of))
     if host:
@@ -148,6 +144,20 @@ def overview(results: Sequence[Result]) -> str:
     return "\n\n".join([*parts, summary(results)])
 
 
+def _legend(results: Sequence[Result]) -> str:
+    """What the marks mean that there are."""
+    marks = {_mark(result) for result in results}
+    meanings = {_NOBODY: "nobody there", _DENIED: "denied by policies"}
+    found = [f", {mark} {text}" for mark, text in meanings.items() if mark in marks]
+    return f"o reached{''.join(found)}, X not{' as expected' if found else ''}"
+
+
+def _mark(result: Result) -> str:
+    if result.surprising:
+        return "X"
+    return "o" if result.reached else _DENIED if result.denied else _NOBODY
+
+
 def _failure(result: Result) -> str:
     return f"reached, yet: {result.attempt.because}" if result.reached else result.error
 
@@ -158,7 +168,7 @@ def _matrix(results: Sequence[Result]) -> str:
     cells = _cells(results, lambda r: (r.attempt.source.name, r.attempt.target))
     rows = [("#", "POD", "NODE", *(str(n + 1) for n in range(len(names))))]
     for number, name in enumerate(names):
-        marks = (_SELF if other == name else cells.get((name, other), " ") for other in names)
+        marks = (_NOBODY if other == name else cells.get((name, other), " ") for other in names)
         rows.append((str(number + 1), name, nodes[name], *marks))
     return columns(rows, "  ")
 
@@ -167,8 +177,7 @@ def _cells(results: Sequence[Result], place: Callable[[Result], tuple[str, str]]
     """The worst mark of the results at each place."""
     cells: dict[tuple[str, str], str] = {}
     for result in results:
-        mark = "X" if result.surprising else _DENIED if result.denied else "o"
-        at = place(result)
+        mark, at = _mark(result), place(result)
         cells[at] = max(cells.get(at, mark), mark, key=_WORSE.index)
     return cells
 

@@ -88,3 +88,10 @@ def test_the_overview_tells_denied_from_lost() -> None:
     ]
     leaked = overview([denied(WEB, "shop/db", reached=True)])
     assert "reached, yet: cluster DNS: shop/web -> shop/db TCP 80: dropped at ingress" in leaked
+
+
+def test_the_overview_tells_nobody_there_from_reached() -> None:
+    attempt = Attempt(source=WEB, target="svc/shop/db", address="db", port=Port(number=80), named=True, expected=False)
+    text = overview([result(WEB, "shop/db"), Result(attempt, reached=False, error="refused")])
+    assert text.startswith("Pods to pods (o reached, - nobody there, X not as expected):")
+    assert "  shop/db 80/TCP  -" in text
