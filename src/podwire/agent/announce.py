@@ -4,7 +4,7 @@ Both are compared with what the object says already, so an idle agent writes not
 the condition that keeps the scheduler away (by its taint) until somebody has made the network; nobody else clears it.
 
 Every write of a Node is told to every agent of the cluster. So what parts have to say goes together: at a start it
-waits, a second at most, for what routing tells the peers.
+waits, five seconds at most, for what routing tells the peers.
 
 An agent in kube-proxy's place may have kube-proxy's role, which does not write to Nodes: then the Node says nothing,
 and the API is not asked again and again.
@@ -24,7 +24,7 @@ from podwire.runtime.clock import rfc3339
 
 _CONDITION = "NetworkUnavailable"
 _FORBIDDEN = 403
-_TOGETHER_S = 1.0
+_TOGETHER_S = 5.0
 
 
 class Announcer:

@@ -2,7 +2,8 @@
 
 Guarantees: 1. nothing is told that is not in the kernel; 2. a change is told at once, the next one a second later with
 all that came between; 3. nothing is written while nothing changes, nor by a start that finds told what is so; 4. an
-API that is away or refuses is tried again after a backoff from 1 s to 30 s. The object goes with the Node.
+API that is away or refuses is tried again after a backoff from 1 s to 30 s; 5. nothing is told as long as there never
+was a policy nor a problem. The object goes with the Node.
 """
 
 import asyncio
@@ -106,15 +107,23 @@ class PolicyReport:
         name = name_of(self._name)
         if self._told is None:
             self._told = await self._found(name, node)
+        if not self._told and not self._problem and not any(self._digests.values()):
+            return
         data = render(Report(self._name, self._commits, self._problem))
         different = {key: text for key, text in data.items() if self._told.get(key) != text}
         if not different:
             return
-        try:
-            await self._client.patch(CONFIGMAPS, name, {"data": different}, NAMESPACE, patch_type=MERGE_PATCH)
-        except NotFound:
+        if not (self._told and await self._patched(name, different)):
             await self._create(name, node, data)
         self._told = data
+
+    async def _patched(self, name: str, data: Mapping[str, str]) -> bool:
+        """Writes over what was told; not when somebody took it away."""
+        try:
+            await self._client.patch(CONFIGMAPS, name, {"data": data}, NAMESPACE, patch_type=MERGE_PATCH)
+        except NotFound:
+            return False
+        return True
 
     async def _found(self, name: str, node: Node) -> dict[str, str]:
         """What an earlier agent told; where the same is in force now, since when stays."""

@@ -84,8 +84,8 @@ def _list_decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
 def prepare(*resources: Resource[Any]) -> None:
     """Makes what decodes these, half a millisecond each, for all processes that are forked from this one."""
     for resource in resources:
-        _decoder(resource.type)
-        _list_decoder(resource.type)
+        _decoder(cast(Any, resource.type))
+        _list_decoder(cast(Any, resource.type))
 
 
 def decode_object(data: bytes | msgspec.Raw, kind: type[T]) -> T:

@@ -149,7 +149,7 @@ async def test_a_copy_that_is_older_than_the_last_write_is_not_asked(api: Stored
     assert api.patches[2:] == [WANTED], "somebody took it away"
 
 
-def test_without_the_network_it_is_said_a_second_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_peers_are_told_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("podwire.agent.announce._TOGETHER_S", 0.001)
 
     async def scenario() -> None:

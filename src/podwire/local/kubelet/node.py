@@ -171,7 +171,10 @@ class NodeKeeper:
         except AlreadyExists:
             patch = {"metadata": {"labels": labels}}
             await self._client.patch(NODES, self._config.node, patch, patch_type=STRATEGIC_MERGE_PATCH)
-        await self._write_status()
+            await self._write_status()
+        else:
+            self._written_at = self._clock.monotonic()
+            self._stale = False
 
     async def _write_status(self) -> None:
         now = rfc3339(self._clock.now())

@@ -48,6 +48,9 @@ class Digest:
     def __str__(self) -> str:
         return f"{self._value:016x}"
 
+    def __bool__(self) -> bool:
+        return bool(self._versions)
+
     def put(self, key: str, meta: ObjectMeta | None) -> bool:
         """A policy is there, or is gone (None); whether that makes a difference."""
         now = version(meta) if meta is not None else ""
