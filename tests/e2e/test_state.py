@@ -27,7 +27,8 @@ def equal(cluster: Cluster, *words: str) -> bool:
 
 
 def inside(cluster: Cluster, node: str, *command: str) -> str:
-    done = cluster.run([*podwire(), "exec", "--name", cluster.name, node, *command])
+    """What a command says in a node, of the cluster that $KUBECONFIG is of."""
+    done = cluster.run([*podwire(), "exec", node, *command])
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
 

@@ -1,20 +1,38 @@
 """The commands that make, show and remove a local cluster."""
 
 import asyncio
+import os
 import shlex
 from pathlib import Path
 
 import click
 import msgspec
 
+from podwire.cli.chosen import local_cluster
 from podwire.errors import ClusterError, ConfigError
 from podwire.local import places
 from podwire.local.config import ClusterConfig, RoutingSection, check_change, check_config, read_config, recall_config
 from podwire.local.manifests import read_manifests
 
+SECONDS = click.FloatRange(min=0, min_open=True)
 name_option = click.option(
     "--name", default="podwire", show_default=True, metavar="NAME", help="The cluster; several can run side by side."
 )
+
+
+def _meant(_context: click.Context, _option: click.Parameter, name: str | None) -> str:
+    """The name that was typed, or the local cluster that kubectl talks to."""
+    found = local_cluster("", None, named=False) if name is None and os.environ.get("KUBECONFIG") else None
+    return name or (found.name if found is not None else "podwire")
+
+
+running_option = click.option(
+    "--name",
+    metavar="NAME",
+    callback=_meant,
+    help="The cluster; several can run side by side.  [default: that of $KUBECONFIG, or podwire]",
+)
+"""For commands that change no cluster."""
 
 recursive_option = click.option("-R", "--recursive", is_flag=True, help="Folders below the given ones are read too.")
 
@@ -30,7 +48,13 @@ recursive_option = click.option("-R", "--recursive", is_flag=True, help="Folders
 @click.option("--state-dir", type=click.Path(path_type=Path), help="Where database and certificates go.")
 @click.option("--probe", "with_probe", is_flag=True, help="End with a connectivity table of real packets.")
 @click.option(
-    "--timeout", "timeout_s", default=120.0, show_default=True, metavar="SECONDS", help="For pods to be Ready."
+    "--timeout",
+    "timeout_s",
+    type=SECONDS,
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For pods to be Ready.",
 )
 def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     name: str,
@@ -117,7 +141,7 @@ def down(name: str, every: bool) -> None:
 
 
 @click.command()
-@name_option
+@running_option
 def status(name: str) -> None:
     """Show nodes, data planes and processes of a local cluster."""
     from podwire.local import overview
@@ -148,7 +172,7 @@ def kubeconfig(name: str, text: bool) -> None:
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@name_option
+@running_option
 @click.argument("node")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(name: str, node: str, command: tuple[str, ...]) -> None:
@@ -161,8 +185,6 @@ def execute(name: str, node: str, command: tuple[str, ...]) -> None:
     podwire exec node-2 nft list ruleset
     podwire exec node-1 tcpdump -ni eth0
     """
-    import os
-
     from podwire.kernel import netns
 
     places.check_root()

@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from podwire.cli.cluster import name_option
+from podwire.cli.cluster import SECONDS, running_option
 from podwire.errors import ConfigError
 from podwire.local import places
 from podwire.local.probe import plan, result
@@ -31,11 +31,19 @@ podwire probe --port 5432/TCP --port 53/UDP
 
 
 @click.command(help=_HELP)
-@name_option
+@running_option
 @click.option("--from", "sources", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Sources.")
 @click.option("--to", "targets", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Targets.")
 @click.option("--port", "ports", multiple=True, metavar="80/TCP", help="Ports to try instead of the declared ones.")
-@click.option("--timeout", "timeout_s", default=1.0, show_default=True, metavar="SECONDS", help="For one connection.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=SECONDS,
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For one connection.",
+)
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
 def probe(
     name: str,

@@ -12,7 +12,7 @@ import msgspec
 from podwire.agent import comparison
 from podwire.agent import config as agent_config
 from podwire.agent.config import AgentConfig
-from podwire.cli.cluster import name_option
+from podwire.cli.cluster import running_option
 from podwire.errors import ClusterError, ConfigError, PodwireError
 from podwire.local import places
 from podwire.local.fabric import share as fabric
@@ -27,7 +27,7 @@ TROUBLE = 2
 
 @click.command()
 @click.argument("node")
-@name_option
+@running_option
 @click.option("--diff", is_flag=True, help="Compare with what the kernel holds now.")
 @click.option(
     "--part",
