@@ -328,6 +328,7 @@ def test_policies_see_the_service_resolved_and_the_pod_not_yet_masqueraded(world
         world.detach("shop/new")
 
 
+@pytest.mark.parametrize("mode", ["nftables", "iptables"])
 def test_a_pod_reaches_itself_through_a_service_and_no_other_that_way(world: OtherWorld, planes: Planes) -> None:
     """On a bridge both are behind one device."""
     nat = (
@@ -337,9 +338,10 @@ def test_a_pod_reaches_itself_through_a_service_and_no_other_that_way(world: Oth
     )
     inside("n1", "nft", nat)
     try:
-        load(world, planes, OPEN, policy("shop/deny", podSelector={}, policyTypes=["Ingress"]))
+        load(world, planes, OPEN, policy("shop/deny", podSelector={}, policyTypes=["Ingress", "Egress"]))
         assert reaches("shop-web", "10.96.0.8")
         assert not reaches("shop-web", "10.96.0.9")
+        assert not any(planes["n1"].heal()), "the kernel tells rules as they were written"
     finally:
         inside("n1", "nft", "delete table ip t")
 

@@ -23,6 +23,7 @@ from podwire.errors import ProtocolError
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Destination, Key, VirtualServer
 from podwire.state.nft_types import PROTOCOLS
+from podwire.trace.bytecode import run
 from podwire.trace.ipset import Sets, find
 from podwire.trace.packet import Machine, Outcome, Packet, Step
 
@@ -417,4 +418,5 @@ _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "--mark": _Walk.marked,
     "--probability": _Walk.chance,
     "--match-set": _Walk.in_set,
+    "--bytecode": lambda walk, text: run(text, walk.packet.source, walk.packet.destination),
 }

@@ -169,7 +169,7 @@ def check(programs: Programs) -> None:
 
     Raises: Unsupported naming what is missing.
     """
-    layout = Layout(family="ip", marks=Marks(0xFF))
+    layout = Layout(family="ip", marks=Marks(0xFF), bridges=("lo",))
     descriptor = netns.create_anonymous()
     try:
         with netns.inside(descriptor), Iptables("ip", programs) as tool, IpSets() as sets:

@@ -36,6 +36,7 @@ from podwire.policy.profile import ProfileKey
 from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
 from podwire.state.ipset import PLAIN, Element, Family, IpSet
 from podwire.state.iptables import Rules
+from podwire.trace.bytecode import same_ends
 
 OPEN = 1
 """The number of pods that no policy selects."""
@@ -209,6 +210,11 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
             self.marks.sets(self._seen),
         )
 
+    @property
+    def _itself(self) -> Rules:
+        """The match of what a pod of a bridge sent to itself: its device does not tell it from others there."""
+        return (f'-m bpf --bytecode "{same_ends(self.family)}"',) if self.bridges else ()
+
     def _neighbours(self) -> Iterator[str]:
         """How pods of one bridge find each other; ARP is not seen here."""
         if self.family == "ip6":
@@ -238,6 +244,7 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
             *link_local,
             "-m addrtype --src-type LOCAL -j RETURN",
             f"{_in(self.set_name('own'), 'src,dst')} -j RETURN",
+            *(f"{match} -j RETURN" for match in self._itself),
             self._clear,
             _maps(self.set_name("sources"), "src"),
             f"{self._judged} -j {names.OUT}",
@@ -349,6 +356,7 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
         spared: Rules = (
             "-m conntrack --ctstate RELATED -j RETURN",
             f"-m conntrack --ctstate DNAT {_in(self.set_name('own'), 'src,dst')} -j RETURN",
+            *(f"-m conntrack --ctstate DNAT {match} -j RETURN" for match in self._itself),
         )
         spared = spared if ruled.ruling.audit or not ruled.ruling.accept else ()
         return (*spared, *(self._logs(ruled, prefix) if ruled.logged(self.log) else ()), said)

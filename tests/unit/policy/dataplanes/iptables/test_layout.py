@@ -9,6 +9,7 @@ from podwire.policy.ports import Ruling, TableMaker, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.ruled import Owner, Ruled
 from podwire.policy.settings import LogSettings
+from podwire.trace.bytecode import same_ends
 
 LAYOUT = Layout(
     family="ip",
@@ -64,6 +65,14 @@ def test_what_no_element_knows_is_asked_for_its_device() -> None:
     )
     assert chains[names.INTRUDER] == chains[names.STRANGER][:4]
     assert SIX.chains(1)[names.INTRUDER] == ("! -s fe80::/10 -m set --match-set podwire6-devices-0 src,src -j DROP",)
+
+
+def test_on_a_bridge_addresses_tell_a_pod_from_others() -> None:
+    itself = f'-m bpf --bytecode "{same_ends("ip6")}" -j RETURN'
+    assert itself in SIX.chains(1)[names.SENT]
+    denied = SIX.rule(OWNER.ruled(Ruling(accept=False)), "")
+    assert f"-m conntrack --ctstate DNAT {itself}" in denied
+    assert not any("bpf" in rule for rules in LAYOUT.chains(1).values() for rule in rules)
 
 
 def test_every_set_that_a_rule_names_is_there_and_every_chain() -> None:
