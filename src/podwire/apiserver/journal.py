@@ -25,6 +25,8 @@ _SCHEMA = (
     "INSERT OR IGNORE INTO meta VALUES ('version', 0), ('format', 1)",
 )
 _FORMAT = 1
+_PATIENCE_S = 2.0
+"""How long an API server that ends may still hold the database."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +64,7 @@ class Journal:
     def _open(self) -> sqlite3.Connection:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            db = sqlite3.connect(self._path, timeout=2.0, isolation_level=None, check_same_thread=False)
+            db = sqlite3.connect(self._path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as failure:
             raise ClusterError(f"cannot open the state database {self._path}: {failure}") from failure
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from podwire.apiserver import journal
 from podwire.apiserver.journal import Batch, Journal, Row
 from podwire.apiserver.store import HISTORY, Change, Store
 from podwire.errors import ApiError, ClusterError
@@ -104,7 +105,8 @@ def test_old_changes_are_forgotten(tmp_path: Path) -> None:
     with_store(tmp_path / "db", scenario)
 
 
-def test_a_journal_is_held_by_one_process(tmp_path: Path) -> None:
+def test_a_journal_is_held_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_PATIENCE_S", 0.05)
     first = Journal(tmp_path / "db")
     first.start()
     done: list[str | None] = []

@@ -24,7 +24,7 @@ class Page(BaseHTTPRequestHandler):
 @contextmanager
 def served(page: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     server = HTTPServer(("127.0.0.1", 0), page)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield server.server_address[1]

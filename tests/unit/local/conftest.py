@@ -10,6 +10,7 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.unit.patience import LoopClock, hurried
 
 from podwire.apiserver import certificates
 from podwire.apiserver.server import Server
@@ -20,7 +21,7 @@ from podwire.kube.informer import Informer
 from podwire.kube.resources import NODES, PODS
 from podwire.local.workloads import parts
 from podwire.local.workloads.parts import LocalControllerConfig
-from podwire.runtime.clock import SystemClock, rfc3339
+from podwire.runtime.clock import rfc3339
 
 
 class HollowNodes:
@@ -50,7 +51,7 @@ class HollowNodes:
         await self.client.patch(NODES, name, {"status": status}, subresource="status")
 
     def now(self):
-        return rfc3339(datetime.datetime.now(datetime.UTC))
+        return rfc3339(self.client.clock.now())
 
     def changed(self, key, _old, pod):
         if pod is None or pod.spec.node_name not in self.names:
@@ -123,7 +124,7 @@ def credentials(tmp_path_factory):
 
 @pytest.fixture
 def plane(credentials, tmp_path):
-    """``async with plane(nodes=3) as p``."""
+    """``async with plane(nodes=3) as p``; time that nothing happens in passes quickly."""
 
     @asynccontextmanager
     async def start(*, nodes=3, config=None, delay_s=0.0):
@@ -138,7 +139,7 @@ def plane(credentials, tmp_path):
             client_ca=credentials / "ca.crt",
             signing_key=credentials / "tokens.key",
         )
-        clock = SystemClock()
+        clock = LoopClock()
         servers = [Server(settings, clock)]
         await servers[0].start()
 
@@ -172,4 +173,5 @@ def plane(credentials, tmp_path):
                 await kubelet_client.close()
                 await servers[0].close()
 
-    return start
+    with hurried():
+        yield start

@@ -20,7 +20,7 @@ from podwire.kube.resources import (
     SERVICES,
 )
 from podwire.local.workloads import nodelifecycle
-from podwire.runtime.clock import SystemClock, rfc3339_micro
+from podwire.runtime.clock import rfc3339_micro
 
 CONTAINERS = [{"name": "c", "image": "i"}]
 
@@ -62,7 +62,7 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
                 while True:
                     names = ["node-1", "node-2"] if beating else ["node-2"]
                     for name in names:
-                        spec = {"spec": {"renewTime": rfc3339_micro(SystemClock().now())}}
+                        spec = {"spec": {"renewTime": rfc3339_micro(p.client.clock.now())}}
                         await p.client.patch(LEASES, name, spec, "kube-node-lease")
                     await asyncio.sleep(0.1)
 
@@ -115,7 +115,7 @@ def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch
 
             async def beat(*names):
                 for name in names:
-                    spec = {"spec": {"renewTime": rfc3339_micro(SystemClock().now())}}
+                    spec = {"spec": {"renewTime": rfc3339_micro(p.client.clock.now())}}
                     await p.client.patch(LEASES, name, spec, "kube-node-lease")
 
             await beat("node-1", "node-2")
@@ -271,7 +271,7 @@ def test_a_lease_in_the_real_api(plane):
             led = []
 
             def contender(name):
-                client = Client(p.client.config, SystemClock())
+                client = Client(p.client.config, p.client.clock)
                 election = Election("kube-system", "e", name, duration_s=1.0, renew_deadline_s=0.6, retry_s=0.1)
 
                 async def body():
