@@ -239,10 +239,9 @@ class ServiceProxy:
         if self._reporter is not None:
             self._reporter.begin()
         self._gap = self._gap or disturbed
-        restored = await self._write(changed, full=full) and self._gap
-        if restored and self.loaded.is_set():
-            self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
+        wrote = await self._write(changed, full=full)
         self._rules_changed()  # no descriptor tells of what somebody changed during a whole write
+        restored = wrote and (self._gap or self._disturbed)  # heard of only now: it may have been put right already
         before = {key: self._resolved.get(key, ()) for key in changed}
         take_over(self._resolved, changed)
         if self._reporter is not None:
@@ -259,15 +258,24 @@ class ServiceProxy:
         self._rested = began + took_s + min(rest_s, _REST_MOST_S)
 
     async def _write(self, changed: dict[str, tuple[ServicePort, ...]], *, full: bool) -> bool:
-        """Whether the kernel may have lacked what it should have held: everything, or what somebody took away."""
+        """Whether anything was written; with a change, a data plane may have written all that the kernel lacked."""
         if full:
             everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
-            return any(await asyncio.to_thread(self._plane.load, everything, self._facts))
+            wrote = any(await asyncio.to_thread(self._plane.load, everything, self._facts))
+            if wrote and self._gap and self.loaded.is_set():
+                self._tell_of_others()
+            return wrote
         if changed and self._plane.instant:
             self._plane.update(changed)
         elif changed:
             await asyncio.to_thread(self._plane.update, changed)
-        return self._gap and any(await asyncio.to_thread(self._plane.heal))
+        if self._gap and any(await asyncio.to_thread(self._plane.heal)):
+            self._tell_of_others()
+            return True
+        return bool(changed)
+
+    def _tell_of_others(self) -> None:
+        self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
 
     async def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
         """The Services of these keys that resolve to something else than before.

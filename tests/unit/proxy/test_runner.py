@@ -66,6 +66,8 @@ class Memory:
         self.surprises = 0
         self.lacks = False
         """Whether a load finds the kernel without what it should hold."""
+        self.whole = False
+        """Whether healing finds nothing to do."""
         self.unheard = False
         """Whether somebody changed rules of which the descriptor does not tell."""
         self.work: Callable[[], None] = lambda: None
@@ -92,7 +94,7 @@ class Memory:
 
     def heal(self) -> tuple[str, ...]:
         self._note("heal", {})
-        return ("healed",)
+        return () if self.whole else ("healed",)
 
     def fileno(self) -> int:
         return self.read
@@ -389,6 +391,24 @@ def test_a_refused_heal_is_followed_by_a_load_and_flows_that_began_meanwhile_are
             os.write(bench.plane.write, b"x")
             assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
             assert bench.gaps == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_flows_are_forgotten_when_a_write_put_right_what_is_heard_of_behind_it(full: bool, flushed: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.plane.whole = bench.plane.lacks = True
+            bench.plane.work = lambda: setattr(bench.plane, "unheard", flushed and len(bench.plane.calls) == 1)
+            if full:
+                bench.proxy.configure(NodeFacts(name="n1", masquerade_all=True))
+            else:
+                bench.services.put("default/web", SERVICE)
+            wanted = ["load", "load" if full else "update", *(["heal"] if flushed else [])]
+            assert [what for what, _ in await bench.calls(len(wanted))] == wanted
+            assert bench.gaps == flushed
 
     run(scenario)
 
