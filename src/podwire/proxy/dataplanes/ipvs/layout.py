@@ -7,6 +7,9 @@ server took them. ``nat`` marks for masquerade. Which frontends a rule is about 
 not grow with the Services; the exception are frontends of ``externalTrafficPolicy: Local``, which serve clients outside
 of the cluster by the endpoints of this node and all others by those of any node. A virtual server has one list, so one
 kind of client is translated to the cluster address, which has the other: a rule for each such frontend.
+
+A pod's segment out of its window is not translated back by connection tracking, so it comes to the node itself where
+the client is masqueraded. The node would answer by a reset, and so end the connection; such segments are dropped.
 """
 
 from ipaddress import ip_network
@@ -22,6 +25,7 @@ INSIDE = ("nat", "KUBE-LOCAL-INSIDE")
 OUTSIDE = ("nat", "KUBE-LOCAL-OUTSIDE")
 
 _NEW = "-m conntrack --ctstate NEW"
+_INVALID = "-m conntrack --ctstate INVALID"
 _HERE = "-m addrtype --src-type LOCAL"
 
 
@@ -141,6 +145,9 @@ class Layout:
                 *(f"{match(kind)} -j RETURN" for kind in served),
                 f"{comment('ports of no service')} {match(names.IPVS_IPS, 'dst')} -j KUBE-IPVS-REFUSE",
             ),
+            ("filter", "KUBE-IPVS-INVALID"): self._from_pods(
+                "out of their window", f"-p tcp {_INVALID} -m tcp --tcp-flags SYN,RST NONE -j DROP"
+            ),
             ("filter", "KUBE-IPVS-REFUSE"): (
                 "-p tcp -j REJECT --reject-with tcp-reset",
                 *(f"-p {protocol} -j REJECT --reject-with {unreachable}" for protocol in ("udp", "sctp")),
@@ -184,6 +191,7 @@ class Layout:
                 ("POSTROUTING", f"{comment('kubernetes postrouting rules')} -j KUBE-POSTROUTING"),
             ),
             "filter": (
+                ("INPUT", f"{_INVALID} -j KUBE-IPVS-INVALID"),
                 ("INPUT", f"{_NEW} {access} -j KUBE-IPVS-FILTER"),
                 ("INPUT", f"{comment('kubernetes health check rules')} -j KUBE-NODE-PORT"),
                 ("FORWARD", f"{comment('kubernetes forwarding rules')} -j KUBE-FORWARD"),
