@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from clusters import address_of, in_node, layout, netns_of, own_name, running, server
+from clusters import address_of, done, in_node, layout, netns_of, own_name, running, server
 from driver import Cluster, eventually
 
 from podwire.kernel import netns
@@ -116,6 +116,30 @@ def test_pods_of_a_bridge_are_held_to_policies(cluster: Cluster) -> None:
     assert reaches(cluster, "db", service, 8080), "isolated for what comes in alone"
     cluster.kubectl("delete", "networkpolicy", "deny")
     eventually(lambda: all(reaches(cluster, source, db) for source in ("web", "other")))
+
+
+def test_why_follows_the_table_of_bridges(cluster: Cluster) -> None:
+    cluster.apply(POLICIES)
+    db = address_of(cluster, "db")
+    eventually(lambda: not reaches(cluster, "web", db))
+    told = said(cluster, "web", "db")
+    (node,) = told["nodes"]
+    assert (told["outcome"], node["outcome"], "drifted" in node) == ("dropped", "dropped", False)
+    tables = [step["where"] for step in node["steps"]]
+    assert tables[0] == "prerouting: bridge podwire-policy prerouting"
+    assert tables[-1].startswith("forward: ip podwire-policy ")
+    passes = said(cluster, "web", "other")
+    assert [(each["node"], each["outcome"]) for each in passes["nodes"]] == [
+        ("node-1", "allowed"),
+        ("node-2", "allowed"),
+    ]
+    assert "bridge" in passes["nodes"][0]["steps"][0]["where"]
+
+
+def said(cluster: Cluster, source: str, target: str) -> dict[str, Any]:
+    """What policies and nodes say of a connection between two pods."""
+    words = (f"default/{source}", f"default/{target}", "80")
+    return dict(json.loads(done("why", *words, "--name", cluster.name, "-o", "json"))["policies"][0])
 
 
 def test_a_pod_of_a_bridge_is_isolated_from_its_first_instruction_on(cluster: Cluster) -> None:

@@ -308,10 +308,23 @@ def test_pods_are_found_and_what_a_bridge_hides_is_said(machine: Machine) -> Non
     assert f'"{port_of(machine, addresses["a"])}"' in inside(
         node, "nft", "list", "set", "bridge", "podwire-policy", "shut4"
     )
+    (said,) = why(machine, "a", "b")["policies"]
+    assert said["egress"]["allowed"] and said["ingress"]["allowed"]
+    shut = f"shut off from the other pods of their bridge: {CALLS.rpartition('.')[2]} is 0"
+    assert (said["outcome"], shut in said["message"]) == ("dropped", True), said["message"]
+    assert said["nodes"][0]["steps"][-1]["where"] == "forward: bridge podwire-policy forward"
+    assert why(machine, "b", "c")["policies"][0]["outcome"] == "allowed"
     inside(node, "sysctl", "-qw", f"{CALLS}=1")
     eventually(lambda: told not in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
     runs(machine, "b", addresses["b"], "Succeeded")
     eventually(lambda: addresses["b"] not in table(machine))
+
+
+def why(machine: Machine, source: str, target: str) -> dict[str, Any]:
+    """What `podwire why` says on the node."""
+    words = ("why", f"default/{source}", f"default/{target}", "9/UDP", "-o", "json")
+    command = (sys.executable, "-m", "podwire.cli.main", *words, "--config", str(machine.root / "node-1.yaml"))
+    return dict(json.loads(inside(machine.root / "node-1", *command)))
 
 
 def port_of(machine: Machine, address: str) -> str:

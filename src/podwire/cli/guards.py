@@ -3,12 +3,17 @@
 Planned are the rules for the pods that a question is about, which have the names and texts that they have among all.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from podwire.cli.sites import Known, Nodes
 from podwire.errors import ClusterError
 from podwire.model.meta import key_of
 from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.policy.bridges.tracing import PastBridges, planned, read
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
@@ -87,8 +92,33 @@ class Guards:
         tracing = open_tracing(mode)
         if tracing is None:
             return Guard(mode=mode)
-        planned = tracing.planned(self._compiler(name), self._devices(name), self._facts(node, state), machine)
-        return Guard(mode=mode, planned=planned, held=held, reads=state is not None)
+        compiler = self._compiler(name)
+        rules = tracing.planned(compiler, self._devices(name), self._facts(node, state), machine)
+        guard = Guard(mode=mode, planned=rules, held=held, reads=state is not None)
+        return self._past_bridges(known, compiler, guard, machine) if state is not None else guard
+
+    def _past_bridges(self, known: Known, compiler: Compiler, guard: Guard, machine: Machine) -> Guard:
+        """The rules with those for bridges before them, where other plugins made pods ports of one.
+
+        Raises: KernelError.
+        """
+        pods = {key: pod.addresses for key, pod in self._here(known.config.node_name)}
+        around = read(known.netns, pods) if "cni" not in known.config.parts else None
+        if around is None:
+            return guard
+        selected = {key for key, pod in compiler.pods.items() if pod.ingress is not None or pod.egress is not None}
+        own = planned(around, selected, pods)
+        return replace(
+            guard,
+            planned=PastBridges(guard.planned, own, around, machine),
+            held=PastBridges(guard.held, around.held, around, machine),
+        )
+
+    def _here(self, node: str) -> Iterator[tuple[str, Pod]]:
+        """The pods of a node that policies are about, by their keys."""
+        for pod in self._world.pods:
+            if pod.spec.node_name == node and subject_to_policy(pod):
+                yield key_of(pod.metadata), pod
 
     def _state(self, node: Node) -> NetworkState | None:
         """Devices, addresses and routes of a node; None when its kernel is not read."""
@@ -138,11 +168,10 @@ class Guards:
 
     def _devices(self, node: str) -> dict[str, str]:
         """The device of each pod of a node."""
-        here = (pod for pod in self._world.pods if pod.spec.node_name == node and subject_to_policy(pod))
         found = {}
-        for pod in here:
+        for key, pod in self._here(node):
             party = Party(address=next(iter(pod.addresses), ""), node=node, pod=pod)
-            found[key_of(pod.metadata)] = self.device(node, party)
+            found[key] = self.device(node, party)
         return {key: device for key, device in found.items() if device}
 
     def device(self, node: str, party: Party) -> str:

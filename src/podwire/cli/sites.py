@@ -107,14 +107,7 @@ class Nodes:
     def arrives(self, node: Node, source: str) -> str:
         """The device of the narrowest route to the source, which is where its packets come from."""
         state = self.kernel(node)
-        address = ip_address(source)
-        found = (0, _DEVICE)
-        for route in state.routes if state is not None else ():
-            text = {"default": "0.0.0.0/0" if address.version == 4 else "::/0"}.get(route.dst, route.dst)
-            destination = ip_network(text, strict=False)
-            if route.link and destination.version == address.version and address in destination:
-                found = max(found, (destination.prefixlen + 1, route.link))
-        return found[1]
+        return device_to(state, source) if state is not None else _DEVICE
 
     def view(self, node: Node, facts: NodeFacts, services: ServiceMap) -> View:
         """The rules of a node; none where its agent leaves Services to another proxy.
@@ -178,6 +171,20 @@ class Nodes:
         except ProtocolError:
             pass  # it answers that it has no such part
         return refused
+
+
+def device_to(state: NetworkState, text: str) -> str:
+    """The device by which an address is reached: that of the narrowest route, or of a network of the node's own."""
+    address = ip_address(text)
+    everything = "0.0.0.0/0" if address.version == 4 else "::/0"
+    ways = [(everything if route.dst == "default" else route.dst, route.link) for route in state.routes]
+    ways += ((own.cidr, own.link) for own in state.addresses)
+    found = (0, _DEVICE)
+    for cidr, link in ways:
+        destination = ip_network(cidr, strict=False)
+        if link and destination.version == address.version and address in destination:
+            found = max(found, (destination.prefixlen + 1, link))
+    return found[1]
 
 
 def ask_mode(place: Path | None, where: tuple[str, int]) -> str:

@@ -80,6 +80,10 @@ class Tracer:
         """What becomes of a packet; ``choices`` are the answers of ``numgen`` in order, then 0."""
         return _Walk(self, packet, list(choices)).run()
 
+    def hook(self, frame: Packet, name: str) -> Outcome:
+        """What becomes of a frame at one hook of a bridge; its devices are ports."""
+        return _Walk(self, frame, []).frame(name)
+
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
         """Every outcome that ``numgen`` allows, each end once. Dynamic sets forget what the walks put in.
 
@@ -137,6 +141,18 @@ class _Walk:
         """The rule at hand and those behind it."""
         self.tried = 1
         """How many of them are done with, as they draw alike."""
+        self.families: tuple[str, ...] = ("inet", packet.family)
+        """Whose tables it passes."""
+
+    def frame(self, hook: str) -> Outcome:
+        """One hook of a bridge."""
+        self.families = ("bridge",)
+        verdict = "accept"
+        try:
+            self.pass_hook(hook)
+        except _Ended as ended:
+            verdict = ended.verdict
+        return Outcome(verdict=verdict, packet=self.packet, steps=tuple(self.steps))
 
     def run(self) -> Outcome:
         """The whole way."""
@@ -172,7 +188,7 @@ class _Walk:
         chains = [
             (chain.priority, table, chain)
             for table in self.tracer.tables
-            if table.family in ("inet", self.packet.family)
+            if table.family in self.families
             for chain in table.chains
             if chain.hook == hook
         ]

@@ -39,6 +39,10 @@ def text_of(name: str, packet: Packet, ways: Ways) -> str:
     first, _, rest = name.partition(" ")
     if first in ("ct", "fib"):
         return _tracked(rest, ways) if first == "ct" else _routed(rest, packet, ways)
+    if name == "meta protocol":
+        return packet.family
+    if name in ("icmp type", "icmpv6 type"):
+        return "echo-request"
     last = name.rpartition(" ")[2]
     if last == "nfproto":
         return "ipv4" if packet.family == "ip" else "ipv6"

@@ -13,6 +13,8 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str = "tcp"
     source_port: int = 40000
     destination_port: int = 0
+    sent_to: Address = ""
+    """What it was for before Services came to it; empty: the destination."""
     input: str = ""
     """Interface it came in by; empty for a packet that this machine sends."""
     output: str = ""

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from podwire.agent.config import AgentConfig
-from podwire.cli.sites import Known, Nodes, ask_mode
+from podwire.cli.sites import Known, Nodes, ask_mode, device_to
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
+from podwire.state.network import NetworkState
+from podwire.state.route import Address, Route
 
 
 class Page(BaseHTTPRequestHandler):
@@ -54,3 +56,19 @@ def test_a_node_whose_services_are_somebody_elses() -> None:
     assert (view.mode, view.planned, view.held) == ("", None, None)
     (note,) = nodes.notes(node)
     assert "leaves Services to another proxy" in note
+
+
+def test_an_address_is_reached_by_the_narrowest_route_or_network_of_the_nodes_own() -> None:
+    state = NetworkState(
+        routes=(
+            Route(dst="default", via="192.0.2.1", link="eth0"),
+            Route(dst="10.244.0.0/24", kind="unreachable"),
+            Route(dst="10.244.0.2/32", link="veth1"),
+            Route(dst="10.244.1.0/24", via="192.0.2.7", link="tunnel"),
+        ),
+        addresses=(Address(cidr="10.244.0.1/24", link="cni0"), Address(cidr="fd10::1/64", link="cni0")),
+    )
+    ways = {"10.244.0.2": "veth1", "10.244.0.9": "cni0", "10.244.1.9": "tunnel", "198.51.100.1": "eth0"}
+    assert {address: device_to(state, address) for address in ways} == ways
+    assert device_to(state, "fd10::9") == "cni0"
+    assert device_to(state, "fd99::9") == "eth0"

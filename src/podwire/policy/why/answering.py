@@ -97,7 +97,9 @@ def _message(found: PolicySaid, nodes: Sequence[EnforcedSaid], *, passes: bool) 
     if any(one.drifted for one in nodes):
         word = "pass" if passes else "drop"
         return f"the rules of {where} {word} it and are not those that should be; by the objects: {found.message}"
-    return f"dropped by rules of {where} that serve no policy; by policies: {found.message}"
+    last = (one.steps[-1].object for one in other if one.steps)
+    because = next((f": {text}" for text in last if text), " that serve no policy")
+    return f"dropped by rules of {where}{because}; by policies: {found.message}"
 
 
 def _enforced(way: Way, site: Site, egress: DirectionSaid, ingress: DirectionSaid) -> Iterator[EnforcedSaid]:
@@ -106,21 +108,21 @@ def _enforced(way: Way, site: Site, egress: DirectionSaid, ingress: DirectionSai
         return
     source, destination = way.egress.source, way.ingress.destination
     if source.pod is not None and source.node == destination.node and way.egress == way.ingress:
-        yield from _on_node(source.node, way.egress, site, allowed=egress.allowed and ingress.allowed)
+        yield from _on_node(source.node, way.egress, site, way.sent_to, allowed=egress.allowed and ingress.allowed)
         return
     if source.pod is not None:
-        yield from _on_node(source.node, way.egress, site, allowed=egress.allowed)
+        yield from _on_node(source.node, way.egress, site, way.sent_to, allowed=egress.allowed)
     if destination.pod is not None:
-        yield from _on_node(destination.node, way.ingress, site, allowed=ingress.allowed)
+        yield from _on_node(destination.node, way.ingress, site, way.sent_to, allowed=ingress.allowed)
 
 
-def _on_node(node: str, connection: Connection, site: Site, *, allowed: bool) -> Iterator[EnforcedSaid]:
+def _on_node(node: str, connection: Connection, site: Site, sent_to: str, *, allowed: bool) -> Iterator[EnforcedSaid]:
     guard = site.guard(node)
     if guard is not None:
-        yield enforced(node, guard, packet_of(node, connection, site), allowed=allowed)
+        yield enforced(node, guard, packet_of(node, connection, site, sent_to), allowed=allowed)
 
 
-def packet_of(node: str, connection: Connection, site: Site) -> Packet:
+def packet_of(node: str, connection: Connection, site: Site, sent_to: str = "") -> Packet:
     """The first packet of a connection, as a node sees it between both translations."""
     source, destination = connection.source, connection.destination
     names = _BARE.get(connection.protocol)
@@ -129,6 +131,7 @@ def packet_of(node: str, connection: Connection, site: Site) -> Packet:
         destination=destination.address,
         protocol=names[":" in source.address] if names else connection.protocol.lower(),
         destination_port=connection.port,
+        sent_to=sent_to,
         input=site.device(node, source),
         output=site.device(node, destination),
     )

@@ -23,6 +23,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     ingress: Connection
     """At the destination's node."""
     probability: float = 1.0
+    sent_to: str = ""
+    """What it was for before Services came to it; empty: the destination."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -80,6 +82,7 @@ def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
         egress=Connection(source=source, destination=left, protocol=protocol, port=left_port),
         ingress=Connection(source=seen, destination=destination, protocol=protocol, port=port),
         probability=end.probability,
+        sent_to=answer.target.address if answer.target.address != end.address else "",
     )
 
 
