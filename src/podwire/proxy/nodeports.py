@@ -6,12 +6,13 @@ kernel routes nothing from there unless it is told to.
 """
 
 from collections.abc import Iterable
-from ipaddress import ip_address, ip_network
+from ipaddress import collapse_addresses, ip_address, ip_network
+from typing import Any
 
 from podwire.proxy.servicemap import NodeFacts, of_family
 
 PRIMARY = "primary"
-_LOOPBACK = ip_network("127.0.0.0/8")
+LOOPBACKS = {"ip": ip_network("127.0.0.0/8"), "ip6": ip_network("::1/128")}
 _EVERYTHING = {"ip": "0.0.0.0/0", "ip6": "::/0"}
 
 
@@ -32,7 +33,20 @@ def parse_ranges(texts: Iterable[str]) -> tuple[str, ...]:
 def localhost_node_ports(facts: NodeFacts) -> bool:
     """Whether node ports answer on IPv4 loopback, in the one mode that can."""
     ranges = (ip_network(text) for text in of_family(facts.node_port_ranges, "ip"))
-    return facts.iptables.localhost_node_ports and any(_LOOPBACK.overlaps(network) for network in ranges)
+    return facts.iptables.localhost_node_ports and any(LOOPBACKS["ip"].overlaps(network) for network in ranges)
+
+
+def without_loopback(ranges: tuple[str, ...], family: str) -> tuple[str, ...]:
+    """Those of one family, disjoint, and without loopback, which the kernel would not translate from."""
+    loopback: Any = LOOPBACKS[family]
+    left: list[Any] = []
+    for text in of_family(ranges, family):
+        network: Any = ip_network(text)
+        if loopback.subnet_of(network):
+            left.extend(network.address_exclude(loopback))
+        elif not network.subnet_of(loopback):
+            left.append(network)
+    return tuple(map(str, collapse_addresses(left)))
 
 
 def within(addresses: Iterable[str], ranges: Iterable[str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.proxy.nodeports import localhost_node_ports, parse_ranges, within
+from podwire.proxy.nodeports import localhost_node_ports, parse_ranges, within, without_loopback
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts
 
 
@@ -43,3 +43,17 @@ def test_loopback_has_to_be_asked_for(ranges: tuple[str, ...], answers: bool) ->
     assert localhost_node_ports(facts) == answers
     off = NodeFacts(name="n1", node_port_ranges=ranges, iptables=IptablesSettings(localhost_node_ports=False))
     assert not localhost_node_ports(off)
+
+
+@pytest.mark.parametrize(("ranges", "left"), [
+    (("10.0.0.0/9", "fd00::/8", "10.128.0.0/9"), ("10.0.0.0/8",)),
+    (("127.0.0.0/8", "127.1.0.0/16"), ()),
+    (("126.0.0.0/7",), ("126.0.0.0/8",)),
+    (("::/0",), ()),
+])  # fmt: skip
+def test_ranges_without_loopback(ranges: tuple[str, ...], left: tuple[str, ...]) -> None:
+    assert without_loopback(ranges, "ip") == left
+
+
+def test_of_ipv6_loopback_is_one_address() -> None:
+    assert without_loopback(("::/126",), "ip6") == ("::/128", "::2/127")

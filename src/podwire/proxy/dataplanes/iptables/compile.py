@@ -8,8 +8,6 @@ probability 1/n, 1/(n-1) and so on; its ``KUBE-SEP-`` translates. What has no en
 Cost: 3 rules for a ClusterIP port, and 3 for each endpoint (4 with affinity).
 """
 
-from ipaddress import ip_network
-
 import msgspec
 
 from podwire.proxy.dataplane import LOCALHOST_ACCEPTED
@@ -24,8 +22,8 @@ from podwire.proxy.dataplanes.iptables.layout import (
     Layout,
 )
 from podwire.proxy.dataplanes.iptables.names import PortChains
-from podwire.proxy.frontends import Frontend
-from podwire.proxy.servicemap import Endpoint, ServicePort, of_family
+from podwire.proxy.frontends import Frontend, admitted
+from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.proxy.xtables.ownership import comment, host
 from podwire.state.iptables import Rules
 from podwire.state.iptables_diff import ChainKey
@@ -215,15 +213,7 @@ class _Port:
         return (*rules, f"-j {self.names.local}") if port.local_endpoints else rules
 
     def _firewall(self) -> Rules:
-        """Sources that may come in; a node that may reach its own load balancer address comes with that address."""
-        port = self.port
-        own = of_family(self.layout.facts.addresses, port.family)
-        sources = [str(ip_network(text)) for text in port.source_ranges]
-        if any(_contains(text, address) for text in sources for address in own):
-            sources += [host(address) for address in port.load_balancer_ips]
-        text = comment(f"{port.name} loadbalancer IP")
-        return tuple(f"-s {source} {text} -j {self.names.external}" for source in dict.fromkeys(sources))
-
-
-def _contains(network: str, address: str) -> bool:
-    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
+        """Sources that may come in."""
+        text = comment(f"{self.port.name} loadbalancer IP")
+        sources = admitted(self.port, self.layout.facts)
+        return tuple(f"-s {source} {text} -j {self.names.external}" for source in sources)

@@ -14,11 +14,11 @@ segment out of its window comes to the node itself (``KUBE-INVALID``): the node 
 masquerades by a reset. Where the kernel has named counters, these rules count.
 """
 
-from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
+from ipaddress import collapse_addresses, ip_network
 
 from podwire.proxy.dataplane import INVALID_DROPPED
 from podwire.proxy.dataplanes.iptables.names import MARK
-from podwire.proxy.nodeports import localhost_node_ports
+from podwire.proxy.nodeports import LOOPBACKS, localhost_node_ports, without_loopback
 from podwire.proxy.servicemap import NodeFacts, of_family
 from podwire.proxy.xtables.ownership import comment, host
 from podwire.state.iptables import Rules
@@ -37,9 +37,7 @@ LOOPBACK = "KUBE-LOOPBACK"
 SHARED = (SERVICES, NODE_PORTS, REFUSED, EXTERNAL_REFUSED, FIREWALL, HEALTH_PORTS, CLUSTER_IPS)
 """Chains to which every Service adds rules of its own. Those rules exclude each other, so their order is free."""
 
-Network = IPv4Network | IPv6Network
 
-_LOOPBACK: dict[str, Network] = {"ip": ip_network("127.0.0.0/8"), "ip6": ip_network("::1/128")}
 _INVALID = "-m conntrack --ctstate INVALID"
 _NEW = "-m conntrack --ctstate NEW"
 _LAST = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
@@ -96,19 +94,12 @@ class Layout:
 
     def _node_port_ranges(self) -> list[str]:
         """Matches for the ranges, without loopback unless node ports answer there."""
-        loopback = _LOOPBACK[self.family]
         networks = [ip_network(text) for text in of_family(self.facts.node_port_ranges, self.family)]
         if self.loopback:
             return [f"-d {network}" if network.prefixlen else "" for network in collapse_addresses(networks)]  # type: ignore[type-var]
         if any(network.prefixlen == 0 for network in networks):
-            return [f"! -d {loopback}"]
-        rest: list[Network] = []
-        for network in networks:
-            if loopback.subnet_of(network):  # type: ignore[arg-type]
-                rest.extend(network.address_exclude(loopback))  # type: ignore[arg-type]
-            elif not network.subnet_of(loopback):  # type: ignore[arg-type]
-                rest.append(network)
-        return [f"-d {network}" for network in collapse_addresses(rest)]  # type: ignore[type-var]
+            return [f"! -d {LOOPBACKS[self.family]}"]
+        return [f"-d {network}" for network in without_loopback(self.facts.node_port_ranges, self.family)]
 
     def chains(self) -> dict[ChainKey, Rules]:
         """The constant chains with their rules, without the shared ones."""

@@ -6,7 +6,6 @@ that differ.
 """
 
 from collections.abc import Iterator
-from ipaddress import ip_network
 from itertools import chain
 
 import msgspec
@@ -109,7 +108,8 @@ class PortCompiler:
         if port.source_ranges:
             for frontend in (self._address_frontend(address, port) for address in port.load_balancer_ips):
                 if frontend in owned:
-                    self._guard(out, port, frontend)
+                    for name, key, element in self._layout.guarded(port, frontend.key):
+                        self._put(out, name, key, element)
         return out
 
     def shared(self, port: ServicePort) -> Iterator[tuple[str, bytes]]:
@@ -217,18 +217,3 @@ class PortCompiler:
         out.runs[Run(frontend.slots(affinity=bool(shape.affinity_s)), frontend, first)] = spread
         if spread.numbered is not None:
             out.lists[spread.numbered.number] = spread.numbered
-
-    def _guard(self, out: Compiled, port: ServicePort, frontend: Frontend) -> None:
-        self._put(out, "guarded-services", frontend.key, PRESENT)
-        ranges = list(port.source_ranges)
-        own = [a for a in self._layout.facts.addresses if (":" in a) == (self._layout.family == "ip6")]
-        if any(_contains(text, address) for text in ranges for address in own):
-            ranges.extend(port.load_balancer_ips)
-        for text in ranges:
-            network = ip_network(text)
-            first, last = network.network_address.packed, network.broadcast_address.packed
-            self._put(out, "guarded-sources", frontend.key + first, Element(end=frontend.key + last))
-
-
-def _contains(network: str, address: str) -> bool:
-    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]

@@ -36,24 +36,19 @@ knows the Service's address alone, would answer it with a reset and so end the c
 dropped (chain ``invalid``): TCP from pods, without SYN and RST, which nothing answers so or which open what was not
 seen from its beginning. The receiver could not have used them.
 
-Without an endpoint a frontend is refused at once: TCP by reset (not held back by the kernel's limit on ICMP
-errors), anything else by ICMP; so is a port that no Service has. A flow to a cluster address that is tracked already
-began while the rules were away, and nothing translates it: what is sent again is dropped until the flow is forgotten,
-and then served. Priorities are those of kube-proxy's documented interface.
+Without an endpoint a frontend is refused at once, and so is a port that no Service has
+(:mod:`podwire.proxy.nft_frame`). Priorities are those of kube-proxy's documented interface.
 """
 
 from collections.abc import Mapping
-from ipaddress import collapse_addresses, ip_network
-from typing import Any
 
 import msgspec
 
 from podwire.proxy.dataplanes.nftables.affinity import AFFINITY_BIT, Marks
 from podwire.proxy.dataplanes.nftables.slots import LEAST
-from podwire.proxy.servicemap import NodeFacts, of_family
+from podwire.proxy.nft_frame import NODE_PORT, Frame, filled
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_rules import Rule
-from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-proxy"
 LOCAL_SLOT = 65536
@@ -64,8 +59,6 @@ DRAWS = 6
 """How often a slot is drawn among all; then, once in 64 connections at most, among the lower half."""
 AFFINITY_SIZE = 1 << 20
 """Clients remembered at most; the kernel takes memory as they come."""
-
-_ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -98,28 +91,8 @@ def capacity_of(chain: str) -> int:
     return int(number) if number.isdigit() else LEAST
 
 
-class Layout:
+class Layout(Frame):
     """The constant part for one family on one node."""
-
-    def __init__(self, family: str, facts: NodeFacts) -> None:
-        self.family = family
-        self.facts = facts
-        self.address = _ADDRESS[family]
-        self.pods = of_family(facts.pod_cidrs, family)
-        self._pod, self._no_pod = "", ""
-        if facts.pod_interface:
-            self._pod, self._no_pod = (f'iifname {op}"{facts.pod_interface}"' for op in ("", "!= "))
-        elif self.pods:
-            self._pod, self._no_pod = (f"{family} saddr {op}@pod-cidrs" for op in ("", "!= "))
-        self._to_node = f"{family} daddr @node-addresses"
-        if facts.node_port_ranges:
-            self._to_node = f"fib daddr type local {family} daddr @node-port-ranges"
-        self._mark = f"0x{facts.masquerade_mark:08x}"
-        self._frontend = f"{family} daddr . meta l4proto . th dport"
-
-    def rules(self, *texts: str) -> tuple[Rule, ...]:
-        """Rules from text."""
-        return tuple(parse_rule(text) for text in texts if text)
 
     def sets(self) -> tuple[Set, ...]:
         """Declarations of all sets and maps, those known from the node's facts with their elements."""
@@ -135,11 +108,7 @@ class Layout:
             Set(name="local-node-ports", key=node_port, data=verdict),
             Set(name="endpoints", key=(*frontend, "slot"), data=target),
             Set(name="node-port-endpoints", key=(*node_port, "slot"), data=target),
-            Set(name="refused-services", key=frontend, data=verdict),
-            Set(name="refused-node-ports", key=node_port, data=verdict),
-            Set(name="guarded-services", key=frontend),
-            Set(name="guarded-sources", key=(*frontend, address), flags=("interval",)),
-            Set(name="cluster-ips", key=(address,)),
+            *self.refusing_sets(),
             Set(name="hairpin", key=(address, address)),
             Set(name="affinity-slots", key=(*frontend, "slot"), data=("mark",)),
             Set(name="affinity-node-port-slots", key=(*node_port, "slot"), data=("mark",)),
@@ -151,53 +120,29 @@ class Layout:
                 flags=("dynamic", "timeout"),
                 size=AFFINITY_SIZE,
             ),
-            self._filled("node-addresses", of_family(self.facts.addresses, self.family), ()),
-            *self._node_port_ranges(),
-            self._filled("pod-cidrs", self.pods, ("interval",)),
-            self._filled("service-cidrs", of_family(self.facts.service_cidrs, self.family), ("interval",)),
+            *self.node_sets(),
         )
-
-    def _node_port_ranges(self) -> tuple[Set, ...]:
-        """The ranges without loopback, which the kernel would not translate from."""
-        if not self.facts.node_port_ranges:
-            return ()
-        loopback = ip_network("::1/128" if self.family == "ip6" else "127.0.0.0/8")
-        ranges: list[Any] = []
-        for text in of_family(self.facts.node_port_ranges, self.family):
-            network: Any = ip_network(text)
-            ranges.extend(network.address_exclude(loopback) if loopback.subnet_of(network) else (network,))
-        rest = (str(network) for network in collapse_addresses(ranges) if not network.subnet_of(loopback))
-        return (self._filled("node-port-ranges", tuple(rest), ("interval",)),)
-
-    def _filled(self, name: str, values: tuple[str, ...], flags: tuple[str, ...]) -> Set:
-        declared = Set(name=name, key=(self.address,), flags=flags)
-        return declared.with_elements(declared.element(value) for value in values)
 
     def chains(self, shapes: frozenset[Shape]) -> tuple[Chain, ...]:
         """The chains that are always there, those of the shapes, and with affinity those that take its mark off."""
-        lost = f"ct state invalid jump {INVALID}" if self._pod else ""
+        lost = f"ct state invalid jump {INVALID}" if self.pod else ""
         found = [
-            self._base("guard-prerouting", "filter", "prerouting", -110, "ct state new jump guard"),
-            self._base("guard-output", "filter", "output", -110, "ct state new jump guard"),
-            self._base("nat-prerouting", "nat", "prerouting", -100, "jump dispatch"),
-            self._base("nat-output", "nat", "output", -100, "jump dispatch"),
-            self._base(
+            *self.guards(),
+            self.hooked("nat-prerouting", "nat", "prerouting", -100, "jump dispatch"),
+            self.hooked("nat-output", "nat", "output", -100, "jump dispatch"),
+            self.hooked(
                 "nat-postrouting",
                 "nat",
                 "postrouting",
                 100,
-                f"meta mark & {self._mark} == {self._mark} meta mark set meta mark ^ {self._mark} "
-                "masquerade fully-random",
+                f"meta mark & {self.mark} == {self.mark} meta mark set meta mark ^ {self.mark} masquerade fully-random",
                 f"ct status dnat {self.family} saddr . {self.family} daddr @hairpin masquerade fully-random",
             ),
-            self._base("filter-input", "filter", "input", 0, "ct state new jump refused", lost),
-            self._base("filter-forward", "filter", "forward", 0, "ct state new jump refused", lost),
-            self._base("filter-output", "filter", "output", 0, "ct state new jump refused"),
-            Chain(name="guard", rules=self._guard()),
+            self.hooked("filter-input", "filter", "input", 0, "ct state new jump refused", lost),
+            self.hooked("filter-forward", "filter", "forward", 0, "ct state new jump refused", lost),
+            self.hooked("filter-output", "filter", "output", 0, "ct state new jump refused"),
             Chain(name="dispatch", rules=self._dispatch()),
-            Chain(name="refused", rules=self._refused()),
-            Chain(name="unserved", rules=self._unserved()),
-            Chain(name="refuse", rules=self.rules("reject with tcp reset", "reject")),
+            *self.refusals(),
             *([Chain(name=INVALID, rules=self._invalid())] if lost else ()),
         ]
         shared = [chain for shape in sorted(shapes) for chain in self._shared(shape)]
@@ -205,47 +150,26 @@ class Layout:
         if any(shape.affinity_s for shape in shapes):
             wipe = (
                 f"ct state new ct status dnat meta mark & 0x{AFFINITY_BIT:08x} == 0x{AFFINITY_BIT:08x} "
-                f"meta mark set meta mark & {self._mark}"
+                f"meta mark set meta mark & {self.mark}"
             )
-            found.append(self._base("affinity-prerouting", "filter", "prerouting", -99, wipe))
-            found.append(self._base("affinity-output", "filter", "output", -99, wipe))
+            found.append(self.hooked("affinity-prerouting", "filter", "prerouting", -99, wipe))
+            found.append(self.hooked("affinity-output", "filter", "output", -99, wipe))
         return tuple(found)
 
-    def _base(self, name: str, kind: str, hook: str, priority: int, *texts: str) -> Chain:
-        return Chain(name=name, type=kind, hook=hook, priority=priority, rules=self.rules(*texts))
-
     def _invalid(self) -> tuple[Rule, ...]:
-        return self.rules("tcp flags syn,rst return", f"meta l4proto tcp {self._pod} counter drop")
-
-    def _guard(self) -> tuple[Rule, ...]:
-        return self.rules(
-            f"{self._frontend} @guarded-services {self._frontend} . {self.family} saddr != @guarded-sources drop"
-        )
+        return self.rules("tcp flags syn,rst return", f"meta l4proto tcp {self.pod} counter drop")
 
     def _dispatch(self) -> tuple[Rule, ...]:
-        outside = f"{self._no_pod} fib saddr type != local".strip()
-        to_node = self._to_node
         return self.rules(
-            f"{outside} {self._frontend} vmap @local-services",
-            f"{self._frontend} vmap @services",
-            f"{outside} {to_node} meta l4proto . th dport vmap @local-node-ports",
-            f"{to_node} meta l4proto . th dport vmap @node-ports",
+            f"{self.outside} {self.frontend} vmap @local-services",
+            f"{self.frontend} vmap @services",
+            f"{self.outside} {self.to_node} {NODE_PORT} vmap @local-node-ports",
+            f"{self.to_node} {NODE_PORT} vmap @node-ports",
         )
-
-    def _refused(self) -> tuple[Rule, ...]:
-        return self.rules(
-            f"{self._frontend} vmap @refused-services",
-            f"{self._to_node} meta l4proto . th dport vmap @refused-node-ports",
-            f"{self.family} daddr @cluster-ips goto unserved",
-            f"{self.family} daddr @service-cidrs drop",
-        )
-
-    def _unserved(self) -> tuple[Rule, ...]:
-        return self.rules(f"{self.family} daddr @service-cidrs ct status confirmed drop", "goto refuse")
 
     def _shared(self, shape: Shape) -> tuple[Chain, ...]:
         """The chain of a shape, and the one that finds its candidates."""
-        key = "meta l4proto . th dport" if shape.node_port else self._frontend
+        key = NODE_PORT if shape.node_port else self.frontend
         offset = f" offset {LOCAL_SLOT}" if shape.kind == "local" else ""
         lower = [shape.capacity // 2, 1] if shape.capacity == LEAST else [shape.capacity // 2]
         slots = [f"{key} . numgen random mod {among}{offset}" for among in [shape.capacity] * DRAWS + lower]
@@ -258,11 +182,11 @@ class Layout:
         return (Chain(name=shape.chain, rules=self.rules(self._masquerade(shape.kind), *translate)),)
 
     def _masquerade(self, kind: str) -> str:
-        mark = f"meta mark set meta mark | {self._mark}"
+        mark = f"meta mark set meta mark | {self.mark}"
         if kind == "external" or (kind == "cluster" and self.facts.masquerade_all):
             return mark
-        if kind in ("cluster", "shortcut") and self._no_pod:
-            return f"{self._no_pod} {mark}"
+        if kind in ("cluster", "shortcut") and self.no_pod:
+            return f"{self.no_pod} {mark}"
         return ""
 
     def _affine(self, shape: Shape) -> tuple[Rule, ...]:
@@ -280,8 +204,5 @@ class Layout:
 
     def table(self, shapes: frozenset[Shape], contents: Mapping[str, Mapping[bytes, Element]]) -> Table:
         """The whole table: constant part, shared chains, and elements by the name of their set."""
-        sets = tuple(
-            msgspec.structs.replace(each, elements=contents[each.name]) if contents.get(each.name) else each
-            for each in self.sets()
-        )
+        sets = filled(self.sets(), contents)
         return Table(family=self.family, name=TABLE, comment="podwire: Services", chains=self.chains(shapes), sets=sets)

@@ -9,7 +9,6 @@ claims it. SCTP is not relayed: what comes for such a port is refused.
 """
 
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_network
 
 import msgspec
 
@@ -153,22 +152,7 @@ class _Compiler:
     def _guards(self, out: Elements, port: ServicePort, owned: frozenset[Frontend]) -> None:
         if port.source_ranges:
             for frontend in owned.intersection(self.frontend(address, port) for address in port.load_balancer_ips):
-                self._guard(out, port, frontend)
-
-    def _guard(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
-        out["guarded-services", frontend.key] = Element()
-        ranges = list(port.source_ranges)
-        own = [a for a in self._layout.facts.addresses if (":" in a) == (self._layout.family == "ip6")]
-        if any(_contains(text, address) for text in ranges for address in own):
-            ranges.extend(port.load_balancer_ips)
-        for text in ranges:
-            network = ip_network(text)
-            first, last = network.network_address.packed, network.broadcast_address.packed
-            out["guarded-sources", frontend.key + first] = Element(end=frontend.key + last)
-
-
-def _contains(network: str, address: str) -> bool:
-    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
+                out |= {(name, key): element for name, key, element in self._layout.guarded(port, frontend.key)}
 
 
 class Contents:

@@ -1,0 +1,65 @@
+"""What the modes of nftables say alike, as text."""
+
+import pytest
+
+from podwire.proxy.nft_frame import Frame, filled
+from podwire.proxy.servicemap import NodeFacts
+from podwire.state.nft import Element, Table
+
+FACTS = NodeFacts(
+    name="n1",
+    addresses=("192.168.0.1", "fd00::1"),
+    pod_cidrs=("10.0.0.0/16", "fd01::/64"),
+    service_cidrs=("10.96.0.0/12", "fd02::/108"),
+)
+
+
+def text(facts: NodeFacts, family: str) -> str:
+    frame = Frame(family, facts)
+    return str(
+        Table(
+            family=family,
+            name="frame",
+            chains=(*frame.guards(), *frame.refusals()),
+            sets=(*frame.refusing_sets(), *frame.node_sets()),
+        ).canonical()
+    )
+
+
+def test_what_nobody_serves_is_refused_behind_what_is_flushed() -> None:
+    said = text(FACTS, "ip")
+    unserved = said.partition("chain unserved {")[2].partition("}")[0].split("\n\t\t")[1:]
+    assert [line.strip() for line in unserved] == [
+        "ip daddr @service-cidrs ct status confirmed drop",
+        "goto refuse",
+    ]
+    assert "ip daddr . meta l4proto . th dport vmap @refused-services" in said
+    assert "fd0" not in said, "each family has its own"
+    assert "192.168" not in text(FACTS, "ip6")
+
+
+@pytest.mark.parametrize(
+    ("facts", "pod", "outside", "to_node"),
+    [
+        (NodeFacts(name="n1"), "", "fib saddr type != local", "ip daddr @node-addresses"),
+        (FACTS, "ip saddr @pod-cidrs", "ip saddr != @pod-cidrs fib saddr type != local", "ip daddr @node-addresses"),
+        (
+            NodeFacts(name="n1", pod_interface="cni0", node_port_ranges=("0.0.0.0/0",)),
+            'iifname "cni0"',
+            'iifname != "cni0" fib saddr type != local',
+            "fib daddr type local ip daddr @node-port-ranges",
+        ),
+    ],
+)
+def test_how_pods_and_the_node_are_told_from_others(facts: NodeFacts, pod: str, outside: str, to_node: str) -> None:
+    frame = Frame("ip", facts)
+    assert (frame.pod, frame.outside, frame.to_node) == (pod, outside, to_node)
+
+
+def test_sets_take_what_is_theirs_and_keep_what_they_have() -> None:
+    frame = Frame("ip", FACTS)
+    some = {"cluster-ips": {b"\x0a\x60\x00\x01": Element()}}
+    found = {each.name: each for each in filled((*frame.refusing_sets(), *frame.node_sets()), some)}
+    assert found["cluster-ips"].elements == some["cluster-ips"]
+    assert found["node-addresses"] == next(each for each in frame.node_sets() if each.name == "node-addresses")
+    assert not found["guarded-services"].elements
