@@ -44,11 +44,14 @@ def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
     podwire conformance cases.json --case 'deny-*' --family 6 -o junit
     podwire conformance cases.json --config iptables.yaml
     """
-    from podwire.local.conformance import casefile, report, session
+    from podwire.local.conformance import casefile, report, session, strict
 
     places.check_root()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED))
-    found = session.chosen([casefile.parse(_read(file), file) for file in files], pattern)
+    read = [casefile.parse(_read(file), file) for file in files]
+    for file in read:
+        strict.check(file)
+    found = session.chosen(read, pattern)
     if name:
         places.existing(name)
         if config_file:
