@@ -4,14 +4,16 @@ import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from podwire.kernel import netns
+from podwire.kernel import netns, network
+from podwire.kernel.netlink import Netlink
 from podwire.routing.backends.vxlan import DEVICE
-from podwire.routing.machine import KernelMachine
+from podwire.routing.machine import OWNER, KernelMachine
 from podwire.state.network import Fdb, Link, Neighbour, NetworkState, Route, Vxlan
 
 MAC = "02:00:00:00:00:0{}"
@@ -83,6 +85,41 @@ def test_peers_that_routing_adds_itself_are_no_disturbance(place: Path) -> None:
             for peers in (5, 6, 8):
                 watched.hold(peers)
                 assert await watched.told() == 0
+
+    asyncio.run(body())
+
+
+def left(place: Path, wanted: NetworkState) -> str:
+    """What would have to be done to the kernel."""
+    with closing(Netlink(place)) as netlink:
+        return str(network.plan(netlink, wanted, OWNER))
+
+
+def test_peers_come_go_and_change_by_the_difference(place: Path) -> None:
+    async def body() -> None:
+        async with settled(place) as watched:
+            before = state(2)
+            moved = replace(state(4), fdb=tuple(Fdb(DEVICE, MAC.format(n), f"10.89.0.{20 + n}") for n in range(2, 6)))
+            for wanted in (state(5), state(3), moved, replace(state(1), fdb=()), NetworkState(links=state(1).links)):
+                assert watched.machine.follow(before, wanted) == ()
+                assert left(place, wanted) == ""
+                before = wanted
+            other = replace(state(2), links=(replace(before.links[0], mtu=1400),))
+            assert watched.machine.follow(before, other) == []
+            assert left(place, other) == ""
+
+    asyncio.run(body())
+
+
+def test_a_difference_that_fails_is_a_comparison(place: Path) -> None:
+    async def body() -> None:
+        async with settled(place) as watched:
+            run(place, f"ip link del {DEVICE}")
+            assert watched.machine.follow(state(2), state(4)) == []
+            assert left(place, state(4)) == ""
+            run(place, "ip route add 10.244.6.0/24 dev eth0")
+            (problem,) = watched.machine.follow(state(4), state(5))
+            assert "10.244.6.0/24" in problem, "a route of others stays"
 
     asyncio.run(body())
 

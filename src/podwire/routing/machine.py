@@ -64,6 +64,22 @@ class KernelMachine:
             self._pass_over_echoes()
         return [str(failure) for failure in report.failed]
 
+    def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
+        """The same, where ``before`` was held and nobody changed it since: at the cost of the difference.
+
+        Where devices or addresses are others, which take routes along, all is compared.
+        """
+        if _ground(before) != _ground(state):
+            return self.hold(state)
+        self._held = state
+        try:
+            report = network.follow(self._netlink, before, state, OWNER)
+        except KernelError:
+            return self.hold(state)
+        finally:
+            self._pass_over_echoes()
+        return self.hold(state) if report.failed else ()
+
     def _pass_over_echoes(self) -> None:
         """Takes what was told during a write of one's own.
 
@@ -120,6 +136,11 @@ class KernelMachine:
             except KernelError as failure:
                 failed.append(str(failure))
         return failed
+
+
+def _ground(state: NetworkState) -> tuple[object, ...]:
+    """What routes, neighbours and forwarding entries stand on."""
+    return state.links, state.addresses, state.rules, state.sysctls
 
 
 def _in_loop() -> bool:

@@ -1,7 +1,8 @@
 """Keeps one node's routing: from Node objects and settings to the kernel, and back to the Node's annotation.
 
-Every run computes the whole desired state, reads what the kernel holds and applies the difference; what changed is
-never asked. Guarantees:
+Every run computes the whole desired state; what changed is never asked. The first one, one after a disturbance, and one
+now and then read what the kernel holds and apply the difference to that; others the difference to the last plan.
+Guarantees:
 
 1. a change of a Node that matters to routing, of the settings, or of a device, address or route of the kernel is
    followed by a run; without any change a run follows every :data:`RESYNC_S`;
@@ -12,7 +13,8 @@ never asked. Guarantees:
 4. before the first complete list of Nodes nothing is written, so that a restart never removes the entries of peers
    it does not know yet;
 5. what this node announces is announced after the kernel holds it;
-6. a run for a changed Node that leaves the plan as it is does not ask the kernel.
+6. a run for a changed Node that leaves the plan as it is does not ask the kernel, and one for another peer writes what
+   is different and reads nothing; where that fails, all is compared.
 
 Cost: a run at 1,000 peers takes 0.1 s, of it 5 ms in the kernel; 0.04 s where the plan stays; nothing in between.
 """
@@ -73,6 +75,10 @@ class Machine(Protocol):
 
     def hold(self, state: NetworkState) -> Sequence[str]:
         """Makes the kernel hold routing's state; what failed, in words."""
+        ...
+
+    def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
+        """The same, where the kernel was made to hold ``before`` and nobody changed it since."""
         ...
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
@@ -179,14 +185,15 @@ class Router:
         options, backends = self._usable()
         desired = plan(me, peers, options, backends)
         tables = self._tables(me, peers, desired)
-        if not full and self.plan is not None and self.plan.state == desired.state and self.tables == tables:
-            self.plan = desired
-            self._tell(tuple(str(one) for one in desired.problems))
-            return
-        self.tables = tables
-        failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(self.tables)]
-        self._machine.watch(self.disturbed, (me.underlay.link, DEVICE))
-        self.plan = desired
+        before = self.plan if not full and not self.problem else None
+        if before is None:
+            failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(tables)]
+        else:
+            failed = [*self._machine.follow(before.state, desired.state)] if before.state != desired.state else []
+            failed += self._machine.hold_tables(tables) if self.tables != tables else ()
+        if before is None or before.state != desired.state:
+            self._machine.watch(self.disturbed, (me.underlay.link, DEVICE))
+        self.plan, self.tables = desired, tables
         self._tell(tuple(str(one) for one in desired.problems))
         self._end("; ".join(failed))
 

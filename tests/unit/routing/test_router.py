@@ -26,6 +26,7 @@ class MemoryMachine:
         self.failures: list[str] = []
         self.carries = True
         self.without: set[str] = set()
+        self.followed = 0
         self.take_time: Callable[[], None] = lambda: None
 
     def lacks(self, feature: str) -> str:
@@ -37,6 +38,12 @@ class MemoryMachine:
     def hold(self, state: NetworkState) -> Sequence[str]:
         self.states.append(state)
         self.take_time()
+        return self.failures
+
+    def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
+        assert before == self.states[-1]
+        self.followed += 1
+        self.states.append(state)
         return self.failures
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
@@ -176,6 +183,34 @@ def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
             lab.router.disturbed()
             await lab.clock.advance(1)
             assert (lab.router.runs, lab.runs) == (3, 2)
+
+    asyncio.run(body())
+
+
+def test_another_peer_is_the_difference_to_the_last_plan_and_after_a_disturbance_all_is_compared() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+
+            async def comes(number: int) -> None:
+                lab.nodes[f"node-{number}"] = node(number)
+                lab.router.node_changed(f"node-{number}", None, node(number))
+                await lab.clock.advance(1)
+
+            await comes(3)
+            assert (lab.runs, lab.machine.followed) == (2, 1)
+            lab.router.disturbed()
+            await comes(4)
+            assert (lab.runs, lab.machine.followed) == (3, 1)
+            await comes(5)
+            assert (lab.runs, lab.machine.followed) == (4, 2)
+            lab.machine.failures = ["no"]
+            await comes(6)
+            assert lab.machine.followed == 3
+            assert lab.runs > 5, "what failed is tried again"
+            lab.machine.failures = []
+            await lab.clock.advance(20)
+            assert lab.machine.followed == 3
+            assert lab.router.problem == ""
 
     asyncio.run(body())
 
