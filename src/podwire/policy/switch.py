@@ -11,43 +11,21 @@ What an earlier run left of other modes is taken away after the first load.
 
 import select
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, Held, PolicyDataPlane
+from podwire.policy.dataplane import Facts, Held, Locking, PolicyDataPlane
 from podwire.policy.modes import AUTO
 from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Counted
 from podwire.policy.unenforced import Unenforced
-
-
-class Modes(Protocol):
-    """How data planes are made; ``policy.registry`` has those of this machine."""
-
-    def names(self) -> tuple[str, ...]:
-        """All there are, in the order in which one stands in for another."""
-        ...
-
-    def open(self, name: str, facts: Facts) -> PolicyDataPlane:
-        """One by its name; nothing is written yet.
-
-        Raises: KernelError.
-        """
-        ...
-
-    def clear(self, name: str) -> bool:
-        """Takes away what an earlier run left of one; whether there was anything.
-
-        Raises: KernelError.
-        """
-        ...
+from podwire.runtime.registered import Modes
 
 
 class Switch:
     """The data plane in force, and the one that is wanted."""
 
-    def __init__(self, modes: Modes, wanted: str, facts: Facts) -> None:
+    def __init__(self, modes: Modes[Facts, PolicyDataPlane], wanted: str, facts: Facts) -> None:
         """Opens the wanted one, or else another.
 
         Raises: KernelError of the wanted one when none can be had, and another reason than that the machine lacks it.
@@ -97,6 +75,10 @@ class Switch:
     def fileno(self) -> int:
         """Readable when :meth:`disturbed` should be asked, whatever data plane is in force."""
         return self._poll.fileno()
+
+    def locked(self) -> bool:
+        """Whether somebody holds a lock that a change takes."""
+        return isinstance(self._plane, Locking) and self._plane.locked()
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed what the data plane in force holds."""

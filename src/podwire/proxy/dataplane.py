@@ -130,25 +130,3 @@ class DataPlane(InForce, Protocol):
     def close(self) -> None:
         """Lets go of the kernel; traffic goes on."""
         ...
-
-
-class Modes(Protocol):
-    """How data planes are made; ``proxy.registry`` has those of this machine."""
-
-    def names(self) -> tuple[str, ...]:
-        """All there are, in the order in which one stands in for another."""
-        ...
-
-    def open(self, name: str, facts: NodeFacts) -> DataPlane:
-        """One by its name; nothing is written yet.
-
-        Raises: KernelError.
-        """
-        ...
-
-    def clear(self, name: str) -> bool:
-        """Takes away what an earlier run left of one; whether there was anything.
-
-        Raises: KernelError.
-        """
-        ...

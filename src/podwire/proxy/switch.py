@@ -13,15 +13,21 @@ import threading
 from collections.abc import Callable, Sequence
 
 from podwire.errors import KernelError, Unsupported
-from podwire.proxy.dataplane import Counting, Counts, DataPlane, Held, Modes
+from podwire.proxy.dataplane import Counting, Counts, DataPlane, Held
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.runtime.registered import Modes
 
 
 class Switch:
     """The data plane in force, and the one that is wanted."""
 
     def __init__(
-        self, modes: Modes, wanted: str, facts: NodeFacts, told: Callable[[], None] = lambda: None, fallback: str = ""
+        self,
+        modes: Modes[NodeFacts, DataPlane],
+        wanted: str,
+        facts: NodeFacts,
+        told: Callable[[], None] = lambda: None,
+        fallback: str = "",
     ) -> None:
         """Opens the wanted one, or else ``fallback``, or else another.
 

@@ -1,9 +1,8 @@
 """The routing backends by name; a class is imported when it is asked for."""
 
-import importlib
-
 from podwire.errors import ConfigError
 from podwire.routing.backend import Backend, Options
+from podwire.runtime import registered
 
 BACKENDS = {
     "hostgw": "podwire.routing.backends.hostgw:HostGateway",
@@ -22,6 +21,5 @@ def load(name: str, options: Options) -> Backend:
         raise ConfigError(
             "configuration", "routing.backend", f"{name!r} is not a routing backend; there are {', '.join(BACKENDS)}"
         )
-    module, _, attribute = BACKENDS[name].partition(":")
-    backend: Backend = getattr(importlib.import_module(module), attribute)(options)
+    backend: Backend = registered.load(BACKENDS[name])(options)
     return backend

@@ -1,0 +1,74 @@
+"""What a registry names ``module:Class``: data planes of one kind, opened and cleared in one network namespace.
+
+A module is imported when one of it is opened or cleared. Beside the class, which is made of the facts of a node and of
+the namespace, it has a function ``clear`` that takes away what an earlier run left.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+Place = Path | str | None
+"""A network namespace (None: that of this thread)."""
+
+Facts = TypeVar("Facts")
+Facts_contra = TypeVar("Facts_contra", contravariant=True)
+Plane = TypeVar("Plane")
+Plane_co = TypeVar("Plane_co", covariant=True)
+
+
+class Modes(Protocol[Facts_contra, Plane_co]):
+    """How data planes are made, by their names."""
+
+    def names(self) -> tuple[str, ...]:
+        """All there are, in the order in which one stands in for another."""
+        ...
+
+    def open(self, name: str, facts: Facts_contra) -> Plane_co:
+        """One by its name; nothing is written yet.
+
+        Raises: KernelError.
+        """
+        ...
+
+    def clear(self, name: str) -> bool:
+        """Takes away what an earlier run left of one; whether there was anything.
+
+        Raises: KernelError.
+        """
+        ...
+
+
+class Registered(Generic[Facts, Plane]):
+    """The data planes that a registry names, in one network namespace."""
+
+    def __init__(self, entries: Mapping[str, str], place: Place = None) -> None:
+        self._entries = entries
+        self._place = place
+
+    def names(self) -> tuple[str, ...]:
+        """All there are, in the order in which one stands in for another."""
+        return tuple(self._entries)
+
+    def open(self, name: str, facts: Facts) -> Plane:
+        """One by its name; nothing is written yet.
+
+        Raises: KeyError for a name that is not in the registry; KernelError.
+        """
+        made: Plane = load(self._entries[name])(facts, self._place)
+        return made
+
+    def clear(self, name: str) -> bool:
+        """Takes away what an earlier run left of one; whether there was anything.
+
+        Raises: KeyError for a name that is not in the registry; KernelError.
+        """
+        found: bool = importlib.import_module(self._entries[name].partition(":")[0]).clear(self._place)
+        return found
+
+
+def load(entry: str) -> Any:
+    """The class that ``module:Class`` names."""
+    module, _, attribute = entry.partition(":")
+    return getattr(importlib.import_module(module), attribute)
