@@ -1,14 +1,16 @@
 """The programs of iptables: what they are told, what they answer, and a descriptor that ticks."""
 
+import fcntl
 import os
 import select
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import iptables, netns
-from podwire.kernel.iptables import Iptables, Kind, Ticker, choose, find, nft_tables
+from podwire.kernel.iptables import Iptables, Kind, Ticker, choose, find, locked, nft_tables
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.state.iptables import parse_save
 
@@ -127,6 +129,22 @@ def test_a_machine_without_the_programs_says_so(place: str, monkeypatch: pytest.
     monkeypatch.setattr(iptables, "_PATH", "/nonexistent")
     with pytest.raises(Unsupported, match="there is no iptables-restore on this machine"):
         choose(place)
+
+
+def test_who_holds_the_lock_of_the_legacy_kind_is_seen() -> None:
+    legacy, nft = find("legacy"), find("nft")
+    assert legacy is not None and nft is not None
+    descriptor = os.open("/run/xtables.lock", os.O_RDONLY | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert locked(legacy)
+        assert not locked(nft), "it takes none"
+    finally:
+        os.close(descriptor)
+    until = time.monotonic() + 30
+    while locked(legacy) and time.monotonic() < until:
+        time.sleep(0.01)  # whoever waited has it now
+    assert not locked(legacy)
 
 
 def test_a_ticker_ticks() -> None:

@@ -182,8 +182,14 @@ class PolicyPart:
             async with asyncio.timeout(KNOWN_S):
                 await self._enforcement.known(request.pod_name, request.uid)
         except TimeoutError:
-            what = "the pod is not known yet" if self._enforcement.loaded.is_set() else "policies are not in force yet"
-            raise CniError(TRY_LATER, f"{request.pod_name}: {what}", "is the API away?") from None
+            what, hint = self._waited_for()
+            raise CniError(TRY_LATER, f"{request.pod_name}: {what}", hint) from None
+
+    def _waited_for(self) -> tuple[str, str]:
+        if self._enforcement.locked:
+            return "policies wait for the lock of iptables", "whose iptables-restore is at work?"
+        what = "the pod is not known yet" if self._enforcement.loaded.is_set() else "policies are not in force yet"
+        return what, "is the API away?"
 
     def attach(self, one: Attachment) -> None:
         """Puts a pod's policies into the kernel.

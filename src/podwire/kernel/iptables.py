@@ -10,6 +10,7 @@ written only after ``started`` was called with the process: of its changes nf_ta
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import struct
@@ -35,6 +36,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NAMES = {"ip": "ip_tables_names", "ip6": "ip6_tables_names"}
 _TIMEOUT_S = 300.0
 _LOCK_WAIT = "5"
+_LOCK = "/run/xtables.lock"
 _TABLES = frozenset(("nat", "filter", "mangle", "raw", "security"))
 _CLOCK_MONOTONIC = 1  # linux/time.h
 _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
@@ -91,6 +93,23 @@ def nft_tables(place: Path | str | None = None) -> frozenset[tuple[str, str]]:
             return frozenset((f, name) for f, name in nft.tables() if f in _PROGRAMS and name in _TABLES)
     except KernelError:
         return frozenset()
+
+
+def locked(programs: Programs) -> bool:
+    """Whether somebody holds the lock that programs of the legacy kind share on a machine; those of nft have none."""
+    if programs.kind != "legacy":
+        return False
+    try:
+        descriptor = os.open(_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # nobody has ever taken it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def choose(place: Path | str | None = None) -> Programs:

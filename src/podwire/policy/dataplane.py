@@ -11,7 +11,7 @@ and is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear``
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -163,4 +163,13 @@ class PolicyDataPlane(Protocol):
 
     def close(self) -> None:
         """Lets go of the kernel; what is in force stays."""
+        ...
+
+
+@runtime_checkable
+class Locking(Protocol):
+    """A data plane of which each change takes a lock that others take too."""
+
+    def locked(self) -> bool:
+        """Whether somebody holds it now."""
         ...

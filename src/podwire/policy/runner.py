@@ -4,7 +4,8 @@ Guarantees: 1. nothing is written before pods, namespaces, nodes and policies of
 opens what is closed; 2. a change is in force 5 ms after it came, or 30 ms after the first of a burst; 3. a pod gets its
 device only by :meth:`Enforcement.attach`, which returns when its policies are in the kernel; what has none yet can
 neither send nor receive; 4. a refused commit leaves the last good rules in force and is tried again after a backoff
-from 0.1 s to 10 s, with all that changed meanwhile; 5. what somebody else changed is put right within 0.1 s.
+from 0.1 s to 10 s, with all that changed meanwhile; 5. what somebody else changed is put right within 0.1 s; 6. while
+somebody else holds a lock that a change takes, other work goes on, for 10 s at most.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from podwire.model.pod import Pod, PodIP, PodSpec
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.status.inforce import same
@@ -33,6 +34,8 @@ T = TypeVar("T")
 _QUIET_S = 0.005
 _BURST_S = 0.03
 _HEAL_S = 0.05
+_LOCKED_S = 10.0
+_LOOK_S = 0.005
 
 
 class Source(Protocol[T]):
@@ -175,6 +178,18 @@ class Enforcement:
         while not self._is_known(pod, uid):
             event = self._arrived.setdefault(pod, asyncio.Event())
             await event.wait()
+        await self._unlocked()
+
+    @property
+    def locked(self) -> bool:
+        """Whether somebody else holds a lock that a change of the kernel takes."""
+        return isinstance(self._plane, Locking) and self._plane.locked()
+
+    async def _unlocked(self) -> None:
+        """Waits until nobody else holds the lock; the data plane itself would have everything wait for it."""
+        until = self._clock.monotonic() + _LOCKED_S
+        while self.locked and self._clock.monotonic() < until:
+            await self._clock.sleep(_LOOK_S)
 
     def _is_known(self, pod: str, uid: str) -> bool:
         found = self._pod(pod)
@@ -230,6 +245,7 @@ class Enforcement:
         backoff = Backoff(0.1, 10.0)
         try:
             while True:
+                await self._unlocked()
                 try:
                     self._step()
                     backoff.reset()

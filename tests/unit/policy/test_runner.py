@@ -63,6 +63,8 @@ class Memory:
         self.isolated: set[str] = set()
         self.failures = 0
         self.foreign = False
+        self.held = False
+        """Whether somebody else holds the lock."""
         self.read, self.write = os.pipe()
 
     def _take(self, what: str, compiler: Compiler, devices: Mapping[str, str], pods: Any) -> list[object]:
@@ -97,6 +99,9 @@ class Memory:
             raise KernelError("nft", "list table", 12)
         self.calls.append("heal")
         return ["healed"]
+
+    def locked(self) -> bool:
+        return self.held
 
     def disturbed(self) -> bool:
         return self.foreign
@@ -294,6 +299,28 @@ async def test_who_waits_for_a_pod_waits_for_this_very_one(bench: Bench) -> None
     await bench.clock.advance(1)
     assert waiting.done()
     assert "shop/web" in bench.plane.devices
+
+
+@with_bench
+async def test_while_somebody_else_holds_the_lock_other_work_goes_on(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    bench.plane.held = True
+    bench.policies.put("shop/deny", DENY)
+    pod = asyncio.ensure_future(bench.enforcement.known("shop/web"))
+    await bench.clock.advance(1)
+    assert bench.taken() == []
+    assert not pod.done()
+    bench.plane.held = False
+    await bench.clock.advance(0.1)
+    assert bench.taken() == ["update"]
+    assert pod.done()
+    bench.plane.held = True
+    bench.policies.put("shop/deny", None)
+    await bench.clock.advance(9)
+    assert bench.taken() == []
+    await bench.clock.advance(2)
+    assert bench.taken() == ["update"], "after 10 s the data plane waits itself, and says why it cannot"
 
 
 @with_bench

@@ -19,7 +19,7 @@ from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
 from podwire.policy.ruled import Ruled
 from podwire.policy.runner import Attached
 from podwire.policy.status.counts import Counted
@@ -202,6 +202,10 @@ class OnBridges:
     def fileno(self) -> int:
         """Readable when :meth:`disturbed` should be asked."""
         return self._both.fileno()
+
+    def locked(self) -> bool:
+        """Whether somebody holds a lock that a change takes."""
+        return isinstance(self._plane, Locking) and self._plane.locked()
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed what this data plane holds."""

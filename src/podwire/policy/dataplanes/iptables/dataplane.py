@@ -8,6 +8,12 @@ a full load; when that fails too, what is in force stays, the error is raised, a
 at once, of legacy ones and of sets it tells nothing, so ``disturbed`` looks every 30 s whether the rules are what they
 should be and how many elements the sets have, and says yes every 10 minutes, for the elements themselves. 5. ``close``
 leaves everything in force, ``remove`` takes it away. 6. Without IPv6, IPv4 is enforced all the same.
+
+Whoever calls waits for iptables-restore: 27 ms (legacy) to 56 ms (nft) of a changed policy among 1,000, and of a pod
+that is the first of its policies; 11 ms of that are our own work, which no thread would take off the others. A change
+of elements alone runs no program (4 ms). So it is not done in a thread: while one is at work, a pod that comes would
+have to wait for it all the same, and what is counted, told and compared would have to be kept from it. What may take
+seconds is the lock of the legacy kind while others write; that is waited for before, beside other work.
 """
 
 import select
@@ -16,7 +22,7 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel.ipset import IpSets
-from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, choose
+from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, choose, locked
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import POLL_S, watch
 from podwire.policy.compile import Compiler, Delta
@@ -77,6 +83,10 @@ class IptablesPolicy:
     def fileno(self) -> int:
         """Readable when :meth:`disturbed` should be asked."""
         return self._both.fileno()
+
+    def locked(self) -> bool:
+        """Whether somebody else's iptables-restore is at work, which ours would wait for."""
+        return locked(self.programs)
 
     def disturbed(self) -> bool:
         """Whether somebody else may have changed what is ours since the last call."""
