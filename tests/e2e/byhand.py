@@ -11,7 +11,7 @@ from typing import Any
 
 from clusters import address_of, in_node, layout, netns_of, run, server
 from driver import Cluster, eventually, shell_pod
-from load import Load
+from load import PATIENCE_S, Load
 
 from podwire.kernel import netns
 from podwire.kernel.nft import Nft
@@ -138,9 +138,9 @@ def in_force(cluster: Cluster) -> bool:
     return ready(cluster) and differences(cluster) == ""
 
 
-def load(cluster: Cluster, address: str) -> Load:
+def load(cluster: Cluster, address: str, patience_s: float = PATIENCE_S) -> Load:
     """Connections from the client's pod."""
-    return Load(netns_of(cluster, "client"), address)
+    return Load(netns_of(cluster, "client"), address, patience_s=patience_s)
 
 
 def answered(cluster: Cluster, address: str) -> bool:

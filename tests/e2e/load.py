@@ -22,13 +22,24 @@ _RETRANSMISSIONS = 100
 class Load:
     """Runs inside a ``with``; ``problems`` then says what was refused, lost or broken."""
 
-    def __init__(self, namespace: Path | None, address: str, port: int = 80, *, standing: int = 10) -> None:
+    def __init__(
+        self,
+        namespace: Path | None,
+        address: str,
+        port: int = 80,
+        *,
+        standing: int = 10,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._namespace = namespace
         self._target = (address, port)
+        self._patience_s = patience_s
         self._ending = threading.Event()
         self._standing = standing
-        self._threads = [threading.Thread(target=self._renew) for _ in range(2)]
-        self._threads.append(threading.Thread(target=self._stay))
+        self._threads = [threading.Thread(target=self._renew, args=(number,)) for number in range(2)]
+        self._threads.append(threading.Thread(target=self._stay, args=(2,)))
+        self._turns = [0, 0, 0]
+        """How often each thread has begun something."""
         self._begun = time.monotonic()
         self.problems: list[str] = []
         self.made = 0
@@ -58,6 +69,11 @@ class Load:
         made, said = self.made + connections, self.said + 2 * self._standing
         eventually(lambda: self.made >= made and self.said >= said, within=within, every=0.01)
 
+    def come_to_an_end(self) -> None:
+        """Waits until what is under way now has ended, well or not."""
+        before = tuple(self._turns)
+        eventually(lambda: all(now > then for now, then in zip(self._turns, before, strict=True)), every=0.01)
+
     def answering(self, since: float) -> set[str]:
         """The pods that answered new connections made after a moment."""
         return {pod for pod, when in tuple(self.seen.items()) if when > since}
@@ -65,7 +81,7 @@ class Load:
     def _connect(self) -> socket.socket:
         with netns.inside(self._namespace):
             sock = socket.socket()
-        sock.settimeout(PATIENCE_S)
+        sock.settimeout(self._patience_s)
         try:
             sock.connect(self._target)
         except OSError:
@@ -76,9 +92,10 @@ class Load:
     def _problem(self, what: str, failure: Exception) -> None:
         self.problems.append(f"{what} at {time.monotonic() - self._begun:.2f} s: {failure!r}")
 
-    def _stay(self) -> None:
+    def _stay(self, number: int) -> None:
         talks: list[tuple[socket.socket, BinaryIO]] = []
         while not self._ending.wait(PACE_S):
+            self._turns[number] += 1
             try:
                 if len(talks) < self._standing:
                     sock = self._connect()
@@ -99,8 +116,9 @@ class Load:
         for talk in talks:
             _close(*talk)
 
-    def _renew(self) -> None:
+    def _renew(self, number: int) -> None:
         while not self._ending.wait(PACE_S):
+            self._turns[number] += 1
             begun = time.monotonic()
             try:
                 with self._connect() as sock, sock.makefile("rb") as replies:

@@ -44,13 +44,14 @@ def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> Non
 
 def test_chains_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
     switch(cluster, "iptables")
-    with load(cluster, cluster.get("service", "web")["spec"]["clusterIP"]) as flow:
+    with load(cluster, cluster.get("service", "web")["spec"]["clusterIP"], 60) as flow:
         for table in ("nat", "filter") * 3:
             in_node(cluster, "node-1", "iptables", "-t", table, "-F")
             # What is refused is tried again at once, so how many are says how busy the machine is.
             flow.go_on(within=NOTICED_S)
         eventually(lambda: in_force(cluster))
         failed = len(flow.problems)
+        flow.come_to_an_end()
         flow.go_on(200)
         assert len(flow.problems) == failed
     assert [problem for problem in flow.problems if "established" in problem] == []
