@@ -30,6 +30,10 @@ class OwnWrites:
         """Notes that the object with ``uid`` was told to go."""
         self._deleted.add(uid)
 
+    def not_deleted(self, uid: str) -> None:
+        """Notes that the object could not be told to go after all."""
+        self._deleted.discard(uid)
+
     def is_deleted(self, uid: str) -> bool:
         """Whether the object was told to go and is still in the informer."""
         return uid in self._deleted

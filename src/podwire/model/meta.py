@@ -70,7 +70,7 @@ class Condition(Fact, frozen=True):
     """One status condition; ``status`` is True, False or Unknown."""
 
     type: str
-    status: str = "Unknown"
+    status: str = msgspec.field(default_factory=lambda: "Unknown")  # not left out when written, as a default would be
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None

@@ -112,16 +112,18 @@ class Scheduler:
             if key == "parked":
                 self._pending |= self._parked
                 self._parked.clear()
-            elif (pod := self._pods.get(key)) is not None and _ours(pod) and not pod.spec.node_name:
+            elif (pod := self._pods.get(key)) is None or pod.spec.node_name:
+                self._queue.forget(key)
+            elif _ours(pod) and pod.metadata.deletion_timestamp is None:
                 self._pending[pod.metadata.uid] = pod
             self._wake.set()
 
     async def _run(self) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
             while self._pending:
                 await self._round()
+            self._wake.clear()
+            await self._wake.wait()
 
     async def _round(self) -> None:
         batch = sorted(self._pending.values(), key=_order)[:_BATCH]
@@ -151,18 +153,24 @@ class Scheduler:
         }
         try:
             await self._client.create(PODS, body, meta.namespace, name=meta.name, subresource="binding")
-        except (NotFound, Conflict) as failure:
-            self._facts.remove(meta.uid)
-            self._log.debug("pod not bound", pod=key_of(meta), problem=failure)
-            return
         except API_FAILURES as failure:
-            self._facts.remove(meta.uid)
+            self._take_back(meta)
             delay_s = self._queue.retry(key_of(meta))
-            self._log.warning("pod not bound", pod=key_of(meta), problem=failure, retry_s=f"{delay_s:.2f}")
+            say = self._log.debug if isinstance(failure, NotFound | Conflict) else self._log.warning
+            say("pod not bound", pod=key_of(meta), problem=failure, retry_s=f"{delay_s:.2f}")
             return
         self._queue.forget(key_of(meta))
         message = f"Successfully assigned {key_of(meta)} to {node}"
         self._recorder.event(_subject(meta), "Normal", "Scheduled", message)
+
+    def _take_back(self, meta: ObjectMeta) -> None:
+        """Counts a pod whose binding failed as its object says: an answer that was lost may have been a yes."""
+        pod = self._pods.get(key_of(meta))
+        if pod is not None and pod.metadata.uid == meta.uid and pod.spec.node_name and not pod.finished:
+            self._facts.place(pod_facts(pod), pod.spec.node_name)
+        else:
+            self._facts.remove(meta.uid)
+            self._unpark()
 
     async def _refuse(self, pod: Pod, decision: Decision) -> None:
         meta = pod.metadata

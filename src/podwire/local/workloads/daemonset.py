@@ -7,7 +7,7 @@ new pod comes before the old one goes. Source: ``k8s.io/kubernetes/pkg/controlle
 """
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +17,7 @@ from podwire.kube.resources import DAEMONSETS, NODES, PODS
 from podwire.local.scheduler.matching import node_wanted, untolerated
 from podwire.local.workloads.podstate import active, available_in_s, victims
 from podwire.local.workloads.podwriter import Pods, PodWriter
-from podwire.local.workloads.replicaset import orphans_of, owner_keys
+from podwire.local.workloads.replicaset import claimants, orphans_of
 from podwire.local.workloads.revisions import HASH, Revisions
 from podwire.local.workloads.rollout import resolve
 from podwire.local.workloads.template import Json, Owner, pod_of, with_label
@@ -239,7 +239,7 @@ class DaemonSetController:
         self._loop.start(supervisor)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        for key in owner_keys("DaemonSet", old, new):
+        for key in claimants("DaemonSet", self._daemons.objects, _matches, old, new):
             self._loop.touch(key)
 
     def _node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:
@@ -258,14 +258,11 @@ class DaemonSetController:
         if revision is None or not self._writer.own.seen(uid):
             self._loop.queue.add_after(key, 0.02 if revision is None else 1.0)
             return
-        selector = daemon.spec.selector
         pods = Pods(
             tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)),
             tuple(self._orphans.of(daemon.metadata.namespace).values()),
         )
-        mine = await self._writer.claim(
-            owner, lambda pod: selector is not None and selector.matches(pod.metadata.labels), pods
-        )
+        mine = await self._writer.claim(owner, _matches(daemon), pods)
         going = tuple(p for p in self._pods.of(uid).values() if self._writer.own.is_deleted(p.metadata.uid))
         digest = revision.metadata.labels.get(HASH, "")
         state = Cluster(self._nodes.objects, mine, digest, self._environment.clock.now())
@@ -289,6 +286,11 @@ class DaemonSetController:
             meta = daemon.metadata
             body = {"metadata": {"uid": meta.uid}, "status": patch}
             await self._environment.client.patch(DAEMONSETS, meta.name, body, meta.namespace, subresource="status")
+
+
+def _matches(daemon: DaemonSet) -> Callable[[Pod], bool]:
+    selector = daemon.spec.selector
+    return lambda pod: selector is not None and selector.matches(pod.metadata.labels)
 
 
 def _offer(node: Node) -> tuple[object, ...]:

@@ -14,11 +14,18 @@ from podwire.local.workloads.podstate import active
 from podwire.local.workloads.rollout import resolve
 from podwire.model.meta import Condition, controller_of
 from podwire.model.pod import Pod
-from podwire.model.workload import PodDisruptionBudget, PodDisruptionBudgetStatus, changed_status
+from podwire.model.workload import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetStatus,
+    ReplicaSet,
+    StatefulSet,
+    changed_status,
+)
 from podwire.runtime.clock import rfc3339
 from podwire.runtime.supervise import Supervisor
 
 _INTERVAL_S = 0.1
+Replicated = ReplicaSet | StatefulSet
 
 
 def plan(
@@ -74,18 +81,30 @@ class DisruptionController:
         self._loop = environment.loop("poddisruptionbudget", self._reconcile, interval_s=_INTERVAL_S)
         self._budgets.subscribe(lambda key, _old, _new: self._loop.touch(key))
         environment.of(PODS).subscribe(self._pod_changed)
+        for informer in self._replicated:
+            informer.subscribe(self._replicas_changed)
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts the loop."""
         self._loop.start(supervisor, workers=1)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        for key, budget in self._budgets.objects.items() if pod is not None else ():
-            selector = budget.spec.selector
-            same = pod is not None and budget.metadata.namespace == pod.metadata.namespace
-            if pod is not None and same and selector is not None and selector.matches(pod.metadata.labels):
+        pods = [pod for pod in (old, new) if pod is not None]
+        for key, budget in self._budgets.objects.items():
+            selector, namespace = budget.spec.selector, budget.metadata.namespace
+            if selector is not None and any(
+                pod.metadata.namespace == namespace and selector.matches(pod.metadata.labels) for pod in pods
+            ):
                 self._loop.touch(key)
+
+    def _replicas_changed(self, _key: str, old: Replicated | None, new: Replicated | None) -> None:
+        """The pods' own events may have come before that of the number they follow."""
+        if old is not None and new is not None and old.spec.replicas == new.spec.replicas:
+            return
+        for item in (old, new):
+            for key, budget in self._budgets.objects.items() if item is not None else ():
+                if item is not None and budget.metadata.namespace == item.metadata.namespace:
+                    self._loop.touch(key)
 
     def _scales(self) -> dict[str, int]:
         """Wanted numbers by the uid of the pods' controller."""

@@ -122,6 +122,8 @@ class NodeLifecycleController:
         elif (conditions := nodehealth.lost_conditions(node, now)) is not None:
             await self._mark_lost(node, msgspec.to_builtins(conditions))
             return
+        if nodehealth.ready_status(node) == "Unknown":
+            await self._mark_pods(key)
         if self._settling(node):
             self._loop.queue.add_after(key, _SETTLE_S)
             return
@@ -147,7 +149,12 @@ class NodeLifecycleController:
         await self._client.patch(NODES, name, {"status": {"conditions": conditions}}, subresource="status")
         subject = reference("v1", "Node", node.metadata)
         self._recorder.event(subject, "Normal", "NodeNotReady", f"Node {name} status is now: NodeNotReady")
-        await in_parallel(self._mark_unready(pod) for pod in self._pods.of(name).values())
+        await self._mark_pods(name)
+
+    async def _mark_pods(self, name: str) -> None:
+        """Raises: the first failure; those that were not marked are by the next look at the node."""
+        for failure in await in_parallel(self._mark_unready(pod) for pod in self._pods.of(name).values()):
+            raise failure
 
     async def _mark_unready(self, pod: Pod) -> None:
         conditions = nodehealth.unready_pod(pod, self._clock.now())

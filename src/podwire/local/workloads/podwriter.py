@@ -63,13 +63,19 @@ class PodWriter:
         return None
 
     async def delete(self, owner: Owner, pod: Pod, reason: str = "SuccessfulDelete") -> None:
-        """Tells a pod to go; one that is gone already is fine."""
+        """Tells a pod to go; one that is gone already is fine.
+
+        Raises: the API's errors; the pod counts as staying then, so that it is told again.
+        """
         meta = pod.metadata
         self.own.deleted(meta.uid)
         try:
             await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
         except NotFound:
             return
+        except API_FAILURES:
+            self.own.not_deleted(meta.uid)
+            raise
         self._recorder.event(owner.subject, "Normal", reason, f"Deleted pod: {meta.name}")
 
     async def delete_many(self, owner: Owner, pods: Iterable[Pod]) -> BaseException | None:
@@ -77,7 +83,10 @@ class PodWriter:
         return expected(await in_parallel(self.delete(owner, pod) for pod in pods))
 
     async def claim(self, owner: Owner, matches: Callable[[Pod], bool], pods: Pods) -> tuple[Pod, ...]:
-        """The owner's pods: those it owns and that match, adopting orphans and releasing what no longer matches."""
+        """The owner's pods: those it owns and that match, and orphans, which it adopts; others are released.
+
+        Raises: the API's errors.
+        """
         mine = []
         for pod in pods.owned:
             if matches(pod):
@@ -88,6 +97,7 @@ class PodWriter:
             adoptable = pod.metadata.deletion_timestamp is None and owner.meta.deletion_timestamp is None
             if adoptable and matches(pod):
                 await self._patch_owners(owner, pod, [owner.reference])
+                mine.append(pod)
         return tuple(mine)
 
     async def _patch_owners(self, owner: Owner, pod: Pod, references: list[Json]) -> None:

@@ -7,7 +7,7 @@ differs. Source: ``k8s.io/kubernetes/pkg/controller/replicaset``.
 """
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,12 +127,8 @@ class ReplicaController:
         self._loop.start(supervisor, workers=8)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        for key in owner_keys(self._resource.kind, old, new):
+        for key in claimants(self._resource.kind, self._objects.objects, self._matches, old, new):
             self._loop.touch(key)
-        if new is not None and controller_of(new.metadata) is None:
-            for key, item in self._objects.objects.items():
-                if key.startswith(f"{new.metadata.namespace}/") and self._matches(item)(new):
-                    self._loop.touch(key)
 
     def _matches(self, item: Any) -> Callable[[Pod], bool]:
         selector = self._view(item).selector
@@ -154,8 +150,6 @@ class ReplicaController:
             tuple(self._orphans.of(wanted.owner.meta.namespace).values()),
         )
         mine = await self._writer.claim(wanted.owner, self._matches(item), pods)
-        if not self._writer.own.seen(uid):
-            return
         chosen = plan(wanted, mine, self._environment.clock.now())
         new = [pod_of(wanted.template, wanted.owner) for _ in range(min(chosen.create, _BURST))]
         failure = await self._writer.create_many(wanted.owner, new)
@@ -220,3 +214,18 @@ def owner_keys(kind: str, old: Pod | None, new: Pod | None) -> set[str]:
     """The keys of the controllers of ``kind`` that a pod's change matters to: the one it has and the one it had."""
     owners = [(pod.metadata.namespace, controller_of(pod.metadata)) for pod in (old, new) if pod is not None]
     return {f"{namespace}/{owner.name}" for namespace, owner in owners if owner is not None and owner.kind == kind}
+
+
+def claimants(
+    kind: str,
+    objects: Mapping[str, Any],
+    matches: Callable[[Any], Callable[[Pod], bool]],
+    old: Pod | None,
+    new: Pod | None,
+) -> set[str]:
+    """As :func:`owner_keys`, and those out of ``objects`` that would adopt a pod which has no controller."""
+    keys = owner_keys(kind, old, new)
+    if new is not None and controller_of(new.metadata) is None:
+        prefix = f"{new.metadata.namespace}/"
+        keys |= {key for key, item in objects.items() if key.startswith(prefix) and matches(item)(new)}
+    return keys

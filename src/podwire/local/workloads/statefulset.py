@@ -5,15 +5,15 @@ a directory of the node, so it is marked Bound at once. Cost: per pod one write,
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from podwire.controllers.environment import Environment
 from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.resources import PERSISTENTVOLUMECLAIMS, PODS, STATEFULSETS
-from podwire.local.workloads.ordinals import Plan, Revision, plan
+from podwire.local.workloads.ordinals import Plan, Revision, ordinal_of, plan
 from podwire.local.workloads.podwriter import Pods, PodWriter, expected
-from podwire.local.workloads.replicaset import orphans_of, owner_keys
+from podwire.local.workloads.replicaset import claimants, orphans_of
 from podwire.local.workloads.revisions import HASH, Revisions, template_of
 from podwire.local.workloads.template import Json, Owner, pod_of, with_label
 from podwire.model.pod import Pod
@@ -94,7 +94,7 @@ class StatefulSetController:
         self._loop.start(supervisor)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        for key in owner_keys("StatefulSet", old, new):
+        for key in claimants("StatefulSet", self._objects.objects, _matches, old, new):
             self._loop.touch(key)
 
     async def _reconcile(self, key: str) -> None:
@@ -114,12 +114,9 @@ class StatefulSetController:
             hashes.current: template_of(current),
             hashes.update: item.spec.template,
         }
-        selector = item.spec.selector
         owned = tuple(self._pods.of(uid).values())
         pods = Pods(owned, tuple(self._orphans.of(item.metadata.namespace).values()))
-        mine = await self._writer.claim(
-            owner, lambda pod: selector is not None and selector.matches(pod.metadata.labels), pods
-        )
+        mine = await self._writer.claim(owner, _matches(item), pods)
         if any(self._writer.own.is_deleted(p.metadata.uid) and not p.metadata.deletion_timestamp for p in mine):
             # The informer does not show the last deletion yet; its event brings the key back.
             self._loop.queue.add_after(key, 1.0)
@@ -183,3 +180,13 @@ class StatefulSetController:
             body = {"metadata": {"uid": meta.uid}, "status": patch}
             stored = await self._client.patch(STATEFULSETS, meta.name, body, meta.namespace, subresource="status")
             self._own.wrote(meta.uid, stored)
+
+
+def _matches(item: StatefulSet) -> Callable[[Pod], bool]:
+    """Whether a pod is of the set: its labels match, and its name is the set's with a number."""
+    selector, name = item.spec.selector, item.metadata.name
+    return lambda pod: (
+        selector is not None
+        and selector.matches(pod.metadata.labels)
+        and ordinal_of(name, pod.metadata.name) is not None
+    )

@@ -1,0 +1,203 @@
+"""Answers that are lost, and changes that come before or after what they follow from."""
+
+import asyncio
+
+import pytest
+
+from podwire.errors import ApiUnreachable
+from podwire.kube.informer import Informer
+from podwire.kube.resources import (
+    DAEMONSETS,
+    LEASES,
+    NODES,
+    PODDISRUPTIONBUDGETS,
+    PODS,
+    REPLICASETS,
+    STATEFULSETS,
+)
+from podwire.local.workloads import nodelifecycle
+
+LABELS = {"app": "web"}
+
+
+def containers(**requests):
+    return {"containers": [{"name": "c", "image": "i", "resources": {"requests": requests}}]}
+
+
+def workload(**spec):
+    template = {"metadata": {"labels": LABELS}, "spec": containers()}
+    return {"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": LABELS}, "template": template} | spec}
+
+
+def pod(name, labels=LABELS, **spec):
+    return {"metadata": {"name": name, "labels": labels}, "spec": containers() | spec}
+
+
+async def names(p, test=lambda pod: True):
+    return {pod.metadata.name for pod in (await p.client.list(PODS, "default")).items if test(pod)}
+
+
+async def quiet():
+    """Until nothing is on its way that would have things looked at anyway."""
+    await asyncio.sleep(0.5)
+
+
+async def settled(p, wanted, test=lambda pod: True):
+    async def probe():
+        found = await names(p, test)
+        return found if len(found) == wanted else None
+
+    return await p.until(probe)
+
+
+def lost(p, monkeypatch, verb, times, concerns, *, done=False):
+    """Some requests come to nothing, or (``done``) are done and the answer does not arrive."""
+    real, left = getattr(p.client, verb), [times]
+
+    async def failing(resource, *args, **how):
+        if not left[0] or not concerns(resource, how):
+            return await real(resource, *args, **how)
+        left[0] -= 1
+        if done:
+            await real(resource, *args, **how)
+            await asyncio.sleep(0.1)  # its event is there by now
+        raise ApiUnreachable("the connection was reset")
+
+    monkeypatch.setattr(p.client, verb, failing)
+    return left
+
+
+@pytest.mark.parametrize("resource", [REPLICASETS, STATEFULSETS], ids=lambda resource: resource.plural)
+def test_a_pod_that_could_not_be_told_to_go_is_told_again(plane, monkeypatch, resource):
+    async def run():
+        async with plane(nodes=1) as p:
+            await p.client.create(resource, workload(replicas=2), "default")
+            await settled(p, 2, lambda pod: pod.ready)
+            left = lost(p, monkeypatch, "delete", 2, lambda resource, how: resource is PODS)
+            await p.client.patch(resource, "web", {"spec": {"replicas": 1}}, "default")
+            await settled(p, 1)
+            assert left == [0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("resource", "more", "name"),
+    [(DAEMONSETS, {}, "any"), (STATEFULSETS, {"replicas": 1}, "web-0")],
+    ids=["daemonset", "statefulset"],
+)
+def test_what_is_adopted_is_not_made_again(plane, resource, more, name):
+    async def run():
+        async with plane(nodes=1) as p:
+            await p.client.create(PODS, pod(name), "default")
+            await settled(p, 1, lambda pod: pod.ready)
+            seen = Informer(p.client, PODS)
+            made = []
+            seen.subscribe(lambda key, old, new: made.append(key) if old is None else None)
+            watching = asyncio.ensure_future(seen.run())
+            await seen.synced.wait()
+            await p.client.create(resource, workload(updateStrategy={"type": "OnDelete"}, **more), "default")
+            await settled(p, 1, lambda pod: pod.metadata.owner_references)
+
+            async def counted():
+                status = (await p.client.get(resource, "web", "default")).get("status") or {}
+                return status.get("currentNumberScheduled", status.get("replicas")) == 1
+
+            await p.until(counted)
+            assert made == [f"default/{name}"]
+            watching.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("resource", "body", "name"),
+    [(DAEMONSETS, workload(), "late"), (STATEFULSETS, workload(replicas=1), "web-7")],
+    ids=["daemonset", "statefulset"],
+)
+def test_an_orphan_that_comes_later_is_taken_care_of(plane, resource, body, name):
+    async def run():
+        async with plane(nodes=1) as p:
+            await p.client.create(PODS, pod(name, {"app": "other"}), "default")
+            await p.client.create(resource, body, "default")
+            await settled(p, 2, lambda pod: pod.ready)
+            await quiet()
+            await p.client.patch(PODS, name, {"metadata": {"labels": LABELS}}, "default")
+            # It is one too many then: of the two, one goes.
+            await settled(p, 1)
+
+    asyncio.run(run())
+
+
+def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch):
+    async def run():
+        async with plane(nodes=1) as p:
+            budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}}
+            await p.client.create(PODDISRUPTIONBUDGETS, {"metadata": {"name": "b"}, "spec": budget}, "default")
+            await p.client.create(PODS, pod("lone"), "default")
+            await p.client.create(REPLICASETS, workload(replicas=1, selector={"matchLabels": LABELS | {"x": "y"}},
+                template={"metadata": {"labels": LABELS | {"x": "y"}}, "spec": containers()}), "default")  # fmt: skip
+
+            async def says(healthy, desired):
+                async def probe():
+                    status = (await p.client.get(PODDISRUPTIONBUDGETS, "b", "default")).get("status") or {}
+                    return (status.get("currentHealthy"), status.get("desiredHealthy")) == (healthy, desired)
+
+                await p.until(probe)
+
+            await says(2, 1)
+            await quiet()
+            await p.client.patch(PODS, "lone", {"metadata": {"labels": {"app": "other"}}}, "default")
+            await says(1, 0)
+            await quiet()
+            lost(p, monkeypatch, "create", 1000, lambda resource, how: resource is PODS)
+            await p.client.patch(REPLICASETS, "web", {"spec": {"replicas": 4}}, "default")
+            await says(1, 3)
+
+    asyncio.run(run())
+
+
+def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane, monkeypatch):
+    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 0.4)
+
+    async def run():
+        async with plane(nodes=1) as p:
+            await p.client.create(LEASES, {"metadata": {"name": "node-1"}}, "kube-node-lease")
+            for name in ("one", "two"):
+                forever = {"key": "node.kubernetes.io/unreachable", "operator": "Exists"}
+                await p.client.create(PODS, pod(name, tolerations=[forever], nodeName="node-1"), "default")
+            left = lost(p, monkeypatch, "patch", 1, lambda resource, how: resource is PODS)
+
+            async def unready():
+                conditions = (await p.client.get(NODES, "node-1"))["status"]["conditions"]
+                given_up = {c["type"]: c["status"] for c in conditions}["Ready"] == "Unknown"
+                return given_up and not await names(p, lambda pod: pod.ready)
+
+            await p.until(unready)
+            assert left == [0]
+
+    asyncio.run(run())
+
+
+def test_a_binding_whose_answer_is_lost_counts(plane, monkeypatch):
+    async def run():
+        async with plane(nodes=1) as p:
+            left = lost(p, monkeypatch, "create", 1, lambda _, how: how.get("subresource") == "binding", done=True)
+            await p.client.create(PODS, pod("one", **containers(cpu="3")), "default")
+            await settled(p, 1, lambda pod: pod.ready)
+
+            async def answered():
+                return left == [0]
+
+            await p.until(answered)
+            await asyncio.sleep(0.3)
+            await p.client.create(PODS, pod("two", **containers(cpu="3")), "default")
+
+            async def refused():
+                conditions = (await p.client.get(PODS, "two", "default"))["status"].get("conditions", ())
+                return [c["reason"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
+
+            assert await p.until(refused) == ["Unschedulable"]
+            assert await names(p, lambda pod: pod.spec.node_name) == {"one"}
+
+    asyncio.run(run())
