@@ -5,6 +5,7 @@ import pytest
 
 from podwire.errors import ProtocolError
 from podwire.state.iptables import Ruleset, parse
+from podwire.trace.bytecode import same_ends
 from podwire.trace.ipset import Elements
 from podwire.trace.iptables import Option, Tracer, parse_rule
 from podwire.trace.packet import Machine, Outcome, Packet
@@ -67,6 +68,7 @@ def test_what_is_not_known_is_never_skipped(rule: str) -> None:
         ("-m conntrack --ctstate NEW", True),
         ("-m conntrack --ctstate RELATED,ESTABLISHED", False),
         ("-m mark ! --mark 0x4000/0x4000", True),
+        (f'-m bpf --bytecode "{same_ends("ip")}"', False),
     ],
 )
 def test_matches(match: str, holds: bool) -> None:
