@@ -16,10 +16,12 @@ import msgspec
 from podwire.agent.config import AgentConfig
 from podwire.controllers.endpointslice.endpoints import address_types, desired
 from podwire.controllers.endpointslice.plan import of_service, plan
+from podwire.errors import ConfigError
 from podwire.local.config import ClusterConfig
 from podwire.local.manifests import Manifest, read_manifests
 from podwire.local.stored import KINDS, Stored, matters, stored
-from podwire.model.meta import Object
+from podwire.model.document import refusal
+from podwire.model.meta import Object, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -27,7 +29,7 @@ from podwire.model.service import EndpointSlice, Service
 from podwire.policy.lint.given import passed_over
 from podwire.policy.lint.scene import Other
 from podwire.policy.world import World
-from podwire.proxy.resolve import service_of
+from podwire.proxy.resolve import canonical_address, service_of
 from podwire.proxy.why.objects import Collection
 
 Json = dict[str, Any]
@@ -173,7 +175,7 @@ class _Maker:
             self.notes.append(f"the files have no Node; taken are {', '.join(names)}")
         for number, body in enumerate(bodies.values(), 11):
             status = body.setdefault("status", {})
-            if not any(a["type"] == "InternalIP" for a in status.get("addresses") or ()):
+            if not any(a.get("type") == "InternalIP" for a in status.get("addresses") or ()):
                 made = [{"type": "InternalIP", "address": _nth(cidr, number)} for cidr in _NODE_RANGES]
                 status["addresses"] = [*(status.get("addresses") or ()), *made]
             status.setdefault("conditions", [_READY])
@@ -192,7 +194,10 @@ class _Maker:
                 status |= {"podIP": ips[0], "podIPs": [{"ip": ip} for ip in ips], "phase": "Running"}
                 status.setdefault("conditions", [_READY])
             body["metadata"].setdefault("uid", f"pod-{number}" if invented else body["metadata"]["name"])
-            yield _convert(body, Pod)
+            pod = _convert(body, Pod)
+            if wrong := [address for address in pod.addresses if not canonical_address(address)]:
+                raise ConfigError(f"Pod {key_of(pod.metadata)}", "status.podIPs", f"{wrong[0]!r} is no address")
+            yield pod
         if made:
             self.notes.append(
                 f"made up are the addresses of {made} pods, the nodes of those without one; all are Ready"
@@ -254,5 +259,10 @@ def _nth(cidr: str, number: int) -> str:
 
 
 def _convert(body: Json, kind: type[T]) -> T:
-    found: T = msgspec.convert(body, kind)
+    try:
+        found: T = msgspec.convert(body, kind)
+    except msgspec.ValidationError as failure:
+        meta = body["metadata"]
+        key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
+        raise ConfigError(f"{body['kind']} {key}", *refusal(failure, kind)) from failure
     return found

@@ -7,6 +7,7 @@ Objects that others need come first: namespaces, definitions, accounts and confi
 What would be read otherwise than it is applied is refused: a key that is there twice, kustomizations, templates.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -47,7 +48,9 @@ _BUILT = {
 }
 """Files that say how objects are made."""
 _CALLED = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
-_MERGE = "tag:yaml.org,2002:merge"
+_MERGE, _NULL, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("merge", "null", "str"))
+_PLAIN = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float"))
+_UNRENDERED = "; templates are not rendered here"
 _REPEATED = 100_000
 """So many lists and objects may come from aliases."""
 _STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
@@ -195,7 +198,7 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
     Raises: ConfigError.
     """
     found: list[Manifest] = []
-    loader, keys = yaml.CSafeLoader(text), _Keys(source)
+    loader, keys = yaml.CSafeLoader(text), _Keys(source, yaml.CSafeLoader(""))
     try:
         while loader.check_node():
             if node := loader.get_node():
@@ -204,7 +207,7 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
     except yaml.YAMLError as failure:
         mark = getattr(failure, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
-        rendered = "; templates are not rendered here" if "{{" in text else ""
+        rendered = _UNRENDERED if "{{" in text else ""
         problem = getattr(failure, "problem", None) or failure
         raise ConfigError(where, "", f"not YAML: {problem}{rendered}") from failure
     except RecursionError as failure:
@@ -217,11 +220,13 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
 class _Keys:
     """Looks for keys that are there twice: one reader takes the first of them, another one the last.
 
-    What an alias repeats is walked through again, up to a limit: it is that size for whoever reads it.
+    Numbers and truth values become their text, as kubectl has it. What an alias repeats is walked through again, up to
+    a limit: it is that size for whoever reads it.
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, loader: yaml.CSafeLoader) -> None:
         self._file = file
+        self._loader = loader
         self._known: set[int] = set()
         self._repeated = 0
 
@@ -242,8 +247,11 @@ class _Keys:
             return
         seen: dict[str, yaml.Node] = {}
         for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _NULL:
+                rendered = _UNRENDERED if isinstance(key, yaml.MappingNode) else ""
+                raise ConfigError(_where(self._file, key), path, f"expected a text as the name of a field{rendered}")
+            if key.tag in _PLAIN:
+                key.value, key.tag = json.dumps(self._loader.construct_object(key)), _TEXT
             below = f"{path}.{key.value}" if path else str(key.value)
             if key.value in seen and key.tag != _MERGE:
                 first = seen[key.value].start_mark.line + 1

@@ -1,5 +1,8 @@
 """Node and Lease (``v1``, ``coordination.k8s.io/v1``)."""
 
+from functools import lru_cache
+from ipaddress import ip_address
+
 import msgspec
 
 from podwire.model.meta import Condition, Fact, ObjectMeta
@@ -64,8 +67,8 @@ class Node(Fact, frozen=True):
 
     @property
     def internal_ips(self) -> tuple[str, ...]:
-        """The node's own addresses in the order given, one or two families."""
-        return tuple(a.address for a in self.status.addresses if a.type == "InternalIP")
+        """The node's own addresses in the order given, one or two families; what is no address is left out."""
+        return tuple(filter(None, (_address(a.address) for a in self.status.addresses if a.type == "InternalIP")))
 
     @property
     def ready(self) -> bool:
@@ -90,3 +93,12 @@ class Lease(Fact, frozen=True):
     kind: str = "Lease"
     metadata: ObjectMeta = ObjectMeta()
     spec: LeaseSpec = LeaseSpec()
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> str:
+    """The address in its usual form; empty: it is none, and the API takes any text."""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return ""

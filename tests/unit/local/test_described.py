@@ -125,6 +125,16 @@ def test_a_daemonset_is_on_every_node() -> None:
     assert [pod.spec.node_name for pod in pods] == ["a", "b"]
 
 
+def test_of_a_node_s_addresses_only_addresses_count() -> None:
+    found = described(
+        WEB
+        + NODES.replace("192.168.7.1", "FD00::1").replace(
+            "addresses: [", "addresses: [{type: InternalIP, address: a}, "
+        )
+    )
+    assert found.world.nodes[0].internal_ips == ("fd00::1",)
+
+
 def test_what_was_made_up_is_said() -> None:
     assert described(NODES).notes == ()
     assert any("3 pods" in note for note in described(WEB + NODES).notes)
@@ -159,6 +169,8 @@ def test_what_was_made_up_is_said() -> None:
         (POLICIES.replace("priority: 7, ", ""), r"x.yaml:19: spec.priority: .*Required value"),
         (POLICIES.replace("action: Deny", "action: Drop"), r"x.yaml:20: spec.ingress\[0\].action: .*Drop"),
         (POLICIES.replace("tier: Admin", "tier: Admin, tiers: x"), r"x.yaml:20: spec.tiers: .*no such field"),
+        (BY_HAND.replace("10.244.9.9", "here"), r"Pod default/client: status.podIPs: 'here' is no address"),
+        (NODES.replace(", address: 192.168.7.1", ""), r"Node a: status.addresses\[0\]: .*`address`"),
         ("a: [", r"x.yaml:2: not YAML"),
         ("- a", r"x.yaml:1: expected an object"),
     ],

@@ -96,7 +96,12 @@ def test_namespaces_come_first() -> None:
             f"{POD}spec:\n  a: [{{b: 1}}, {{c: 1,\n c: 2}}]\n",
             "m.yaml:6: spec.a[1].c: is here a second time, first in line 5",
         ),
-        ("metadata: {name: {{ .Values.name }}}", "not YAML: found unhashable key; templates are not rendered here"),
+        (
+            "metadata: {name: {{ .Values.name }}}",
+            "m.yaml:1: metadata.name: expected a text as the name of a field; templates",
+        ),
+        ("name: {{ .Values.name }", "; templates are not rendered here"),
+        ("a: {~: b}", "m.yaml:1: a: expected a text as the name of a field"),
         ("a: &a [*a]", "too deep in each other, or in themselves"),
         (
             "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
@@ -124,6 +129,11 @@ def test_a_folder_is_read_in_order_of_names(tmp_path: Path) -> None:
 def test_aliases_and_merged_keys_are_read() -> None:
     (found,) = parse_manifests(f"{POD}a: &a {{x: 1, y: 2}}\nb: {{<<: *a, y: 3}}\nc: [*a, *a]\n", "a.yaml")
     assert found.body["b"] == {"x": 1, "y": 3}
+
+
+def test_names_that_are_numbers_are_text() -> None:
+    (found,) = parse_manifests(f"{POD}labels: {{8080: a, true: b, 1.5: c, '7': d}}\n", "a.yaml")
+    assert found.body["labels"] == {"8080": "a", "true": "b", "1.5": "c", "7": "d"}
 
 
 def test_folders_in_a_folder(tmp_path: Path) -> None:
