@@ -51,7 +51,7 @@ def inside(place: Path, *command: str) -> str:
     return done.stdout
 
 
-def eventually(check: Callable[[], Any], seconds: float = 10.0) -> Any:
+def eventually(check: Callable[[], Any], seconds: float = 30.0) -> Any:
     until = time.monotonic() + seconds
     while True:
         try:
@@ -118,7 +118,7 @@ class Machine:
 
     def start_api(self) -> None:
         self.spawn("api", self.fabric, SERVE, self.root)
-        eventually(lambda: self.api("list", NAMESPACES), 20)
+        eventually(lambda: self.api("list", NAMESPACES), 60)
 
     def api(self, verb: str, *arguments: Any, **more: Any) -> Any:
         async def call() -> Any:
@@ -183,7 +183,7 @@ class Machine:
         process.wait()
 
     def ready(self, name: str) -> bool:
-        with netns.inside(self.root / name), urlopen("http://127.0.0.1:9440/readyz", timeout=1) as answer:
+        with netns.inside(self.root / name), urlopen("http://127.0.0.1:9440/readyz", timeout=10) as answer:
             return bool(answer.status == 200)
 
     def state(self, name: str) -> list[Share]:

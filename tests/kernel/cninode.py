@@ -23,14 +23,14 @@ def inside(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
 
 
-def ping(place: Path, address: str, source: str = "") -> bool:
-    """Whether an echo request from a namespace is answered within half a second."""
+def ping(place: Path, address: str, source: str = "", *, patience_s: float = 0.5) -> bool:
+    """Whether an echo request from a namespace is answered."""
     v6 = ":" in address
     family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if v6 else (socket.AF_INET, socket.IPPROTO_ICMP)
     with netns.inside(place):
         opened = socket.socket(family, socket.SOCK_RAW, protocol)
     with opened:
-        opened.settimeout(0.5)
+        opened.settimeout(patience_s)
         if source:
             opened.bind((source, 0))
         head = struct.pack("!BBHHH", 128 if v6 else 8, 0, 0, 77, 1)
@@ -65,7 +65,7 @@ class NodeAgent:
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main(ready)))
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
 
     async def _main(self, ready: threading.Event) -> None:
         settings = Settings(socket=self.socket, database=self.database, netns=self.place)
@@ -88,7 +88,7 @@ class NodeAgent:
         async def body() -> Any:
             return action()
 
-        return asyncio.run_coroutine_threadsafe(body(), self._loop).result(5)
+        return asyncio.run_coroutine_threadsafe(body(), self._loop).result(60)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
@@ -134,8 +134,8 @@ class NodeAgent:
     def neighbours(self) -> list[str]:
         return [entry["dst"] for entry in json.loads(inside(self.place, "ip", "-j", "neigh").stdout)]
 
-    def ping(self, name: str, address: str, source: str = "") -> bool:
-        return ping(self.pods / name, address, source)
+    def ping(self, name: str, address: str) -> bool:
+        return ping(self.pods / name, address, patience_s=10)
 
     def close(self) -> None:
         self.stop()

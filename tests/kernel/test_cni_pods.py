@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.kernel.cninode import NodeAgent, inside
+from tests.kernel.cninode import NodeAgent, inside, ping
 
 from podwire.cni.wiring import Node as PodNode
+from podwire.cni.wiring import Wiring
 from podwire.kernel import netns
 
 
@@ -37,6 +38,21 @@ def test_dual_stack(make: Callable[..., NodeAgent]) -> None:
     assert second == ["10.244.1.3", "fd00:1::3"]
     assert all(node.ping("a", address) for address in second)
     assert all(node.ping("b", address) for address in first)
+
+
+def test_a_pod_is_answered_when_packets_pass(make: Callable[..., NodeAgent], monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make()
+    plumber, looks = node.service._plumber, list[bool]()
+    wire, is_ready = plumber.wire, plumber.is_ready
+
+    def look(planned: Wiring, place: str) -> bool:
+        looks.append(len(looks) > 2 and is_ready(planned, place))
+        return looks[-1]
+
+    monkeypatch.setattr(plumber, "wire", lambda *what: wire(*what) and False)
+    monkeypatch.setattr(plumber, "is_ready", look)
+    node.add("a")
+    assert len(looks) > 3 and looks[-1], "it waited"
 
 
 def test_the_result_in_every_version(make: Callable[..., NodeAgent]) -> None:
@@ -198,7 +214,7 @@ def test_host_ports(make: Callable[..., NodeAgent]) -> None:
         stdout=subprocess.PIPE,
     )
     assert server.stdout is not None and server.stdout.readline()
-    ask = "import socket;print(socket.create_connection(('192.0.2.1',8080),2).recv(99).decode())"
+    ask = "import socket;print(socket.create_connection(('192.0.2.1',8080),20).recv(99).decode())"
     try:
         for place in (node.place, node.pods / "client", node.pods / "web"):
             done = inside(place, "python3", "-c", ask)
@@ -254,7 +270,7 @@ def test_a_spoofed_source_is_dropped(make: Callable[..., NodeAgent]) -> None:
     node.add("a")
     other = node.add("b")[0]
     inside(node.pods / "a", "ip", "addr", "add", "10.244.1.99/32", "dev", "eth0")
-    assert not node.ping("a", other, "10.244.1.99")
+    assert not ping(node.pods / "a", other, "10.244.1.99")
     assert node.ping("a", other)
 
 

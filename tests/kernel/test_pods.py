@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +83,18 @@ class Machine:
         place = self.pods[number - 1]
         return pods.wire(self.netlink, place, node_side(number, place), pod_side(number))
 
+    def is_ready(self, number: int) -> bool:
+        place = self.pods[number - 1]
+        return pods.is_ready(self.netlink, place, node_side(number, place), pod_side(number))
+
+    def ready(self, number: int) -> None:
+        """Wires a pod, and waits until packets pass, as whoever answers ADD does."""
+        done = self.wire(number)
+        deadline = time.monotonic() + 10
+        while not done:
+            assert time.monotonic() < deadline, "no packet passes"
+            done = self.is_ready(number)
+
     def close(self) -> None:
         self.netlink.close()
         for path in (self.node, *self.pods):
@@ -106,7 +120,7 @@ def connect(machine: Machine, source: int, target: int, *, v6: bool) -> str:
     ):
         server.bind((address, 80))
         server.listen()
-        client.settimeout(2)
+        client.settimeout(10)
         client.connect((address, 80))
         accepted, peer = server.accept()
         accepted.close()
@@ -116,10 +130,23 @@ def connect(machine: Machine, source: int, target: int, *, v6: bool) -> str:
 def test_pods_talk_at_once(machine: Machine) -> None:
     """Without ip_forward, proxy_arp or duplicate address detection; the source address is kept."""
     assert sysctl.read("net/ipv4/ip_forward", machine.node) == "0"
-    assert [machine.wire(number) for number in (1, 2)] == [True, True]
+    for number in (1, 2):
+        machine.ready(number)
     assert connect(machine, 1, 2, v6=True) == "fd44::1"
     assert connect(machine, 2, 1, v6=True) == "fd44::2"
     assert connect(machine, 1, 2, v6=False) == "10.244.0.1"
+
+
+@pytest.mark.parametrize(
+    "away", ["link set eth0 down", "-6 route del local fd44::1 dev eth0 table local"], ids=["device", "address"]
+)
+def test_what_lets_no_packet_pass_is_told(machine: Machine, away: str) -> None:
+    """A device that is not up yet; an address of IPv6 that does not lead to the pod yet."""
+    machine.ready(1)
+    machine.ready(2)
+    subprocess.run(["nsenter", f"--net={machine.pods[0]}", "ip", *away.split()], check=True)
+    assert not machine.is_ready(1)
+    assert machine.is_ready(2)
 
 
 def test_what_was_wired_is_what_was_said(machine: Machine) -> None:
@@ -158,7 +185,7 @@ def test_a_failure_inside_the_pod_leaves_nothing_behind(machine: Machine, broken
     with pytest.raises(KernelError):
         pods.wire(machine.netlink, machine.pods[0], node_side(1, machine.pods[0]), pod)
     assert network.read(machine.netlink) == before
-    assert machine.wire(1)
+    machine.ready(1)
 
 
 def test_a_failure_on_the_node_leaves_nothing_behind(machine: Machine) -> None:
@@ -178,7 +205,7 @@ def test_a_namespace_that_is_gone(machine: Machine) -> None:
 def test_a_taken_number_is_answered_with_another(machine: Machine, inside: bool) -> None:
     with Netlink(machine.pods[0] if inside else machine.node) as where:
         network.add(where, NetworkState((Link("other", "bridge", index=pods.derived_index("pod1")),))).check()
-    assert machine.wire(1)
+    machine.ready(1)
     assert network.read_link(machine.netlink, "pod1").index == pods.derived_index("pod1", 1)
     with Netlink(machine.pods[0] if inside else machine.node) as where:
         assert network.read_link(where, "other").alias == ""
@@ -190,14 +217,14 @@ def test_a_pod_on_a_bridge(machine: Machine) -> None:
     place = str(machine.pods[0])
     node = NetworkState((Link("pod1", "veth", master="br0", hairpin=True, peer="eth0", peer_netns=place),))
     pod = NetworkState((Link("eth0"),), (Address("eth0", "10.9.0.2/24"),))
-    assert pods.wire(machine.netlink, place, node, pod)
+    pods.wire(machine.netlink, place, node, pod)
     (link,) = [x for x in network.read_links(machine.netlink) if x.name == "pod1"]
     assert (link.master, link.hairpin) == ("br0", True)
 
 
 def test_unwired_pods_are_off_at_once_and_swept_later(machine: Machine) -> None:
     for number in (1, 2, 3):
-        machine.wire(number)
+        machine.ready(number)
     pods.unwire(machine.netlink, [node_side(number, machine.pods[number - 1]) for number in (1, 2)])
     left = network.read(machine.netlink)
     assert {x.link for x in (*left.routes, *left.neighbours)} == {"pod3"}
@@ -207,14 +234,14 @@ def test_unwired_pods_are_off_at_once_and_swept_later(machine: Machine) -> None:
     assert {x.name for x in network.read_links(machine.netlink)} == {"lo", "pod3"}
     assert not pods.sweep(machine.node)
     pods.unwire(machine.netlink, [node_side(1, machine.pods[0])])
-    assert machine.wire(1)
+    machine.ready(1)
     assert connect(machine, 3, 1, v6=False) == "10.244.0.3"
 
 
 def test_a_wired_pod_drops_a_false_source(machine: Machine) -> None:
     """rp_filter on the node's end: a packet with an address that is not the pod's does not get through."""
-    machine.wire(1)
-    machine.wire(2)
+    machine.ready(1)
+    machine.ready(2)
     with Netlink(machine.pods[0]) as pod:
         network.add(pod, NetworkState(addresses=(Address("eth0", "10.244.0.77/32"),))).check()
     with (

@@ -37,8 +37,8 @@ _OBSERVATIONS = 2
 class Plumber(Protocol):
     """The kernel as CNI needs it; all calls are short."""
 
-    def wire(self, planned: Wiring, netns: str) -> None:
-        """Makes a pod's devices.
+    def wire(self, planned: Wiring, netns: str) -> bool:
+        """Makes a pod's devices; whether packets pass already.
 
         Raises: KernelExists when the pod has the interface or the node the name; KernelError; nothing is left.
         """
@@ -128,6 +128,7 @@ class PodNetwork:
         self._log = Log("cni")
         self._suspects: dict[Key, int] = {}
         self._released: set[str] = set()
+        self._late: dict[Key, Wiring] = {}
         self._node_seen = node()
         self.counts: dict[tuple[str, str], int] = {}
 
@@ -137,6 +138,10 @@ class PodNetwork:
         Raises: CniError.
         """
         return self.guard.before(request)
+
+    def late(self, request: Request) -> Wiring | None:
+        """The wiring that a request has made and that no packet passes yet; told once."""
+        return self._late.pop(request.key, None) if request.command == "ADD" else None
 
     def handle(self, request: Request, netns: str) -> bytes:
         """The standard output of a request.
@@ -168,7 +173,8 @@ class PodNetwork:
         one, planned = self._reserve(request, node)
         try:
             self.guard.attach(one)
-            self._plumber.wire(planned, netns)
+            if not self._plumber.wire(planned, netns):
+                self._late[request.key] = planned
             if one.ports:
                 self._hold_ports()
         except KernelError as failure:

@@ -55,18 +55,25 @@ class KernelPlumber:
         if 6 in families:
             sysctl.write("net/ipv6/conf/all/forwarding", "1", self._place)
 
-    def wire(self, planned: Wiring, place: str) -> None:
-        """Makes a pod's devices.
+    def wire(self, planned: Wiring, place: str) -> bool:
+        """Makes a pod's devices; whether packets pass already (:meth:`is_ready`).
 
         Where a name is taken, by a device that waits for its burial perhaps, all of those are buried first: a
         namespace may be used again right after DEL.
         """
         try:
-            pods.wire(self._netlink, place, planned.host, planned.pod)
+            return pods.wire(self._netlink, place, planned.host, planned.pod)
         except KernelExists:
             if not pods.sweep(self._place):
                 raise
-            pods.wire(self._netlink, place, planned.host, planned.pod)
+            return pods.wire(self._netlink, place, planned.host, planned.pod)
+
+    def is_ready(self, planned: Wiring, place: str) -> bool:
+        """Whether packets to and from a wired pod pass.
+
+        Raises: KernelNotFound when the pod is gone; KernelError.
+        """
+        return pods.is_ready(self._netlink, place, planned.host, planned.pod)
 
     def unwire(self, ones: Iterable[Attachment]) -> None:
         """Takes pods' routes and neighbours away, and hands their devices over to ``bury``."""

@@ -3,7 +3,7 @@
 A request is read to its end, handed to one function together with the namespace's descriptor, and answered.
 Requests are worked on one after the other: each takes about a millisecond, most of it under the kernel's own
 rtnetlink lock, so threads would only wait for each other. One that has to wait for somebody else (``before``) lets the
-others go ahead. What fails is answered as an error of the
+others go ahead; so does one whose answer has to wait (``after``). What fails is answered as an error of the
 specification; what fails unforeseen as code 999, with its traceback in the log.
 
 Guarantees: 1. a request that ends before its frame is complete changes nothing; 2. a descriptor that was passed is
@@ -30,6 +30,8 @@ Handler = Callable[[protocol.Request, str], bytes]
 """Answers a request, given the path under which its namespace can be opened (empty when it cannot)."""
 Before = Callable[[protocol.Request], Awaitable[None] | None]
 """What a request has to wait for before it is answered; None: nothing. Raises: CniError, which is the answer then."""
+After = Callable[[protocol.Request, str], Awaitable[None] | None]
+"""What the answer to a request that was handled has to wait for; None: nothing. Raises nothing."""
 Answer = bytes | Coroutine[Any, Any, bytes]
 
 _BACKLOG = 256
@@ -41,11 +43,19 @@ _SEND_S = 1.0
 class Server:
     """Listens on a unix socket and answers CNI requests."""
 
-    def __init__(self, path: Path, handler: Handler, log: Log, before: Before = lambda _: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        handler: Handler,
+        log: Log,
+        before: Before = lambda _: None,
+        after: After = lambda _request, _netns: None,
+    ) -> None:
         self._path = path
         self._handler = handler
         self._log = log
         self._before = before
+        self._after = after
         self._waiting = TaskSet(lambda task, failure: log.error("cni request failed", failure=failure, task=task))
 
     async def run(self) -> None:
@@ -80,16 +90,20 @@ class Server:
         except CniError as failure:
             return b"\1" + spec.render_error(failure, _version_of(message))
         netns = f"/proc/self/fd/{descriptor}" if descriptor >= 0 else _visible(request.netns)
-        if waiting is None:
-            return self._handled(request, netns)
-        return self._handled_after(waiting, request, netns)
+        if waiting is not None:
+            return self._handled_after(waiting, request, netns)
+        answer = self._handled(request, netns)
+        still = self._after(request, netns)
+        return answer if still is None else _given_after(still, answer)
 
     async def _handled_after(self, waiting: Awaitable[None], request: protocol.Request, netns: str) -> bytes:
         try:
             await waiting
         except CniError as failure:
             return b"\1" + spec.render_error(failure, request.conf.cni_version)
-        return self._handled(request, netns)
+        answer = self._handled(request, netns)
+        still = self._after(request, netns)
+        return answer if still is None else await _given_after(still, answer)
 
     def _handled(self, request: protocol.Request, netns: str) -> bytes:
         version = request.conf.cni_version
@@ -100,6 +114,11 @@ class Server:
         except (PodwireError, OSError, ValueError) as failure:
             self._log.error("cni request failed", failure=failure)
             return b"\1" + spec.render_error(CniError(spec.INTERNAL, str(failure)), version)
+
+
+async def _given_after(waiting: Awaitable[None], answer: bytes) -> bytes:
+    await waiting
+    return answer
 
 
 class Conversation:

@@ -1,5 +1,8 @@
 """The CNI part of an agent: socket, addresses and kernel put together, and its background jobs.
 
+ADD is answered when packets pass to and from the pod: its devices and addresses are at work a moment after they are
+there, which is a long moment on a busy machine. After :data:`READY_S` the answer goes all the same.
+
 STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`: a runtime that asks while the node
 starts need not ask again and again.
 
@@ -26,7 +29,7 @@ from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import Request
 from podwire.cni.server import Server
-from podwire.cni.wiring import OWNER, Node
+from podwire.cni.wiring import OWNER, Node, Wiring
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.observe.health import Sample
@@ -34,6 +37,8 @@ from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
+READY_S = 5.0
+_LOOK_S = 0.002
 STATUS_S = 1.0
 BURY_S = 0.05
 SWEEP_S = 60.0
@@ -67,7 +72,7 @@ class CniService:
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
-        self._server = Server(settings.socket, self._handle, self._log, self._before)
+        self._server = Server(settings.socket, self._handle, self._log, self._before, self._after)
 
     def set_node(self, node: Node) -> None:
         """Sets what is known of the node; pods that run follow a new MTU.
@@ -180,6 +185,21 @@ class CniService:
         if request.command == "STATUS" and not self._served.is_set():
             return self._wait_for_cidrs()
         return self.pods.before(request)
+
+    def _after(self, request: Request, netns: str) -> Awaitable[None] | None:
+        late = self.pods.late(request)
+        return None if late is None else self._wait_until_ready(late, netns)
+
+    async def _wait_until_ready(self, late: Wiring, netns: str) -> None:
+        try:
+            async with asyncio.timeout(READY_S):
+                while not self._plumber.is_ready(late, netns):
+                    await self._clock.sleep(_LOOK_S)
+        except TimeoutError:
+            links = ", ".join(link.name for link in late.host.links)
+            self._log.warning("a pod is added whose devices are not at work", links=links)
+        except KernelError as failure:
+            self._log.warning("a pod went while it was added", problem=failure)
 
     async def _wait_for_cidrs(self) -> None:
         try:

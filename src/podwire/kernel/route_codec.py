@@ -221,6 +221,19 @@ def encode_route_dump(family: int, *, proto: int = 0) -> bytes:
     return RTMSG.pack(family, 0, 0, 0, 0, proto, 0, 0, 0)
 
 
+def encode_lookup(address: str) -> bytes:
+    """RTM_GETROUTE for the way that a packet to an address takes."""
+    packed = pack_ip(address)
+    family = AF_INET6 if len(packed) == 16 else AF_INET
+    head = RTMSG.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0)
+    return head + attribute(RTA_DST, packed)
+
+
+def is_local(payload: bytes) -> bool:
+    """Whether the way in an RTM_NEWROUTE payload ends here."""
+    return bool(RTMSG.unpack_from(payload)[7] == RTN_LOCAL)
+
+
 def decode_route(payload: bytes, names: Mapping[int, str]) -> Route | None:
     """The route in an RTM_NEWROUTE payload.
 

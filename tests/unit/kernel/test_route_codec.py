@@ -38,6 +38,16 @@ def _routes(version: int) -> st.SearchStrategy[Route]:
     )
 
 
+@pytest.mark.parametrize(("kind", "local"), [("local", True), ("unicast", False)])
+def test_where_a_packet_would_go_is_asked_and_told(kind: str, local: bool) -> None:
+    route = Route("fd44::7/128", link="eth0", kind=kind)
+    assert route_codec.is_local(route_codec.encode_route(route, INDEXES)) == local
+    asked = route_codec.encode_lookup("fd44::7")
+    assert (asked[0], asked[1]) == (10, 128)  # AF_INET6
+    assert asked.endswith(ipaddress.ip_address("fd44::7").packed)
+    assert route_codec.encode_lookup("10.0.0.7")[:2] == bytes((2, 32))  # AF_INET
+
+
 @given(st.one_of(_routes(4), _routes(6)))
 def test_routes_round_trip(route: Route) -> None:
     assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route
