@@ -67,8 +67,12 @@ class Node(Fact, frozen=True):
 
     @property
     def internal_ips(self) -> tuple[str, ...]:
-        """The node's own addresses in the order given, one or two families; what is no address is left out."""
-        return tuple(filter(None, (_address(a.address) for a in self.status.addresses if a.type == "InternalIP")))
+        """The node's own addresses in the order given, one or two families."""
+        return self.ips("InternalIP")
+
+    def ips(self, *types: str) -> tuple[str, ...]:
+        """Its addresses of some types, in the order given; what is no address is left out."""
+        return tuple(filter(None, (_address(a.address) for a in self.status.addresses if a.type in types)))
 
     @property
     def ready(self) -> bool:

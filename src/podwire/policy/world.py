@@ -72,7 +72,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 def addresses_of(node: Node) -> tuple[str, ...]:
     """The addresses of a node, without its names."""
-    return tuple(each.address for each in node.status.addresses if each.type in ("InternalIP", "ExternalIP"))
+    return node.ips("InternalIP", "ExternalIP")
 
 
 def inner_addresses(node: Node) -> dict[str, tuple[str, ...]]:

@@ -80,6 +80,8 @@ async def pose(asked: Asked, objects: Objects) -> Question:
         raise ClusterError("there is no Node")
     poser = _Poser(asked, objects, nodes)
     client = await poser.client(words.parse_source(asked.source))
+    if not client.addresses:
+        raise ConfigError("FROM", "", f"{client.place} has no address")
     return await poser.towards(client, words.parse_target(asked.target))
 
 
@@ -222,7 +224,8 @@ class _Poser:
 
     async def _headless(self, client: Client, place: Place, service: Service, port: tuple[str, str]) -> Question:
         """A question about a Service of which clients get the endpoints' addresses, of a family that they have."""
-        listed = [end.addresses[0] for piece in await self.objects.slices(service) for end in piece.endpoints or ()]
+        pieces = await self.objects.slices(service)
+        listed = [end.addresses[0] for piece in pieces for end in piece.endpoints or () if end.addresses]
         source = self._same_family(client.addresses, listed, place)[0] if listed else client.addresses[0]
         return self._by_name(client, source, place, service, port)
 
@@ -293,7 +296,7 @@ class _Poser:
         for node in self.nodes.values():
             if set(targets) & set(node.internal_ips):
                 return node
-        ready = [node for node in self.nodes.values() if node.ready] or list(self.nodes.values())
+        ready = [node for node in self.nodes.values() if node.ready and node.internal_ips] or list(self.nodes.values())
         name = ready[0].metadata.name
         self.notes.append(f"the network outside chooses which node gets this; shown is {name} (--node names another)")
         return ready[0]

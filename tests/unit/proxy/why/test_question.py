@@ -112,7 +112,7 @@ OBJECTS = Collection(
         pod("shop/waiting", ""),
         pod("default/client", "node-1", "10.244.1.9"),
     ),
-    nodes=(node("node-2", "192.168.0.2", "fd89::2"), node("node-1", "192.168.0.1", "fd89::1")),
+    nodes=(node("node-2", "192.168.0.2", "fd89::2"), node("node-1", "192.168.0.1", "fd89::1"), node("bare", "none")),
 )
 
 
@@ -193,7 +193,8 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "fd96::10"), "not both have addresses of one family: FROM has .*, TO fd96::10"),
         (("external", "external:443"), "no node of the cluster sees that"),
         (("shop/nobody", "svc/web"), "names no running pod; in namespace shop there is host, web-a, web-b"),
-        (("node/node-9", "svc/shop/web"), "there is node-1, node-2"),
+        (("node/node-9", "svc/shop/web"), "there is bare, node-1, node-2"),
+        (("node/bare", "svc/shop/alias"), "FROM: Node bare has no address"),
         (("external", "svc/shop/lb", "", "node-9"), "--node: there is no node 'node-9'"),
     ],
 )
