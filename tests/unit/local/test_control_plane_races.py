@@ -7,6 +7,7 @@ import pytest
 from podwire.errors import ApiUnreachable
 from podwire.kube.informer import Informer
 from podwire.kube.resources import (
+    CONTROLLERREVISIONS,
     DAEMONSETS,
     LEASES,
     NODES,
@@ -199,5 +200,23 @@ def test_a_binding_whose_answer_is_lost_counts(plane, monkeypatch):
 
             assert await p.until(refused) == ["Unschedulable"]
             assert await names(p, lambda pod: pod.spec.node_name) == {"one"}
+
+    asyncio.run(run())
+
+
+def test_a_set_that_left_its_pods_behind_comes_again_and_again(plane):
+    async def run():
+        async with plane(nodes=1) as p:
+            for _ in range(4):
+                stored = await p.client.create(STATEFULSETS, workload(replicas=1), "default")
+
+                def of_this_one(pod, uid=stored["metadata"]["uid"]):
+                    return [owner.uid for owner in pod.metadata.owner_references] == [uid] and pod.ready
+
+                assert await settled(p, 1, of_this_one) == {"web-0"}
+                await p.client.delete(STATEFULSETS, "web", "default", propagation="Orphan")
+                assert await settled(p, 1, lambda pod: not pod.metadata.owner_references) == {"web-0"}
+            revisions = (await p.client.list(CONTROLLERREVISIONS, "default")).items
+            assert len(revisions) == 1
 
     asyncio.run(run())

@@ -2,7 +2,7 @@
 
 Guarantees: 1. a first change of a Service is planned at once, further ones at most every 0.1 s, so a hundred
 pods getting ready cost some tens of writes; 2. Endpoints follow at most every 0.5 s; 3. no plan is made before
-the informer shows the last one's writes; 4. pods that change in what no slice shows cost no plan; 5. Endpoints go
+the informers show the last one's writes; 4. pods that change in what no slice shows cost no plan; 5. Endpoints go
 with their Service, also one that went while nobody looked, if they were written here; 6. hints by size that come and
 go are Events of the Service, under Kubernetes' names.
 
@@ -45,7 +45,7 @@ class EndpointSliceController:
         self._nodes = environment.of(NODES)
         self._mirrors = environment.of(ENDPOINTS)
         slices = environment.of(ENDPOINTSLICES)
-        self._own = OwnWrites(slices)
+        self._own, self._own_mirrors = OwnWrites(slices), OwnWrites(self._mirrors)
         self._triggers, self._mirror_triggers = TriggerTimes(), TriggerTimes()
         self._hinted: dict[str, dict[str, str]] = {}
         """Services with hints by size: by address type why there are none."""
@@ -151,6 +151,9 @@ class EndpointSliceController:
         return wanted
 
     async def _mirror(self, key: str) -> None:
+        if not self._own_mirrors.seen(key):
+            self._mirror_loop.queue.add_after(key, _MIRROR_INTERVAL_S)
+            return
         service, have = self._services.get(key), self._mirrors.get(key)
         if service is None:
             self._mirror_triggers.forget(key)
@@ -166,13 +169,14 @@ class EndpointSliceController:
         namespace, name = service.metadata.namespace, service.metadata.name
         if have is None:
             try:
-                await self._client.create(ENDPOINTS, mirror.stamped(want, trigger), namespace)
+                written = await self._client.create(ENDPOINTS, mirror.stamped(want, trigger), namespace)
+                self._own_mirrors.wrote(key, written)
             except AlreadyExists:
                 self._mirror_loop.queue.add_after(key, _MIRROR_INTERVAL_S)
         elif (update := mirror.overlay(want, have, trigger)) is not None:
             body = msgspec.to_builtins(update)
             body.setdefault("subsets", [])
-            await self._client.update(ENDPOINTS, body, namespace, name=name)
+            self._own_mirrors.wrote(key, await self._client.update(ENDPOINTS, body, namespace, name=name))
         self._mirror_triggers.tell(key, pods)
 
     async def _remove(self, left: Endpoints) -> None:

@@ -61,6 +61,8 @@ class PolicyStatusController:
         self._changed_s: dict[str, float] = {}
         self._began_s = 0.0
         self._said: dict[str, Enforced] = {}
+        self._wrote: dict[str, str] = {}
+        """What the annotation says, or will when the API has answered."""
         self._open: set[str] = set()
         self._complained: dict[str, tuple[str, ...]] = {}
         self._loop = environment.loop("policystatus", self._reconcile, interval_s=_INTERVAL_S)
@@ -110,7 +112,7 @@ class PolicyStatusController:
                     self._forget(what)
                 self._changed_s[what] = self._clock.monotonic()
                 self._loop.touch(what)
-            elif new is not None and ANNOTATION not in new.metadata.annotations:
+            elif new is not None and new.metadata.annotations.get(ANNOTATION) != self._wrote.get(what):
                 self._loop.touch(what)
 
         return changed
@@ -119,6 +121,7 @@ class PolicyStatusController:
         """Nothing is said of a policy."""
         self._said.pop(what, None)
         self._changed_s.pop(what, None)
+        self._wrote.pop(what, None)
         self._open.discard(what)
 
     def _node_changed(self, name: str, _old: Node | None, _new: Node | None) -> None:
@@ -176,6 +179,7 @@ class PolicyStatusController:
         if before is None and not self._histories[kind].changed(key):
             before = parse(written)  # what an earlier controller said holds
         now = kept(before, found)
+        self._wrote[what] = now.text()
         if written != now.text():
             await self._write(kind, policy, now)
         if before is None or _news(before) != _news(now):

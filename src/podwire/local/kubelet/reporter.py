@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from podwire.controllers.ownwrites import number
 from podwire.errors import ApiError, ApiUnreachable, NotFound, ProtocolError
 from podwire.kube.client import STRATEGIC_MERGE_PATCH
 from podwire.kube.resources import PODS
@@ -66,5 +67,9 @@ class Reporter:
         self._backoff.reset()
         self._reported = status
         self._report_at = worker.now()
+        if number(worker.pod.metadata.resource_version) > number(answer["metadata"]["resourceVersion"]):
+            # What others wrote behind it came before the answer did.
+            worker.conditions = worker.pod.status.conditions
+            return
         written = (answer.get("status") or {}).get("conditions") or ()
         worker.conditions = msgspec.convert(written, tuple[Condition, ...])

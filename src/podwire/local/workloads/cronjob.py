@@ -125,10 +125,10 @@ class CronJobController:
         self._loop.start(supervisor, workers=2)
 
     def _job_changed(self, _key: str, old: Job | None, new: Job | None) -> None:
-        job = new or old
-        owner = controller_of(job.metadata) if job is not None else None
-        if job is not None and owner is not None and owner.kind == "CronJob":
-            self._loop.touch(f"{job.metadata.namespace}/{owner.name}")
+        for job in (old, new):
+            owner = controller_of(job.metadata) if job is not None else None
+            if job is not None and owner is not None and owner.kind == "CronJob":
+                self._loop.touch(f"{job.metadata.namespace}/{owner.name}")
 
     async def _reconcile(self, key: str) -> None:
         item = self._objects.get(key)

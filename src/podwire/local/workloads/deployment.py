@@ -45,16 +45,13 @@ class DeploymentController:
         self._loop.start(supervisor)
 
     def _set_changed(self, _key: str, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
-        item = new or old
-        if item is None:
-            return
-        owner = controller_of(item.metadata)
-        if owner is not None and owner.kind == "Deployment":
-            self._loop.touch(f"{item.metadata.namespace}/{owner.name}")
-        elif owner is None and new is not None:
-            for key, deployment in self._deployments.objects.items():
-                if self._adoptable(deployment, item):
-                    self._loop.touch(key)
+        for item in (old, new):
+            owner = controller_of(item.metadata) if item is not None else None
+            if item is not None and owner is not None and owner.kind == "Deployment":
+                self._loop.touch(f"{item.metadata.namespace}/{owner.name}")
+        for key, deployment in self._deployments.objects.items() if new is not None else ():
+            if new is not None and self._adoptable(deployment, new):
+                self._loop.touch(key)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
         # Only Recreate waits for pods to be gone; everything else reads the ReplicaSets' numbers.

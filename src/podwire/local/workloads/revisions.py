@@ -18,6 +18,8 @@ from podwire.model.meta import controller_of
 from podwire.model.workload import ControllerRevision, Template
 
 HASH = "controller-revision-hash"
+_NAMES = 10
+"""How many names are tried for a revision, when others have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Revisions:
                 continue
 
     async def _create(self, owner: Owner, template: Template, number: int) -> ControllerRevision | None:
-        for collisions in (None, number):
+        for collisions in (None, *range(number, number + _NAMES)):
             digest = template_hash(template, collisions)
             body = {
                 "apiVersion": "apps/v1",
@@ -113,10 +115,28 @@ class Revisions:
             try:
                 stored = await self._client.create(CONTROLLERREVISIONS, body, owner.meta.namespace)
             except AlreadyExists:
+                if await self._adopted(owner, body):
+                    return None
                 continue
             self._own.wrote(owner.meta.uid, stored)
             return None
         return None
+
+    async def _adopted(self, owner: Owner, body: Json) -> bool:
+        """Takes over a revision of the name and content of ``body`` that nobody owns; whether it is the owner's now.
+
+        An owner that was deleted without its pods leaves its revisions to the next one of its name.
+        """
+        meta = body["metadata"]
+        name, namespace = meta["name"], meta["namespace"]
+        found = await self._client.get(CONTROLLERREVISIONS, name, namespace, decode_as=ControllerRevision)
+        controller = controller_of(found.metadata)
+        if found.data != body["data"] or (controller is not None and controller.uid != owner.meta.uid):
+            return False
+        references = {"uid": found.metadata.uid, "ownerReferences": meta["ownerReferences"]}
+        patch = {"metadata": references, "revision": body["revision"]}
+        self._own.wrote(owner.meta.uid, await self._client.patch(CONTROLLERREVISIONS, name, patch, namespace))
+        return True
 
 
 def _owner(item: ControllerRevision) -> tuple[str, ...]:

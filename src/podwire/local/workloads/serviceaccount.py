@@ -40,7 +40,7 @@ class ServiceAccountController:
         self._loop.start(supervisor)
 
     def _namespace_changed(self, key: str, old: Object | None, new: Object | None) -> None:
-        if old is None and new is not None:
+        if new is not None and (old is None or old.metadata.uid != new.metadata.uid):
             self._loop.touch(key)
 
     def _content_changed(self, key: str, old: Any, new: Any) -> None:

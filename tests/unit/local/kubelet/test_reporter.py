@@ -24,7 +24,8 @@ class Api:
             raise ApiUnreachable("away")
         self.stored.append(body["status"]["note"])
         await self.gate.wait()
-        return {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        conditions = [{"type": "Ready", "status": "True"}]
+        return {"metadata": {"resourceVersion": "7"}, "status": {"conditions": conditions}}
 
 
 class Worker:
@@ -68,6 +69,21 @@ def test_a_second_report_waits_for_the_first_and_tells_what_is_true_then() -> No
         assert [c.type for c in worker.conditions] == ["Ready"]
         await reporter.report(urgent=True)
         assert worker.client.stored == ["one", "three"]
+
+    asyncio.run(body())
+
+
+def test_what_others_wrote_meanwhile_stays() -> None:
+    async def body() -> None:
+        worker = Worker()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Reporter(worker).report(urgent=True))  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+            gate = {"type": "example.org/gate", "status": "True"}
+            later = {"metadata": {"resourceVersion": "8"}, "status": {"conditions": [gate]}}
+            worker.pod = msgspec.convert(later, Pod)
+            worker.client.gate.set()
+        assert [c.type for c in worker.conditions] == ["example.org/gate"]
 
     asyncio.run(body())
 
