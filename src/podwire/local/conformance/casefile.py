@@ -119,7 +119,20 @@ def _document(text: bytes, source: str) -> dict[str, Any]:
         raise ConfigError(source, "", f"not {kind}: {' '.join(str(failure).split())}") from failure
     if not isinstance(found, dict):
         raise ConfigError(source, "", "expected an object with format and cases")
+    _check_names(found, source, "")
     return found
+
+
+def _check_names(found: Any, source: str, path: str) -> None:
+    """YAML has names of fields that are no text."""
+    if isinstance(found, list):
+        for number, item in enumerate(found):
+            _check_names(item, source, f"{path}[{number}]")
+    elif isinstance(found, dict):
+        for name, item in found.items():
+            if not isinstance(name, str):
+                raise ConfigError(source, path, f"expected a text as the name of a field, found {name!r}")
+            _check_names(item, source, f"{path}.{name}" if path else name)
 
 
 class _Object:
@@ -293,7 +306,7 @@ def _table(given: _Object, stage: Stage) -> Iterator[Check]:
     """The checks of a table: rows are sources, columns are ``pods``."""
     columns = given.get("pods", list)
     for number, pod in enumerate(columns):
-        if pod not in stage.pods:
+        if not isinstance(pod, str) or pod not in stage.pods:
             raise given.wrong(f"pods[{number}]", f"expected a pod that is there by then, found {pod!r}")
     tables = given.object("expected")
     for key in tables.body:

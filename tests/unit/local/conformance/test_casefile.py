@@ -153,6 +153,10 @@ ACTION = (*STEP, "actions", 0)
             "f.json: initial.namespaces.x[team]: expected a text, found 1",
         ),
         (put("cases", 0, "steps", []), "f.json: case one: steps: expected one step at least in case 0"),
+        (
+            put("cases", 0, "steps", 0, "pods", [{}]),
+            "f.json: case one: steps[0].pods[0]: expected a pod that is there by",
+        ),
         (put(*ACTION, "op", "drop"), "f.json: case one: steps[0].actions[0].op: expected one of create_policy, "),
         (
             put(*ACTION, "op", "update_policy"),
@@ -214,6 +218,7 @@ def test_two_cases_of_one_name_are_refused() -> None:
         ("f.yaml", b"a: [", "f.yaml:2: not YAML: "),
         ("f.yaml", b"\xff\xfe\xff", "f.yaml: not YAML: "),
         ("f.yaml", b"", "f.yaml: expected an object with format and cases"),
+        ("f.yaml", b"initial: {pods: [{80: x}]}", "f.yaml: initial.pods[0]: expected a text as the name of a field"),
     ],
 )
 def test_a_text_that_is_no_document(name: str, text: bytes, said: str) -> None:
