@@ -64,7 +64,7 @@ class Agent:
 
 
 def run(argv: list[str], environment: dict[str, str], stdin: bytes = CONF) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(argv, env=environment, input=stdin, capture_output=True, timeout=30, check=False)
+    return subprocess.run(argv, env=environment, input=stdin, capture_output=True, timeout=120, check=False)
 
 
 def echo(environment: dict[str, str], stdin: bytes) -> bytes:

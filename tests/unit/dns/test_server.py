@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -156,9 +155,9 @@ def test_the_second_upstream_is_asked_when_the_first_refuses_connections() -> No
 
     async def body() -> None:
         async with upstream(address_answer) as (_, address), serving(dead, address) as server:
-            started = time.monotonic()
+            started = asyncio.get_running_loop().time()
             reply = await ask(server, "www.example.com")
-            assert reply.answer and time.monotonic() - started < 1
+            assert reply.answer and asyncio.get_running_loop().time() - started < 1
 
     run(body())
 
@@ -167,9 +166,9 @@ def test_the_second_upstream_is_asked_when_the_first_refuses_connections() -> No
 def test_without_upstream_a_foreign_name_fails_at_once(tcp: bool) -> None:
     async def body() -> None:
         async with serving() as server:
-            started = time.monotonic()
+            started = asyncio.get_running_loop().time()
             reply = await ask(server, "www.example.com", tcp=tcp)
-            assert reply.rcode() == dns.rcode.SERVFAIL and time.monotonic() - started < 1
+            assert reply.rcode() == dns.rcode.SERVFAIL and asyncio.get_running_loop().time() - started < 1
 
     run(body())
 
@@ -235,8 +234,8 @@ def test_closing_does_not_wait() -> None:
     async def body() -> None:
         async with serving() as server:
             await ask(server, "web.shop.svc.cluster.local")
-            started = time.monotonic()
-        assert time.monotonic() - started < 1
+            started = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - started < 1
 
     run(body())
 

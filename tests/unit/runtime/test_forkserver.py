@@ -51,7 +51,7 @@ def server() -> Iterator[ForkServer]:
 
 def _exits(server: ForkServer, count: int) -> list[Exit]:
     found: list[Exit] = []
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while len(found) < count and time.monotonic() < until:
         select.select([server.fileno()], [], [], 1)
         found += server.read_exits() or []
@@ -59,7 +59,7 @@ def _exits(server: ForkServer, count: int) -> list[Exit]:
 
 
 def _eventually(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if condition():
             return True

@@ -50,7 +50,7 @@ keep(work, go_on)
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120, check=False
     )
 
 
