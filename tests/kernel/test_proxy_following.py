@@ -21,9 +21,10 @@ from tests.kernel.serviceworld import PODS, Collection, World, connecting, flush
 from podwire.kernel import netns
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node
 from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.registry import DATAPLANES, open_dataplane
-from podwire.proxy.runner import ServiceProxy, Sources
+from podwire.proxy.runner import ZONE_LABEL, ServiceProxy, Sources
 from podwire.runtime.clock import SystemClock
 from podwire.testing.servicecases import ADDRESSES, NODE, Case, parse_case
 
@@ -295,6 +296,40 @@ def test_who_began_before_the_start_is_served(world: World) -> None:
         asyncio.run(scenario())
     finally:
         inside("node", "nft", "delete", "table", "ip", "other")
+        plane.remove()
+        plane.close()
+
+
+@pytest.mark.parametrize("write", ["load", "update"])
+def test_who_begins_between_a_flush_and_a_write_that_restores_all_is_served(world: World, write: str) -> None:
+    """Nobody hears of the flush before the rules are back, so nothing is left to put right."""
+    plane = opened("nftables")
+    known = case([{"pod": "two"}])
+    early: list[socket.socket] = []
+    original = getattr(plane, write)
+
+    def flushed(*args: Any) -> Any:
+        if not early:
+            flush()
+            early.append(connecting("far", "10.96.0.10", 80))
+        return original(*args)
+
+    async def scenario() -> None:
+        async with following(plane, known) as sources:
+            setattr(plane, write, flushed)
+            if write == "load":
+                zone = ObjectMeta(name=NODE.name, labels={ZONE_LABEL: "elsewhere"})
+                sources.nodes.put(NODE.name, Node(metadata=zone))
+            else:
+                sources.apply(case([{"pod": "two"}, {"pod": "one"}]))
+            await until(lambda: bool(early) and is_connected(early[0]), 10)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        for client in early:
+            client.close()
+            inside("node", "nft", "delete", "table", "ip", "other")
         plane.remove()
         plane.close()
 
