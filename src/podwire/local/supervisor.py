@@ -124,7 +124,7 @@ class ClusterSupervisor:
                 problem = str(failure)
             if self._clock.monotonic() > deadline:
                 log = self._run / "log/apiserver.log"
-                raise ClusterError(f"the API server does not come up ({problem}); its log is {log}")
+                raise ClusterError(f"the API server does not come up ({problem}){_last_words(log)}; its log is {log}")
             await self._clock.sleep(_API_POLL_S)
 
     async def _drop_nodes(self, client: Client, config: ClusterConfig) -> None:
@@ -143,3 +143,13 @@ class ClusterSupervisor:
             drain.remove(self._layout, name)
         await drain.forget(client, gone)
         build.nodes(self._layout, plan(self._layout, config.nodes))
+
+
+def _last_words(log: Path) -> str:
+    """The last line of a component's log, which says best why it is not there."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last.removeprefix('podwire.errors.')}" if last else ""
