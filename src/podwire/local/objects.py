@@ -28,6 +28,7 @@ class Kinds:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._known: dict[str, dict[str, Resource[Json]]] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
 
     async def resource(self, manifest: Manifest) -> Resource[Json]:
         """The resource of a manifest's kind.
@@ -35,10 +36,11 @@ class Kinds:
         Raises: ConfigError when the API server does not know it.
         """
         version, kind = str(manifest.body["apiVersion"]), manifest.kind
-        found = (await self._of(version)).get(kind)
-        if found is None:
-            self._known.pop(version, None)
+        async with self._asking.setdefault(version, asyncio.Lock()):
             found = (await self._of(version)).get(kind)
+            if found is None:
+                self._known.pop(version, None)
+                found = (await self._of(version)).get(kind)
         if found is None:
             raise ConfigError(manifest.source, "kind", f"the API server knows no {kind} in {version}")
         return found

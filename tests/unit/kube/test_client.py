@@ -49,6 +49,77 @@ def test_parallel_requests_open_more_connections(http):
     against(http, handler, body)
 
 
+def test_parallel_writes_take_turns_on_connections_that_are_in_use(http, monkeypatch):
+    monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
+
+    async def handler(seen, writer):
+        return http.answer(writer, {"metadata": {"name": seen.json["metadata"]["name"]}})
+
+    async def body(client, server):
+        names = [f"n{i}" for i in range(40)]
+        answers = await asyncio.gather(
+            *(client.create(CONFIGMAPS, {"metadata": {"name": name}}, "ns") for name in names)
+        )
+        assert [answer["metadata"]["name"] for answer in answers] == names
+        assert server.connections == 1
+
+    against(http, handler, body)
+
+
+def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short(http, monkeypatch):
+    began = asyncio.Queue()
+
+    async def handler(seen, writer):
+        if seen.target.endswith("/slow?fieldManager=podwire"):
+            began.put_nowait(seen)
+            await asyncio.sleep(60)
+        return http.answer(writer, {})
+
+    async def body(client, server):
+        slow = [asyncio.ensure_future(client.patch(NODES, "slow", {})) for _ in range(3)]
+        for _ in slow:
+            await began.get()
+        await asyncio.gather(*(client.patch(NODES, f"n{i}", {}) for i in range(3)))
+        held = server.connections
+        assert held in (4, 5, 6)
+        for one in slow:
+            one.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
+        await asyncio.gather(*(client.patch(NODES, f"n{i}", {}) for i in range(3)))
+        assert server.connections == held
+
+    against(http, handler, body)
+
+
+def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(http, monkeypatch):
+    monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
+
+    async def handler(seen, writer):
+        await asyncio.sleep(0.02)
+        return http.answer(writer, {})
+
+    async def body(client, server):
+        first = asyncio.ensure_future(client.patch(NODES, "first", {}))
+        await asyncio.sleep(0.001)
+        others = [asyncio.ensure_future(client.patch(NODES, f"n{i}", {})) for i in range(2)]
+        give_back = client._give_back
+
+        def give_back_and_cancel(connection):
+            give_back(connection)
+            others[0].cancel()
+
+        client._give_back = give_back_and_cancel
+        await first
+        client._give_back = give_back
+        await asyncio.gather(*others, return_exceptions=True)
+        assert others[0].cancelled()
+        assert others[1].exception() is None
+        assert server.connections == 1
+
+    against(http, handler, body)
+
+
 def test_writes_carry_manager_and_content_type(http):
     async def handler(seen, writer):
         return http.answer(writer, {"kind": "ConfigMap"})
