@@ -2,7 +2,7 @@
 
 A test waits for things that are done by the same loop: a server's answer, a controller's next look. On a machine that
 gives the process a turn only now and then, real time runs out for all of them at once, and what was to be seen in
-between is not. Here each reading of the clock takes it on by 10 ms at most, however late it comes; on an idle machine
+between is not. Here each reading of the clock takes it on by 5 ms at most, however late it comes; on an idle machine
 that is real time, as nothing is waited for longer than 4 ms in one go.
 
 Where everything that is waited for is done by the loop, as in a whole control plane, ``hurried`` makes time pass five
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from podwire.runtime.clock import SystemClock
 
 _TURN_S = 0.004
-_STEP_S = 0.01
+_STEP_S = 0.005
 _HURRY = 5
 
 

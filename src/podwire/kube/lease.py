@@ -63,18 +63,27 @@ class LeaderElection:
             await self._release()
 
     async def _renew(self, work: asyncio.Task[None]) -> None:
-        renewed_at = self._clock.monotonic()
+        until = self._clock.monotonic() + self._election.renew_deadline_s
         while True:
-            await self._clock.sleep(self._election.retry_s)
-            if await self._attempt():
-                renewed_at = self._clock.monotonic()
+            await self._clock.sleep(min(self._election.retry_s, until - self._clock.monotonic()))
+            asked_at = self._clock.monotonic()
+            if await self._attempt_within(until - asked_at):
+                until = asked_at + self._election.renew_deadline_s
             elif self._seen[0] not in ("", self._election.identity):
                 self._log.warning("lead taken over", by=self._seen[0])
                 break
-            elif self._clock.monotonic() - renewed_at > self._election.renew_deadline_s:
+            elif self._clock.monotonic() >= until:
                 self._log.warning("lead lost: could not renew", lease=self._election.name)
                 break
         work.cancel()
+
+    async def _attempt_within(self, seconds: float) -> bool:
+        """As :meth:`_attempt`; an API that has said nothing by then did not renew."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._attempt()
+        except TimeoutError:
+            return False
 
     async def _attempt(self) -> bool:
         """Whether the Lease carries our name now."""

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from tests.unit.patience import LoopClock, hurried
+
 from podwire.errors import ApiUnreachable, Conflict, NotFound
 from podwire.kube.lease import Election, LeaderElection
 from podwire.runtime.supervise import Supervisor
@@ -16,6 +18,7 @@ class Leases:
         self.stored = None
         self.version = 0
         self.away = set()
+        self.silent = False
 
     def client(self, name):
         return LeaseClient(self, name)
@@ -33,6 +36,8 @@ class LeaseClient:
 
     async def get(self, resource, name, namespace):
         self.reach()
+        if self.leases.silent:
+            await asyncio.sleep(3600)
         if self.leases.stored is None:
             raise NotFound(404, "NotFound", "no lease")
         return {"metadata": dict(self.leases.stored["metadata"]), "spec": dict(self.leases.stored["spec"])}
@@ -125,3 +130,28 @@ def test_a_clean_end_hands_over_at_once():
         assert leading == ["b"]
 
     run(body)
+
+
+def test_a_leader_stops_when_the_api_says_nothing_any_more():
+    async def go():
+        leases = Leases(LoopClock())
+        election = LeaderElection(leases.client("a"), Election("ns", "e", "a", 3.0, 2.0, 0.5))
+        until = []
+
+        async def lead():
+            leases.silent = True
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                until.append(leases.clock.monotonic())
+
+        began = leases.clock.monotonic()
+        running = asyncio.ensure_future(election.run(lead))
+        while not until:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert 2.0 <= until[0] - began < 3.0
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with hurried():
+        asyncio.run(go())

@@ -212,7 +212,7 @@ def with_keeper(scenario: object) -> None:
 async def walked(clock: FakeClock, kernel: Kernel) -> None:
     """Waits for a walk that begins within 10 ms."""
     await clock.advance(0.01)
-    assert await asyncio.to_thread(kernel.done.acquire, timeout=5)
+    assert await asyncio.to_thread(kernel.done.acquire, timeout=60)
     await asyncio.sleep(0.05)
 
 

@@ -198,13 +198,13 @@ class Bench:
 
     async def forgot(self, gaps: int) -> bool:
         """Whether flows were looked for so often after rules were away, which follows what the plane is told."""
-        for _ in range(1000):
+        for _ in range(20_000):
             if self.gaps < gaps:
                 await asyncio.sleep(0.001)
         return self.gaps == gaps
 
     async def calls(self, count: int) -> list[tuple[str, tuple[str, ...]]]:
-        for _ in range(1000):
+        for _ in range(20_000):
             if len(self.plane.calls) >= count and self.proxy.programmed.is_set():
                 break
             await asyncio.sleep(0.001)
