@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from podwire.kernel import netns
+from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.testing.policycases import Case, Check
@@ -27,7 +28,7 @@ ADDRESSES = {"n1": ("192.168.99.1", "fd99::1"), "n2": ("192.168.99.2", "fd99::2"
 FACTS = {node: Facts(pod_ranges=RANGES[node], addresses=ADDRESSES[node]) for node in RANGES}
 MACS = {"n1": "02:00:00:02:00:01", "n2": "02:00:00:02:00:02", "outside": "02:00:00:02:00:09"}
 OUTSIDE = ("192.168.99.9", "fd99::9")
-_PATIENCE_S = 2.0
+_PATIENCE_S = 10.0
 """How long what is let through may take."""
 _REST_S = 0.06
 """How long what is not let through is waited for, once all that should arrive has arrived."""
@@ -131,6 +132,12 @@ class World:
         batch(node, [f"link add {name} address 02:00:00:00:00:01 {far}", f"link set {name} up"])
         batch(name, ends)
         batch(node, ways)
+
+    def attach_pods(self, case: Case) -> None:
+        """Wires the pods of a case that have a network of their own."""
+        for pod in case.world.pods:
+            if not pod.spec.host_network:
+                self.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
 
     def detach(self, pod: str) -> None:
         del self.pods[pod]

@@ -42,9 +42,7 @@ TO_DB = Check(source="shop/web", target="shop/db", port="5432/TCP", allowed=Fals
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with World() as made:
-        for pod in DENIED.world.pods:
-            if not pod.spec.host_network:
-                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        made.attach_pods(DENIED)
         yield made
 
 

@@ -28,9 +28,7 @@ Planes = dict[str, PolicyDataPlane]
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with World() as made:
-        for pod in CASES[0].world.pods:
-            if not pod.spec.host_network:
-                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        made.attach_pods(CASES[0])
         yield made
 
 

@@ -49,9 +49,7 @@ Planes = dict[str, OnBridges]
 @pytest.fixture(scope="module", params=ARRANGEMENTS[:2])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherWorld]:
     with OtherWorld(request.param, str(tmp_path_factory.mktemp("ipam"))) as made:
-        for pod in OPEN.world.pods:
-            if not pod.spec.host_network:
-                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        made.attach_pods(OPEN)
         yield made
 
 
@@ -113,12 +111,16 @@ def policy(name: str, **spec: object) -> NetworkPolicy:
 DENY = policy("shop/deny", podSelector={"matchLabels": {"app": "db"}}, policyTypes=["Ingress"])
 
 
-def reaches(name: str, address: str, port: int = 9) -> bool:
+LATE_S = 10.0
+"""How long to wait for what is to come."""
+
+
+def reaches(name: str, address: str, port: int = 9, *, patience_s: float = 0.2) -> bool:
     """Whether a datagram is answered, be it by a refusal."""
     with netns.inside(path(name)):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     with sock:
-        sock.settimeout(0.2)
+        sock.settimeout(patience_s)
         sock.connect((address, port))
         try:
             sock.send(b"x")
@@ -157,20 +159,20 @@ def test_nobody_sends_from_anothers_address(world: OtherWorld, planes: Planes) -
     only = {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}
     allow = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[only])
     load(world, planes, OPEN, allow)
-    assert reaches("shop-web", DB)
-    assert reaches("shop-web", "fd18::2")
+    assert reaches("shop-web", DB, patience_s=LATE_S)
+    assert reaches("shop-web", "fd18::2", patience_s=LATE_S)
     assert not reaches("blog-db", DB)
     before = received("shop-db")
     for borrowed, target in ((WEB, DB), ("10.180.0.77", DB), ("192.0.2.7", DB), ("fd18::1", "fd18::2")):
         forge("blog-db", borrowed, target)
     forge("shop-web", WEB, DB)
     forge("shop-web", "fd18::1", "fd18::2")
-    assert reaches("shop-web", DB), "so that all have arrived"
+    assert reaches("shop-web", DB, patience_s=LATE_S), "so that all have arrived"
     assert received("shop-db") == before + 3
     if world.arrangement != "ptp":
         inside("n1", "nft", "delete", "table", "bridge", "podwire-policy")
         forge("blog-db", WEB, DB)
-        assert reaches("shop-web", DB)
+        assert reaches("shop-web", DB, patience_s=LATE_S)
         assert received("shop-db") == before + 5, "it is that table which keeps them apart"
         assert any(planes["n1"].heal())
 
@@ -186,7 +188,7 @@ def test_a_bridge_forwards_nobodys_false_claim(world: OtherWorld, planes: Planes
     with netns.inside(path("blog-db")), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sock:
         sock.bind(("eth0", 0x0806))
         sock.send(b"\xff" * 6 + mac + b"\x08\x06" + claim)
-    assert reaches("shop-web", DB)
+    assert reaches("shop-web", DB, patience_s=LATE_S)
     assert "02:00:00:00:0b:ad" not in inside("shop-db", "ip", "neigh")
     inside("blog-db", "ip", "neigh", "flush", "dev", "eth0")
     assert "drop" in (dropped := inside("n1", "nft", "list", "table", "bridge", "podwire-policy"))
@@ -233,17 +235,17 @@ def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
     for target in (DB, "fd18::2"):
         assert not reaches("shop-web", target)
     assert received("shop-db") == before
-    assert reaches("shop-web", BLOG), "nothing selects it"
-    assert reaches("shop-web", "fd18::3")
-    assert reaches("shop-db", "10.180.1.1"), "the way off the bridge is seen"
+    assert reaches("shop-web", BLOG, patience_s=LATE_S), "nothing selects it"
+    assert reaches("shop-web", "fd18::3", patience_s=LATE_S)
+    assert reaches("shop-db", "10.180.1.1", patience_s=LATE_S), "the way off the bridge is seen"
     for each in CALLS:
         sysctl.write(each, "1", path("n1"))
     assert planes["n1"].look()
     load(world, planes, OPEN, DENY)
     assert not planes["n1"].problem
     assert not reaches("shop-web", DB)
-    assert reaches("shop-db", BLOG), "answers come back where connections are known"
-    assert reaches("shop-db", "fd18::3")
+    assert reaches("shop-db", BLOG, patience_s=LATE_S), "answers come back where connections are known"
+    assert reaches("shop-db", "fd18::3", patience_s=LATE_S)
 
 
 @ON_A_BRIDGE
@@ -261,7 +263,7 @@ def test_a_port_of_nobody_who_is_known_is_shut_off_where_packets_are_not_seen(
         for target in (BLOG, "fd18::3"):
             assert not reaches("shop-new", target)
         assert received("blog-db") == before
-        assert reaches("shop-web", BLOG)
+        assert reaches("shop-web", BLOG, patience_s=LATE_S)
     finally:
         world.attached["shop/new"] = new
         world.detach("shop/new")
@@ -278,7 +280,7 @@ def test_no_pod_is_a_router_to_others(world: OtherWorld, planes: Planes, unseen:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
         with netns.inside(path("blog-db")):
             sock.sendto(advert, ("ff02::1%eth0", 0))
-    assert reaches("shop-web", "fd18::2")
+    assert reaches("shop-web", "fd18::2", patience_s=LATE_S)
     assert inside("shop-db", "ip", "-6", "route") == before
 
 
@@ -288,7 +290,7 @@ def test_what_is_missing_is_turned_on_for_this_bridge_alone(world: OtherWorld, p
     load(world, planes, OPEN, DENY)
     assert not planes["n1"].problem
     assert not reaches("shop-web", DB)
-    assert reaches("shop-db", BLOG)
+    assert reaches("shop-db", BLOG, patience_s=LATE_S)
     assert {sysctl.read(each, path("n1")) for each in CALLS} == {"0"}
     off = "nf_call_iptables 0 nf_call_ip6tables 0"
     inside("n1", "ip", "link", "set", BRIDGE, "type", "bridge", *off.split())
@@ -319,7 +321,7 @@ def test_policies_see_the_service_resolved_and_the_pod_not_yet_masqueraded(world
     )
     try:
         load(world, planes, case, out)
-        assert reaches("shop-new", "10.96.0.7")
+        assert reaches("shop-new", "10.96.0.7", patience_s=LATE_S)
         assert not reaches("shop-new", "10.180.1.2")
         load(world, planes, case, msgspec.structs.replace(out, spec=msgspec.structs.replace(out.spec, egress=())))
         assert not reaches("shop-new", "10.96.0.7")
@@ -339,7 +341,7 @@ def test_a_pod_reaches_itself_through_a_service_and_no_other_that_way(world: Oth
     inside("n1", "nft", nat)
     try:
         load(world, planes, OPEN, policy("shop/deny", podSelector={}, policyTypes=["Ingress", "Egress"]))
-        assert reaches("shop-web", "10.96.0.8")
+        assert reaches("shop-web", "10.96.0.8", patience_s=LATE_S)
         assert not reaches("shop-web", "10.96.0.9")
         assert not any(planes["n1"].heal()), "the kernel tells rules as they were written"
     finally:
@@ -366,7 +368,7 @@ def test_a_kernel_without_tables_for_bridges_is_said(world: OtherWorld, planes: 
                 "cni0: the kernel has no nftables tables of the family bridge; senders are not checked"
             )
             assert not reaches("shop-web", DB)
-            assert reaches("shop-db", BLOG)
+            assert reaches("shop-db", BLOG, patience_s=LATE_S)
             sysctl.write(CALLS[0], "0", path("n1"))
             with pytest.raises(Unsupported, match="policies select pods of a bridge and are not enforced there: cni0"):
                 load(world, planes, OPEN, DENY)

@@ -30,9 +30,7 @@ BASE = CASES[0]
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with World() as made:
-        for pod in BASE.world.pods:
-            if not pod.spec.host_network:
-                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        made.attach_pods(BASE)
         yield made
 
 

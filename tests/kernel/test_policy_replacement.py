@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.kernel.policytraffic import DB, OPEN, change, policy
 from tests.kernel.policyworld import FACTS, World, inside, load, path
-from tests.kernel.test_policy_nftables import DB, OPEN, change, policy
 from tests.kernel.test_policy_packets import compilers
 
 from podwire.kernel import netns
-from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 
@@ -47,9 +46,7 @@ print(*sent, flush=True)
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with World() as made:
-        for pod in OPEN.world.pods:
-            if not pod.spec.host_network:
-                made.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
+        made.attach_pods(OPEN)
         yield made
 
 

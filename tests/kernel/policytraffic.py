@@ -1,0 +1,228 @@
+"""Packets between the pods of one case, and what every data plane of policies owes them: used by the tests of each."""
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kernel.policyworld import World, batch, inside, load, path
+from tests.kernel.test_policy_packets import CASES, compilers
+
+from podwire.kernel import netns
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.compile import Compiler
+
+OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
+PORTS = next(case for case in CASES if case.name == "ports, protocols and ranges")
+WEB, DB = "10.180.0.1", "10.180.0.2"
+_IP_TRANSPARENT = 19
+QUIET_S, LATE_S = 0.3, 10.0
+"""How long to wait for what is not to come, and for what is."""
+RANGES = (
+    ("10.180.0.0/24", "10.180.1.0/24", "fd18::/64"),
+    ("10.180.0.0/23", "10.180.4.0/24", "fd18::/63"),
+    ("10.180.0.0/22", "10.180.4.0/24"),
+    ("10.180.1.0/24", "10.180.2.0/23", "fd18::/64", "fd18:0:0:2::/64"),
+)
+"""One after the other those of a cluster whose nodes come and go: next to each other, in each other, others."""
+
+
+def policy(name: str, **spec: object) -> NetworkPolicy:
+    namespace, _, short = name.partition("/")
+    return msgspec.convert({"metadata": {"name": short, "namespace": namespace}, "spec": spec}, NetworkPolicy)
+
+
+DENY = policy("shop/deny", podSelector={"matchLabels": {"app": "db"}}, policyTypes=["Ingress"])
+ALLOW = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"from": [{"podSelector": {}}]}])
+
+
+def change(plane: Any, world: World, compiler: Compiler, **policies: NetworkPolicy | None) -> None:
+    for name, made in policies.items():
+        compiler.set_policy(f"shop/{name}", made)
+    plane.update(compiler, world.devices("n1"), compiler.flush())
+
+
+class Echo(threading.Thread):
+    """Echoes TCP and UDP on port 5432 of a namespace."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(daemon=True)
+        with netns.inside(path(name)):
+            self.listener = socket.create_server(("", 5432), backlog=64)
+            self.datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.datagrams.bind(("", 5432))
+        self.selector = selectors.DefaultSelector()
+        for sock in (self.listener, self.datagrams):
+            sock.setblocking(False)
+            self.selector.register(sock, selectors.EVENT_READ)
+        self.stopping = False
+
+    def run(self) -> None:
+        while not self.stopping:
+            for ready, _ in self.selector.select(0.1):
+                with contextlib.suppress(OSError):
+                    self.answer(ready.fileobj)  # type: ignore[arg-type]
+
+    def answer(self, sock: socket.socket) -> None:
+        if sock is self.listener:
+            connection, _ = sock.accept()
+            self.selector.register(connection, selectors.EVENT_READ)
+        elif sock is self.datagrams:
+            data, sender = sock.recvfrom(4096)
+            sock.sendto(data, sender)
+        elif data := sock.recv(4096):
+            sock.sendall(data)
+        else:
+            self.selector.unregister(sock)
+            sock.close()
+
+    def close(self) -> None:
+        self.stopping = True
+        self.join()
+        for entry in tuple(self.selector.get_map().values()):
+            entry.fileobj.close()  # type: ignore[union-attr]
+        self.selector.close()
+
+
+def begin(plane: Any, world: World, **policies: NetworkPolicy) -> Compiler:
+    """Has a data plane hold these policies alone."""
+    compiler = compilers(OPEN)["n1"]
+    for name, made in policies.items():
+        compiler.set_policy(f"shop/{name}", made)
+    compiler.flush()
+    load(plane, compiler, world)
+    return compiler
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    made = Echo("shop-db")
+    made.start()
+    yield made
+    made.close()
+
+
+def client(kind: int, seconds: float = LATE_S) -> socket.socket:
+    with netns.inside(path("shop-web")):
+        made = socket.socket(socket.AF_INET, kind)
+    made.settimeout(seconds)
+    return made
+
+
+def answered(sock: socket.socket) -> bool:
+    try:
+        sock.send(b"x")
+        return sock.recv(100) != b""
+    except OSError:
+        return False
+
+
+def arrived() -> int:
+    """Datagrams that the pod's kernel saw, whether somebody listens or not."""
+    words = inside("shop-db", "cat", "/proc/net/snmp").splitlines()
+    names, values = (line.split() for line in words if line.startswith("Udp:"))
+    counts = dict(zip(names, values, strict=True))
+    return int(counts["InDatagrams"]) + int(counts["NoPorts"])
+
+
+def reaches(name: str, address: str, *, patience_s: float = QUIET_S) -> bool:
+    """Whether a datagram is answered, be it by a refusal."""
+    with netns.inside(path(name)):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
+        sock.settimeout(patience_s)
+        sock.connect((address, 9))
+        try:
+            sock.send(b"x")
+            sock.recv(10)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def arrives(source: str, *, patience_s: float = QUIET_S) -> bool:
+    """Whether a datagram comes to the pod that its node sends from an address, as IPVS sends on what it carries."""
+    with netns.inside(path("n1")):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    before = arrived()
+    with sock:
+        sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+        sock.bind((source, 0))
+        with contextlib.suppress(PermissionError):  # what a drop in the output hook is to who sends
+            sock.sendto(b"x", (DB, 5432))
+    deadline = time.monotonic() + patience_s
+    while not (found := arrived() > before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
+def cut_and_come_back(world: World, plane: Any) -> None:
+    """A connection is cut by the change that denies it, and goes on with the next one that allows it."""
+    compiler = begin(plane, world)
+    stream, datagrams = client(socket.SOCK_STREAM), client(socket.SOCK_DGRAM)
+    stream.connect((DB, 5432))
+    datagrams.connect((DB, 5432))
+    assert answered(stream)
+    assert answered(datagrams)
+    change(plane, world, compiler, deny=DENY)
+    for sock in (datagrams, stream):
+        sock.settimeout(QUIET_S)
+        assert not answered(sock)
+        sock.settimeout(LATE_S)
+    change(plane, world, compiler, allow=ALLOW)
+    assert answered(datagrams)
+    assert stream.recv(100) == b"x"
+    stream.close()
+    datagrams.close()
+
+
+def shut_off_strangers(world: World, plane: Any) -> None:
+    """A pod that nobody told of neither sends nor is reached."""
+    begin(plane, world)
+    world.attach("shop/new", "n1", ("10.180.0.9",))
+    try:
+        before = arrived()
+        assert not reaches("shop-new", DB)
+        assert arrived() == before
+        assert not reaches("shop-web", "10.180.0.9")
+    finally:
+        world.detach("shop/new")
+
+
+def stop_borrowed_addresses(world: World, plane: Any, dropped: Callable[[], int]) -> None:
+    """A pod cannot send from another one's address, wherever to; ``dropped`` counts such packets."""
+    begin(plane, world)
+    batch("blog-db", [f"address add {WEB}/32 dev eth0"])
+    try:
+        before, count = arrived(), dropped()
+        with netns.inside(path("blog-db")):
+            thief = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with thief:
+            thief.bind((WEB, 0))
+            for target in (DB, "192.168.99.1", "192.168.99.9"):
+                thief.sendto(b"x", (target, 5432))
+        time.sleep(0.1)
+        assert arrived() == before
+        assert dropped() == count + 3
+    finally:
+        batch("blog-db", [f"address delete {WEB}/32 dev eth0"])
+
+
+def judge_by_who_sent(world: World, plane: Any) -> None:
+    """What a node sends on is judged by who sent it."""
+    into = policy("shop/into", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"from": [{"podSelector": {}}]}])
+    compiler = begin(plane, world, into=into)
+    assert arrives("192.168.99.1", patience_s=LATE_S), "the node itself"
+    assert arrives(WEB, patience_s=LATE_S), "a pod that may come in"
+    assert not arrives("10.180.1.2"), "a pod of another namespace"
+    assert not arrives("203.0.113.9"), "somebody outside"
+    out = policy("shop/out", podSelector={"matchLabels": {"app": "web"}}, policyTypes=["Egress"])
+    change(plane, world, compiler, out=out)
+    assert not arrives(WEB), "a pod that may not go out"
