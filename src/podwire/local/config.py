@@ -36,6 +36,7 @@ Network = IPv4Network | IPv6Network
 
 _LEAST_SERVICES = 32
 """Cluster DNS is the tenth address."""
+_LEAST_PODS = 8
 _REMEMBERED = "cluster.yaml"
 _FIXED = {"pod_cidrs": "podCIDRs", "service_cidrs": "serviceCIDRs"}
 """What a cluster keeps for life: fields, and their names in the file."""
@@ -174,10 +175,7 @@ def _check_networks(config: ClusterConfig, source: str) -> None:
         if not any(pod.version == network.version for pod in pods):
             raise ConfigError(source, path, f"{network}: there are no pods of that family in podCIDRs")
     for number, network in enumerate(pods):
-        bits = default_mask(network) - network.prefixlen
-        if not config.nodes <= 1 << bits <= 1 << MAX_BITS:
-            problem = f"{network}: expected room for {config.nodes} nodes with a /{default_mask(network)} each"
-            raise ConfigError(source, f"podCIDRs[{number}]", problem)
+        _check_room(config, network, source, f"podCIDRs[{number}]")
     taken: list[tuple[str, Network]] = [("the fabric", ip_network(fabric)) for fabric in FABRIC]
     for path, networks in (("podCIDRs", pods), ("serviceCIDRs", services)):
         for number, network in enumerate(networks):
@@ -185,6 +183,14 @@ def _check_networks(config: ClusterConfig, source: str) -> None:
                 if network.version == other.version and network.overlaps(other):
                     raise ConfigError(source, f"{path}[{number}]", f"{network} overlaps {what} ({other})")
             taken.append((f"{path}[{number}]", network))
+
+
+def _check_room(config: ClusterConfig, network: Network, source: str, path: str) -> None:
+    mask = default_mask(network)
+    if 1 << (network.max_prefixlen - mask) < _LEAST_PODS:
+        raise ConfigError(source, path, f"{network}: expected a /24 for each node, of IPv6 a /64, or a /120 at least")
+    if not config.nodes <= 1 << (mask - network.prefixlen) <= 1 << MAX_BITS:
+        raise ConfigError(source, path, f"{network}: expected room for {config.nodes} nodes with a /{mask} each")
 
 
 def _networks(cidrs: tuple[str, ...], source: str, path: str) -> list[Network]:

@@ -68,6 +68,10 @@ def test_fields_are_read() -> None:
         ("proxy: {nodePortAddresses: [all]}", "c.yaml: proxy.nodePortAddresses: 'all' does not appear to be"),
         ("serviceCIDRs: [10.96.0.0/28]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/28: expected at least 32 addresses"),
         ("serviceCIDRs: ['fd96::/112']", "c.yaml: serviceCIDRs[0]: fd96::/112: there are no pods of that family"),
+        (
+            "podCIDRs: [10.244.0.0/30]",
+            "podCIDRs[0]: 10.244.0.0/30: expected a /24 for each node",
+        ),
         ("podCIDRs: [10.244.0.0/23]", "c.yaml: podCIDRs[0]: 10.244.0.0/23: expected room for 3 nodes with a /24 each"),
         ("podCIDRs: ['fd44::/16', 10.244.0.0/16]", "c.yaml: podCIDRs[0]: fd44::/16: expected room for 3 nodes"),
         ("podCIDRs: [10.96.0.0/12]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/16 overlaps podCIDRs[0] (10.96.0.0/12)"),
