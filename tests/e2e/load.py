@@ -20,7 +20,7 @@ _RETRANSMISSIONS = 100
 
 
 class Load:
-    """Runs inside a ``with``; ``problems`` then says what was refused, lost or broken."""
+    """Runs inside a ``with`` from when somebody answers; ``problems`` then says what was refused, lost or broken."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Load:
         """When each pod answered a new connection for the last time."""
 
     def __enter__(self) -> "Load":
+        eventually(self._answered)
         for thread in self._threads:
             thread.start()
         try:
@@ -77,6 +78,13 @@ class Load:
     def answering(self, since: float) -> set[str]:
         """The pods that answered new connections made after a moment."""
         return {pod for pod, when in tuple(self.seen.items()) if when > since}
+
+    def _answered(self) -> bool:
+        try:
+            self._connect().close()
+        except OSError:
+            return False
+        return True
 
     def _connect(self) -> socket.socket:
         with netns.inside(self._namespace):

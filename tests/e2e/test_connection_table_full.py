@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from byhand import manifest
+from byhand import answered, manifest
 from clusters import done, in_node, layout, netns_of, own_name, running
 from driver import Cluster, eventually
 
@@ -103,6 +103,7 @@ def test_a_full_table() -> None:
     with running(name, "--nodes", "2", stdin=manifest()) as cluster, ExitStack() as open_ones:
         place, client = Path(layout(cluster).netns("node-1")), netns_of(cluster, "client")
         address = cluster.get("service", "web")["spec"]["clusterIP"]
+        eventually(lambda: answered(cluster, address))
         standing = [open_ones.enter_context(connect(client, address)) for _ in range(5)]
         assert all(map(answers, standing))
         fill(place)

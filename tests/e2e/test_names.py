@@ -114,7 +114,7 @@ def test_srv_records_tell_port_and_host(cluster: Cluster, database: str) -> None
         return wire.parse_message(sock.recv(4096))
 
     with sock:
-        sock.settimeout(2)
+        sock.settimeout(20)
         sock.connect((server, 53))
         records = eventually(lambda: found if len(found := answer().answer) == 2 else ())
     hosts_told = sorted(record.names[0] for record in records)

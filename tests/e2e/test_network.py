@@ -166,7 +166,7 @@ def test_the_api_is_reached_from_a_pod_with_its_token(cluster: Cluster, namespac
         "c=ssl.create_default_context(cafile=d+'ca.crt')\n"
         "h={'Authorization':'Bearer '+open(d+'token').read()}\n"
         "r=u.Request('https://kubernetes.default.svc/version',headers=h)\n"
-        "print(u.urlopen(r,context=c,timeout=5).read().decode())"
+        "print(u.urlopen(r,context=c,timeout=30).read().decode())"
     )
     done = cluster.kubectl("exec", "client", "-n", namespace, "--", "python3", "-c", script)
     assert json.loads(done)["major"] == "1"

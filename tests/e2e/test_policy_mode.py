@@ -41,7 +41,7 @@ def set_mode(cluster: Cluster, mode: str) -> None:
 def holds(cluster: Cluster) -> bool:
     """Whether the friend comes in and the stranger does not, and kernels hold what they should."""
     drift = [done("state", "--name", cluster.name, node, "--diff") for node in ("node-1", "node-2")]
-    return reaches(cluster, "friend", "db") and not reaches(cluster, "stranger", "db") and not any(drift)
+    return reaches(cluster, "friend", "db", 20) and not reaches(cluster, "stranger", "db") and not any(drift)
 
 
 def test_policies_are_enforced_by_iptables_and_shown(cluster: Cluster) -> None:

@@ -16,6 +16,8 @@ from driver import Cluster, eventually
 
 from podwire.kernel import netns
 
+_PATIENCE_S = 20.0
+"""For a connection that must be made; it is made at once, but not by a machine that has much else to do."""
 PLUGINS = Path("/usr/lib/cni")
 NODES = ("node-1", "node-2")
 POLICIES = """
@@ -39,7 +41,7 @@ spec: {selector: {app: other}, ports: [{port: 8080, targetPort: 80}]}
 BUSY = """
 import socket, time
 until, tries, reached = time.monotonic() + 1, 0, 0
-while time.monotonic() < until:
+while tries < 30 or time.monotonic() < until:
     tries += 1
     sock = socket.socket()
     sock.settimeout(0.02)
@@ -96,12 +98,12 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-def reaches(cluster: Cluster, source: str, address: str, port: int = 80) -> bool:
-    """Whether a pod's connection is made."""
+def reaches(cluster: Cluster, source: str, address: str, port: int = 80, seconds: float = _PATIENCE_S) -> bool:
+    """Whether a pod's connection is made, in so many seconds."""
     with netns.inside(netns_of(cluster, source)):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     with sock:
-        sock.settimeout(0.3)
+        sock.settimeout(seconds)
         return sock.connect_ex((address, port)) == 0
 
 
@@ -109,13 +111,14 @@ def test_pods_of_a_bridge_are_held_to_policies(cluster: Cluster) -> None:
     assert "master cni0" in in_node(cluster, "node-1", "ip", "link")
     db, web, other = (address_of(cluster, name) for name in ("db", "web", "other"))
     for source, open_one in (("web", other), ("other", web), ("old", other)):
-        assert not reaches(cluster, source, db)
+        assert not reaches(cluster, source, db, seconds=0.3)
         assert reaches(cluster, source, open_one)
     service = cluster.get("service", "other")["spec"]["clusterIP"]
-    assert reaches(cluster, "web", service, 8080)
+    eventually(lambda: reaches(cluster, "web", service, 8080, seconds=1))
     assert reaches(cluster, "db", service, 8080), "isolated for what comes in alone"
     cluster.kubectl("delete", "networkpolicy", "deny")
-    eventually(lambda: all(reaches(cluster, source, db) for source in ("web", "other")))
+    for source in ("web", "other"):
+        eventually(lambda source=source: reaches(cluster, source, db, seconds=0.3))
 
 
 def test_why_follows_the_table_of_bridges(cluster: Cluster) -> None:
@@ -156,7 +159,6 @@ spec:
 """)
     cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/busy", "--timeout=90s")
     words = cluster.kubectl("logs", "busy").split()
-    assert int(words[1]) > 20
     assert words[3] == "0", words
 
 

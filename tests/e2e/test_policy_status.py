@@ -115,7 +115,7 @@ def test_a_policy_in_audit_lets_through_and_names_what_it_would_drop(clean: Clus
     clean.apply(_POLICY % ("podwire.io/mode: audit", "{ports: [{port: 81}]}"))
     eventually(lambda: said(clean).get("mode") == "audit" and said(clean).get("nodes") == "2/2")
     before, dropped = log_of(clean), listed(clean)[0]["dropped"]
-    assert reaches(clean, "web", "db", 2)
+    assert reaches(clean, "web", "db", 20)
     found = eventually(lambda: log_of(clean)[len(before) :])
     assert {(one["verdict"], tuple(one["policies"])) for one in found} == {("audited", ("default/deny",))}
     near = "isolated by default/deny; nearest rule default/deny ingress[0]: ports TCP 81, the connection is TCP 80"
@@ -137,7 +137,7 @@ def test_a_cluster_policy_is_told_of_too(clean: Cluster) -> None:
     try:
         (line,) = eventually(lambda: [one for one in listed(clean) if one["nodes"] == "2/2"])
         assert (line["namespace"], line["kind"], line["mode"]) == ("", "ClusterNetworkPolicy", "audit")
-        assert reaches(clean, "web", "db", 2)
+        assert reaches(clean, "web", "db", 20)
         found = eventually(lambda: log_of(clean, "--policy", "no-web"))
         assert (found[-1]["verdict"], found[-1]["rule"]) == ("audited", 0)
         assert found[-1]["why"].endswith('denied by cluster policy no-web ingress[0] "deny-web", tier Admin')

@@ -49,6 +49,7 @@ class Client:
             sock.settimeout(1)
             try:
                 sock.connect((address, port))
+                sock.settimeout(20)
                 sock.sendall(b"podwire-probe\n")
                 said = json.loads(sock.makefile().readline())
             except ConnectionRefusedError:

@@ -16,7 +16,7 @@ PATIENCE_S = 3.0
 
 
 class Traffic:
-    """Runs inside a ``with``; ``problems`` then says what was lost."""
+    """Runs inside a ``with``, from when somebody answers on; ``problems`` then says what was lost."""
 
     def __init__(self, namespace: Path, address: str, port: int) -> None:
         self._namespace = namespace
@@ -29,6 +29,7 @@ class Traffic:
         self.answered_by: set[str] = set()
 
     def __enter__(self) -> "Traffic":
+        eventually(self._answered)
         for thread in self._threads:
             thread.start()
         try:
@@ -47,6 +48,13 @@ class Traffic:
         self._ending.set()
         for thread in self._threads:
             thread.join()
+
+    def _answered(self) -> bool:
+        try:
+            self._connect().close()
+        except OSError:
+            return False
+        return True
 
     def _connect(self) -> socket.socket:
         with netns.inside(self._namespace):
