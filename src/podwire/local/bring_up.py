@@ -28,7 +28,7 @@ from podwire.runtime.clock import Clock, SystemClock
 
 Say = Callable[[str], None]
 
-_SETTLE_S = 3.0
+_SETTLE_S = 10.0
 _SETTLE_POLL_S = 0.05
 
 
