@@ -5,11 +5,13 @@ the connectivity table is green, which its exit status says. Memory is that of e
 it shares with the others included) and, as "share", with shared pages divided among those who share them (PSS). Idle
 is measured over twenty seconds, with the example running. A cluster for tests is that of `podwire.testing`: the time
 begins with the Python interpreter of the test and ends when the block begins, then when the first connection of a pod
-to a Service by name is made, with the five pods and the policies of `examples/guarded`.
+to a Service by name is made, with the five pods and the policies of `examples/guarded`. Python's modules are compiled
+beforehand, as an installation does it.
 
     sudo python -m bench.up [--quick]
 """
 
+import compileall
 import json
 import os
 import subprocess
@@ -141,6 +143,7 @@ def run(quick: bool) -> list[Row]:
     runs = range(1 if quick else 5)
     few = range(1 if quick else 3)
     shop = ("-f", "examples/shop", "--probe")
+    compileall.compile_dir(ROOT / "src", quiet=2)
     try:
         three, again, away = [], [], []
         for _ in runs:
