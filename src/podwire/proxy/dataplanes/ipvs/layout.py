@@ -51,11 +51,10 @@ class Layout:
         """Whether pods are told from other clients."""
         return bool(self.pods or self.pod_interface)
 
-    def _from_pods(self, what: str, target: str) -> Rules:
+    def _from_pods(self, what: str, target: str, protocol: str = "") -> Rules:
         """Rules for packets of pods."""
-        if self.pod_interface:
-            return (f"{self.pod_interface}{comment(what)} {target}",)
-        return tuple(f"-s {cidr} {comment(what)} {target}" for cidr in self.pods)
+        sources = [self.pod_interface] if self.pod_interface else [f"-s {cidr} " for cidr in self.pods]
+        return tuple(f"{source}{protocol}{comment(what)} {target}" for source in sources)
 
     def chains(self) -> dict[ChainKey, Rules]:
         """The chains with their rules, without those of single frontends."""
@@ -146,7 +145,7 @@ class Layout:
                 f"{comment('ports of no service')} {match(names.IPVS_IPS, 'dst')} -j KUBE-IPVS-REFUSE",
             ),
             ("filter", "KUBE-IPVS-INVALID"): self._from_pods(
-                "out of their window", f"-p tcp {_INVALID} -m tcp --tcp-flags SYN,RST NONE -j DROP"
+                "out of their window", f"{_INVALID} -m tcp --tcp-flags SYN,RST NONE -j DROP", "-p tcp "
             ),
             ("filter", "KUBE-IPVS-REFUSE"): (
                 "-p tcp -j REJECT --reject-with tcp-reset",

@@ -80,3 +80,11 @@ def test_names_of_sets() -> None:
     for family in ("ip", "ip6"):
         for kind in SETS:
             declare(kind, family).check()
+
+
+@pytest.mark.parametrize("facts", [FACTS, replace(FACTS, pod_interface="veth*")], ids=["ranges", "device"])
+def test_a_protocol_stands_before_the_comment_as_the_kernel_has_it(facts: NodeFacts) -> None:
+    """Else what is written is never what is read, and is put right for ever."""
+    rules = [(name, rule) for (_, name), rules in layout(facts).chains().items() for rule in rules if "-p " in rule]
+    assert any(name == "KUBE-IPVS-INVALID" for name, _ in rules)
+    assert [each for each in rules if "--comment" in each[1].partition("-p ")[0]] == []
