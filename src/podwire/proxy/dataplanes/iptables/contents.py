@@ -6,27 +6,18 @@ the chain, so beyond a few the chain is written whole.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
-import msgspec
-
-from podwire.proxy.claims import Claims
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.iptables.layout import SHARED, Layout
 from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, Delta
-from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.xtables.compiled import CompiledServices
 from podwire.state.iptables import TABLES, Rules, Ruleset
 from podwire.state.iptables_diff import ChainKey
 
 _FEW = 8
 """Deletions in one shared chain up to which single rules are taken out."""
-
-_NOTHING = Compiled()
-
-
-class _Service(msgspec.Struct, frozen=True):
-    ports: tuple[ServicePort, ...]
-    compiled: Compiled
 
 
 class Contents:
@@ -34,8 +25,8 @@ class Contents:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.claims: Claims[Frontend] = Claims()
-        self._services: dict[str, _Service] = {}
+        self._services = CompiledServices(partial(compile_service, layout), Compiled())
+        self.claims = self._services.claims
         self._chains: dict[str, Rules] = {}
         self._shared: dict[ChainKey, dict[str, None]] = {key: {} for key in SHARED}
 
@@ -62,27 +53,11 @@ class Contents:
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
         """Takes over new ports of Services (of this family) and returns what to write."""
-        before: dict[str, Compiled] = {}
-        todo = dict(changed)
-        while todo:
-            for service, ports in todo.items():
-                known = self._services.pop(service, None)
-                before.setdefault(service, known.compiled if known is not None else _NOTHING)
-                wanted = frozenset(frontend for port in ports for frontend in frontends(port))
-                owned = self.claims.claim(service, wanted)
-                if ports:
-                    self._services[service] = _Service(ports, compile_service(self.layout, ports, owned))
-            todo = {service: self._ports_of(service) for service in self.claims.released()}
         delta = Delta({}, {}, {}, {}, {})
-        for service, old in before.items():
-            known = self._services.get(service)
-            self._swap(old, known.compiled if known is not None else _NOTHING, delta)
+        for old, new in self._services.change(changed):
+            self._swap(old, new, delta)
         self._rewrite(delta)
         return delta
-
-    def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
-        known = self._services.get(service)
-        return () if known is None else known.ports
 
     def _swap(self, old: Compiled, new: Compiled, delta: Delta) -> None:
         for name in old.chains.keys() - new.chains.keys():

@@ -5,15 +5,15 @@ Addresses, elements and rules may come from several Services; each is there as l
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
 
-from podwire.proxy.claims import Claims
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
 from podwire.proxy.dataplanes.ipvs.names import OWNERSHIP, SETS, declare, set_name
-from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.xtables.compiled import CompiledServices
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import ChainKey
@@ -35,24 +35,16 @@ class Delta(msgspec.Struct, frozen=True):
     """Whether a chain differs."""
 
 
-class _Service(msgspec.Struct, frozen=True):
-    ports: tuple[ServicePort, ...]
-    compiled: Compiled
-
-
-_NOTHING = Compiled()
-
-
 class Contents:
     """All of one family. ``elsewhere`` are the node's own addresses, which are bound already."""
 
     def __init__(self, layout: Layout, elsewhere: Iterable[str] = ()) -> None:
         self.layout = layout
-        self.claims: Claims[Frontend] = Claims()
+        self._services = CompiledServices(partial(compile_service, layout), Compiled())
+        self.claims = self._services.claims
         self.servers: dict[Key, VirtualServer] = {}
         self._serving: dict[Key, frozenset[str]] = {}
         self._elsewhere = frozenset(elsewhere)
-        self._services: dict[str, _Service] = {}
         self._addresses: Counter[str] = Counter()
         self._elements: dict[str, Counter[str]] = {set_name(kind, layout.family): Counter() for kind in SETS}
         self._rules: dict[ChainKey, Counter[str]] = {INSIDE: Counter(), OUTSIDE: Counter()}
@@ -90,26 +82,10 @@ class Contents:
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
         """Takes over new ports of Services (of this family) and returns what differs."""
-        before: dict[str, Compiled] = {}
-        todo = dict(changed)
-        while todo:
-            for service, ports in todo.items():
-                known = self._services.pop(service, None)
-                before.setdefault(service, known.compiled if known is not None else _NOTHING)
-                wanted = frozenset(frontend for port in ports for frontend in frontends(port))
-                owned = self.claims.claim(service, wanted)
-                if ports:
-                    self._services[service] = _Service(ports, compile_service(self.layout, ports, owned))
-            todo = {service: self._ports_of(service) for service in self.claims.released()}
         delta = _Change(self.layout.family)
-        for service, old in before.items():
-            known = self._services.get(service)
-            self._swap(old, known.compiled if known is not None else _NOTHING, delta)
+        for old, new in self._services.change(changed):
+            self._swap(old, new, delta)
         return delta.result()
-
-    def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
-        known = self._services.get(service)
-        return () if known is None else known.ports
 
     def _swap(self, old: Compiled, new: Compiled, delta: "_Change") -> None:
         for key in dict.fromkeys((*new.servers, *old.servers)):

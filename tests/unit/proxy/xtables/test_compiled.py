@@ -1,0 +1,37 @@
+"""What a change of Services is about, and who has which way in."""
+
+from podwire.proxy.frontends import Frontend
+from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.xtables.compiled import CompiledServices, Ports
+
+Made = tuple[str, ...]
+
+
+def port(service: str, *external: str) -> ServicePort:
+    return ServicePort(
+        service=service, port_name="", protocol="tcp", family="ip", port=80, cluster_ip=f"ip of {service}",
+        external_ips=external,
+    )  # fmt: skip
+
+
+def owned(_ports: Ports, ways: frozenset[Frontend]) -> Made:
+    return tuple(sorted(way.address for way in ways))
+
+
+def test_who_waited_for_a_way_in_is_compiled_anew_when_it_is_released() -> None:
+    services: CompiledServices[Made] = CompiledServices(owned, ())
+    assert list(services.change({"a": (port("a", "x"),), "b": (port("b", "x"),)})) == [
+        ((), ("ip of a", "x")),
+        ((), ("ip of b",)),
+    ]
+    assert services.claims.waiting() == ("b",)
+    assert list(services.change({"a": ()})) == [(("ip of a", "x"), ()), (("ip of b",), ("ip of b", "x"))]
+    assert not services.claims.waiting()
+
+
+def test_a_service_that_comes_and_is_told_of_again_is_told_once() -> None:
+    services: CompiledServices[Made] = CompiledServices(owned, ())
+    list(services.change({"a": (port("a", "x"),), "b": (port("b", "x"),)}))
+    changed = {"a": (port("a"),), "b": (port("b", "x", "y"),)}
+    assert list(services.change(changed)) == [(("ip of a", "x"), ("ip of a",)), (("ip of b",), ("ip of b", "x", "y"))]
+    assert list(services.change({"gone": ()})) == [((), ())]
