@@ -5,6 +5,7 @@ difference); 2 the input is wrong, or `state --diff` cannot compare; 130 interru
 error, without a traceback. Whoever reads the output and has enough (`| head`) ends the command, which is no error.
 """
 
+import gc
 import os
 import select
 import sys
@@ -83,6 +84,7 @@ def main() -> NoReturn:
             sys.stdout.flush()
     except BrokenPipeError:
         _unread()
+    gc.freeze()  # Python ends with a search for garbage in all that was imported, which takes 20 to 80 ms
     sys.exit(status)
 
 
