@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from podwire.errors import ConfigError
-from podwire.model.document import convert
+from podwire.model.document import convert, not_yaml
 from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import parse_settings as parse_policy
@@ -147,7 +147,7 @@ def parse(text: str, source: str) -> AgentConfig:
     try:
         document = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as problem:
-        raise ConfigError(source, "", f"not YAML: {problem}") from problem
+        raise not_yaml(problem, source) from problem
     config = convert(document if document is not None else {}, AgentConfig, source)
     for index, part in enumerate(config.parts):
         if part not in PARTS:
@@ -193,7 +193,7 @@ def overlay(
         try:
             documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:
-            raise ConfigError(source, key, f"not YAML: {' '.join(str(problem).split())}") from problem
+            raise not_yaml(problem, source, key) from problem
     merged = convert(documents["routing"], Options, source, "routing")
     _check_options(merged, source)
     return ClusterSettings(

@@ -22,6 +22,7 @@ import yaml
 
 from podwire.agent.config import AgentConfig
 from podwire.errors import ConfigError
+from podwire.model.document import not_yaml
 from podwire.proxy.settings import parse_settings, paths
 
 API_VERSION, KIND = "kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration"
@@ -82,7 +83,7 @@ def parse(text: str, source: str, hostname: str) -> Replacement:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as problem:
-        raise ConfigError(source, "", f"not YAML: {' '.join(str(problem).split())}") from problem
+        raise not_yaml(problem, source) from problem
     if not isinstance(document, Mapping) or (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
         raise ConfigError(source, "kind", f"expected {KIND} of {API_VERSION}")
     fields = {path: value for path, value in _leaves(document, "") if value not in _UNSAID}

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.model.document import wrong
+from podwire.model.document import not_yaml, wrong
 
 
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -46,7 +46,7 @@ def parse_config(text: bytes | str, source: str) -> DnsConfig:
     except msgspec.ValidationError as failure:
         raise wrong(failure, DnsConfig, source) from failure
     except msgspec.DecodeError as failure:
-        raise ConfigError(source, "", f"not YAML: {failure}") from failure
+        raise not_yaml(failure, source) from failure
     if config.pods not in _PODS:
         raise ConfigError(source, "pods", f"expected one of {', '.join(_PODS)}, got {config.pods!r}")
     if not 0 <= config.ttl_seconds <= 3600:

@@ -36,7 +36,7 @@ from podwire.local.kubelet import daemon as kubelet_daemon
 from podwire.local.layout import Layout, NodePlace
 from podwire.local.processes import Order
 from podwire.local.workloads import parts
-from podwire.model.document import wrong
+from podwire.model.document import not_yaml, wrong
 from podwire.observe import log
 from podwire.policy.modes import DATAPLANES as POLICY_DATAPLANES
 from podwire.proxy.registry import DATAPLANES
@@ -98,7 +98,7 @@ def read_controller(path: str) -> ControllerFile:
     except msgspec.ValidationError as failure:
         raise wrong(failure, ControllerFile, path) from failure
     except msgspec.DecodeError as failure:
-        raise ConfigError(path, "", f"not YAML: {failure}") from failure
+        raise not_yaml(failure, path) from failure
 
 
 def run_agent(payload: bytes) -> None:

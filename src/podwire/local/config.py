@@ -25,7 +25,7 @@ import yaml
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
 from podwire.local.layout import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Layout
-from podwire.model.document import convert
+from podwire.model.document import convert, not_yaml
 from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import check_settings as check_policy
@@ -100,7 +100,7 @@ def parse_config(text: str, source: str, running: ClusterConfig | None = None) -
     try:
         document: Any = yaml.safe_load(text)
     except yaml.YAMLError as failure:
-        raise ConfigError(source, "", f"not YAML: {' '.join(str(failure).split())}") from failure
+        raise not_yaml(failure, source) from failure
     if document is None:
         document = {}
     if isinstance(document, dict) and isinstance(document.get("proxy"), dict):

@@ -39,6 +39,17 @@ def wrong(failure: msgspec.ValidationError, kind: Any, source: str, path: str = 
     return ConfigError(source, f"{path}{dot}{field}", problem)
 
 
+def not_yaml(failure: Exception, source: str, path: str = "") -> ConfigError:
+    """The error for a text that is no YAML: with its line where it is a document of its own."""
+    reason: Any = failure.__cause__ or failure
+    mark = getattr(reason, "problem_mark", None)
+    problem = str(getattr(reason, "problem", None) or reason)
+    if problem.startswith("but "):
+        problem = f"{getattr(reason, 'context', '')}, {problem}"
+    where = source if path or mark is None else f"{source}:{mark.line + 1}"
+    return ConfigError(where, path, f"not YAML: {' '.join(problem.split())}")
+
+
 def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
     """The path of the field that does not fit, and what is wrong with it."""
     text = str(failure)

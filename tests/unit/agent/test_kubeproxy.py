@@ -141,7 +141,7 @@ def test_names_and_gates() -> None:
     ("text", "words"),
     [
         ("nodeName: a", "kp.yaml: kind: expected KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1"),
-        ("[", "kp.yaml: not YAML"),
+        ("[", "kp.yaml:1: not YAML"),
         (HEAD + "mode: kernelspace", "kp.yaml: mode: 'kernelspace' is not a mode of Linux"),
         (HEAD + "sockets: 5", "kp.yaml: sockets: is not a field of KubeProxyConfiguration"),
         (HEAD + "conntrack: {maxx: 5}", "kp.yaml: conntrack.maxx: is not a field"),

@@ -47,7 +47,7 @@ def test_fields_are_read() -> None:
         ("nodez: 3", "c.yaml: unknown field `nodez`; there are nodes, segments, podCIDRs, "),
         ("logLevel: loud", "c.yaml: logLevel: 'loud' is not known; there are debug, error, info, warning"),
         ("policy: {established: never}", "c.yaml: policy.established: 'never' is not known; there are keep, strict"),
-        ("nodes: [", "c.yaml: not YAML"),
+        ("nodes: [", "c.yaml:1: not YAML"),
         ("nodes: 0", "c.yaml: nodes: 0: expected 1 to 240"),
         ("segments: 9", "c.yaml: segments: 9: expected 1 to 8"),
         ("apiPort: 70000", "c.yaml: apiPort: 70000: expected 0 to 65535"),

@@ -4,9 +4,10 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+import yaml
 
 from podwire.errors import ConfigError
-from podwire.model.document import convert
+from podwire.model.document import convert, not_yaml
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,3 +66,21 @@ def test_what_fits_is_a_value() -> None:
     assert convert({"ownWord": "t", "parts": [{"word": "y"}]}, Whole, "f.yaml") == Whole(
         own_word="t", parts=(Part(word="y"),)
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [b\n", "f.yaml:2: not YAML: did not find expected ',' or ']'"),
+        (
+            "a: b\n---\nc: d\n",
+            "f.yaml:2: not YAML: expected a single document in the stream, but found another document",
+        ),
+        ("\x00", "f.yaml: not YAML: "),
+    ],
+)
+def test_what_is_no_yaml(text: str, said: str) -> None:
+    with pytest.raises(yaml.YAMLError) as caught:
+        yaml.load(text, Loader=yaml.CSafeLoader)
+    assert str(not_yaml(caught.value, "f.yaml")).startswith(said)
+    assert str(not_yaml(caught.value, "settings", "policy.log")).startswith("settings: policy.log: not YAML: ")

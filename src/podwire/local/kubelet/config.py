@@ -27,7 +27,7 @@ import yaml
 
 from podwire.errors import ConfigError
 from podwire.local.images.table import Rule
-from podwire.model.document import convert
+from podwire.model.document import convert, not_yaml
 from podwire.observe.log import Level
 
 
@@ -90,7 +90,7 @@ def parse_config(text: str | bytes, source: str) -> KubeletConfig:
     try:
         document: Any = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as failure:
-        raise ConfigError(source, "", f"not YAML: {' '.join(str(failure).split())}") from failure
+        raise not_yaml(failure, source) from failure
     return convert(document, KubeletConfig, source)
 
 
