@@ -137,13 +137,18 @@ class LeaderElection:
         return lease | {"spec": spec}
 
     async def _release(self) -> None:
-        try:
-            lease = await self._client.get(LEASES, self._election.name, self._election.namespace)
-            if (lease.get("spec") or {}).get("holderIdentity") == self._election.identity:
-                free = lease | {"spec": lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
-                await self._client.update(LEASES, free, self._election.namespace, name=self._election.name)
-        except (ApiError, ApiUnreachable, ProtocolError) as failure:
-            self._log.debug("lease not released", problem=failure)
+        """Gives the Lease up; a second try is for a renewal that was under way when this process was ended."""
+        for last in (False, True):
+            try:
+                lease = await self._client.get(LEASES, self._election.name, self._election.namespace)
+                if (lease.get("spec") or {}).get("holderIdentity") == self._election.identity:
+                    free = lease | {"spec": lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
+                    await self._client.update(LEASES, free, self._election.namespace, name=self._election.name)
+                return
+            except (ApiError, ApiUnreachable, ProtocolError) as failure:
+                if last or not isinstance(failure, Conflict):
+                    self._log.debug("lease not released", problem=failure)
+                    return
 
     def _report(self, name: str, failure: BaseException) -> None:
         self._log.error("task failed", failure=failure, task=name)
