@@ -181,5 +181,5 @@ def kubeconfig(cluster: str, server: str, authority: bytes, user: str, pair: Key
         "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
         "current-context": cluster,
     }
-    rendered: str = yaml.safe_dump(document, sort_keys=False)
+    rendered: str = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
     return rendered.encode()

@@ -12,6 +12,7 @@ Cost: four rules and one set element per node or merged pod network.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import collapse_addresses, ip_network
 
 from podwire.routing.nodes import Address, Me, Network, Peer
@@ -110,7 +111,13 @@ def _near(me: Me, peers: Sequence[Peer]) -> Iterable[Address]:
 
 
 def _single(addresses: Iterable[Address]) -> list[Network]:
-    return [ip_network(address) for address in addresses]
+    return list(map(_host, addresses))
+
+
+@lru_cache(maxsize=4096)
+def _host(address: Address) -> Network:
+    """The network of one address; the same nodes are asked for with each change of one of them."""
+    return ip_network(address)
 
 
 def _networks(name: str, kind: str, networks: Iterable[Network], comment: str) -> Set:
