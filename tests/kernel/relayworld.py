@@ -71,7 +71,7 @@ class Server(threading.Thread):
 
 def client(source: str = "far", target: tuple[str, int] = VIP) -> socket.socket:
     with netns.inside(path(source)):
-        return socket.create_connection(target, 10)
+        return socket.create_connection(target, 30)
 
 
 def blocks(seed: int, size: int = SIZE) -> Iterator[bytes]:
@@ -119,7 +119,7 @@ def both_ways(meanwhile: Callable[[], object], source: str = "far", pods: tuple[
             meanwhile()
             assert received(connection) == digest(2)
             sender.join()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not seen and time.monotonic() < deadline:
             time.sleep(0.01)
         assert seen == [digest(1)]
@@ -142,7 +142,7 @@ def kill(plane: UserspaceDataPlane, which: str, times: int = 1) -> Callable[[], 
             time.sleep(0.05)
             before = state(plane)
             os.kill(getattr(before, which), signal.SIGKILL)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             while getattr(state(plane), which) == getattr(before, which):
                 assert time.monotonic() < deadline, "nobody took its place"
 
@@ -152,6 +152,6 @@ def kill(plane: UserspaceDataPlane, which: str, times: int = 1) -> Callable[[], 
 def udp_client(source: str = "far") -> socket.socket:
     with netns.inside(path(source)):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.settimeout(2)
+    sock.settimeout(20)
     sock.connect(UDP_VIP)
     return sock

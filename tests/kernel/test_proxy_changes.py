@@ -4,13 +4,14 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from tests.kernel.planes import opened
-from tests.kernel.serviceworld import PODS, World, path
+from tests.kernel.serviceworld import LATE_S, PATIENCE_S, PODS, World, path
 
 from podwire.kernel import netns
 from podwire.proxy.registry import DATAPLANES, open_dataplane
@@ -46,11 +47,11 @@ def test_a_service_may_change_in_every_way(world: World, plane: Any) -> None:
     other = tuple(msgspec.structs.replace(port, service="default/other") for port in web(clusterIP="10.96.0.77"))
     plane.load({"default/other": other, "default/web": web()})
 
-    def at(address: str, port: int = 80) -> bool:
-        found = world.connect("outside", address, port)[0]
+    def at(address: str, port: int = 80, *, wanted: bool = True) -> bool:
+        found = world.connect("outside", address, port, patience_s=LATE_S if wanted else PATIENCE_S)[0]
         return found in PODS
 
-    def after(**spec: object) -> str:
+    def becomes(wanted: str, **spec: object) -> None:
         plane.update({"default/web": web(**spec)})
         assert at("10.96.0.77")
         places = {
@@ -59,17 +60,18 @@ def test_a_service_may_change_in_every_way(world: World, plane: Any) -> None:
             "elsewhere": ("10.96.0.20", 80),
             "node": ("192.168.99.1", 30080),
         }
-        return " ".join(name for name, place in places.items() if at(*place))
+        found = (name for name, place in places.items() if at(*place, wanted=name in wanted.split()))
+        assert " ".join(found) == wanted
 
     http, more = {"name": "http", "port": 80}, {"name": "more", "port": 81}
-    assert after() == "http"
-    assert after(ports=[http, more]) == "http more"
-    assert after(type="NodePort", ports=[http | {"nodePort": 30080}]) == "http node"
-    assert after(ports=[more]) == "more"
-    assert after(type="ExternalName") == ""
-    assert after(clusterIP="10.96.0.20") == "elsewhere"
-    assert after(clusterIP="None") == ""
-    assert after() == "http"
+    becomes("http")
+    becomes("http more", ports=[http, more])
+    becomes("http node", type="NodePort", ports=[http | {"nodePort": 30080}])
+    becomes("more", ports=[more])
+    becomes("", type="ExternalName")
+    becomes("elsewhere", clusterIP="10.96.0.20")
+    becomes("", clusterIP="None")
+    becomes("http")
     empty = tuple(msgspec.structs.replace(p, cluster_endpoints=(), has_endpoints=False) for p in web())
     plane.update({"default/web": empty})
     assert world.connect("outside", "10.96.0.10", 80)[0] == "refused"
@@ -83,14 +85,14 @@ def test_an_established_connection_outlives_its_endpoint_s_removal(world: World,
         there = msgspec.structs.replace(port, cluster_endpoints=(Endpoint("10.180.0.1", 9090, True),))
         plane.load({"default/web": (there,)})
         with netns.inside(path("far")):
-            client = socket.create_connection(("10.96.0.10", 80), 2)
+            client = socket.create_connection(("10.96.0.10", 80), 20)
         peer, _ = listener.accept()
         with client, peer:
             plane.update({"default/web": (port,)})
             assert world.connect("far", "10.96.0.10", 80)[0] in PODS
             plane.load({"default/web": ()})
             for sender, receiver in ((client, peer), (peer, client)):
-                receiver.settimeout(2)
+                receiver.settimeout(20)
                 sender.sendall(b"still")
                 assert receiver.recv(5) == b"still"
 
@@ -104,10 +106,11 @@ def test_settings_change_under_traffic(world: World, plane: Any) -> None:
 
     def traffic() -> None:
         while not stop.is_set():
-            results.append(world.connect("far", "10.96.0.10", 80)[0])
+            results.append(world.connect("far", "10.96.0.10", 80, patience_s=LATE_S)[0])
 
-    def at_node_port() -> bool:
-        return world.connect("outside", "192.168.99.1", 30080)[0] in PODS
+    def at_node_port(*, wanted: bool = True) -> bool:
+        patience_s = LATE_S if wanted else PATIENCE_S
+        return world.connect("outside", "192.168.99.1", 30080, patience_s=patience_s)[0] in PODS
 
     client = threading.Thread(target=traffic)
     client.start()
@@ -123,13 +126,16 @@ def test_settings_change_under_traffic(world: World, plane: Any) -> None:
         ):
             facts = msgspec.structs.replace(NODE, **change)
             plane.load(services, facts)
-            assert at_node_port() == answers, change
+            assert at_node_port(wanted=answers) == answers, change
             desired = [str(each) for each in plane.desired()]
             with contextlib.closing(open_dataplane(plane.name, facts, path("node"))) as again:
                 assert not any(again.load(services, facts)), change
                 assert [str(each) for each in again.desired()] == desired
+        deadline = time.monotonic() + 20
+        while len(results) <= 20:
+            assert time.monotonic() < deadline, "too few connections"
+            time.sleep(0.01)
     finally:
         stop.set()
         client.join()
-    assert len(results) > 20
     assert set(results) <= set(PODS)

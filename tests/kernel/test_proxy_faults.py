@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from tests.kernel.serviceworld import World, by_name, inside, path, until
+from tests.kernel.serviceworld import LATE_S, World, by_name, inside, path, until
 from tests.kernel.test_proxy_metrics import FOUR, Bench
 
 from podwire.errors import KernelError
@@ -97,13 +97,13 @@ def test_services_go_on_while_changes_are_refused(world: World) -> None:
 
         def traffic() -> None:
             while not stop.is_set():
-                results.append(world.connect("far", "10.96.0.10", 80)[0])
+                results.append(world.connect("far", "10.96.0.10", 80, patience_s=LATE_S)[0])
 
         client = threading.Thread(target=traffic)
         client.start()
         net_admin(allowed=False)
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while len(results) < 50 and time.monotonic() < deadline:
                 with pytest.raises(KernelError, match="not permitted"):
                     plane.update({"default/web": ()})

@@ -16,7 +16,18 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kernel.planes import opened
-from tests.kernel.serviceworld import PODS, Collection, World, connecting, flush, inside, is_connected, path, until
+from tests.kernel.serviceworld import (
+    LATE_S,
+    PODS,
+    Collection,
+    World,
+    connecting,
+    flush,
+    inside,
+    is_connected,
+    path,
+    until,
+)
 
 from podwire.kernel import netns
 from podwire.model import service as api
@@ -164,7 +175,7 @@ class Connecting(threading.Thread):
 
     def __init__(self, world: World, source: str, address: str, port: int) -> None:
         super().__init__()
-        self.way = (source, address, port)
+        self.way = (source, address, port, "tcp", "", LATE_S)
         self.world, self.seen, self.stopping = world, Counter[str](), False
 
     def run(self) -> None:
@@ -195,8 +206,8 @@ def test_an_endpoint_that_moves_to_another_slice_is_never_missed(world: World, p
                     for first, second in ((True, True), (False, True), (True, True), (True, False)):
                         sources.apply(at(first, second))
                         await asyncio.sleep(0.03)
+                await until(lambda: client.seen["one"] > 20)
             assert set(client.seen) == {"one"}
-            assert client.seen["one"] > 20
 
     asyncio.run(scenario())
 
@@ -340,7 +351,7 @@ def test_every_endpoint_gets_its_share(world: World, plane: Any, count: int) -> 
     pods = [{"pod": pod} for pod in PODS[:count]]
     plane.load(case(pods).resolved())
     tries = 600
-    seen = Counter(world.connect("node", "10.96.0.10", 80)[0] for _ in range(tries))
+    seen = Counter(world.connect("node", "10.96.0.10", 80, patience_s=LATE_S)[0] for _ in range(tries))
     assert set(seen) == set(PODS[:count])
     due = tries / count
     spread = 6 * (due * (1 - 1 / count)) ** 0.5

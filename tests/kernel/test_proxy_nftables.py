@@ -61,7 +61,7 @@ def wait_for(check: Callable[[], bool]) -> None:
 
 def asked_by(address: str) -> str:
     with netns.inside(path("outside")), socket.socket() as sock:
-        sock.settimeout(2)
+        sock.settimeout(20)
         sock.bind((address, 0))
         sock.connect(("192.168.99.1", 30080))
         return sock.recv(100).decode().split()[0]

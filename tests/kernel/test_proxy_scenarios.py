@@ -95,7 +95,7 @@ def test_every_one_of_many_clients_keeps_its_endpoint(world: World, plane: Any) 
 
 def asked_by(address: str) -> str:
     with netns.inside(path("outside")), socket.socket() as sock:
-        sock.settimeout(2)
+        sock.settimeout(20)
         sock.bind((address, 0))
         sock.connect(("192.168.99.1", 30080))
         return sock.recv(100).decode().split()[0]

@@ -94,6 +94,9 @@ def test_new_connections_while_workers_are_killed(plane: UserspaceDataPlane) -> 
         for each in clients:
             each.start()
         kill(plane, "pid", 5)()
+        deadline = time.monotonic() + 60
+        while len(results) <= 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
         stop.set()
         for each in clients:
             each.join()
@@ -132,7 +135,7 @@ def test_the_server_may_be_done_first(plane: UserspaceDataPlane) -> None:
         with client() as connection:
             assert connection.recv(100) == b""
             connection.sendall(b"more")
-        assert done.wait(5)
+        assert done.wait(30)
         assert b"".join(rest) == b"more"
 
 
@@ -156,7 +159,7 @@ def test_a_slow_reader_stops_the_sender(plane: UserspaceDataPlane) -> None:
     seen: list[str] = []
 
     def read_late(connection: socket.socket) -> None:
-        go.wait(30)
+        go.wait(90)
         seen.append(received(connection))
         connection.sendall(b"k")
 
@@ -192,7 +195,7 @@ def test_many_connections_at_once(plane: UserspaceDataPlane) -> None:
     def serve() -> None:
         while len(served) < count:
             served.append(listener.accept()[0])
-        go.wait(30)
+        go.wait(90)
         for connection in served:
             connection.sendall(connection.recv(20))
             connection.close()
@@ -203,7 +206,7 @@ def test_many_connections_at_once(plane: UserspaceDataPlane) -> None:
     clients = [client() for _ in range(count)]
     for number, connection in enumerate(clients):
         connection.sendall(f"number {number}".encode())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(served) < count:
         assert time.monotonic() < deadline, len(served)
         time.sleep(0.05)
@@ -275,7 +278,7 @@ def test_udp_leaves_an_endpoint_that_is_gone(plane: UserspaceDataPlane) -> None:
 
         assert {ask(sock) for sock in clients} == {"one", "two"}
         plane.update(udp_ports(at("two", 8080)))
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + 20
         while (found := {ask(sock) for sock in clients}) != {"two"}:
             assert time.monotonic() < deadline, found
 

@@ -36,21 +36,30 @@ def plane(world: World) -> Iterator[IpvsDataPlane]:
 
 
 def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: IpvsDataPlane) -> None:
-    """Scenario 90: weight 0 while a connection is open; gone soon after it has ended."""
-    plane.load({"default/web": kept("one")})
-    with Held("one", "two") as connections:
-        assert connections.connect() == "one"
-        plane.update({"default/web": kept("two")})
+    """Scenario 90: weight 0 while a connection is open; gone soon after it has ended. So does a Service that goes."""
+    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept("far"))
+    plane.load({"default/web": kept("one"), "default/other": other})
+    with Held("one", "two", "far") as connections:
+        assert [connections.connect(), connections.connect(address="10.96.0.11")] == ["one", "far"]
+        plane.update({"default/web": kept("two"), "default/other": ()})
         assert "-r 10.180.0.1:9090 -m -w 0" in ipvsadm("-S", "-n")
         assert {connections.connect() for _ in range(6)} == {"two"}
+        assert world.connect("outside", "10.96.0.11", 80)[0] == "dropped"
         assert connections.talk()
         assert differences(plane) == []
         with another() as again:
             assert not any(again.load({"default/web": kept("two")})), "also after a restart"
         assert connections.talk()
-        connections.reset("one")
-        eventually(lambda: not plane.disturbed() and "10.180.0.1:9090" not in ipvsadm("-S", "-n"))
+        for pod in ("one", "far"):
+            connections.reset(pod)
+        eventually(lambda: not plane.disturbed() and not {"10.180.0.1:9090", "10.96.0.11:80"} & served())
+        assert "10.96.0.11" not in inside("node", "ip", "address", "show", "kube-ipvs0")
         assert connections.talk()
+
+
+def served() -> set[str]:
+    """Virtual servers and their endpoints."""
+    return set(ipvsadm("-S", "-n").split())
 
 
 def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: IpvsDataPlane) -> None:
@@ -62,18 +71,6 @@ def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: I
         assert plane.update({"default/web": kept("one", "two")})[-1] == "-e -t 10.96.0.10:80 -r 10.180.0.1:9090 -m -w 1"
         assert connections.talk()
         assert {connections.connect() for _ in range(4)} == {"one", "two"}
-
-
-def test_a_service_that_goes_keeps_its_connections_and_takes_no_more(world: World, plane: IpvsDataPlane) -> None:
-    plane.load({"default/web": kept("one")})
-    with Held("one") as connections:
-        connections.connect()
-        plane.update({"default/web": ()})
-        assert world.connect("outside", "10.96.0.10", 80)[0] == "dropped"
-        assert connections.talk()
-        connections.reset("one")
-        eventually(lambda: not plane.disturbed() and not ipvsadm("-S", "-n"))
-        assert "10.96.0.10" not in inside("node", "ip", "address", "show", "kube-ipvs0")
 
 
 def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: IpvsDataPlane) -> None:
