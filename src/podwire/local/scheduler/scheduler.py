@@ -70,7 +70,11 @@ class Scheduler:
         if old is None or _offer(old) != _offer(new):
             self._unpark()
 
-    def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
+    def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            # After a list anew: one has gone and another of its name come, while nobody watched.
+            self._pod_changed(key, old, None)
+            old = None
         pod = new or old
         if pod is None:
             return

@@ -100,7 +100,9 @@ class NodeLifecycleController:
         self._heard[name] = self._clock.monotonic()
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        if new is None or not new.spec.node_name or (old is not None and old.spec.node_name):
+        if new is None or not new.spec.node_name:
+            return
+        if old is not None and old.spec.node_name and old.metadata.uid == new.metadata.uid:
             return
         node = self._nodes.get(new.spec.node_name)
         if node is None:
