@@ -9,8 +9,9 @@
 ``external:443``               somebody outside
 =============================  =====================================================================================
 
-Behind the port stands the protocol, ``53/UDP``, ``9/SCTP``; without one it is TCP. A Service's port may be named; the
-only port of a Service and the only one that a pod declares may be left out.
+Behind the port stands the protocol, ``53/UDP``, ``9/SCTP``; without one it is TCP. A Service's port may be named: of a
+headless one that is the endpoints' own, since nobody translates what is asked for by number. The only port of a Service
+and the only one that a pod declares may be left out.
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ from podwire.local.probe.plan import (
 from podwire.local.probe.verdicts import Verdict
 from podwire.model.meta import key_of
 from podwire.model.service import Service
+from podwire.proxy.resolve import service_of
 
 EXTERNAL, EXTERNAL6 = "203.0.113.1", "2001:db8::1"
 """Who is outside, unless an address is named: one that is for examples (RFC 5737, RFC 3849)."""
@@ -186,7 +188,7 @@ def _number(target: Target, declared: Sequence[Port], named: dict[str, int]) -> 
 
 def _to_service(expecting: Expecting, place: Place, target: Target, service: Service) -> tuple[Attempt, ...]:
     ports = [Port(number=port.port, protocol=port.protocol) for port in service.spec.ports]
-    named = {port.name: port.port for port in service.spec.ports}
+    named = {port.name: port.port for port in service.spec.ports} | _looked_up_ports(expecting.facts, service)
     port = Port(number=_number(target, ports, named), protocol=target.protocol)
     if place.node and not place.pod_uid and _addresses(service):  # a node's programs do not ask cluster DNS
         return _to_address(expecting, place, target, _addresses(service)[0], str(port.number))
@@ -197,6 +199,14 @@ def _to_service(expecting: Expecting, place: Place, target: Target, service: Ser
         if not found:
             raise ConfigError("reaches", "", f"{target.word!r}: only pods reach it, it has no node port for {port}")
     return tuple(found)
+
+
+def _looked_up_ports(facts: Facts, service: Service) -> dict[str, int]:
+    """The ports of a headless Service's endpoints by their names, as who looks them up gets them."""
+    if not service.headless:
+        return {}
+    pieces = (piece for piece in facts.slices if service_of(piece) == key_of(service.metadata))
+    return {port.name: port.port for piece in pieces for port in piece.ports or () if port.name and port.port}
 
 
 def _looked_up(facts: Facts, place: Place, target: Target) -> Service:

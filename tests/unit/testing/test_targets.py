@@ -39,14 +39,24 @@ SLICE = EndpointSlice(
     endpoints=(Endpoint(addresses=("10.244.0.2",), node_name="node-1"),),
     ports=(EndpointPort(name="", protocol="TCP", port=80),),
 )
+HEADLESS = Service(
+    metadata=ObjectMeta(name="bare", namespace="shop"),
+    spec=ServiceSpec(cluster_ip="None", ports=(ServicePort(name="http", port=8080, target_port=80),)),
+)
+BARE = EndpointSlice(
+    metadata=ObjectMeta(name="bare-1", namespace="shop", labels={"kubernetes.io/service-name": "bare"}),
+    address_type="IPv4",
+    endpoints=(Endpoint(addresses=("10.244.0.2",), node_name="node-1"),),
+    ports=(EndpointPort(name="http", protocol="TCP", port=80),),
+)
 NODE = Node(
     metadata=ObjectMeta(name="node-1"),
     status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.89.0.11"),)),
 )
 FACTS = Facts(
     pods=(WEB, DB_1, DB_2),
-    services=(DB, PAGE),
-    slices=(SLICE,),
+    services=(DB, PAGE, HEADLESS),
+    slices=(SLICE, BARE),
     node_addresses=(("node-1", "10.89.0.11"),),
     world=World(pods=(WEB, DB_1, DB_2), nodes=(NODE,)),
     host_address="10.89.0.1",
@@ -150,3 +160,8 @@ def test_policies_are_asked_also_where_nobody_listens() -> None:
     attempt = attempts_of(expecting, place_of(WEB), "shop/db-1:1")[0]
     asked = expecting.asked[attempt]
     assert (asked.source.name, asked.destination.name, asked.port) == ("shop/web", "shop/db-1", 1)
+
+
+def test_nobody_translates_the_port_of_a_headless_service() -> None:
+    assert [port for _, _, port in told("bare:http")] == ["80/TCP"]
+    assert [port for _, _, port in told("bare:8080")] == ["8080/TCP"]
