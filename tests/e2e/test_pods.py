@@ -228,4 +228,4 @@ def test_a_pod_that_ignores_sigterm_has_its_grace_and_no_more(cluster: Cluster, 
     cluster.kubectl("delete", "pod", "stubborn", "-n", namespace, "--wait=false")
     assert "Terminating" in cluster.kubectl("get", "pod", "stubborn", "-n", namespace)
     cluster.kubectl("wait", "--for=delete", "pod/stubborn", "-n", namespace, "--timeout=90s")
-    assert 2.5 < time.monotonic() - began < 15
+    assert 2.5 < time.monotonic() - began < 25, "without saying anything it would have 30 s"

@@ -38,7 +38,7 @@ def nine() -> Iterator[Cluster]:
 
 def probe(*words: str, status: int = 0) -> list[dict[str, Any]]:
     """The lines of a probe with ``-o json``."""
-    found = run("probe", "--name", NAME, "-o", "json", *words, timeout=180)
+    found = run("probe", "--name", NAME, "-o", "json", "--timeout", "10", *words, timeout=180)
     assert found.returncode == status, found.stdout + found.stderr
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     assert lines and all(list(line) == FIELDS for line in lines)
@@ -66,7 +66,7 @@ def test_all_with_all_on_every_declared_port(nine: Cluster) -> None:
     addresses = {f"default/{name}": address_of(nine, name) for name in ("web-1", "db-4")}
     for line in lines:
         assert line["source_seen"] == addresses.get(line["from"], line["source_seen"])
-        assert 0 < line["ms"] < 5000
+        assert line["ms"] > 0
 
 
 def test_pods_names_selectors_and_ports(nine: Cluster) -> None:

@@ -1,7 +1,6 @@
 """kubectl get in its forms, describe, explain, api-resources."""
 
 import json
-import time
 
 import pytest
 from driver import Cluster, deployment, eventually
@@ -87,11 +86,12 @@ def test_a_watch_shows_changes_as_they_happen(cluster: Cluster, namespace: str) 
 
 
 def test_a_watched_table_has_a_row_for_each_state(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(deployment("early", replicas=0), "-n", namespace)
     with cluster.stream("get", "deployment", "-n", namespace, "-w") as watch:
-        time.sleep(1)
+        head = watch.until(lambda line: line.startswith("early"))
         cluster.apply(deployment("web"), "-n", namespace)
         rows = watch.until(lambda line: line.startswith("web") and line.split()[1] == "1/1")
-    assert rows[0].split()[:2] == ["NAME", "READY"]
+    assert head[0].split()[:2] == ["NAME", "READY"]
     assert next(row for row in rows if row.startswith("web")).split()[1] == "0/1"
 
 
