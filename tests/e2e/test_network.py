@@ -42,7 +42,7 @@ def test_a_service_by_name_reaches_each_of_its_pods(cluster: Cluster, namespace:
     pods = cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}")
     seen: set[str] = set()
     for name in ("web", f"web.{namespace}", f"web.{namespace}.svc.cluster.local") * 8:
-        seen.add(_ask(cluster, namespace, name, 8080)["pod"])
+        seen.add(eventually(lambda name=name: _ask(cluster, namespace, name, 8080))["pod"])
     assert seen == set(pods.split())
 
 
@@ -54,7 +54,7 @@ def test_pods_see_each_others_addresses(cluster: Cluster, namespace: str) -> Non
     addresses = found.split()
     assert len(addresses) == 2
     for address in addresses:
-        assert _ask(cluster, namespace, address)["client"].startswith(own)
+        assert eventually(lambda address=address: _ask(cluster, namespace, address))["client"].startswith(own)
 
 
 def test_dns_follows_the_services(cluster: Cluster, namespace: str) -> None:
