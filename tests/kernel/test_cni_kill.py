@@ -41,7 +41,7 @@ class Churn(threading.Thread):
         super().__init__()
         self.root, self.pod, self.rounds = root, name, rounds
         self.problems: list[str] = []
-        self.retries = 0
+        self.retries = self.done = 0
         self.kept: list[tuple[str, str]] = []
 
     def call(self, verb: str, container: str) -> tuple[int, dict[str, object]]:
@@ -73,6 +73,7 @@ class Churn(threading.Thread):
                 status, answer = self.call("ADD", container)
             if status:
                 self.problems.append(f"ADD {container}: {answer}")
+            self.done += 1
             if number == self.rounds - 1:
                 ips = answer.get("ips")
                 self.kept = [(container, str(ip["address"])) for ip in ips] if isinstance(ips, list) else []
@@ -105,7 +106,11 @@ def test_killed_while_pods_come_and_go(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            time.sleep(random.uniform(0.25, 0.6))
+            # Wherever it is: a moment after the fourth pod that this run of it has added.
+            done = sum(thread.done for thread in threads)
+            while sum(thread.done for thread in threads) < done + 4 and any(thread.is_alive() for thread in threads):
+                time.sleep(0.002)
+            time.sleep(random.uniform(0.0, 0.08))
             service.kill()
             service.wait()
             kills += 1
