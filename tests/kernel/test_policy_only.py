@@ -263,7 +263,7 @@ def knock_once(machine: Machine) -> None:
 def settled(machine: Machine) -> int:
     """What has come when nothing comes any more; 0 while it does."""
     before = received(machine, "a")
-    subprocess.run(["sleep", "0.05"], check=True)
+    subprocess.run(["sleep", "0.3"], check=True)
     return before if received(machine, "a") == before else 0
 
 
