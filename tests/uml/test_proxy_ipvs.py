@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.kernel.planes import opened
 from tests.kernel.serviceworld import (
     CASES,
+    LATE_S,
     World,
     by_name,
     changes_under_traffic,
@@ -135,7 +136,7 @@ def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: Ip
 
     def traffic() -> None:
         while not stop.is_set():
-            results.append(world.connect("far", "10.96.0.10", 80)[0])
+            results.append(world.connect("far", "10.96.0.10", 80, patience_s=LATE_S)[0])
 
     client = threading.Thread(target=traffic)
     client.start()
@@ -321,7 +322,7 @@ def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tup
 
         def traffic() -> None:
             while not stop.is_set():
-                results.append(world.connect("one", "10.96.0.10", 80)[0])
+                results.append(world.connect("one", "10.96.0.10", 80, patience_s=LATE_S)[0])
 
         client = threading.Thread(target=traffic)
         client.start()
