@@ -160,7 +160,8 @@ def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
             in_node(cluster, "node-1", "nft", "flush", "ruleset")
             # What comes between the flush and the agent finds no rules and no translation: packets of that moment go to
             # the cluster address itself, where nobody is. How many do says how busy the machine is.
-            flow.go_on(within=NOTICED_S)
+            eventually(lambda: answered(cluster, address), within=NOTICED_S)
+            flow.go_on(within=120)
         eventually(lambda: in_force(cluster))
         # What went into a gap is sent again, the later the longer it waits already, and is translated then: the kernel
         # was made to forget what it knew of it.

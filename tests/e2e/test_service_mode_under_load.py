@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from byhand import in_force, load, manifest
+from byhand import answered, in_force, load, manifest
 from clusters import in_node, own_name, running
 from driver import NOTICED_S, Cluster, eventually
 from load import Load
@@ -44,11 +44,13 @@ def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> Non
 
 def test_chains_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
     switch(cluster, "iptables")
-    with load(cluster, cluster.get("service", "web")["spec"]["clusterIP"], 60) as flow:
+    address = cluster.get("service", "web")["spec"]["clusterIP"]
+    with load(cluster, address, 60) as flow:
         for table in ("nat", "filter") * 3:
             in_node(cluster, "node-1", "iptables", "-t", table, "-F")
             # What is refused is tried again at once, so how many are says how busy the machine is.
-            flow.go_on(within=NOTICED_S)
+            eventually(lambda: answered(cluster, address), within=NOTICED_S)
+            flow.go_on(within=120)
         eventually(lambda: in_force(cluster))
         failed = len(flow.problems)
         flow.come_to_an_end()
