@@ -45,15 +45,15 @@ def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> Non
 def test_chains_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
     switch(cluster, "iptables")
     address = cluster.get("service", "web")["spec"]["clusterIP"]
-    with load(cluster, address, 60) as flow:
+    with load(cluster, address) as flow:
         for table in ("nat", "filter") * 3:
             in_node(cluster, "node-1", "iptables", "-t", table, "-F")
             # What is refused is tried again at once, so how many are says how busy the machine is.
             eventually(lambda: answered(cluster, address), within=NOTICED_S)
             flow.go_on(within=120)
         eventually(lambda: in_force(cluster))
-        failed = len(flow.problems)
         flow.come_to_an_end()
+        failed = len(flow.problems)
         flow.go_on(200)
         assert len(flow.problems) == failed
     assert [problem for problem in flow.problems if "established" in problem] == []
