@@ -135,8 +135,7 @@ class Told:
     """A reporter that remembers."""
 
     def __init__(self, problem: Callable[[], str]) -> None:
-        self.events: list[str] = []
-        self.problems: list[str] = []
+        self.events, self.problems = list[str](), list[str]()
         self._problem = problem
 
     def service_changed(self) -> None:
