@@ -1,5 +1,6 @@
 """Testing manifests with pytest as anybody would: the example, a mistake in it, and what is left behind."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -86,7 +87,7 @@ def test_the_example_is_green_and_mistakes_are_explained(tmp_path: Path) -> None
     assert "allowed by shop/web egress[0]" in said
     assert "<node/node-1 -> default/lonely:81: not reached, refused>" in said
     assert "'default/lonely' names no running pod" in said
-    assert "podwire/testing/" not in said and "podwire/local/" not in said, "of what is wrong the test's line is enough"
+    assert "podwire/testing/" not in said and "podwire/local/" not in said, f"the test's line is enough: {said}"
     left = [name for name in places.names() if name in said]
     assert left == []
 
@@ -152,12 +153,17 @@ def test_the_outside_has_any_address_in_any_protocol(own: Cluster) -> None:
 
 
 def test_what_came_goes_and_labels_are_as_they_were(own: Cluster) -> None:
+    uid = own.kubectl("get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": uid}
+    note = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "of-node-1", "ownerReferences": [owner]}}
     with own.restored():
+        own.kubectl("apply", "-f", "-", stdin=json.dumps(note))
         own.kubectl("create", "namespace", "extra")
         own.kubectl("create", "deployment", "more", "--image=nginx", "--replicas=2")
         own.kubectl("label", "namespace", "default", "team=red")
         own.kubectl("label", "node", "node-1", "disk=ssd")
     assert own.kubectl("get", "deployments,pods", "-o", "name").split() == ["pod/db-1", "pod/db-2", "pod/web"]
+    own.kubectl("delete", "configmap", "of-node-1")  # it belongs to what was there before
     assert "extra" not in own.kubectl("get", "namespaces", "-o", "name")
     labels = own.kubectl("get", "namespace/default", "node/node-1", "--show-labels")
     assert "team=red" not in labels and "disk=ssd" not in labels

@@ -1,7 +1,9 @@
 """Putting a cluster back to what it was: what has come goes, labels of nodes and namespaces are as they were.
 
 Every kind that the API can list and delete is looked at, so it does not matter who made an object, or how. What
-controllers derive from others (EndpointSlices, Events, Leases) goes with those. Cost: a list of each kind, 45 of them.
+controllers derive from others (EndpointSlices, Events, Leases) goes with those, and what belongs to something that was
+there before stays with it: a node's report of policies, a pod that replaced another one. Cost: a list of each kind, 45
+of them.
 """
 
 import asyncio
@@ -35,10 +37,16 @@ Key = tuple[str, str, str]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What there is: the uid of each object, and the labels of nodes and namespaces."""
+    """What there is: the uid of each object and of those it belongs to, and the labels of nodes and namespaces."""
 
     uids: dict[Key, str]
+    owners: dict[Key, tuple[str, ...]]
     labels: dict[Key, dict[str, str]]
+
+    def since(self, before: "Snapshot") -> list[Key]:
+        """What has come since, and belongs to nothing that was there."""
+        known = set(before.uids.values())
+        return [key for key, uid in self.uids.items() if uid not in known and known.isdisjoint(self.owners[key])]
 
 
 class Resetter:
@@ -53,15 +61,16 @@ class Resetter:
         if not self._resources:
             self._resources = await self._discover()
         pages = await asyncio.gather(*(self._client.list(resource) for resource in self._resources))
-        uids, labels = {}, {}
+        uids, owners, labels = {}, {}, {}
         for resource, page in zip(self._resources, pages, strict=True):
             for item in page.items:
                 meta = item["metadata"]
                 key = (_name(resource), meta.get("namespace", ""), meta["name"])
                 uids[key] = meta["uid"]
+                owners[key] = tuple(owner["uid"] for owner in meta.get("ownerReferences") or ())
                 if resource.plural in (NODES.plural, NAMESPACES.plural):
                     labels[key] = meta.get("labels") or {}
-        return Snapshot(uids, labels)
+        return Snapshot(uids, owners, labels)
 
     async def back_to(self, before: Snapshot) -> None:
         """Deletes what is not in the snapshot, and returns when it has gone.
@@ -70,7 +79,7 @@ class Resetter:
         """
         now = await self.snapshot()
         await asyncio.gather(*(self._relabel(key, before.labels[key], now) for key in before.labels))
-        come = [key for key, uid in now.uids.items() if before.uids.get(key) != uid]
+        come = now.since(before)
         for plural in _MAKERS:
             await self._delete(key for key in come if key[0].partition(".")[0] == plural)
         await self._delete(key for key in come if key[0].partition(".")[0] not in (*_MAKERS, *_LAST))
@@ -81,7 +90,7 @@ class Resetter:
         clock = self._client.clock
         deadline = clock.monotonic() + _GONE_S
         while True:
-            left = [key for key, uid in (await self.snapshot()).uids.items() if before.uids.get(key) != uid]
+            left = (await self.snapshot()).since(before)
             if not left:
                 return
             if clock.monotonic() > deadline:
