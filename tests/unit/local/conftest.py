@@ -101,8 +101,8 @@ class Plane:
         self.folder = folder
         self.port = port
 
-    async def until(self, probe, timeout_s=10.0):
-        """The first true answer of the (async) probe."""
+    async def until(self, probe, timeout_s=60.0):
+        """The first true answer of the (async) probe; time passes faster where all wait for a disk."""
         async with asyncio.timeout(timeout_s):
             while not (found := await probe()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -159,7 +159,7 @@ def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch):
 
 
 def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane, monkeypatch):
-    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 0.4)
+    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 2.0)
 
     async def run():
         async with plane(nodes=1) as p:
