@@ -27,9 +27,9 @@ from bench.alone import ROOT, run_alone
 from bench.machine import cpu_s, resident_mb
 from bench.table import Row
 
-from podwire.apiserver import certificates
-from podwire.apiserver.server import render_settings
-from podwire.apiserver.settings import Settings
+from podwire.embedded.apiserver import certificates
+from podwire.embedded.apiserver.server import render_settings
+from podwire.embedded.apiserver.settings import Settings
 
 PORT = 26999
 BARE_PORT = 26998
@@ -94,7 +94,9 @@ class Client:
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
     """A server process, ready."""
-    process = subprocess.Popen([sys.executable, "-m", "podwire.apiserver.server", "--config", prepare(directory)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "podwire.embedded.apiserver.server", "--config", prepare(directory)]
+    )
     try:
         for _ in range(100):
             try:

@@ -37,7 +37,7 @@ from podwire.kernel.nft import Nft
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
-from podwire.local import places
+from podwire.local import inventory
 from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
 from podwire.proxy.dataplanes.nftables.layout import TABLE
@@ -314,7 +314,7 @@ async def measure(world: World, layout: Layout, count: int, *, turns: int, start
 
 async def in_cluster(quick: bool) -> list[Row]:
     """The rows of a cluster that runs."""
-    layout = places.existing(up.NAME)
+    layout = inventory.existing(up.NAME)
     client = Client(load_kubeconfig(up.podwire("kubeconfig", "--name", up.NAME).strip()), SystemClock())
     listed = await client.list(PODS, "default")
     spaces = pod_namespaces(layout)

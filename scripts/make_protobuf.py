@@ -4,7 +4,7 @@ A Go program that links generated protobuf code carries the gzipped ``FileDescri
 of ``k8s.io/api`` and ``k8s.io/apimachinery`` say which field has which number and type. Names are those of the
 OpenAPI definitions, so that the decoder finds a message by the schema's own table.
 
-Output: ``protobuf.json.xz`` in ``src/podwire/apiserver/schema``: ``{message: {number: [name, type]}}``. A type is
+Output: ``protobuf.json.xz`` in ``src/podwire/embedded/apiserver/schema``: ``{message: {number: [name, type]}}``. A type is
 ``int``, ``bool``, ``double``, ``string``, ``bytes`` or a message; before it ``[]`` for a list, ``{}`` for a map,
 ``^`` for a message whose fields stand in the one around it, ``?`` for a field whose zero is a value.
 
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from podwire.apiserver.protobuf import scan
-from podwire.apiserver.schema import data
+from podwire.embedded.apiserver.protobuf import scan
+from podwire.embedded.apiserver.schema import data
 
-OUT = Path(__file__).parent.parent / "src" / "podwire" / "apiserver" / "schema" / "protobuf.json.xz"
+OUT = Path(__file__).parent.parent / "src" / "podwire" / "embedded" / "apiserver" / "schema" / "protobuf.json.xz"
 MAGIC = re.compile(re.escape(b"\x1f\x8b\x08" + bytes(5)))
 WINDOW = 400_000
 SCALARS = {1: "double", 2: "double", 8: "bool", 9: "string", 12: "bytes"}

@@ -5,7 +5,7 @@ definitions that the Kubernetes 1.36 API server publishes, rewritten for a JSON 
 with ``null``, references to ``$defs``, and ``enum`` on apiVersion and kind. Those three are undone here.
 
 Output: ``types.json.xz`` (structure) and ``descriptions.json.xz`` (prose, wanted by ``kubectl explain`` alone,
-so that a server which nobody asks never holds it) in ``src/podwire/apiserver/schema``.
+so that a server which nobody asks never holds it) in ``src/podwire/embedded/apiserver/schema``.
 
 Usage: ``python scripts/make_schema.py path/to/v1.36.0-local/_definitions.json``
 """
@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from podwire.apiserver import kinds
+from podwire.embedded.apiserver import kinds
 
-OUT = Path(__file__).parent.parent / "src" / "podwire" / "apiserver" / "schema"
+OUT = Path(__file__).parent.parent / "src" / "podwire" / "embedded" / "apiserver" / "schema"
 PREFIX = "#/$defs/"
 INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"

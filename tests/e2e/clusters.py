@@ -11,7 +11,7 @@ from driver import Cluster, eventually, podwire
 from traffic import Traffic
 
 from podwire.errors import ProtocolError
-from podwire.local import inforce, places
+from podwire.local import inforce, inventory
 from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
 from podwire.observe.fetch import fetch
@@ -70,7 +70,7 @@ spec:{place}
 
 
 def layout(cluster: Cluster) -> Layout:
-    return places.existing(cluster.name)
+    return inventory.existing(cluster.name)
 
 
 def netns_of(cluster: Cluster, pod: str, namespace: str = "default") -> Path:

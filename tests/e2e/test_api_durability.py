@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from driver import eventually
 
-from podwire.apiserver import certificates
-from podwire.apiserver.server import render_settings
-from podwire.apiserver.settings import Settings
+from podwire.embedded.apiserver import certificates
+from podwire.embedded.apiserver.server import render_settings
+from podwire.embedded.apiserver.settings import Settings
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -53,7 +53,15 @@ class ApiProcess:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "podwire.apiserver.server", "--config", str(self.settings), "--log-level", "error"]
+            [
+                sys.executable,
+                "-m",
+                "podwire.embedded.apiserver.server",
+                "--config",
+                str(self.settings),
+                "--log-level",
+                "error",
+            ]
         )
         eventually(self._ready)
 
@@ -144,7 +152,7 @@ def test_kill_loses_no_acknowledged_write(api: ApiProcess) -> None:
 
 def test_a_second_server_on_the_same_state_is_refused(api: ApiProcess) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "podwire.apiserver.server", "--config", str(api.settings)],
+        [sys.executable, "-m", "podwire.embedded.apiserver.server", "--config", str(api.settings)],
         check=False,
         capture_output=True,
         text=True,

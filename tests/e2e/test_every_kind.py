@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from driver import Cluster, eventually
 
-from podwire.apiserver.kinds import BY_KIND
+from podwire.embedded.apiserver.kinds import BY_KIND
 
 SIMPLE = {
     "ConfigMap v1": "data: {a: b}",

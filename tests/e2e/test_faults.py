@@ -12,7 +12,7 @@ import pytest
 from driver import Cluster, deployment, eventually, podwire
 from traffic import Traffic
 
-from podwire.local import places
+from podwire.local import inventory
 from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
 
@@ -45,7 +45,7 @@ spec:
 
 
 def layout() -> Layout:
-    return places.existing(NAME)
+    return inventory.existing(NAME)
 
 
 def pid_of(process: str) -> int:

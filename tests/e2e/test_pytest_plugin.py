@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from podwire.errors import ConfigError
-from podwire.local import places
-from podwire.testing import lifetime
+from podwire.local import inventory
+from podwire.testing import lifecycle
 from podwire.testing.cluster import Cluster, cluster
-from podwire.testing.reach import Undecided
+from podwire.testing.reachability import Undecided
 
 _EXAMPLE = Path(__file__).parents[2] / "examples/guarded"
 _RED = """
@@ -88,7 +88,7 @@ def test_the_example_is_green_and_mistakes_are_explained(tmp_path: Path) -> None
     assert "<node/node-1 -> default/lonely:81: not reached, refused>" in said
     assert "'default/lonely' names no running pod" in said
     assert "podwire/testing/" not in said and "podwire/local/" not in said, f"the test's line is enough: {said}"
-    left = [name for name in places.names() if name in said]
+    left = [name for name in inventory.names() if name in said]
     assert left == []
 
 
@@ -173,15 +173,15 @@ def test_a_killed_run_is_cleaned_up_by_the_next_one_which_is_of_ipv6_alone(own: 
     killed = python("-c", _KILLED)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     name = killed.stdout.strip()
-    assert name in places.names()
+    assert name in inventory.names()
     with cluster(nodes=1, config={"podCIDRs": ["fd44::/48"], "serviceCIDRs": ["fd96::/112"]}) as other:
-        assert name not in places.names()
-        assert {own.name, other.name} <= set(places.names())
+        assert name not in inventory.names()
+        assert {own.name, other.name} <= set(inventory.names())
         other.apply(*(_WEB % {"name": app, "app": app, "node": "node-1"} for app in ("web", "db")), _SERVICE)
         assert other.pod("web").reaches("db:http") and other.pod("web").reaches("external:53/UDP")
         assert other.outside.reaches("default/db:80")
-    assert other.name not in places.names()
-    assert own.name in places.names()
+    assert other.name not in inventory.names()
+    assert own.name in inventory.names()
     assert not Path("/dev/shm", name).exists()
 
 
@@ -198,9 +198,9 @@ def test_a_cluster_that_is_kept_is_named_and_runs_on(tmp_path: Path) -> None:
     name = done.stdout.rpartition("podwire down --name ")[2].split()[0]
     try:
         assert f"cluster {name} runs on: podwire kubeconfig --name {name}" in done.stdout
-        assert name in places.names() and name not in lifetime.stale(places.names())
+        assert name in inventory.names() and name not in lifecycle.stale(inventory.names())
     finally:
-        lifetime.down(name)
+        lifecycle.down(name)
 
 
 def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
@@ -218,4 +218,4 @@ def test_a_wrong_configuration_is_told_and_leaves_nothing() -> None:
     words = "from podwire.testing.cluster import cluster\nwith cluster(config={'proxy': {'mode': 'magic'}}): pass"
     done = python("-c", words)
     assert "proxy.mode" in done.stderr and "magic" in done.stderr
-    assert not [name for name in places.names() if name.startswith("pytest-") and name in lifetime.stale((name,))]
+    assert not [name for name in inventory.names() if name.startswith("pytest-") and name in lifecycle.stale((name,))]

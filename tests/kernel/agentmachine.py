@@ -14,8 +14,8 @@ from typing import Any
 from urllib.request import urlopen
 
 from podwire.agent import comparison
-from podwire.apiserver import certificates
 from podwire.cni import program
+from podwire.embedded.apiserver import certificates
 from podwire.errors import ApiUnreachable, NotFound
 from podwire.kernel import netns
 from podwire.kube.client import Client
@@ -30,8 +30,8 @@ from podwire.state.share import Share
 SERVE = """
 import asyncio, sys
 from pathlib import Path
-from podwire.apiserver.server import run
-from podwire.apiserver.settings import Settings
+from podwire.embedded.apiserver.server import run
+from podwire.embedded.apiserver.settings import Settings
 d = Path(sys.argv[1])
 asyncio.run(run(Settings(listen=("10.89.0.1:6443",), state=d / "state.db", certificate=d / "srv.crt",
     key=d / "srv.key", client_ca=d / "ca.crt", signing_key=d / "srv.key")))

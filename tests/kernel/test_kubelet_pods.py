@@ -22,14 +22,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.apiserver import certificates
+from podwire.embedded.apiserver import certificates
+from podwire.embedded.kubelet.orders import PodRecord
+from podwire.embedded.kubelet.sandbox import load_record
 from podwire.errors import AlreadyExists, ApiError, NotFound
 from podwire.kernel import netns
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, SERVICEACCOUNTS, Json
-from podwire.local.kubelet.orders import PodRecord
-from podwire.local.kubelet.sandbox import load_record
 from podwire.runtime.clock import SystemClock
 
 PLUGIN = """#!/bin/bash
@@ -49,9 +49,9 @@ DEL) ip link del $link 2>/dev/null; echo "$CNI_ARGS" >>"$IPAM/deleted";;
 esac
 exit 0
 """
-API = "import asyncio, sys; from pathlib import Path; from podwire.apiserver import server, settings; "
+API = "import asyncio, sys; from pathlib import Path; from podwire.embedded.apiserver import server, settings; "
 API += "asyncio.run(server.run(settings.load(Path(sys.argv[1]))))"
-KUBELET = "import sys; from podwire.local.kubelet import daemon; daemon.main(sys.argv[1])"
+KUBELET = "import sys; from podwire.embedded.kubelet import daemon; daemon.main(sys.argv[1])"
 PORT = 16443
 SOURCE = str(Path(__file__).parents[2] / "src")
 

@@ -19,9 +19,9 @@ from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.modes import DATAPLANES, FEATURES
 from podwire.policy.registry import open_dataplane
-from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.counts import by_policy
+from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN
 from podwire.testing.policycases import Case, Check, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -9,17 +9,17 @@ import pytest
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import CASES, filled
 from tests.unit.policy.test_packet_table import POD_RANGES
-from tests.unit.policy.why.test_answering import Nodes, answered
+from tests.unit.why.policies.test_answering import Nodes, answered
 
 from podwire.kernel import netns
 from podwire.policy.dataplane import Facts
 from podwire.policy.registry import open_dataplane
 from podwire.policy.tracing import MODULES, open_tracing
-from podwire.policy.why.answering import with_policies
-from podwire.policy.why.enforced import Guard
 from podwire.testing.policycases import Case
-from podwire.trace.answer import PolicySaid
 from podwire.trace.packet import Machine
+from podwire.why.answer import PolicySaid
+from podwire.why.policies.answering import with_policies
+from podwire.why.policies.enforced import Guard
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

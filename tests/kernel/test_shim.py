@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from podwire.local.kubelet.execution import Ends, Setting, run_command
-from podwire.local.kubelet.orders import Answer, ContainerOrder, ShimOrder
-from podwire.local.kubelet.shimclient import ShimClient, listen
+from podwire.embedded.kubelet.execution import Ends, Setting, run_command
+from podwire.embedded.kubelet.orders import Answer, ContainerOrder, ShimOrder
+from podwire.embedded.kubelet.shimclient import ShimClient, listen
 
 RUN = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
-from podwire.local.kubelet.shim import run_shim
+from podwire.embedded.kubelet.shim import run_shim
 run_shim(bytes.fromhex(sys.argv[2]), {})
 """
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.proxy.why.test_hop import CASES, MACHINE, backed, check, traced, tracing
+from tests.unit.why.services.test_hop import CASES, MACHINE, backed, check, traced, tracing
 
-from podwire.kernel import netns, recent
+from podwire.kernel import netns, xt_recent
 from podwire.proxy.registry import open_dataplane
-from podwire.proxy.why.hop import View, explain_hop
 from podwire.testing.servicecases import NODE, Case
-from podwire.trace.answer import Step
+from podwire.why.answer import Step
+from podwire.why.services.hop import View, explain_hop
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -89,7 +89,7 @@ def test_lists_of_clients_are_read_with_their_ages(place: Path) -> None:
             subprocess.run([program, "-A", "INPUT", "-m", "recent", "--set", "--name", name], check=True)
             Path(f"/proc/thread-self/net/xt_recent/{name}").write_text(f"+{address}\n")
     time.sleep(0.3)
-    found = recent.read(place)
+    found = xt_recent.read(place)
     assert {name: list(seen) for name, seen in found.items()} == {"four": ["192.0.2.7"], "six": ["2001:db8::7"]}
     assert all(0.25 <= age < 60 for seen in found.values() for age in seen.values())
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, ClusterSettings, overlay
-from podwire.agent.holdings import Holdings
-from podwire.agent.notes import (
+from podwire.agent.degraded import (
     BRIDGE_NOT_SEEN,
     CONNECTION_TABLE_FULL,
     FEATURE_MISSING,
@@ -21,6 +20,7 @@ from podwire.agent.notes import (
     SETTINGS_REFUSED,
     Notes,
 )
+from podwire.agent.holdings import Holdings
 from podwire.agent.seen import Seen
 from podwire.cni import program
 from podwire.cni.service import CniService
@@ -245,7 +245,7 @@ class Agent:
 
     def _make_others(self, tasks: Tasks, policies: "PolicyPart") -> None:
         """Other plugins wire this node's pods."""
-        from podwire.agent.others import OtherPlugins
+        from podwire.agent.otherplugins import OtherPlugins
 
         others = OtherPlugins(self.config, policies, self.clock)
         others.tell(

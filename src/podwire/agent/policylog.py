@@ -21,9 +21,9 @@ from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
 from podwire.observe.pages import Query
 from podwire.policy.evaluate import Connection
-from podwire.policy.ruled import APART, Ruled
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.logged import Happening, happening
+from podwire.policy.verdicts import APART, Ruled
 from podwire.policy.world import Party
 from podwire.runtime.clock import Clock
 from podwire.runtime.workqueue import wait_first

@@ -24,9 +24,9 @@ from podwire.policy.settings import SILENT, PolicySettings
 from podwire.policy.status.counts import Counted
 from podwire.policy.status.nodes import COUNTERS_PAGE, LOG_PAGE
 from podwire.policy.status.series import Series
-from podwire.policy.why.explain import said
 from podwire.policy.world import World
-from podwire.trace.policy_text import one_audited
+from podwire.why.policies.explain import said
+from podwire.why.policy_text import one_audited
 
 _BUCKETS = doubling(0.001, 14)
 """Seconds: 1 ms to 8 s."""

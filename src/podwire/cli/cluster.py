@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from podwire.cli.chosen import local_cluster
+from podwire.cli.target import local_cluster
 from podwire.errors import ClusterError, ConfigError
-from podwire.local import places
+from podwire.local import inventory
 from podwire.local.config import ClusterConfig, RoutingSection, check_change, check_config, read_config, recall_config
 from podwire.local.manifests import read_manifests
 
@@ -82,8 +82,8 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     """
     from podwire.local import bring_up
 
-    places.check_name(name)
-    places.check_root()
+    inventory.check_name(name)
+    inventory.check_root()
     config = _configured(name, config_file, nodes, segments, backend)
     manifests = read_manifests(files, recursive=recursive)
     request = bring_up.UpRequest(
@@ -99,7 +99,7 @@ def _say(line: str) -> None:
 def _configured(
     name: str, config_file: str | None, nodes: int | None, segments: int | None, backend: str | None
 ) -> ClusterConfig:
-    layout = places.find(name)
+    layout = inventory.find(name)
     known = recall_config(layout) if layout else None
     config = read_config(config_file, known) if config_file else known or ClusterConfig()
     changes: dict[str, object] = {}
@@ -127,17 +127,17 @@ def down(name: str, every: bool) -> None:
     """
     from podwire.local import teardown
 
-    places.check_root()
-    for one in places.names() if every else (name,):
-        places.check_name(one)
-        with places.locked(one):
-            layout = places.find(one)
+    inventory.check_root()
+    for one in inventory.names() if every else (name,):
+        inventory.check_name(one)
+        with inventory.locked(one):
+            layout = inventory.find(one)
             if layout is None:
                 click.echo(f"cluster {one!r} is not there")
             else:
                 teardown.destroy(layout)
                 click.echo(f"cluster {one!r} is gone")
-            places.forget_lock(one)
+            inventory.forget_lock(one)
 
 
 @click.command()
@@ -146,7 +146,7 @@ def status(name: str) -> None:
     """Show nodes, data planes and processes of a local cluster."""
     from podwire.local import overview
 
-    layout = places.existing(name)
+    layout = inventory.existing(name)
     click.echo(asyncio.run(overview.describe(layout)))
 
 
@@ -161,7 +161,7 @@ def kubeconfig(name: str, text: bool) -> None:
     """
     from podwire.local import credentials
 
-    path = credentials.kubeconfig_path(places.existing(name), "admin")
+    path = credentials.kubeconfig_path(inventory.existing(name), "admin")
     try:
         found = path.read_text(encoding="utf-8")
     except FileNotFoundError as failure:
@@ -187,8 +187,8 @@ def execute(name: str, node: str, command: tuple[str, ...]) -> None:
     """
     from podwire.kernel import netns
 
-    places.check_root()
-    layout = places.existing(name)
+    inventory.check_root()
+    layout = inventory.existing(name)
     place = Path(layout.netns(node))
     if not netns.exists(place):
         found = sorted(p.name for p in place.parent.glob("*") if not p.name.startswith("pod-"))

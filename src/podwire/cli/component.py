@@ -93,7 +93,7 @@ def dns(config_file: str | None, kubeconfig: str | None) -> None:
 @_config
 def apiserver(config_file: str) -> None:
     """Run the embedded Kubernetes API server: one process, state in one SQLite file."""
-    from podwire.apiserver import server, settings
+    from podwire.embedded.apiserver import server, settings
 
     loaded = settings.load(Path(config_file))
     log.configure()
@@ -105,6 +105,6 @@ def apiserver(config_file: str) -> None:
 @_kubeconfig
 def kubelet(config_file: str, kubeconfig: str | None) -> None:
     """Run the local kubelet: pods as real processes in namespaces of this machine."""
-    from podwire.local.kubelet import daemon
+    from podwire.embedded.kubelet import daemon
 
     daemon.main(config_file, kubeconfig)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from podwire.errors import ConfigError
-from podwire.local import places
+from podwire.local import inventory
 from podwire.local.config import ClusterConfig, read_config
 
 _FAMILIES = {"4": (4,), "6": (6,), "both": (4, 6)}
@@ -46,14 +46,14 @@ def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
     """
     from podwire.local.conformance import casefile, report, session, strict
 
-    places.check_root()
+    inventory.check_root()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED))
     read = [casefile.parse(_read(file), file) for file in files]
     for file in read:
         strict.check(file)
     found = session.chosen(read, pattern)
     if name:
-        places.existing(name)
+        inventory.existing(name)
         if config_file:
             raise ConfigError("--config", "", f"cluster {name!r} runs with its own; expected --name or --config")
     request = session.Request(

@@ -21,11 +21,11 @@ from podwire.policy.modes import AUTO
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.tracing import MODULES, open_tracing
-from podwire.policy.why.enforced import Guard, Tracer
 from podwire.policy.world import Party, World, subject_to_policy
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.state.network import NetworkState
-from podwire.trace.packet import Machine
+from podwire.trace.packet import Machine, Tracer
+from podwire.why.policies.enforced import Guard
 
 _ELSEWHERE = "eth0"
 """By which packets come and go where the devices are not known."""

@@ -20,7 +20,7 @@ from podwire.cli.api import client_of
 from podwire.errors import ApiError, ApiUnreachable, ProtocolError
 from podwire.kube.client import Client, failure_of
 from podwire.kube.resources import NODES
-from podwire.local import places
+from podwire.local import inventory
 from podwire.local.layout import Layout
 from podwire.observe.fetch import fetch
 from podwire.policy.status.nodes import LOG_PAGE, NO_LOG, NO_PORT, enforcing
@@ -166,7 +166,7 @@ def of_local(layout: Layout) -> OnSockets:
 
     Raises: ClusterError where this is not root.
     """
-    places.check_root()
+    inventory.check_root()
     files = sorted(Path(layout.run, "nodes").glob("*/agent.yaml"))
     configs = (agent_config.load(file) for file in files)
     return OnSockets({config.node_name: config.agent_socket for config in configs})

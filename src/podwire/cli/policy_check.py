@@ -6,9 +6,9 @@ import msgspec
 from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option, recursive_option
 from podwire.cli.policy_objects import Gathered, of_cluster, of_files
-from podwire.policy.lint.check import check as find
-from podwire.policy.lint.finding import NOTE, SEVERITIES, Finding
-from podwire.policy.lint.words import count
+from podwire.policy.check.checks import check as find
+from podwire.policy.check.finding import NOTE, SEVERITIES, Finding
+from podwire.policy.check.phrases import count
 
 _HELP = """Find what is probably not meant in NetworkPolicies and ClusterNetworkPolicies.
 

@@ -13,10 +13,10 @@ from podwire.errors import ConfigError
 from podwire.model.meta import Object, key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy import annotations
-from podwire.policy.differences.compare import compare
-from podwire.policy.differences.words import data, text
-from podwire.policy.lint.given import passed_over
-from podwire.policy.lint.words import some
+from podwire.policy.check.inactive import passed_over
+from podwire.policy.check.phrases import some
+from podwire.policy.diff.compare import compare
+from podwire.policy.diff.render import data, text
 from podwire.policy.world import World
 
 T = TypeVar("T", Object, NetworkPolicy, ClusterNetworkPolicy)

@@ -7,10 +7,10 @@ import click
 import msgspec
 
 from podwire.cli.api import request_timeout
-from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_agents import Agents, everybody, of_cluster
 from podwire.cli.policy_objects import of_cluster as objects_of_cluster
+from podwire.cli.target import local_cluster
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError
 from podwire.local.probe.result import columns
 from podwire.policy.status.nodes import COUNTERS_PAGE, complaints

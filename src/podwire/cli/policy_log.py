@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from podwire.cli.api import request_timeout
-from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_agents import Agents, Told, of_cluster
+from podwire.cli.target import local_cluster
 from podwire.policy.status.logged import Happening, text
 from podwire.policy.status.nodes import LOG_PAGE, complaints
 

@@ -20,9 +20,9 @@ from podwire.kube.resources import (
     SERVICES,
     Resource,
 )
-from podwire.local import credentials, places
+from podwire.local import credentials, inventory
 from podwire.model.meta import Fact, Object, key_of
-from podwire.policy.lint.scene import Around
+from podwire.policy.check.context import Around
 from podwire.policy.world import World
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def of_files(paths: tuple[str, ...], *, recursive: bool = False) -> Gathered:
 
     Raises: ConfigError naming file, line and field of what is wrong.
     """
-    from podwire.local.described import describe
+    from podwire.local.offline.cluster import describe
 
     found = describe(paths, recursive=recursive)
     given = {key for kind, key in found.manifests if kind == "Pod"}
@@ -76,7 +76,7 @@ def of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Gathered:
     chosen = kubeconfig or os.environ.get("KUBECONFIG", "").split(":")[0]
     try:
         if named or not chosen:
-            chosen = str(credentials.kubeconfig_path(places.existing(name), "admin"))
+            chosen = str(credentials.kubeconfig_path(inventory.existing(name), "admin"))
         return asyncio.run(_ask(chosen))
     except (ClusterError, ApiError, ApiUnreachable, ProtocolError) as failure:
         raise ConfigError("the cluster", "", str(failure)) from failure

@@ -6,7 +6,7 @@ import click
 
 from podwire.cli.cluster import SECONDS, running_option
 from podwire.errors import ConfigError
-from podwire.local import places
+from podwire.local import inventory
 from podwire.local.probe import plan, result
 
 _HELP = """Test connectivity with real packets.
@@ -56,9 +56,9 @@ def probe(
     """Runs the probe and prints the results."""
     from podwire.local.probe import session
 
-    places.check_root()
+    inventory.check_root()
     wanted = tuple(plan.parse_port(word) for word in ports)
-    results = asyncio.run(session.run(places.existing(name), (sources, targets, wanted), timeout_s))
+    results = asyncio.run(session.run(inventory.existing(name), (sources, targets, wanted), timeout_s))
     if not results:
         raise ConfigError("podwire probe", "", "between these there is nothing to try; --port names ports")
     if output == "json":

@@ -24,12 +24,12 @@ from podwire.observe.fetch import fetch
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.tracing import Tracer, open_tracing
-from podwire.proxy.why.answering import of_node
-from podwire.proxy.why.hop import View
 from podwire.routing.tables import MASQUERADE
 from podwire.state.network import NetworkState
 from podwire.trace.nft import Tracer as NftTracer
 from podwire.trace.packet import Machine, Packet
+from podwire.why.services.answering import of_node
+from podwire.why.services.hop import View
 
 MODE_ANNOTATION = "podwire.io/proxy"
 _AGENT_S = 0.5

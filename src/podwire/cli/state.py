@@ -14,7 +14,7 @@ from podwire.agent import config as agent_config
 from podwire.agent.config import AgentConfig
 from podwire.cli.cluster import running_option
 from podwire.errors import ClusterError, ConfigError, PodwireError
-from podwire.local import places
+from podwire.local import inventory
 from podwire.local.fabric import share as fabric
 from podwire.observe.fetch import fetch
 from podwire.state import drift, share
@@ -95,8 +95,8 @@ def _open(request: _Request) -> tuple[Path | None, Iterator[str]]:
             problem = f"{node!r} is not the node of {request.config_file}, which is {config.node_name!r}"
             raise ConfigError("NODE", "", problem)
         return None, _saved(saved) if saved else _ask(config, request.parts)
-    places.check_root()
-    layout = places.existing(request.name)
+    inventory.check_root()
+    layout = inventory.existing(request.name)
     own = fabric.read_share(layout, node)
     inside = None if node == fabric.HOST else Path(layout.netns(node))
     return inside, _saved(saved) if saved else _local(own, Path(layout.node_run(node)), request.parts)

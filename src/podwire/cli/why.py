@@ -13,26 +13,26 @@ from podwire.agent import config as agent_config
 from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
 from podwire.cli.api import client_of, request_timeout
-from podwire.cli.chosen import local_cluster
 from podwire.cli.cluster import name_option, recursive_option
 from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes, remote
+from podwire.cli.target import local_cluster
 from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.resources import CONFIGMAPS, SERVICECIDRS
-from podwire.local import credentials, places
+from podwire.local import credentials, inventory
 from podwire.local.layout import Layout
 from podwire.local.manifests import Written, read_manifests
-from podwire.policy.why.answering import with_policies
-from podwire.policy.why.cluster import world_of
-from podwire.policy.why.explain import Lines
 from podwire.policy.world import World
 from podwire.proxy.tracing import MODULES
-from podwire.proxy.why.answering import answer
-from podwire.proxy.why.objects import Server
-from podwire.proxy.why.question import Asked, pose
-from podwire.trace import answer_text
-from podwire.trace.answer import Answer
+from podwire.why import answer_text
+from podwire.why.answer import Answer
+from podwire.why.objects import Server
+from podwire.why.policies.answering import with_policies
+from podwire.why.policies.cluster import world_of
+from podwire.why.policies.explain import Lines
+from podwire.why.question import Asked, pose
+from podwire.why.services.answering import answer
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ def _explain(asked: Asked, request: _Request, layout: Layout | None) -> Answer:
         return asyncio.run(_by_files(asked, request))
     if layout is not None:
         if not request.planned:
-            places.check_root()
+            inventory.check_root()
         return asyncio.run(_with_client(str(credentials.kubeconfig_path(layout, "admin")),
                                         lambda client: _by_local(asked, request, layout, client)))  # fmt: skip
     config = _own_config(request)
@@ -279,7 +279,7 @@ async def _settings(client: Client) -> Mapping[str, str]:
 
 async def _by_files(asked: Asked, request: _Request) -> Answer:
     """Without a cluster."""
-    from podwire.local.described import describe
+    from podwire.local.offline.cluster import describe
 
     described = describe(request.files, recursive=request.recursive)
     sites = Nodes(lambda node: Known(config=described.config(node), readable=False), planned=True, mode=request.mode)

@@ -23,8 +23,8 @@ import msgspec
 
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
+from podwire.kernel.failure import refusal
 from podwire.kernel.nft import Nft
-from podwire.kernel.refusal import refusal
 from podwire.runtime.child import Finished, call
 
 Kind = Literal["nft", "legacy"]

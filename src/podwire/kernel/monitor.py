@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 from podwire.errors import ProtocolError
 from podwire.kernel import attributes, link_codec, netns, route_codec
 from podwire.kernel.attributes import NLMSGHDR
-from podwire.kernel.refusal import refusal
+from podwire.kernel.failure import refusal
 from podwire.kernel.uapi import (
     FRA_PROTOCOL,
     IFA_PROTO,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from podwire.errors import KernelError
 from podwire.kernel import attributes, link_codec, netns
 from podwire.kernel.attributes import NLMSGHDR
-from podwire.kernel.refusal import refusal
+from podwire.kernel.failure import refusal
 from podwire.kernel.uapi import (
     IFLA_IFNAME,
     NETLINK_CAP_ACK,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from podwire.kernel.refusal import refusal
+from podwire.kernel.failure import refusal
 from podwire.kernel.uapi import CLONE_NEWNET, MNT_DETACH, MS_BIND
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, route_codec, sysctl, tun
+from podwire.kernel.failure import refusal
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import open_netns
-from podwire.kernel.refusal import refusal
 from podwire.kernel.uapi import (
     AF_INET,
     AF_INET6,

@@ -14,6 +14,7 @@ import msgspec
 
 from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import nft_codec as nl
+from podwire.kernel.failure import refusal
 from podwire.kernel.nft_delinearize import delinearize
 from podwire.kernel.nft_messages import (
     Batch,
@@ -26,7 +27,6 @@ from podwire.kernel.nft_messages import (
     read_table,
 )
 from podwire.kernel.nft_socket import NftSocket, Refusal
-from podwire.kernel.refusal import refusal
 from podwire.state.nft import FAMILIES, Chain, Element, Set, Table
 from podwire.state.nft_diff import (
     AddElements,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
+from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
-from podwire.kernel.refusal import refusal
 from podwire.state.nft import FAMILIES
 
 _SOL_NETLINK = 270

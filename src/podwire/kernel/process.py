@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from podwire.kernel.refusal import refusal
+from podwire.kernel.failure import refusal
 
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 

@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
+from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
-from podwire.kernel.refusal import refusal
 
 
 def socket_in(

@@ -8,8 +8,8 @@ caller's to remember: :func:`snapshot` gives it.
 from collections.abc import Iterable
 from pathlib import Path
 
+from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
-from podwire.kernel.refusal import refusal
 from podwire.state.network import Sysctl
 
 _ROOT = Path("/proc/sys")

@@ -9,8 +9,8 @@ import os
 import struct
 from pathlib import Path
 
+from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
-from podwire.kernel.refusal import refusal
 
 TUNSETIFF = 0x400454CA
 TUNSETPERSIST = 0x400454CB

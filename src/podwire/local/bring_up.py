@@ -15,7 +15,7 @@ from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
-from podwire.local import credentials, launch, objects, overview, places, readiness
+from podwire.local import credentials, inventory, launch, objects, overview, readiness
 from podwire.local.config import ClusterConfig, remember_config
 from podwire.local.control import Ask, ask
 from podwire.local.layout import Layout
@@ -48,8 +48,8 @@ def run(request: UpRequest, say: Say) -> int:
 
     Raises: ClusterError, ConfigError.
     """
-    with places.locked(request.name):
-        layout = places.establish(request.name, request.config.segments, request.state, _routed_networks())
+    with inventory.locked(request.name):
+        layout = inventory.establish(request.name, request.config.segments, request.state, _routed_networks())
         launch.ensure_supervisor(layout)
         argument = msgspec.to_builtins(request.config)
         ask(launch.control_socket(layout), Ask(do="ensure", argument=argument), say)

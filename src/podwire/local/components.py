@@ -15,8 +15,9 @@ import msgspec
 
 from podwire.agent import config as agent_config
 from podwire.agent import daemon as agent_daemon
-from podwire.apiserver import server as api_server
-from podwire.apiserver import settings as api_settings
+from podwire.embedded.apiserver import server as api_server
+from podwire.embedded.apiserver import settings as api_settings
+from podwire.embedded.kubelet import daemon as kubelet_daemon
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
@@ -30,12 +31,10 @@ from podwire.kube.resources import (
     PODS,
     SERVICES,
 )
-from podwire.local import credentials
+from podwire.local import controllers, credentials
 from podwire.local.config import ClusterConfig
-from podwire.local.kubelet import daemon as kubelet_daemon
 from podwire.local.layout import Layout, NodePlace
 from podwire.local.processes import Order
-from podwire.local.workloads import parts
 from podwire.model.document import not_yaml, wrong
 from podwire.observe import log
 from podwire.policy.modes import DATAPLANES as POLICY_DATAPLANES
@@ -55,7 +54,7 @@ class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """The controller's file: how to reach the API, and what to run."""
 
     kubeconfig: str
-    controller: parts.LocalControllerConfig
+    controller: controllers.LocalControllerConfig
     log_level: log.Level = "info"
 
 
@@ -81,7 +80,7 @@ def run_controller_file(path: str, kubeconfig: str | None) -> None:
 
     async def body() -> None:
         client = Client(load_kubeconfig(kubeconfig or file.kubeconfig), SystemClock(), manager="podwire-controller")
-        await parts.run(client, file.controller)
+        await controllers.run(client, file.controller)
 
     run_until_signal(body)
 
@@ -124,7 +123,7 @@ ENTRIES: Mapping[str, Entry] = {
 
 def preload() -> None:
     """Imports also what components import when they need it, once for all that are forked from this process."""
-    parts.preload()
+    controllers.preload()
     for target in (*_LATER, *POLICY_DATAPLANES.values(), *DATAPLANES.values(), *BACKENDS.values()):
         import_module(target.partition(":")[0])
     prepare(NODES, PODS, NAMESPACES, SERVICES, ENDPOINTSLICES, NETWORKPOLICIES, CLUSTERNETWORKPOLICIES)

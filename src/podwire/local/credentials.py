@@ -8,8 +8,8 @@ node for components (the host's fabric address, or loopback for what runs on the
 import datetime
 from pathlib import Path
 
-from podwire.apiserver import certificates
-from podwire.apiserver.certificates import KeyPair
+from podwire.embedded.apiserver import certificates
+from podwire.embedded.apiserver.certificates import KeyPair
 from podwire.local.layout import Layout, NodePlace
 
 _FOLDER = "credentials"

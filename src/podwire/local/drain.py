@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from podwire.embedded.kubelet.sandbox import load_record
 from podwire.errors import Conflict, NotFound
 from podwire.kernel import netns
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.resources import NODES, PODS
 from podwire.local import teardown
-from podwire.local.kubelet.sandbox import load_record
 from podwire.local.layout import Layout
 from podwire.model.pod import Pod
 

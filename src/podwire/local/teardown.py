@@ -11,11 +11,11 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from podwire.embedded.kubelet import mounts
 from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
-from podwire.local import cgroup, places, processes
+from podwire.local import cgroup, inventory, processes
 from podwire.local.fabric.plan import owner
-from podwire.local.kubelet import mounts
 from podwire.local.layout import Layout
 from podwire.runtime.polling import wait_until
 
@@ -30,7 +30,7 @@ def destroy(layout: Layout) -> None:
     unmount_below((run, state))
     for folder in (run, state):
         shutil.rmtree(folder, ignore_errors=True)
-    places.leave_roots()
+    inventory.leave_roots()
 
 
 def end_processes(layout: Layout) -> None:

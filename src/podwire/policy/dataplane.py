@@ -17,9 +17,9 @@ import msgspec
 
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.marks import MARKS
-from podwire.policy.ruled import Ruled
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.policy.status.counts import Counted
+from podwire.policy.verdicts import Ruled
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.nft import Table

@@ -3,11 +3,11 @@
 The module of each has, beside its class, a function ``clear`` that takes away what an earlier run left.
 """
 
+from podwire.dataplane.registry import Place, Registered
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.features import Features
 from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.modes import DATAPLANES, FEATURES
-from podwire.runtime.registered import Place, Registered
 
 
 class Registry(Registered[Facts, PolicyDataPlane]):

@@ -12,14 +12,14 @@ What an earlier run left of other modes is taken away after the first load.
 import select
 from collections.abc import Mapping, Sequence
 
+from podwire.dataplane.registry import Modes
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Held, Locking, PolicyDataPlane
 from podwire.policy.modes import AUTO
-from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Counted
 from podwire.policy.unenforced import Unenforced
-from podwire.runtime.registered import Modes
+from podwire.policy.verdicts import Ruled
 
 
 class Switch:

@@ -1,7 +1,7 @@
 """How a packet is followed through what a policy data plane puts into a kernel: the seam of ``podwire why``.
 
 Each data plane has a module with two functions, named in :data:`MODULES`: ``planned`` makes what a compiler's profiles
-mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.policy.why.enforced.Tracer`.
+mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`.
 """
 
 import importlib
@@ -11,8 +11,7 @@ from typing import Protocol
 
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
-from podwire.policy.why.enforced import Tracer
-from podwire.trace.packet import Machine
+from podwire.trace.packet import Machine, Tracer
 
 MODULES: Mapping[str, str] = {
     "nftables": "podwire.policy.dataplanes.nftables.tracing",

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from podwire.errors import Unsupported
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Held
-from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Counted
+from podwire.policy.verdicts import Ruled
 
 
 class Unenforced:

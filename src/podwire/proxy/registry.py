@@ -4,9 +4,9 @@ Each has a class that programs, and a function that takes away what an earlier r
 one stands in for another that cannot be had.
 """
 
+from podwire.dataplane.registry import Place, Registered
 from podwire.proxy.dataplane import DataPlane
 from podwire.proxy.servicemap import NodeFacts
-from podwire.runtime.registered import Place, Registered
 
 DATAPLANES = {
     "nftables": "podwire.proxy.dataplanes.nftables.dataplane:NftablesDataPlane",

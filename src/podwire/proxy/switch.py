@@ -12,10 +12,10 @@ import select
 import threading
 from collections.abc import Callable, Sequence
 
+from podwire.dataplane.registry import Modes
 from podwire.errors import KernelError, Unsupported
 from podwire.proxy.dataplane import Counting, Counts, DataPlane, Held
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.runtime.registered import Modes
 
 
 class Switch:

@@ -1,8 +1,8 @@
 """The routing backends by name; a class is imported when it is asked for."""
 
+from podwire.dataplane import registry
 from podwire.errors import ConfigError
 from podwire.routing.backend import Backend, Options
-from podwire.runtime import registered
 
 BACKENDS = {
     "hostgw": "podwire.routing.backends.hostgw:HostGateway",
@@ -21,5 +21,5 @@ def load(name: str, options: Options) -> Backend:
         raise ConfigError(
             "configuration", "routing.backend", f"{name!r} is not a routing backend; there are {', '.join(BACKENDS)}"
         )
-    backend: Backend = registered.load(BACKENDS[name])(options)
+    backend: Backend = registry.load(BACKENDS[name])(options)
     return backend

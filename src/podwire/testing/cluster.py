@@ -40,18 +40,18 @@ from podwire.local.probe.execute import Prober
 from podwire.local.probe.plan import Attempt, Expecting, Facts, Place, place_of, pods_named
 from podwire.local.probe.result import Result
 from podwire.observe.fetch import fetch
-from podwire.policy.why import explain
 from podwire.runtime.clock import SystemClock
-from podwire.testing import lifetime
+from podwire.testing import lifecycle
 from podwire.testing.associations import tried
 from podwire.testing.background import Background
-from podwire.testing.lifetime import Config
-from podwire.testing.outside import NAMESPACE, Outside
-from podwire.testing.reach import Reached
+from podwire.testing.convergence import unsettled
+from podwire.testing.external import NAMESPACE, Outside
+from podwire.testing.lifecycle import Config
+from podwire.testing.reachability import Reached
 from podwire.testing.reset import Resetter
-from podwire.testing.settled import unsettled
 from podwire.testing.targets import SCTP, attempts_of, external
-from podwire.trace.policy_text import at_length
+from podwire.why.policies import explain
+from podwire.why.policy_text import at_length
 
 What = str | os.PathLike[str] | Mapping[str, Any]
 """A file or folder of manifests, their text, or one object."""
@@ -72,12 +72,12 @@ def cluster(nodes: int = 2, *, config: Config = None, name: str = "") -> Iterato
 
     Raises: ConfigError where clusters cannot be made, with what to do; ClusterError.
     """
-    made = Cluster(lifetime.Coming(name or lifetime.free_name(), nodes, config).layout())
+    made = Cluster(lifecycle.Coming(name or lifecycle.free_name(), nodes, config).layout())
     try:
         yield made
     finally:
         made.close()
-        lifetime.down(made.name)
+        lifecycle.down(made.name)
 
 
 class Cluster:

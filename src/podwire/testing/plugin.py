@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from podwire.testing.cluster import Cluster
 
 _KEPT = pytest.StashKey[list[str]]()
-_REACH = "podwire.testing.reach"
+_REACH = "podwire.testing.reachability"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,10 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     """A cluster for all tests; what they apply stays until the end."""
-    from podwire.testing import lifetime
+    from podwire.testing import lifecycle
 
     options = request.config.option
-    name = lifetime.kept_name() if options.podwire_keep else lifetime.free_name()
+    name = lifecycle.kept_name() if options.podwire_keep else lifecycle.free_name()
     made = _brought_up(name, options.podwire_nodes, options.podwire_config)
     try:
         yield made
@@ -42,16 +42,16 @@ def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster
         if options.podwire_keep:
             request.config.stash.setdefault(_KEPT, []).append(name)
         else:
-            lifetime.down(name)
+            lifecycle.down(name)
 
 
 def _brought_up(name: str, nodes: int, config: str | None) -> "Cluster":
     """A new cluster; the reason why there is none is all that the tests say."""
     from podwire.errors import PodwireError
-    from podwire.testing import lifetime
+    from podwire.testing import lifecycle
 
     try:
-        coming = lifetime.Coming(name, nodes, config)
+        coming = lifecycle.Coming(name, nodes, config)
         from podwire.testing.cluster import Cluster  # meanwhile
 
         return Cluster(coming.layout())

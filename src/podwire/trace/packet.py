@@ -1,5 +1,7 @@
 """The packet that is followed, the machine it meets, and what became of it."""
 
+from typing import Protocol
+
 import msgspec
 
 Address = str
@@ -80,3 +82,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         lines = [str(step) for step in self.steps]
         masqueraded = ", masqueraded" if self.masqueraded else ""
         return "\n".join([*lines, f"{self.verdict}: {self.packet}{masqueraded}"])
+
+
+class Tracer(Protocol):
+    """Rules of one node that a packet can be followed through."""
+
+    def trace(self, packet: Packet) -> Outcome:
+        """What becomes of a packet."""
+        ...
+
+    def about(self, step: Step) -> str:
+        """Which policy, or which of its rules, a step stands for; empty: none."""
+        ...

@@ -13,7 +13,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
-from podwire.policy.ruled import Ruled
+from podwire.policy.verdicts import Ruled
 from podwire.policy.world import Party
 from podwire.testing.clock import FakeClock
 

@@ -9,9 +9,9 @@ from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes
 from podwire.errors import ClusterError
 from podwire.policy.settings import PolicySettings
-from podwire.policy.why.answering import packet_of
 from podwire.policy.world import World
 from podwire.testing.policycases import Case, read_cases
+from podwire.why.policies.answering import packet_of
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/policies")
 PARTS = ("cni", "policy")

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.policy.differences.worlds import world
+from tests.unit.policy.diff.worlds import world
 
 from podwire.cli.main import root
 from podwire.cli.policy_diff import Sides, combined

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from podwire.errors import KernelError, KernelExists, KernelNotFound, ProtocolError, Unsupported
 from podwire.kernel import conntrack, link_codec, monitor, route_codec
 from podwire.kernel.attributes import NLMSGHDR, attribute, nested, u8
+from podwire.kernel.failure import refusal
 from podwire.kernel.monitor import Event
-from podwire.kernel.refusal import refusal
 from podwire.kernel.uapi import RTM_DELLINK, RTM_NEWADDR, RTM_NEWNEIGH, RTM_NEWROUTE, RTM_NEWRULE
 from podwire.state.network import Address, Link, Neighbour, Route, Rule
 

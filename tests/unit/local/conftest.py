@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.unit.patience import LoopClock, hurried
 
-from podwire.apiserver import certificates
-from podwire.apiserver.server import Server
-from podwire.apiserver.settings import Settings
+from podwire.embedded.apiserver import certificates
+from podwire.embedded.apiserver.server import Server
+from podwire.embedded.apiserver.settings import Settings
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.informer import Informer
 from podwire.kube.resources import NODES, PODS
-from podwire.local.workloads import parts
-from podwire.local.workloads.parts import LocalControllerConfig
+from podwire.local import controllers
+from podwire.local.controllers import LocalControllerConfig
 from podwire.runtime.clock import rfc3339
 
 
@@ -162,7 +162,7 @@ def plane(credentials, tmp_path):
             await hollow.register(name)
         config = config or LocalControllerConfig(ca_file=str(credentials / "ca.crt"))
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(hollow.run()), group.create_task(parts.run(client, config))]
+            tasks = [group.create_task(hollow.run()), group.create_task(controllers.run(client, config))]
             try:
                 yield Plane(client, hollow, credentials, port, restart)
             finally:

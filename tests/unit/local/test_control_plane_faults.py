@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 
+from podwire.embedded.workloads import nodelifecycle
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
 from podwire.kube.lease import Election, LeaderElection
@@ -19,7 +20,6 @@ from podwire.kube.resources import (
     REPLICASETS,
     SERVICES,
 )
-from podwire.local.workloads import nodelifecycle
 from podwire.runtime.clock import rfc3339_micro
 
 CONTAINERS = [{"name": "c", "image": "i"}]

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from podwire.embedded.workloads import nodelifecycle
 from podwire.errors import ApiUnreachable
 from podwire.kube.informer import Informer
 from podwire.kube.resources import (
@@ -16,7 +17,6 @@ from podwire.kube.resources import (
     REPLICASETS,
     STATEFULSETS,
 )
-from podwire.local.workloads import nodelifecycle
 
 LABELS = {"app": "web"}
 

@@ -5,12 +5,12 @@ import contextlib
 
 import pytest
 
-from podwire.controllers.environment import Environment
 from podwire.controllers.service.controller import ServiceController
 from podwire.controllers.service.plan import ANNOTATION, FINALIZER
 from podwire.errors import ConfigError, LoadBalancerError, NotFound
+from podwire.kube.controller import Environment
 from podwire.kube.resources import DEPLOYMENTS, ENDPOINTS, ENDPOINTSLICES, EVENTS, NODES, PODS, SERVICES
-from podwire.local.workloads.parts import LocalControllerConfig
+from podwire.local.controllers import LocalControllerConfig
 from podwire.model.service import LoadBalancerIngress
 
 WITHOUT = LocalControllerConfig(parts=("endpointslice", "endpointslicemirroring", "nodeipam"))

@@ -16,9 +16,9 @@ from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts
-from podwire.policy.ruled import Ruled
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.status.counts import Counted
+from podwire.policy.verdicts import Ruled
 from podwire.state.nft import Table
 from podwire.testing.clock import FakeClock
 from podwire.testing.policycases import read_cases

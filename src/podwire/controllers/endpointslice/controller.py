@@ -19,11 +19,11 @@ from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, SERVICE_
 from podwire.controllers.endpointslice.trigger import TriggerTimes
 from podwire.controllers.endpointslice.writing import write
 from podwire.controllers.endpointslice.zones import automatic, with_hints
-from podwire.controllers.environment import Environment
-from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import AlreadyExists, NotFound
+from podwire.kube.controller import Environment
 from podwire.kube.events import reference
 from podwire.kube.index import Index
+from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import ENDPOINTS, ENDPOINTSLICES, NODES, PODS, SERVICES
 from podwire.model.node import Node
 from podwire.model.pod import Pod

@@ -9,9 +9,9 @@ from podwire.controllers.endpointslice.endpoints import Desired
 from podwire.controllers.endpointslice.handwritten import MANAGER, copied, handwritten, of_endpoints
 from podwire.controllers.endpointslice.plan import MANAGED_BY, SERVICE_NAME, Changes, plan
 from podwire.controllers.endpointslice.writing import write
-from podwire.controllers.environment import Environment
-from podwire.controllers.ownwrites import OwnWrites
+from podwire.kube.controller import Environment
 from podwire.kube.index import Index
+from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import ENDPOINTS, ENDPOINTSLICES, SERVICES
 from podwire.model.service import Endpoints, EndpointSlice
 from podwire.runtime.supervise import Supervisor

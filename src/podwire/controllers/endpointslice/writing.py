@@ -3,9 +3,9 @@
 import msgspec
 
 from podwire.controllers.endpointslice.plan import Changes
-from podwire.controllers.ownwrites import OwnWrites
 from podwire.errors import NotFound
 from podwire.kube.client import Client
+from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import ENDPOINTSLICES
 from podwire.model.service import EndpointSlice
 

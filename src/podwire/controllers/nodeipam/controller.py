@@ -7,9 +7,9 @@ changed, only set where there are none; 3. one write per node; 4. a node that ge
 
 from ipaddress import ip_network
 
-from podwire.controllers.environment import Environment
 from podwire.controllers.nodeipam.allocate import Exhausted, Network, NodeCidrs
 from podwire.errors import NotFound
+from podwire.kube.controller import Environment
 from podwire.kube.events import reference
 from podwire.kube.resources import NODES
 from podwire.model.node import Node

@@ -16,18 +16,18 @@ Cost: a change of a policy costs each node one small write, and this loop a look
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwire.controllers.environment import Environment
 from podwire.errors import NotFound
 from podwire.kube.client import MERGE_PATCH
+from podwire.kube.controller import Environment
 from podwire.kube.events import Severity, reference
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, CONFIGMAPS, NETWORKPOLICIES, NODES, Json, Resource
 from podwire.model.node import Node
 from podwire.policy.annotations import problems
 from podwire.policy.status import report as reports
+from podwire.policy.status.coverage import ANNOTATION, Enforced, Place, furthest, kept, parse, standing
 from podwire.policy.status.inforce import History, Policy
 from podwire.policy.status.report import KINDS, Report
-from podwire.policy.status.standing import ANNOTATION, Enforced, Place, furthest, kept, parse, standing
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.supervise import Supervisor
 

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from podwire.controllers.environment import Environment
-from podwire.controllers.ownwrites import OwnWrites
 from podwire.controllers.service.balancer import LoadBalancer
 from podwire.controllers.service.plan import ANNOTATION, Need, Patch, claim, let_go, need, status
 from podwire.errors import ConfigError, LoadBalancerError, NotFound
 from podwire.kube.client import MERGE_PATCH
+from podwire.kube.controller import Environment
 from podwire.kube.events import Severity, reference
+from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import SERVICES
 from podwire.model.service import Service
 from podwire.runtime.backoff import Backoff

@@ -18,7 +18,7 @@ from podwire.errors import ApiError, ClusterError, ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import NODES
-from podwire.local import bring_up, credentials, places, teardown
+from podwire.local import bring_up, credentials, inventory, teardown
 from podwire.local.config import ClusterConfig, check_config
 from podwire.local.conformance.attempts import Attempt, Trials
 from podwire.local.conformance.casefile import Case, CaseFile, Check, Step
@@ -72,7 +72,7 @@ def run(request: Request, say: Say) -> tuple[Result, ...]:
 def _cluster(request: Request, say: Say) -> Iterator[Layout]:
     """The cluster that runs, or one for as long as the block lasts."""
     if request.name:
-        yield places.existing(request.name)
+        yield inventory.existing(request.name)
         return
     nodes, networks = cluster_for(request.files)
     config = replace(request.config, nodes=nodes, pod_cidrs=networks)
@@ -81,13 +81,13 @@ def _cluster(request: Request, say: Say) -> Iterator[Layout]:
     try:
         bring_up.run(bring_up.UpRequest(name=name, config=config, manifests=()), lambda _: None)
         say(f"cluster {name!r} of {nodes} nodes, pods in {' and '.join(networks)}")
-        yield places.existing(name)
+        yield inventory.existing(name)
     finally:
-        with places.locked(name):
-            layout = places.find(name)
+        with inventory.locked(name):
+            layout = inventory.find(name)
             if layout is not None:
                 teardown.destroy(layout)
-            places.forget_lock(name)
+            inventory.forget_lock(name)
 
 
 async def _play_all(request: Request, layout: Layout, say: Say) -> tuple[Result, ...]:

@@ -5,9 +5,9 @@ Of cluster policies nothing is said: their API grows, and cases may be about wha
 
 from collections.abc import Iterator
 
-from podwire.apiserver.kinds import BY_KIND
-from podwire.apiserver.schema import data
-from podwire.apiserver.validate import fields
+from podwire.embedded.apiserver.kinds import BY_KIND
+from podwire.embedded.apiserver.schema import data
+from podwire.embedded.apiserver.validate import fields
 from podwire.errors import ConfigError, ConfigErrors
 from podwire.local.conformance.casefile import CaseFile
 from podwire.local.conformance.stage import NETWORK_POLICY, Manifest

@@ -8,6 +8,7 @@ import msgspec
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name
+from podwire.embedded.kubelet.sandbox import load_record
 from podwire.errors import NotFound, ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.resources import (
@@ -22,7 +23,6 @@ from podwire.kube.resources import (
 )
 from podwire.local import credentials
 from podwire.local.addons import ensure as addons
-from podwire.local.kubelet.sandbox import load_record
 from podwire.local.layout import Layout
 from podwire.local.probe.execute import Lookup, Prober
 from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place

@@ -28,8 +28,8 @@ from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, Rules
-from podwire.policy.why.explain import Lines, nowhere
 from podwire.policy.world import Party, World
+from podwire.why.policies.explain import Lines, nowhere
 
 HOST = "host"
 SYSTEM_NAMESPACE = "kube-system"

@@ -14,10 +14,10 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, Rules, evaluate
-from podwire.policy.why import explain
 from podwire.policy.world import Party, World, owners, subject_to_policy
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.why.policies import explain
 
 _MODE = "podwire.io/proxy"
 _ZONE = "topology.kubernetes.io/zone"

@@ -20,9 +20,9 @@ from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
-from podwire.policy.ruled import Ruled
 from podwire.policy.runner import Attached
 from podwire.policy.status.counts import Counted
+from podwire.policy.verdicts import Ruled
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction, diff, removal
 

@@ -15,12 +15,11 @@ from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
-from podwire.policy.others.sight import KernelSight
-from podwire.policy.others.whereabouts import Place, locate
-from podwire.policy.why.enforced import Tracer
+from podwire.policy.foreign.kernel import KernelSight
+from podwire.policy.foreign.locate import Place, locate
 from podwire.state.nft import Table
 from podwire.trace import nft
-from podwire.trace.packet import Machine, Outcome, Packet, Step
+from podwire.trace.packet import Machine, Outcome, Packet, Step, Tracer
 
 _PLACE = f"{FAMILY} {TABLE}"
 _FORWARD = "forward"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from podwire.policy.ports import Ruling
-from podwire.policy.ruled import Ruled
+from podwire.policy.verdicts import Ruled
 
 _REMEMBERED = 2048
 

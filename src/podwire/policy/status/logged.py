@@ -5,7 +5,7 @@ import datetime
 import msgspec
 
 from podwire.policy.evaluate import Connection
-from podwire.policy.ruled import Ruled
+from podwire.policy.verdicts import Ruled
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -10,7 +10,7 @@ from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.selector import LabelSelector
 from podwire.policy.annotations import AUDIT, ENFORCE, in_audit
-from podwire.policy.status.standing import ANNOTATION, parse
+from podwire.policy.status.coverage import ANNOTATION, parse
 from podwire.policy.world import World, subject_to_policy
 
 HEAD = ("NAMESPACE", "NAME", "KIND", "MODE", "SELECTS", "NODES", "IN-FORCE-FOR", "DROPPED", "AUDITED")

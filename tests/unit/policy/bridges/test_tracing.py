@@ -10,7 +10,7 @@ from podwire.policy.bridges.tracing import Around, PastBridges, planned
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables import tracing
-from podwire.policy.others.whereabouts import Place
+from podwire.policy.foreign.locate import Place
 from podwire.policy.world import World
 from podwire.testing.policycases import read_cases
 from podwire.trace.packet import Machine, Packet

@@ -1,8 +1,8 @@
 """Totals never go down, whatever becomes of the rules that count."""
 
 from podwire.policy.ports import Ruling
-from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import GONE, Count, Counted, Totals, by_policy
+from podwire.policy.verdicts import Ruled
 
 DENIED = Ruled("Ingress", Ruling(accept=False), ("shop/a", "shop/b"))
 ALLOWED = Ruled("Ingress", Ruling(True, "shop/a", 0))

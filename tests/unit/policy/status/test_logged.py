@@ -4,8 +4,8 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
-from podwire.policy.ruled import Ruled
 from podwire.policy.status.logged import happening, text
+from podwire.policy.verdicts import Ruled
 from podwire.policy.world import Party
 
 WEB = Pod(metadata=ObjectMeta(name="web", namespace="shop"))

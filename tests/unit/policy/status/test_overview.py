@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.status.coverage import ANNOTATION, Enforced
 from podwire.policy.status.overview import HEAD, Line, Packets, duration, lines
-from podwire.policy.status.standing import ANNOTATION, Enforced
 from podwire.policy.world import World
 from podwire.testing.policycases import read_cases
 

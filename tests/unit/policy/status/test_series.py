@@ -1,9 +1,9 @@
 """Series of metrics: bounded, and their sums are right."""
 
 from podwire.policy.ports import Ruling
-from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import GONE, Count, Counted
 from podwire.policy.status.series import OTHERS, Series
+from podwire.policy.verdicts import Ruled
 
 
 def denied(packets: int, *policies: str, direction: str = "Ingress") -> Counted:

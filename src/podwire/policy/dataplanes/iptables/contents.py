@@ -8,16 +8,16 @@ it touches, before and after.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from podwire.dataplane.contents import Pieces
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
 from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, Layout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
 from podwire.policy.dataplanes.iptables.steps import Piece, Steps, steps
-from podwire.policy.pieces import Pieces
 from podwire.policy.ports import Table as Ports
 from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.ruled import Ruled, owner_of
+from podwire.policy.verdicts import Ruled, owner_of
 from podwire.state.ipset import PLAIN, Element, IpSet
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved

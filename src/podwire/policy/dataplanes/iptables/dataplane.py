@@ -26,6 +26,7 @@ from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, choose
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import POLL_S, watch
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.contents import follow
 from podwire.policy.dataplane import Facts, of_family
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
@@ -34,9 +35,8 @@ from podwire.policy.dataplanes.iptables.layout import Layout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import Steps
-from podwire.policy.following import follow
-from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Counted, Totals
+from podwire.policy.verdicts import Ruled
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 

@@ -33,7 +33,7 @@ from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.ports import PROTOCOLS, Entry, Table
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
+from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
 from podwire.state.ipset import PLAIN, Element, Family, IpSet
 from podwire.state.iptables import Rules
 from podwire.trace.bytecode import same_ends

@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.policy.ports import Table
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import Owner, Ruled
+from podwire.policy.verdicts import Owner, Ruled
 from podwire.state.iptables import Rules
 from podwire.state.iptables_diff import ChainKey
 

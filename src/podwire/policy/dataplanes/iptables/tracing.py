@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from podwire.kernel.iptables import FAMILIES, Iptables
 from podwire.policy.compile import Compiler
+from podwire.policy.contents import follow
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.dataplane import layout_of
-from podwire.policy.following import follow
 from podwire.policy.status.counts import Count
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset

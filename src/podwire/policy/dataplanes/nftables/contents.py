@@ -7,6 +7,7 @@ is right. A change is told as the difference of two partial tables: of the piece
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from podwire.dataplane.contents import Part, Pieces
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
@@ -18,10 +19,9 @@ from podwire.policy.dataplanes.nftables.layout import (
     profile_name,
     rule_name,
 )
-from podwire.policy.pieces import Part, Pieces
 from podwire.policy.ports import Table as Ports
 from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.ruled import Ruled, owner_of
+from podwire.policy.verdicts import Ruled, owner_of
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import Transaction, diff
 

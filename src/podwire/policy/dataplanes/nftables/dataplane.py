@@ -15,13 +15,13 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.nft_families import FamilyTables
 from podwire.policy.compile import Compiler, Delta
+from podwire.policy.contents import follow
 from podwire.policy.dataplane import Facts, of_family
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, Layout
 from podwire.policy.dataplanes.nftables.steps import steps
-from podwire.policy.following import follow
-from podwire.policy.ruled import Ruled
 from podwire.policy.status.counts import Count, Counted, Totals
+from podwire.policy.verdicts import Ruled
 from podwire.state.nft import Table
 from podwire.state.nft_diff import (
     AddElements,

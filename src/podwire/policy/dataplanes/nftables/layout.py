@@ -44,7 +44,7 @@ import msgspec
 from podwire.policy.dataplane import FamilyFacts
 from podwire.policy.ports import PROTOCOLS, Entry, Table
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
+from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule, Verdict

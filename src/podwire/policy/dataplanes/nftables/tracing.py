@@ -9,11 +9,11 @@ from pathlib import Path
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.policy.compile import Compiler
+from podwire.policy.contents import follow
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.dataplane import layout_of
 from podwire.policy.dataplanes.nftables.layout import TABLE
-from podwire.policy.following import follow
 from podwire.state.nft import Table
 from podwire.trace import nft
 from podwire.trace.packet import Machine, Outcome, Packet, Step

@@ -6,7 +6,7 @@ clients (``-m recent``).
 
 from pathlib import Path
 
-from podwire.kernel import recent
+from podwire.kernel import xt_recent
 from podwire.kernel.iptables import FAMILIES
 from podwire.proxy.dataplanes.iptables import dataplane
 from podwire.proxy.dataplanes.iptables.contents import Contents
@@ -33,5 +33,5 @@ def held(netns: Path | str | None, machine: Machine) -> Tracer:
     Raises: KernelError.
     """
     tracer = Tracer(dataplane.held(netns), machine)
-    tracer.recent = recent.read(netns)
+    tracer.recent = xt_recent.read(netns)
     return tracer

@@ -12,6 +12,7 @@ from itertools import zip_longest
 import msgspec
 
 from podwire.proxy.claims import Claims
+from podwire.proxy.dataplanes.nftables.adopted import Known
 from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, Lists, Numbered
 from podwire.proxy.dataplanes.nftables.compile import (
     Compiled,
@@ -21,7 +22,6 @@ from podwire.proxy.dataplanes.nftables.compile import (
     PortCompiler,
     Run,
 )
-from podwire.proxy.dataplanes.nftables.known import Known
 from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout, Shape
 from podwire.proxy.dataplanes.nftables.slots import NOBODY, Spread
 from podwire.proxy.servicemap import ServicePort

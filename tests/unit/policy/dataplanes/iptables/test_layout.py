@@ -7,8 +7,8 @@ from podwire.policy.dataplanes.iptables.layout import Layout
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.ports import Ruling, TableMaker, selection
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import Owner, Ruled
 from podwire.policy.settings import LogSettings
+from podwire.policy.verdicts import Owner, Ruled
 from podwire.trace.bytecode import same_ends
 
 LAYOUT = Layout(

@@ -2,7 +2,7 @@ from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.names import OWNERSHIP
 from podwire.policy.ports import Ruling, TableMaker
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import Owner, Ruled
+from podwire.policy.verdicts import Owner, Ruled
 
 KEY = ProfileKey(direction="Egress", policies=("shop/db",))
 

@@ -3,8 +3,8 @@
 from podwire.policy.dataplanes.nftables.layout import Chains, Layout, ports_name, profile_name, rule_name
 from podwire.policy.ports import Ruling, TableMaker, selection
 from podwire.policy.profile import ProfileKey
-from podwire.policy.ruled import Owner, Ruled
 from podwire.policy.settings import LogSettings
+from podwire.policy.verdicts import Owner, Ruled
 from podwire.state.nft import Table
 from podwire.state.nft_text import parse_table
 

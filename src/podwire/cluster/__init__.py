@@ -1,0 +1,1 @@
+"""Facts of a cluster that several parts need, derived from API objects."""

@@ -1,0 +1,90 @@
+"""The controllers of a cluster by name, their configuration, and running them.
+
+``run`` is a whole ``podwire controller``: with ``leader_election`` any number may run and one works.
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+import msgspec
+
+from podwire.controllers.nodeipam.allocate import NodeCidrs, parse_cidrs
+from podwire.errors import ConfigError
+from podwire.kube.client import Client
+from podwire.kube.controller import Environment, Part
+from podwire.kube.lease import Election, LeaderElection
+
+registry = {
+    "nodeipam": "podwire.controllers.nodeipam.controller:NodeIpamController",
+    "endpointslice": "podwire.controllers.endpointslice.controller:EndpointSliceController",
+    "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
+    "service": "podwire.controllers.service.controller:ServiceController",
+    "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
+}
+"""Controllers of any cluster. Those of a local cluster have a registry of their own."""
+
+
+class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """What a controller process runs; CIDRs and masks are one per address family."""
+
+    parts: tuple[str, ...] = tuple(registry)
+    cluster_cidrs: tuple[str, ...] = msgspec.field(default=("10.244.0.0/16",), name="clusterCIDRs")
+    node_cidr_masks: tuple[int, ...] = msgspec.field(default=(), name="nodeCIDRMasks")
+    service_cidrs: tuple[str, ...] = msgspec.field(default=("10.96.0.0/16",), name="serviceCIDRs")
+    leader_election: bool = False
+    namespace: str = "kube-system"
+    ca_file: str = ""
+    """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: none is written."""
+
+
+def make_parts(environment: Environment, config: ControllerConfig, known: Mapping[str, str]) -> dict[str, Part]:
+    """The configured controllers out of ``known`` (name to ``module:Class``), in the order given.
+
+    Raises: ConfigError for an unknown name or a wrong network.
+    """
+    parts: dict[str, Part] = {}
+    for name in config.parts:
+        if name not in known:
+            raise ConfigError("controller", "parts", f"no part {name!r}; there are {', '.join(known)}")
+        module, _, kind = known[name].partition(":")
+        make: Callable[..., Part] = getattr(import_module(module), kind)
+        if name == "nodeipam":
+            parts[name] = make(environment, node_cidrs(config))
+        elif name == "serviceaccount":
+            parts[name] = make(environment, config.ca_file)
+        else:
+            parts[name] = make(environment)
+    return parts
+
+
+def node_cidrs(config: ControllerConfig) -> NodeCidrs:
+    """The allocator of a configuration.
+
+    Raises: ConfigError.
+    """
+    cluster = parse_cidrs("controller", "clusterCIDRs", config.cluster_cidrs)
+    services = parse_cidrs("controller", "serviceCIDRs", config.service_cidrs)
+    if config.node_cidr_masks and len(config.node_cidr_masks) != len(cluster):
+        raise ConfigError("controller", "nodeCIDRMasks", "expected one mask for each of clusterCIDRs")
+    return NodeCidrs(cluster, config.node_cidr_masks, services)
+
+
+async def run(client: Client, config: ControllerConfig, known: Mapping[str, str] = registry) -> None:
+    """Runs the configured controllers until cancelled.
+
+    Raises: ConfigError before anything is started.
+    """
+
+    async def work() -> None:
+        environment = Environment(client)
+        await environment.run(make_parts(environment, config, known))
+
+    if not config.leader_election:
+        await work()
+        return
+    node_cidrs(config)
+    identity = f"{socket.gethostname()}_{id(client):x}"
+    election = LeaderElection(client, Election(config.namespace, "podwire-controller", identity))
+    while True:
+        await election.run(work)

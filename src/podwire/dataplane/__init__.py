@@ -1,0 +1,1 @@
+"""What the data planes of Services and policies share."""

@@ -1,0 +1,1 @@
+"""The small Kubernetes of local clusters: API server, kubelet, workload controllers, scheduler."""

@@ -1,0 +1,133 @@
+"""What a cluster has from the start: namespaces, priority classes, and the ``kubernetes`` Service.
+
+Everything is made when it is missing and left alone when it is there; the ``kubernetes`` Service and its
+endpoints are brought to the advertised addresses. Every namespace has a ServiceAccount ``default`` from its first
+moment, and not only when a controller has come round, so that it takes pods at once.
+"""
+
+from typing import Any
+
+from podwire.embedded.apiserver.calls import Call, Target, User
+from podwire.embedded.apiserver.kinds import KINDS, Kind
+from podwire.embedded.apiserver.messages import Request
+from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.store import Change, Store
+from podwire.embedded.apiserver.writes import Writer
+from podwire.model.service import EndpointSlice
+
+Object = dict[str, Any]
+
+SYSTEM = User("system:apiserver", ("system:masters",))
+
+_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PRIORITIES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+_ACCOUNTS = KINDS["", "v1", "serviceaccounts"]
+_SLICES = KINDS["discovery.k8s.io", "v1", "endpointslices"]
+
+
+def internal_call(kind: Kind, namespace: str, name: str = "", subresource: str = "") -> Call:
+    """A call of the server on itself."""
+    request = Request("POST", "/", {"user-agent": "podwire-apiserver/1"}, b"")
+    return Call(request, SYSTEM, Target(kind, namespace, name, subresource))
+
+
+def fill(store: Store, writer: Writer, settings: Settings) -> None:
+    """Makes what is missing."""
+
+    def ensure(kind: Kind, namespace: str, name: str, obj: Object) -> None:
+        if store.get(kind.table, namespace, name) is None:
+            writer.create(internal_call(kind, namespace, name), obj)
+
+    for name in _NAMESPACES:
+        ensure(KINDS["", "v1", "namespaces"], "", name, {"metadata": {"name": name}})
+    for name, value in _PRIORITIES.items():
+        ensure(
+            KINDS["scheduling.k8s.io", "v1", "priorityclasses"], "", name,
+            {
+                "metadata": {"name": name}, "value": value, "globalDefault": False,
+                "description": "Used for system critical pods.",
+            },
+        )  # fmt: skip
+    ensure(
+        KINDS["networking.k8s.io", "v1", "servicecidrs"], "", "kubernetes",
+        {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": list(settings.service_cidrs)}},
+    )  # fmt: skip
+    address = settings.kubernetes_ip()
+    ensure(
+        KINDS["", "v1", "services"], "default", "kubernetes",
+        {
+            "metadata": {
+                "name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"},
+            },
+            "spec": {
+                "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+                "ipFamilies": ["IPv6" if ":" in address else "IPv4"], "ipFamilyPolicy": "SingleStack",
+                "ports": [
+                    {
+                        "name": "https", "protocol": "TCP", "port": 443,
+                        "targetPort": settings.advertise_port,
+                    }
+                ],
+            },
+        },
+    )  # fmt: skip
+    if settings.advertise:
+        _put_endpoints(store, writer, settings)
+
+
+def _put_endpoints(store: Store, writer: Writer, settings: Settings) -> None:
+    family = "IPv6" if ":" in settings.advertise[0] else EndpointSlice().address_type
+    addresses = [address for address in settings.advertise if (":" in address) == (family == "IPv6")]
+    port: Object = {"name": "https", "port": settings.advertise_port, "protocol": "TCP"}
+    wanted: tuple[tuple[Kind, Object], ...] = (
+        (
+            KINDS["", "v1", "endpoints"],
+            {
+                "metadata": {
+                    "name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
+                },
+                "subsets": [{"addresses": [{"ip": address} for address in addresses], "ports": [port]}],
+            },
+        ),
+        (
+            _SLICES,
+            {
+                "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+                "addressType": family,
+                "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
+                "ports": [port],
+            },
+        ),
+    )  # fmt: skip
+    for kind, obj in wanted:
+        old = store.get(kind.table, "default", "kubernetes")
+        call = internal_call(kind, "default", "kubernetes")
+        if old is None:
+            writer.create(call, obj)
+        else:
+            obj["metadata"]["resourceVersion"] = str(old.version)
+            writer.update(call, obj)
+
+
+class DefaultAccounts:
+    """Gives every namespace its ``default`` account when it is made, and at the start where it is missing."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+
+    def start(self) -> None:
+        """Looks at what is there, and follows changes from then on."""
+        for entry in self._store.entries("/namespaces"):
+            if entry.fields.get("status.phase") != "Terminating":
+                self._ensure(entry.name)
+        self._store.on_change.append(self.observe)
+
+    def observe(self, change: Change) -> None:
+        """Takes note of a committed change; who is told of the new namespace finds its account."""
+        if change.type == "ADDED" and change.entry.table == "/namespaces":
+            self._ensure(change.entry.name)
+
+    def _ensure(self, namespace: str) -> None:
+        if self._store.get(_ACCOUNTS.table, namespace, "default") is None:
+            self._writer.create(internal_call(_ACCOUNTS, namespace), {"metadata": {"name": "default"}})

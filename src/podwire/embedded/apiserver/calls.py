@@ -1,0 +1,161 @@
+"""One API request, understood: who asks for what on which resource, with which options.
+
+The path forms are those of Kubernetes: ``/api/v1/...`` and ``/apis/GROUP/VERSION/...``, then
+``[namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE[/REST...]]]`` or ``watch/...`` in front (the old form).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.messages import Request
+
+
+class User(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = {}
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether no credentials were shown."""
+        return self.name == "system:anonymous"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a path names."""
+
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    rest: tuple[str, ...] = ()
+    watch: bool = False
+
+
+class Call:
+    """A request on a resource with its options; warnings collect here."""
+
+    __slots__ = (
+        "accept",
+        "kind",
+        "name",
+        "namespace",
+        "query",
+        "request",
+        "subresource",
+        "target",
+        "user",
+        "warnings",
+    )
+
+    def __init__(self, request: Request, user: User, target: Target) -> None:
+        self.request = request
+        self.user = user
+        self.target = target
+        self.kind = target.kind
+        self.namespace = target.namespace
+        self.name = target.name
+        self.subresource = target.subresource
+        self.query = request.query()
+        self.accept = request.headers.get("accept", "")
+        self.warnings: list[str] = []
+
+    @property
+    def verb(self) -> str:
+        """The verb in the sense of discovery and RBAC."""
+        method = self.request.method
+        if method in ("GET", "HEAD"):
+            if self.name:
+                return "get"
+            return "watch" if self.watching else "list"
+        if method == "DELETE":
+            return "delete" if self.name else "deletecollection"
+        return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, "")
+
+    @property
+    def watching(self) -> bool:
+        """Whether a watch is asked for."""
+        return self.target.watch or self.query.get("watch", "") in ("true", "1")
+
+    def flag(self, name: str) -> bool:
+        """A boolean query parameter."""
+        return self.query.get(name, "") in ("true", "1", "True")
+
+    def number(self, name: str) -> int | None:
+        """A numeric query parameter, None when absent.
+
+        Raises: ApiError 400 when it is no number.
+        """
+        text = self.query.get(name, "")
+        if not text:
+            return None
+        if not text.removeprefix("-").isdecimal():
+            raise failures.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+        return int(text)
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing shall be stored.
+
+        Raises: ApiError 400 for a value other than All.
+        """
+        value = self.query.get("dryRun", "")
+        if value not in ("", "All"):
+            raise failures.bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
+        return value == "All"
+
+    @property
+    def manager(self) -> str:
+        """The field manager: as given, else the first part of the user agent."""
+        given = self.query.get("fieldManager", "")
+        return given or self.request.headers.get("user-agent", "").partition("/")[0] or "unknown"
+
+
+def parse_target(segments: list[str], kinds: Mapping[Key, Kind]) -> Target:
+    """What the path names.
+
+    Raises: NotFound when nothing is served there.
+    """
+    if segments[0] == "api" and len(segments) >= 3:
+        group, version, rest = "", segments[1], segments[2:]
+    elif segments[0] == "apis" and len(segments) >= 4:
+        group, version, rest = segments[1], segments[2], segments[3:]
+    else:
+        raise failures.no_resource()
+    watch = rest[0] == "watch" and len(rest) > 1
+    if watch:
+        rest = rest[1:]
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) >= 3 and (group, version, rest[2]) in kinds:
+        namespace, rest = rest[1], rest[2:]
+    kind = kinds.get((group, version, rest[0]))
+    if kind is None or (namespace and not kind.namespaced):
+        raise failures.no_resource()
+    name = rest[1] if len(rest) > 1 else ""
+    if name and kind.namespaced and not namespace and kind.stored:
+        raise failures.no_resource()
+    subresource = rest[2] if len(rest) > 2 else ""
+    if subresource and kind.subresource(subresource) is None:
+        raise failures.no_resource()
+    return Target(kind, namespace, name, subresource, tuple(rest[3:]), watch)
+
+
+def merge_options(call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    """Delete options of body and query together; the query wins, as in Kubernetes' own conversion."""
+    options = dict(body)
+    for name in ("propagationPolicy", "orphanDependents"):
+        if name in call.query:
+            options[name] = call.query[name] if name == "propagationPolicy" else call.flag(name)
+    grace = call.number("gracePeriodSeconds")
+    if grace is not None:
+        options["gracePeriodSeconds"] = grace
+    if call.dry_run:
+        options["dryRun"] = ["All"]
+    return options

@@ -1,0 +1,73 @@
+"""Versions of one kind: Events of ``v1`` and ``events.k8s.io/v1``, autoscalers of ``v1`` and ``v2``.
+
+Objects are kept in one version and converted when they come or leave in the other.
+"""
+
+from typing import Any
+
+from podwire.embedded.apiserver.kinds import Kind
+
+Object = dict[str, Any]
+
+_EVENT_NAMES = (
+    ("involvedObject", "regarding"), ("message", "note"), ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"), ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"), ("reportingComponent", "reportingController"),
+)  # fmt: skip
+
+
+_STORED = {"/events": "v1", "autoscaling/horizontalpodautoscalers": "autoscaling/v2"}
+
+
+def view(kind: Kind, obj: Object) -> Object:
+    """The object in the version of ``kind``; custom objects differ in nothing but their version."""
+    return _converted(kind, obj, kind.api_version)
+
+
+def stored(kind: Kind, obj: Object) -> Object:
+    """The object in the version in which objects of this kind are kept."""
+    return _converted(kind, obj, _STORED.get(kind.table, kind.api_version))
+
+
+def _converted(kind: Kind, obj: Object, api_version: str) -> Object:
+    if obj.get("apiVersion") == api_version:
+        return obj
+    if kind.table == "/events":
+        obj = event_view(obj, api_version)
+    elif kind.table == "autoscaling/horizontalpodautoscalers":
+        obj = autoscaler_view(obj, api_version)
+    return {**obj, "apiVersion": api_version}
+
+
+def event_view(event: Object, api_version: str) -> Object:
+    """The event with the field names of ``api_version``."""
+    renamed = dict(_EVENT_NAMES)
+    if api_version == "v1":
+        renamed = {new: old for old, new in _EVENT_NAMES}
+    out = {renamed.get(key, key): value for key, value in event.items()}
+    series = out.get("series")
+    if isinstance(series, dict) and api_version != "v1":
+        out["series"] = {key: value for key, value in series.items() if key != "state"}
+    if api_version == "v1":
+        out.setdefault("source", {})
+        out.setdefault("firstTimestamp", None)
+        out.setdefault("lastTimestamp", None)
+    return out
+
+
+def autoscaler_view(scaler: Object, api_version: str) -> Object:
+    """The autoscaler with the CPU target in the form of ``api_version``."""
+    spec = dict(scaler.get("spec") or {})
+    if api_version == "autoscaling/v1":
+        for metric in spec.pop("metrics", ()):
+            target = (metric.get("resource") or {}).get("target") or {}
+            if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in target:
+                spec["targetCPUUtilizationPercentage"] = target["averageUtilization"]
+        spec.pop("behavior", None)
+    elif "targetCPUUtilizationPercentage" in spec:
+        percent = spec.pop("targetCPUUtilizationPercentage")
+        spec["metrics"] = [{
+            "type": "Resource",
+            "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}},
+        }]  # fmt: skip
+    return {**scaler, "spec": spec}

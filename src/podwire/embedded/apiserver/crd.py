@@ -1,0 +1,292 @@
+"""Custom objects: pruning, defaulting and checking by the structural schema of their definition.
+
+Order on a write, as in Kubernetes: prune what the schema does not have, drop nulls that a default replaces,
+fill in defaults, then check. A structural schema says for every place what stands there, so each of these is
+one pass over the object; ``allOf`` and its like only constrain and never add fields.
+
+Versions of a kind share their objects; with conversion ``None`` only ``apiVersion`` differs, and each version
+prunes and defaults by its own schema. Sources: ``apiextensions-apiserver/pkg/apiserver/schema``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from podwire.embedded.apiserver.failures import Cause
+from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.tables.jsonpath import find
+from podwire.embedded.apiserver.validate import causes, fields, names, structural
+
+Json = dict[str, Any]
+
+_PRESERVE = "x-kubernetes-preserve-unknown-fields"
+_EMBEDDED = "x-kubernetes-embedded-resource"
+_COMMON = ("apiVersion", "kind", "metadata")
+_IMMUTABLE = "field is immutable"
+
+
+class Pruned(NamedTuple):
+    """The value without unknown fields, and their paths in the order found."""
+
+    obj: Any
+    unknown: list[str]
+
+
+def _prune(value: Any, schema: Json, path: str, unknown: list[str]) -> Any:
+    if isinstance(value, list):
+        items = schema.get("items")
+        if not isinstance(items, dict):
+            return value
+        return [_prune(item, items, f"{path}[{index}]", unknown) for index, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    properties: Json = schema.get("properties") or {}
+    additional = schema.get("additionalProperties")
+    keep = bool(schema.get(_PRESERVE)) or additional is True
+    common = _COMMON if schema.get(_EMBEDDED) else ()
+    out: Json = {}
+    for name, item in value.items():
+        where = f"{path}.{name}" if path else name
+        sub = properties.get(name, additional)
+        if isinstance(sub, dict):
+            out[name] = _prune(item, sub, where, unknown)
+        elif keep or name in common:
+            out[name] = item
+        else:
+            unknown.append(where)
+    return out
+
+
+def prune(obj: Json, schema: Json) -> Pruned:
+    """The object without the fields its schema does not have; apiVersion, kind and metadata stay."""
+    unknown: list[str] = []
+    body = {key: value for key, value in obj.items() if key not in _COMMON}
+    found = _prune(body, schema, "", unknown)
+    common = {key: obj[key] for key in _COMMON if key in obj}
+    return Pruned({**common, **found}, unknown)
+
+
+def decode(obj: Json, schema: Json, kind: Kind) -> fields.Decoded:
+    """A custom object as the API understands it: metadata by its types, the rest pruned by the schema.
+
+    Raises: ApiError 400 for metadata of the wrong type.
+    """
+    found = prune(obj, schema)
+    meta = fields.decode_metadata(obj.get("metadata") or {}, kind)
+    return fields.Decoded({**found.obj, "metadata": meta.obj}, [*meta.unknown, *found.unknown])
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def fill(value: Any, schema: Json) -> Any:
+    """The value with the defaults of its schema; the argument is left as it was."""
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [fill(item, items) for item in value] if isinstance(items, dict) else value
+    if not isinstance(value, dict):
+        return value
+    properties: Mapping[str, Json] = schema.get("properties") or {}
+    additional = schema.get("additionalProperties")
+    out = dict(value)
+    for name, sub in properties.items():
+        absent = name not in out or (out[name] is None and not sub.get("nullable"))
+        if absent and "default" in sub:
+            out[name] = _copy(sub["default"])
+    for name, item in out.items():
+        found = properties.get(name, additional)
+        if isinstance(found, dict) and isinstance(item, dict | list):
+            out[name] = fill(item, found)
+    return out
+
+
+def check(obj: Json, schema: Json) -> list[Cause]:
+    """Every field of a custom object that its schema refuses; metadata is checked elsewhere."""
+    body = {key: value for key, value in obj.items() if key not in _COMMON}
+    constrained = {key: value for key, value in schema.items() if key != "required"}
+    required = [name for name in schema.get("required") or () if name not in _COMMON]
+    return structural.check(body, {**constrained, "required": required, "type": "object"})
+
+
+# -- scale
+
+
+def read_scale(obj: Json, scale: Json) -> tuple[int, int, str]:
+    """Wanted replicas, actual replicas and selector of a custom object, by its ``scale`` subresource."""
+
+    def number(field: str) -> int:
+        found = find(scale.get(field) or "", obj) if scale.get(field) else []
+        return found[0] if found and isinstance(found[0], int) else 0
+
+    path = scale.get("labelSelectorPath")
+    selector = find(path, obj) if path else []
+    text = selector[0] if selector and isinstance(selector[0], str) else ""
+    return number("specReplicasPath"), number("statusReplicasPath"), text
+
+
+def write_scale(obj: Json, scale: Json, replicas: int) -> Json:
+    """The custom object with the wanted replicas set; the argument is left as it was."""
+    steps = [step for step in (scale.get("specReplicasPath") or "").split(".") if step]
+    out = dict(obj)
+    node = out
+    for step in steps[:-1]:
+        found = node.get(step)
+        node[step] = dict(found) if isinstance(found, dict) else {}
+        node = node[step]
+    if steps:
+        node[steps[-1]] = replicas
+    return out
+
+
+# -- definitions
+
+
+def _check_node(schema: Json, path: str) -> Iterator[Cause]:
+    """Whether a schema is structural from here on."""
+    typed = schema.get("type") or schema.get("x-kubernetes-int-or-string") or schema.get(_PRESERVE)
+    if not typed:
+        yield causes.required(f"{path}.type", "must not be empty for specified object fields")
+    if schema.get("$ref"):
+        yield causes.forbidden(f"{path}.$ref", "$ref is not supported")
+    if schema.get("uniqueItems"):
+        detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+        yield causes.forbidden(f"{path}.uniqueItems", detail)
+    if schema.get("type") == "array" and not isinstance(schema.get("items"), dict):
+        yield causes.required(f"{path}.items", "must be specified")
+    if schema.get("properties") and schema.get("additionalProperties"):
+        detail = "additionalProperties and properties are mutual exclusive"
+        yield causes.forbidden(f"{path}.additionalProperties", detail)
+    yield from _check_list(schema, path)
+    if "default" in schema:
+        wrong = structural.check(schema["default"], schema, f"{path}.default")
+        yield from (causes.invalid(cause.field, schema["default"], cause.message) for cause in wrong)
+    for name, sub in (schema.get("properties") or {}).items():
+        yield from _check_node(sub, f"{path}.properties[{name}]")
+    for field in ("items", "additionalProperties"):
+        if isinstance(schema.get(field), dict):
+            yield from _check_node(schema[field], f"{path}.{field}")
+
+
+def _check_list(schema: Json, path: str) -> Iterator[Cause]:
+    kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys")
+    if kind is not None and kind not in ("atomic", "map", "set"):
+        yield causes.unsupported(f"{path}.x-kubernetes-list-type", kind, ("atomic", "map", "set"))
+    if kind == "map" and not keys:
+        detail = "must not be empty if x-kubernetes-list-type is map"
+        yield causes.required(f"{path}.x-kubernetes-list-map-keys", detail)
+    known = (schema.get("items") or {}).get("properties") or {}
+    for index, name in enumerate(keys or ()):
+        if name not in known:
+            detail = "entries must all be names of item properties"
+            yield causes.invalid(f"{path}.x-kubernetes-list-map-keys[{index}]", name, detail)
+
+
+def check_schema(schema: Json, path: str) -> list[Cause]:
+    """Whether a definition's schema is structural; ``path`` is where it stands."""
+    found = []
+    if schema.get("type") != "object":
+        kind = schema.get("type") or ""
+        text = "must be object at the root"
+        found.append(
+            causes.invalid(f"{path}.type", kind, text)
+            if kind
+            else causes.required(f"{path}.type", "must not be empty at the root")
+        )
+        schema = {**schema, "type": "object"}
+    return found + list(_check_node(schema, path))
+
+
+def _check_group(group: str) -> Iterator[Cause]:
+    if problem := names.subdomain(group):
+        yield causes.invalid("spec.group", group, problem)
+    elif "." not in group:
+        yield causes.invalid("spec.group", group, "should be a domain with at least one dot")
+
+
+def _check_names(spec: Json) -> Iterator[Cause]:
+    found: Json = spec.get("names") or {}
+    if spec.get("group"):
+        yield from _check_group(spec["group"])
+    for field in ("plural", "singular"):
+        if found.get(field) and (problem := names.label_1035(found[field])):
+            yield causes.invalid(f"spec.names.{field}", found[field], problem)
+    for field in ("kind", "listKind"):
+        if found.get(field) and (problem := names.label_1035(found[field].lower())):
+            detail = f"may have mixed case, but should otherwise match: {problem}"
+            yield causes.invalid(f"spec.names.{field}", found[field], detail)
+    if found.get("listKind") and found["listKind"] == found.get("kind"):
+        yield causes.invalid("spec.names.listKind", found["listKind"], "kind and listKind may not be the same")
+    for index, text in enumerate(found.get("shortNames") or ()):
+        if problem := names.label_1035(text):
+            yield causes.invalid(f"spec.names.shortNames[{index}]", text, problem)
+
+
+def _check_columns(columns: Any, path: str) -> Iterator[Cause]:
+    kinds = ("boolean", "date", "integer", "number", "string")
+    for index, column in enumerate(columns or ()):
+        where = f"{path}[{index}]"
+        for field in ("name", "jsonPath"):
+            if not column.get(field):
+                yield causes.required(f"{where}.{field}")
+        if column.get("type") not in kinds:
+            yield causes.unsupported(f"{where}.type", column.get("type") or "", kinds)
+        try:
+            find(column.get("jsonPath") or "", {})
+        except ValueError as failure:
+            yield causes.invalid(f"{where}.jsonPath", column["jsonPath"], str(failure))
+
+
+def _check_version(version: Json, path: str) -> Iterator[Cause]:
+    name = version.get("name")
+    if name and (problem := names.label_1035(name)):
+        yield causes.invalid(f"{path}.name", name, problem)
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    if isinstance(schema, dict):
+        yield from check_schema(schema, f"{path}.schema.openAPIV3Schema")
+    yield from _check_columns(version.get("additionalPrinterColumns"), f"{path}.additionalPrinterColumns")
+    scale = (version.get("subresources") or {}).get("scale")
+    for field, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
+        if scale is None:
+            return
+        text = scale.get(field) or ""
+        if not text:
+            yield causes.required(f"{path}.subresources.scale.{field}")
+        elif not text.startswith(root):
+            detail = f"should be a json path under {root[:-1]}"
+            yield causes.invalid(f"{path}.subresources.scale.{field}", text, detail)
+
+
+def check_definition(new: Json, old: Json | None) -> list[Cause]:
+    """What is wrong with the names, schemas, columns and subresources of a definition, and with its changes.
+
+    Required fields, the storage version and the definition's own name are checked where it is served.
+    """
+    spec: Json = new.get("spec") or {}
+    found = list(_check_names(spec))
+    seen: set[str] = set()
+    for index, version in enumerate(spec.get("versions") or ()):
+        path, name = f"spec.versions[{index}]", version.get("name") or ""
+        if name in seen:
+            found.append(causes.duplicate(f"{path}.name", name))
+        seen.add(name)
+        found += _check_version(version, path)
+    if spec.get("preserveUnknownFields"):
+        detail = (
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        )
+        found.append(causes.invalid("spec.preserveUnknownFields", True, detail))
+    strategy = (spec.get("conversion") or {}).get("strategy")
+    if strategy not in (None, "None"):
+        found.append(causes.unsupported("spec.conversion.strategy", strategy, ("None",)))
+    if old is not None:
+        was: Json = old.get("spec") or {}
+        for field in ("group", "scope"):
+            if spec.get(field) != was.get(field):
+                found.append(causes.invalid(f"spec.{field}", spec.get(field), _IMMUTABLE))
+        for field in ("plural", "kind"):
+            now, then = (part.get("names", {}).get(field) for part in (spec, was))
+            if now != then:
+                found.append(causes.invalid(f"spec.names.{field}", now, _IMMUTABLE))
+    return found

@@ -1,0 +1,281 @@
+"""CustomResourceDefinitions at work: the kinds they add, their status, and their end.
+
+A definition serves its kinds from the moment it is written: its versions become :class:`Kind` values beside the
+built-in ones, all with the same objects behind them. Names that another definition or a built-in kind of the
+group has are not accepted. A definition that is deleted waits, by a finalizer, until its objects are gone.
+Source: ``k8s.io/apiextensions-apiserver`` (naming, establishing and finalizing controllers).
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+from podwire.embedded.apiserver.deletion import Deletion, set_condition
+from podwire.embedded.apiserver.failures import Cause, invalid
+from podwire.embedded.apiserver.kinds import KINDS, WRITE, Key, Kind, Subresource
+from podwire.embedded.apiserver.schema import data
+from podwire.embedded.apiserver.store import Change, Entry, Store
+from podwire.errors import ApiError
+from podwire.runtime.clock import Clock, rfc3339
+
+Object = dict[str, Any]
+
+TABLE = "apiextensions.k8s.io/customresourcedefinitions"
+FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+
+_DEFINITIONS = KINDS["apiextensions.k8s.io", "v1", "customresourcedefinitions"]
+_VERSION = re.compile(r"^v(\d+)(?:(alpha|beta)(\d+))?$")
+_STAGES = {None: 2, "beta": 1, "alpha": 0}
+_COMMON: Object = {
+    "apiVersion": {"type": "string"},
+    "kind": {"type": "string"},
+    "metadata": {"$ref": "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+}
+
+
+def _priority(version: str) -> tuple[int, int, int, str]:
+    found = _VERSION.match(version)
+    if found is None:
+        return (-1, 0, 0, version)
+    return (_STAGES[found[2]], int(found[1]), int(found[3] or 0), "")
+
+
+def kinds_of(definition: Object) -> list[Kind]:
+    """The kinds that a definition serves, the preferred version first."""
+    spec = definition["spec"]
+    names = spec["names"]
+    found = []
+    for version in sorted(spec["versions"], key=lambda v: _priority(v["name"]), reverse=True):
+        if not version.get("served"):
+            continue
+        subresources = []
+        wanted = version.get("subresources") or {}
+        if "scale" in wanted:
+            subresources.append(Subresource("scale", "Scale", WRITE, "autoscaling", "v1"))
+        if "status" in wanted:
+            subresources.append(Subresource("status", names["kind"], WRITE, spec["group"], version["name"]))
+        found.append(
+            Kind(
+                group=spec["group"], version=version["name"], kind=names["kind"], plural=names["plural"],
+                namespaced=spec.get("scope") == "Namespaced", custom=True,
+                singular=names.get("singular") or names["kind"].lower(),
+                short_names=tuple(names.get("shortNames") or ()), categories=tuple(names.get("categories") or ()),
+                list_kind=names.get("listKind") or f"{names['kind']}List", subresources=tuple(subresources),
+            )
+        )  # fmt: skip
+    return found
+
+
+def problems(definition: Object) -> list[Cause]:
+    """What is missing or contradictory in a definition, as far as it could not be served then."""
+    spec = definition.get("spec") or {}
+    names = spec.get("names") or {}
+    versions = spec.get("versions") or []
+    found = [
+        Cause(f"spec.{path}", "FieldValueRequired", "Required value")
+        for path, value in (
+            ("group", spec.get("group")), ("scope", spec.get("scope")), ("versions", versions),
+            ("names.plural", names.get("plural")), ("names.kind", names.get("kind")),
+            *((f"versions[{i}].name", v.get("name")) for i, v in enumerate(versions)),
+            *((f"versions[{i}].schema.openAPIV3Schema", (v.get("schema") or {}).get("openAPIV3Schema"))
+              for i, v in enumerate(versions)),
+        )
+        if not value
+    ]  # fmt: skip
+    if spec.get("scope") not in (None, "", "Namespaced", "Cluster"):
+        message = f'Unsupported value: "{spec["scope"]}": supported values: "Cluster", "Namespaced"'
+        found.append(Cause("spec.scope", "FieldValueNotSupported", message))
+    if versions and sum(bool(v.get("storage")) for v in versions) != 1:
+        message = f"Invalid value: {len(versions)}: must have exactly one version marked as storage version"
+        found.append(Cause("spec.versions", "FieldValueInvalid", message))
+    wanted, name = f"{names.get('plural')}.{spec.get('group')}", definition["metadata"].get("name")
+    if name != wanted:
+        message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
+        found.append(Cause("metadata.name", "FieldValueInvalid", message))
+    return found
+
+
+class Served:
+    """What one version of a custom kind has besides its :class:`Kind`."""
+
+    __slots__ = ("columns", "node", "raw", "scale")
+
+    def __init__(self, version: Object) -> None:
+        self.raw: Object = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
+        self.columns: list[Object] | None = version.get("additionalPrinterColumns")
+        self.scale: Object = (version.get("subresources") or {}).get("scale") or {}
+        with_common = {**self.raw, "properties": {**(self.raw.get("properties") or {}), **_COMMON}}
+        self.node = data.SchemaNode(with_common, data.definitions())
+
+
+class CustomResources:
+    """Keeps the served kinds in step with the stored definitions."""
+
+    def __init__(self, store: Store, kinds: dict[Key, Kind], clock: Clock) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._clock = clock
+        self._served: dict[Key, Served] = {}
+        self._waiting: set[str] = set()
+        self._deletion = Deletion(store, clock)
+        self.on_kinds: tuple[Callable[[], None], ...] = ()
+        """Told when the kinds that are served have changed."""
+
+    def start(self) -> None:
+        """Serves what is defined, and follows the store from then on."""
+        self._derive()
+        self._store.on_write.append(self._written)
+        self._store.on_rollback.append(self._derive)
+        self._store.on_change.append(self._committed)
+        for entry in self._store.entries(TABLE):
+            self._consider(entry)
+
+    def served(self, kind: Kind) -> Served | None:
+        """Schema and columns of a custom kind."""
+        return self._served.get((kind.group, kind.version, kind.plural))
+
+    def scale_paths(self, kind: Kind) -> Object:
+        """The ``scale`` subresource of a custom kind; empty for other kinds."""
+        found = self.served(kind) if kind.custom else None
+        return found.scale if found is not None else {}
+
+    def schemas(self) -> dict[tuple[str, str, str], Object]:
+        """The raw schemas by group, version and kind."""
+        return {
+            (kind.group, kind.version, kind.kind): self._served[key].raw
+            for key, kind in self._kinds.items()
+            if key in self._served
+        }
+
+    # -- registration
+
+    def _derive(self) -> None:
+        for key in [key for key, kind in self._kinds.items() if kind.custom]:
+            del self._kinds[key]
+        self._served.clear()
+        for entry in self._store.entries(TABLE):
+            self._register(entry.object())
+        self._tell()
+
+    def _written(self, change: Change) -> None:
+        if change.entry.table != TABLE:
+            return
+        if change.before is not None:
+            before = change.before.object()
+            if change.type != "DELETED" and before["spec"] == change.entry.object()["spec"]:
+                return
+            for kind in kinds_of(before):
+                self._kinds.pop((kind.group, kind.version, kind.plural), None)
+                self._served.pop((kind.group, kind.version, kind.plural), None)
+        if change.type != "DELETED":
+            self._register(change.entry.object())
+        self._tell()
+
+    def _register(self, definition: Object) -> None:
+        if not _accepted(definition):
+            return
+        versions = {version["name"]: version for version in definition["spec"]["versions"]}
+        for kind in kinds_of(definition):
+            key = (kind.group, kind.version, kind.plural)
+            self._kinds[key] = kind
+            self._served[key] = Served(versions[kind.version])
+
+    def _tell(self) -> None:
+        for observer in self.on_kinds:
+            observer()
+
+    def establish(self, definition: Object, old: Object | None) -> None:
+        """Sets names, stored versions and conditions in a definition that is about to be stored.
+
+        Raises: Invalid for a definition that could not be served.
+        """
+        wrong = problems(definition)
+        if wrong:
+            raise invalid(_DEFINITIONS, definition["metadata"].get("name", ""), wrong)
+        spec, meta = definition["spec"], definition["metadata"]
+        names = spec["names"]
+        names.setdefault("singular", names["kind"].lower())
+        names.setdefault("listKind", f"{names['kind']}List")
+        if old is None and FINALIZER not in (meta.get("finalizers") or ()):
+            meta["finalizers"] = [*(meta.get("finalizers") or ()), FINALIZER]
+        status = definition.setdefault("status", {})
+        stored = list(status.get("storedVersions") or ())
+        stored += [v["name"] for v in spec["versions"] if v.get("storage") and v["name"] not in stored]
+        status["storedVersions"] = stored
+        taken = self._taken(definition)
+        now = rfc3339(self._clock.now())
+        if taken:
+            set_condition(status, "NamesAccepted", "False", ("NameConflict", taken), now)
+            set_condition(status, "Established", "False", ("NotAccepted", "not all names are accepted"), now)
+            status.setdefault("acceptedNames", {"plural": "", "kind": ""})
+            return
+        status["acceptedNames"] = dict(names)
+        set_condition(status, "NamesAccepted", "True", ("NoConflicts", "no conflicts found"), now)
+        message = "the initial names have been accepted"
+        set_condition(status, "Established", "True", ("InitialNamesAccepted", message), now)
+
+    def _taken(self, definition: Object) -> str:
+        """Why the names cannot be accepted; empty where they can."""
+        group, names = definition["spec"]["group"], definition["spec"]["names"]
+        for kind in self._kinds.values():
+            if kind.group != group or (kind.table == f"{group}/{names['plural']}" and kind.custom):
+                continue
+            if kind.plural == names["plural"]:
+                return f'"{names["plural"]}" is already in use'
+            if kind.kind == names["kind"]:
+                return f'"{names["kind"]}" is already in use'
+        return ""
+
+    # -- the end of a definition
+
+    def _committed(self, change: Change) -> None:
+        entry = change.entry
+        if entry.table == TABLE and change.type != "DELETED":
+            self._consider(entry)
+        elif self._waiting and change.type == "DELETED" and entry.table in self._waiting:
+            definition = self._store.get(TABLE, "", _definition_name(entry.table))
+            if definition is not None:
+                self._consider(definition)
+
+    def _consider(self, entry: Entry) -> None:
+        if b'"deletionTimestamp"' not in entry.raw:
+            return
+        obj = entry.object()
+        if obj["metadata"].get("deletionTimestamp") and FINALIZER in (obj["metadata"].get("finalizers") or ()):
+            asyncio.get_running_loop().call_soon(self._empty, entry.name)
+
+    def _empty(self, name: str) -> None:
+        """Deletes the objects of a definition that is going; drops its finalizer when none is left."""
+        entry = self._store.get(TABLE, "", name)
+        if entry is None:
+            return
+        obj = entry.object()
+        table = f"{obj['spec']['group']}/{obj['spec']['names']['plural']}"
+        self._waiting.add(table)
+        kind = next((kind for kind in self._kinds.values() if kind.table == table), None)
+        left = False
+        for found in self._store.entries(table) if kind is not None else ():
+            try:
+                left = not self._deletion.delete(kind, found, {})[1] or left  # type: ignore[arg-type]
+            except ApiError:
+                left = True
+        if left:
+            return
+        self._waiting.discard(table)
+        meta = obj["metadata"]
+        meta["finalizers"] = [f for f in meta.get("finalizers") or () if f != FINALIZER]
+        if meta["finalizers"]:
+            self._store.put(TABLE, obj)
+        elif self._store.get(TABLE, "", name) is not None:
+            self._store.delete(entry, obj)
+
+
+def _accepted(definition: Object) -> bool:
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+
+
+def _definition_name(table: str) -> str:
+    group, _, plural = table.partition("/")
+    return f"{plural}.{group}"

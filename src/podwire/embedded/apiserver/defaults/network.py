@@ -1,0 +1,72 @@
+"""Defaults of the network kinds.
+
+Addresses, node ports and address families of a Service are not defaults but allocations: see ``allocate``.
+"""
+
+from podwire.embedded.apiserver.defaults.pods import Json, every, fill, section
+
+_AFFINITY_S = 10_800
+
+
+def fill_service(obj: Json) -> None:
+    """Defaults of a Service."""
+    spec = section(obj, "spec")
+    fill(spec, {"sessionAffinity": "None", "type": "ClusterIP"})
+    if spec["sessionAffinity"] == "None":
+        spec.pop("sessionAffinityConfig", None)
+    elif spec["sessionAffinity"] == "ClientIP":
+        client = section(section(spec, "sessionAffinityConfig"), "clientIP")
+        fill(client, {"timeoutSeconds": _AFFINITY_S})
+    for port in every(spec, "ports"):
+        fill(port, {"protocol": "TCP"})
+        if port.get("targetPort") in (None, 0, "") and port.get("port") is not None:
+            port["targetPort"] = port["port"]
+    kind = spec["type"]
+    outside = kind in ("NodePort", "LoadBalancer") or bool(kind == "ClusterIP" and spec.get("externalIPs"))
+    if outside:
+        fill(spec, {"externalTrafficPolicy": "Cluster"})
+    if kind in ("ClusterIP", "NodePort", "LoadBalancer"):
+        fill(spec, {"internalTrafficPolicy": "Cluster"})
+    if kind == "LoadBalancer":
+        fill(spec, {"allocateLoadBalancerNodePorts": True})
+    fill(section(obj, "status"), {"loadBalancer": {}})
+    for entry in every(obj["status"]["loadBalancer"], "ingress"):
+        if entry.get("ip"):
+            fill(entry, {"ipMode": "VIP"})
+
+
+def fill_endpoints(obj: Json) -> None:
+    """Defaults of Endpoints."""
+    for subset in every(obj, "subsets"):
+        for port in every(subset, "ports"):
+            fill(port, {"protocol": "TCP"})
+
+
+def fill_endpoint_slice(obj: Json) -> None:
+    """Defaults of an EndpointSlice."""
+    for port in every(obj, "ports"):
+        fill(port, {"name": "", "protocol": "TCP"})
+
+
+def fill_network_policy(obj: Json) -> None:
+    """Defaults of a NetworkPolicy: it is about ingress, and about egress if it has such rules."""
+    spec = section(obj, "spec")
+    for rule in every(spec, "ingress", "egress"):
+        for port in every(rule, "ports"):
+            fill(port, {"protocol": "TCP"})
+    if not spec.get("policyTypes"):
+        spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+    if spec.get("podSelector") is None:
+        spec["podSelector"] = {}
+
+
+def fill_ingress(obj: Json) -> None:
+    """Defaults of an Ingress."""
+    fill(section(obj, "status"), {"loadBalancer": {}})
+
+
+def fill_ingress_class(obj: Json) -> None:
+    """Defaults of an IngressClass."""
+    parameters = section(obj, "spec").get("parameters")
+    if isinstance(parameters, dict):
+        fill(parameters, {"scope": "Cluster"})

@@ -1,0 +1,107 @@
+"""Fills in the defaults of an object: one function a kind, looked up in a table.
+
+Running twice changes nothing the second time, so every write runs it, also patches of what is stored.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+
+from podwire.embedded.apiserver.defaults import network, pods, workloads
+from podwire.embedded.apiserver.defaults.pods import Json, every, fill, section
+from podwire.embedded.apiserver.kinds import Kind
+
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def _namespace(obj: Json) -> None:
+    meta = section(obj, "metadata")
+    if meta.get("name"):
+        section(meta, "labels")["kubernetes.io/metadata.name"] = meta["name"]
+    spec = section(obj, "spec")
+    if spec.get("finalizers") is None and not meta.get("deletionTimestamp"):
+        spec["finalizers"] = ["kubernetes"]
+    fill(section(obj, "status"), {"phase": "Active"})
+
+
+def _secret(obj: Json) -> None:
+    fill(obj, {"type": "Opaque"})
+    text = obj.pop("stringData", None)
+    if isinstance(text, dict):
+        data = section(obj, "data")
+        for key, value in text.items():
+            data[key] = b64encode(str(value).encode()).decode()
+
+
+def _claim(obj: Json) -> None:
+    fill(section(obj, "spec"), {"volumeMode": "Filesystem"})
+    fill(section(obj, "status"), {"phase": "Pending"})
+
+
+def _volume(obj: Json) -> None:
+    fill(section(obj, "spec"), {"volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain"})
+    fill(section(obj, "status"), {"phase": "Pending"})
+
+
+def _storage_class(obj: Json) -> None:
+    fill(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
+
+
+def _binding(obj: Json) -> None:
+    if isinstance(obj.get("roleRef"), dict):
+        fill(obj["roleRef"], {"apiGroup": _RBAC})
+    for subject in every(obj, "subjects"):
+        if subject.get("kind") in ("User", "Group"):
+            fill(subject, {"apiGroup": _RBAC})
+
+
+def _priority_class(obj: Json) -> None:
+    fill(obj, {"preemptionPolicy": "PreemptLowerPriority"})
+
+
+def _definition(obj: Json) -> None:
+    spec = section(obj, "spec")
+    names = section(spec, "names")
+    kind = names.get("kind") or ""
+    fill(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
+    fill(section(spec, "conversion"), {"strategy": "None"})
+
+
+DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
+    ("", "Pod"): pods.fill_pod,
+    ("", "PodTemplate"): workloads.fill_pod_template,
+    ("", "ReplicationController"): workloads.fill_replication_controller,
+    ("", "Service"): network.fill_service,
+    ("", "Endpoints"): network.fill_endpoints,
+    ("", "Namespace"): _namespace,
+    ("", "Secret"): _secret,
+    ("", "PersistentVolumeClaim"): _claim,
+    ("", "PersistentVolume"): _volume,
+    ("apps", "Deployment"): workloads.fill_deployment,
+    ("apps", "ReplicaSet"): workloads.fill_replica_set,
+    ("apps", "DaemonSet"): workloads.fill_daemon_set,
+    ("apps", "StatefulSet"): workloads.fill_stateful_set,
+    ("batch", "Job"): workloads.fill_job,
+    ("batch", "CronJob"): workloads.fill_cron_job,
+    ("autoscaling", "HorizontalPodAutoscaler"): workloads.fill_autoscaler,
+    ("discovery.k8s.io", "EndpointSlice"): network.fill_endpoint_slice,
+    ("networking.k8s.io", "NetworkPolicy"): network.fill_network_policy,
+    ("networking.k8s.io", "Ingress"): network.fill_ingress,
+    ("networking.k8s.io", "IngressClass"): network.fill_ingress_class,
+    ("storage.k8s.io", "StorageClass"): _storage_class,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    (_RBAC, "RoleBinding"): _binding,
+    (_RBAC, "ClusterRoleBinding"): _binding,
+}
+"""By group and kind; a kind that is not here has no defaults."""
+
+
+def apply(kind: Kind, obj: Json) -> Json:
+    """The object with its defaults filled in; ``obj`` itself is changed and returned.
+
+    The object must have passed the check of its types. A Job gets its generated selector once it has a uid.
+    """
+    run = DEFAULTS.get((kind.group, kind.kind)) if not kind.custom else None
+    if run is not None:
+        run(obj)
+    return obj

@@ -1,0 +1,149 @@
+"""Deletion: grace periods of pods, finalizers, propagation, and namespaces.
+
+An object goes in up to three steps. A pod on a node first gets ``deletionTimestamp`` and a grace period; its
+kubelet stops it and deletes it again with grace 0. An object with finalizers, or one whose dependents shall go
+first (Foreground) or stay (Orphan), gets ``deletionTimestamp`` and waits until its finalizers are gone. Else it
+goes at once. Sources: ``k8s.io/apiserver/pkg/registry/rest/delete.go``, ``generic/registry/store.go``.
+"""
+
+import datetime
+from typing import Any
+
+from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.store import Entry, Store
+from podwire.runtime.clock import Clock, rfc3339
+
+Object = dict[str, Any]
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+_DEFAULT_GRACE_S = 30
+_IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+_ORPHANING = frozenset({"batch/jobs", "/replicationcontrollers"})
+"""Tables whose dependents stay unless the client says otherwise, as these APIs have always had it."""
+
+
+def deletes_now(new: Object, old: Object) -> bool:
+    """Whether an update takes the last finalizer from an object that is being deleted."""
+    meta = new["metadata"]
+    if meta.get("finalizers") or not old["metadata"].get("deletionTimestamp"):
+        return False
+    if new.get("kind") == "Namespace" and (new.get("spec") or {}).get("finalizers"):
+        return False
+    return not meta.get("deletionGracePeriodSeconds")
+
+
+class Deletion:
+    """Deletes objects of the store."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def delete(self, kind: Kind, entry: Entry, options: Object) -> tuple[Entry, bool]:
+        """The last or new state of the object and whether it is gone.
+
+        Raises: Conflict when a precondition does not hold; ApiError 400 for options that contradict.
+        """
+        self._check(kind, entry, options)
+        if options.get("dryRun"):
+            return entry, False
+        obj = entry.object()
+        meta = obj["metadata"]
+        grace = _grace_period(kind, obj, options)
+        if meta.get("deletionTimestamp"):
+            remaining = meta.get("deletionGracePeriodSeconds") or 0
+            if remaining and grace >= remaining:
+                return entry, False
+        finalizers = _finalizers(kind, meta, options)
+        changed = finalizers != (meta.get("finalizers") or [])
+        if finalizers:
+            meta["finalizers"] = finalizers
+        else:
+            meta.pop("finalizers", None)
+        waits = bool(finalizers) or (kind.table == "/namespaces" and bool(obj["spec"].get("finalizers")))
+        if not grace and not waits:
+            return self._store.delete(entry, obj), True
+        if meta.get("deletionTimestamp") and not changed and not _shortens(meta, grace):
+            return entry, False
+        self._mark(kind, obj, grace)
+        return self._store.put(kind.table, obj), False
+
+    def _mark(self, kind: Kind, obj: Object, grace_s: int) -> None:
+        meta = obj["metadata"]
+        now = self._clock.now() + datetime.timedelta(seconds=grace_s)
+        if not meta.get("deletionTimestamp") or _shortens(meta, grace_s):
+            meta["deletionTimestamp"] = rfc3339(now)
+            meta["deletionGracePeriodSeconds"] = grace_s
+            if meta.get("generation"):
+                meta["generation"] += 1
+        if kind.table == "/namespaces":
+            obj.setdefault("status", {})["phase"] = "Terminating"
+
+    def _check(self, kind: Kind, entry: Entry, options: Object) -> None:
+        wanted = options.get("preconditions") or {}
+        if wanted.get("uid") and wanted["uid"] != entry.uid:
+            raise failures.precondition(kind, entry.name, "UID", wanted["uid"], entry.uid)
+        if wanted.get("resourceVersion") and wanted["resourceVersion"] != str(entry.version):
+            raise failures.precondition(
+                kind, entry.name, "ResourceVersion", wanted["resourceVersion"], str(entry.version)
+            )
+        if kind.table == "/namespaces" and entry.name in _IMMORTAL:
+            raise failures.forbidden(kind, entry.name, "this namespace may not be deleted")
+        policy = options.get("propagationPolicy")
+        if policy is not None and options.get("orphanDependents") is not None:
+            raise failures.bad_request("orphanDependents and propagationPolicy cannot be both set")
+        if policy not in (None, "", "Background", "Foreground", "Orphan"):
+            raise failures.bad_request(
+                f'propagationPolicy: Unsupported value: "{policy}": supported values: "Foreground", '
+                '"Background", "Orphan"'
+            )
+
+
+def set_condition(status: Object, kind: str, value: str, why: tuple[str, str], now: str) -> None:
+    """Sets one condition of a status (``why`` is reason and message); the time moves with the value only."""
+    conditions = [dict(c) for c in status.get("conditions") or ()]
+    wanted = {"type": kind, "status": value, "reason": why[0], "message": why[1]}
+    for place, old in enumerate(conditions):
+        if old.get("type") == kind:
+            changed = now if old.get("status") != value else old.get("lastTransitionTime", now)
+            conditions[place] = {**old, **wanted, "lastTransitionTime": changed}
+            break
+    else:
+        conditions.append({**wanted, "lastTransitionTime": now})
+    status["conditions"] = conditions
+
+
+def _shortens(meta: Object, grace_s: int) -> bool:
+    remaining = meta.get("deletionGracePeriodSeconds") or 0
+    return grace_s < remaining
+
+
+def _grace_period(kind: Kind, obj: Object, options: Object) -> int:
+    if kind.table != "/pods":
+        return 0
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return 0
+    asked = options.get("gracePeriodSeconds")
+    if asked is None:
+        asked = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
+    return max(1, int(asked)) if int(asked) < 0 else int(asked)
+
+
+def _finalizers(kind: Kind, meta: Object, options: Object) -> list[str]:
+    found: list[str] = list(meta.get("finalizers") or ())
+    policy = options.get("propagationPolicy")
+    if not policy and options.get("orphanDependents") is not None:
+        policy = "Orphan" if options["orphanDependents"] else "Background"
+    if not policy and kind.table in _ORPHANING and not found and not meta.get("deletionTimestamp"):
+        policy = "Orphan"
+    if not policy or kind.table == "/namespaces":
+        return found
+    kept = [name for name in found if name not in (FOREGROUND, ORPHAN)]
+    if policy == "Foreground":
+        kept.append(FOREGROUND)
+    elif policy == "Orphan":
+        kept.append(ORPHAN)
+    return kept

@@ -1,0 +1,66 @@
+"""Serves the OpenAPI documents: version 3 by group, version 2 as a whole.
+
+Documents are made when first asked for, kept, and made again when a CustomResourceDefinition changes the kinds.
+An address with the current ``hash`` may be cached for ever.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from podwire.embedded.apiserver import failures, openapi_protobuf
+from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.messages import Request, Response
+from podwire.embedded.apiserver.openapi import Documents
+
+_FOREVER = (("Cache-Control", "public, immutable"), ("Expires", "Fri, 31 Dec 2100 00:00:00 GMT"))
+
+
+class OpenApi:
+    """The documents of the kinds that are served now."""
+
+    def __init__(
+        self, kinds: Mapping[Key, Kind], schemas: Callable[[], Mapping[tuple[str, str, str], dict[str, Any]]]
+    ) -> None:
+        self._kinds = kinds
+        self._schemas = schemas
+        self._documents: Documents | None = None
+
+    def changed(self) -> None:
+        """The kinds are others now."""
+        self._documents = None
+
+    def answer(self, request: Request) -> Response:
+        """The document at the request's path.
+
+        Raises: NotFound for a path without one, ApiError 406 when only protobuf is taken.
+        """
+        if self._documents is None:
+            self._documents = Documents(tuple(self._kinds.values()), self._schemas())
+        documents = self._documents
+        path = request.path.strip("/")
+        accept = request.headers.get("accept", "")
+        if path == "openapi/v2" and "json" not in accept and openapi_protobuf.ACCEPTED in accept:
+            return _tagged(request, documents.v2_protobuf, (), openapi_protobuf.CONTENT_TYPE)
+        if accept and not any(part in accept for part in ("json", "*/*", "application/*")):
+            raise failures.not_acceptable()
+        if path == "openapi/v3":
+            return Response(200, documents.index)
+        if path == "openapi/v2":
+            return _tagged(request, documents.v2, ())
+        group = path.removeprefix("openapi/v3/")
+        body = documents.v3(group) if group != path else None
+        if body is None:
+            raise failures.no_resource()
+        wanted = request.query().get("hash", "")
+        return _tagged(request, body, _FOREVER if wanted and wanted == documents.digest(group) else ())
+
+
+def _tagged(
+    request: Request, body: bytes, headers: tuple[tuple[str, str], ...], content_type: str = "application/json"
+) -> Response:
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"'
+    headers = (*headers, ("Etag", tag), ("Vary", "Accept"))
+    if request.headers.get("if-none-match") == tag:
+        return Response(304, b"", headers=headers)
+    return Response(200, body, content_type, headers)

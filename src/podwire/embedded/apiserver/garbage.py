@@ -1,0 +1,205 @@
+"""The garbage collector: dependents follow their owners.
+
+An index holds, for each uid, who names it as owner. When an owner goes, dependents without another living
+owner are deleted (Background). An owner that waits with ``foregroundDeletion`` goes when no dependent that
+blocks it is left; one that waits with ``orphan`` first loses its dependents' references. An object that names
+an owner which never existed is deleted as well. It all runs inside the server, on committed changes, in the
+turn after them; a start goes through everything once.
+
+Cost: one set entry for each owner reference. Source: Kubernetes' ``pkg/controller/garbagecollector``.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.embedded.apiserver.deletion import FOREGROUND, ORPHAN, Deletion
+from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.store import Change, Entry, Store
+from podwire.errors import ApiError
+
+Object = dict[str, Any]
+Place = tuple[str, str, str]
+"""Table, namespace and name."""
+
+
+class Garbage:
+    """Collects what has lost its owners."""
+
+    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, Kind]) -> None:
+        self._store = store
+        self._deletion = deletion
+        self._kinds = kinds
+        self._dependents: dict[str, set[Place]] = {}
+        self._owners: dict[Place, tuple[str, ...]] = {}
+        self._alive: dict[str, Place] = {}
+        self._queue: deque[Place] = deque()
+        self._queued: set[Place] = set()
+        self._scheduled = False
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Indexes everything, looks at everything once, and follows changes from then on."""
+        for table in self._store.tables():
+            for entry in tuple(table.objects.values()):
+                self._index(entry)
+        for place in tuple(self._owners):
+            self._enqueue(place)
+        for place in tuple(self._alive.values()):
+            found = self._store.get(*place)
+            if found is not None and b'"deletionTimestamp"' in found.raw:
+                self._enqueue(place)
+        self._store.on_change.append(self.observe)
+
+    def observe(self, change: Change) -> None:
+        """Takes note of a committed change."""
+        entry = change.entry
+        place = (entry.table, entry.namespace, entry.name)
+        if change.type == "DELETED":
+            self._forget(place, entry.uid)
+            for dependent in self._dependents.get(entry.uid, ()):
+                self._enqueue(dependent)
+            return
+        before = self._owners.get(place, ())
+        self._index(entry)
+        if self._owners.get(place, ()) != before or b'"deletionTimestamp"' in entry.raw:
+            self._enqueue(place)
+
+    def _index(self, entry: Entry) -> None:
+        place = (entry.table, entry.namespace, entry.name)
+        self._alive[entry.uid] = place
+        references: tuple[str, ...] = ()
+        if b'"ownerReferences"' in entry.raw:
+            found = entry.object()["metadata"].get("ownerReferences") or ()
+            references = tuple(reference.get("uid", "") for reference in found)
+        before = self._owners.get(place, ())
+        if references == before:
+            return
+        self._unlink(place, before)
+        for uid in references:
+            self._dependents.setdefault(uid, set()).add(place)
+        if references:
+            self._owners[place] = references
+        else:
+            self._owners.pop(place, None)
+
+    def _unlink(self, place: Place, owners: tuple[str, ...]) -> None:
+        for uid in owners:
+            places = self._dependents.get(uid)
+            if places is not None:
+                places.discard(place)
+                if not places:
+                    del self._dependents[uid]
+
+    def _forget(self, place: Place, uid: str) -> None:
+        self._alive.pop(uid, None)
+        owners = self._owners.pop(place, ())
+        self._unlink(place, owners)
+        for owner in owners:
+            if owner in self._alive:
+                self._enqueue(self._alive[owner])
+
+    def _enqueue(self, place: Place) -> None:
+        if place in self._queued:
+            return
+        self._queued.add(place)
+        self._queue.append(place)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._scheduled = False
+        for _ in range(min(len(self._queue), 200)):
+            place = self._queue.popleft()
+            self._queued.discard(place)
+            entry = self._store.get(*place)
+            if entry is not None:
+                try:
+                    self._look_at(entry)
+                except ApiError:
+                    continue
+        if self._queue:
+            self._scheduled = True
+            self._loop.call_soon(self._work)
+
+    def _look_at(self, entry: Entry) -> None:
+        obj = entry.object()
+        meta = obj["metadata"]
+        finalizers = meta.get("finalizers") or ()
+        if meta.get("deletionTimestamp") and ORPHAN in finalizers:
+            self._orphan(entry)
+            self._drop_finalizer(entry, obj, ORPHAN)
+            return
+        if meta.get("deletionTimestamp") and FOREGROUND in finalizers and self._free(entry):
+            self._drop_finalizer(entry, obj, FOREGROUND)
+            return
+        references = meta.get("ownerReferences") or ()
+        if references:
+            self._follow(entry, obj, references)
+
+    def _follow(self, entry: Entry, obj: Object, references: list[Object]) -> None:
+        living = [r for r in references if r.get("uid") in self._alive]
+        waiting = [r for r in living if self._waits_for_dependents(r["uid"])]
+        if len(living) > len(waiting):
+            if len(living) < len(references):
+                obj["metadata"]["ownerReferences"] = [r for r in living if r not in waiting]
+                self._store.put(entry.table, obj)
+            return
+        if obj["metadata"].get("deletionTimestamp"):
+            return
+        kind = self._kind(entry.table)
+        if kind is not None:
+            policy = "Foreground" if waiting and self._dependents.get(entry.uid) else "Background"
+            self._deletion.delete(kind, entry, {"propagationPolicy": policy, "preconditions": {"uid": entry.uid}})
+
+    def _waits_for_dependents(self, uid: str) -> bool:
+        owner = self._store.get(*self._alive[uid])
+        if owner is None or FOREGROUND.encode() not in owner.raw:
+            return False
+        meta = owner.object()["metadata"]
+        return bool(meta.get("deletionTimestamp")) and FOREGROUND in (meta.get("finalizers") or ())
+
+    def _free(self, entry: Entry) -> bool:
+        """Whether no dependent blocks the owner; starts the deletion of those that do."""
+        blocked = False
+        for place in tuple(self._dependents.get(entry.uid, ())):
+            dependent = self._store.get(*place)
+            if dependent is None:
+                continue
+            for reference in dependent.object()["metadata"].get("ownerReferences") or ():
+                if reference.get("uid") == entry.uid:
+                    blocked = blocked or bool(reference.get("blockOwnerDeletion"))
+            self._enqueue(place)
+        return not blocked
+
+    def _orphan(self, owner: Entry) -> None:
+        for place in tuple(self._dependents.get(owner.uid, ())):
+            dependent = self._store.get(*place)
+            if dependent is None:
+                continue
+            obj = dependent.object()
+            meta = obj["metadata"]
+            kept = [r for r in meta.get("ownerReferences") or () if r.get("uid") != owner.uid]
+            if kept:
+                meta["ownerReferences"] = kept
+            else:
+                meta.pop("ownerReferences", None)
+            self._store.put(dependent.table, obj)
+
+    def _drop_finalizer(self, entry: Entry, obj: Object, name: str) -> None:
+        meta = obj["metadata"]
+        kept = [f for f in meta.get("finalizers") or () if f != name]
+        if kept:
+            meta["finalizers"] = kept
+            self._store.put(entry.table, obj)
+            return
+        meta.pop("finalizers", None)
+        if meta.get("deletionGracePeriodSeconds"):
+            self._store.put(entry.table, obj)
+        else:
+            self._store.delete(entry, obj)
+
+    def _kind(self, table: str) -> Kind | None:
+        return next((kind for kind in self._kinds.values() if kind.table == table), None)

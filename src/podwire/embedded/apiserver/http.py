@@ -1,0 +1,460 @@
+"""HTTP/1.1 server: an asyncio protocol on httptools, shared by the API server and the kubelet.
+
+A handler takes a :class:`Request` and returns a :class:`Response` at once, a future of one, or a coroutine.
+The first form costs no task and no loop turn. Two further results take over the connection:
+:class:`Streaming` writes a chunked body for as long as it likes, :class:`Upgrade` is given the transport and
+whatever the client sent behind its request, and speaks another protocol from there on.
+
+Requests on one connection are answered in order; while one is being answered, later ones wait (pipelining),
+and reading pauses when more than a few do. Body size, header size, idle time and the time that a request may
+take to arrive are limited. A stream whose client does not read fills the transport's buffer; the writer asks
+:attr:`Stream.buffered` and cuts the client, or awaits :meth:`Stream.drain`.
+
+Cost: some 20 us a small request; about 4 KiB a connection without TLS, 30 KiB with. Sources: RFC 9112.
+"""
+
+import asyncio
+import http
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
+
+import httptools
+import msgspec
+
+from podwire.embedded.apiserver.messages import Limits, Request, Response
+from podwire.runtime.clock import Clock
+from podwire.runtime.tasks import TaskSet
+
+_REASONS = {status.value: status.phrase for status in http.HTTPStatus}
+_PIPELINE = 16
+_SWEEP_S = 5.0
+_NOT_STARTED = b""
+
+
+class Stream:
+    """The open body of a streaming answer."""
+
+    __slots__ = ("_connection", "closed", "on_close")
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self.closed = False
+        self.on_close: Callable[[], None] | None = None
+        """Called once when the client goes away or the server stops; not after ``close``."""
+
+    def write(self, data: bytes) -> None:
+        """Sends ``data`` as one chunk; nothing after the end or for empty data."""
+        if not self.closed and data:
+            self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def write_framed(self, chunk: bytes) -> None:
+        """Sends bytes that carry their chunk framing already (see :func:`frame`)."""
+        if not self.closed:
+            self._connection.send(chunk)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the client has not taken yet."""
+        return self._connection.buffered()
+
+    async def drain(self) -> None:
+        """Returns when the client has taken most of what was written, or has gone."""
+        await self._connection.drain()
+
+    def close(self) -> None:
+        """Ends the body in order; the connection can be used again."""
+        if not self.closed:
+            self.closed = True
+            self._connection.send(b"0\r\n\r\n")
+            self._connection.stream_finished()
+
+    def abort(self) -> None:
+        """Cuts the connection at once, dropping what is buffered."""
+        self._connection.abort()
+
+
+def frame(data: bytes) -> bytes:
+    """``data`` as one HTTP chunk, for bytes that many streams will send."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Streaming(msgspec.Struct, frozen=True):
+    """An answer of unknown length; ``start`` is called with the stream when the head has been written."""
+
+    start: Callable[[Stream], None]
+    status: int = 200
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Upgrade(msgspec.Struct, frozen=True):
+    """Hands the connection over.
+
+    ``take(transport, leftover)`` returns the protocol that goes on; it writes the 101 answer itself (see
+    :func:`switching`) and is called after the handler's result, with reading paused until it returns.
+    """
+
+    take: Callable[[asyncio.Transport, bytes], asyncio.BaseProtocol]
+
+
+Result: TypeAlias = Response | Streaming | Upgrade
+Handler: TypeAlias = Callable[[Request], Result | Awaitable[Result]]
+
+
+def switching(headers: tuple[tuple[str, str], ...]) -> bytes:
+    """The head of a 101 answer with these headers."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("latin-1")
+
+
+def _plain_error(status: int, message: str) -> Response:
+    return Response(status, f"{message}\n".encode(), "text/plain; charset=utf-8")
+
+
+class Connection(asyncio.Protocol):
+    """One client connection."""
+
+    def __init__(self, server: "HttpServer") -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = None
+        self._peer = ""
+        self._certificate: dict[str, Any] | None = None
+        self._waiting: deque[Request | Response] = deque()
+        self._current: Request | None = None
+        self._task: asyncio.Future[Any] | None = None
+        self._stream: Stream | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._write_paused = False
+        self._keep_alive = True
+        self._closing = False
+        self._leftover = b""
+        self._upgraded = False
+        self.touched = 0.0
+        self._reset_message()
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admits the connection, or refuses it when there are too many."""
+        self._transport = transport  # type: ignore[assignment]
+        self.touched = self._server.clock.monotonic()
+        if not self._server.admit(self):
+            transport.close()
+            return
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._certificate = transport.get_extra_info("peercert") or None
+        self._parser = httptools.HttpRequestParser(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends what runs for this client."""
+        self._server.forget(self)
+        self._transport = None
+        self._waiting.clear()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        stream, self._stream = self._stream, None
+        if stream is not None and not stream.closed:
+            stream.closed = True
+            if stream.on_close is not None:
+                stream.on_close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Feeds the parser."""
+        if self._closing or self._parser is None:
+            return
+        if self._upgraded:
+            self._leftover += data
+            return
+        self.touched = self._server.clock.monotonic()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgraded = True
+            self._leftover += data[upgrade.args[0] :]
+            self._keep_alive = False
+            if self._transport is not None:
+                self._transport.pause_reading()
+            if self._current is None and self._waiting:
+                self._answer(self._waiting.popleft())  # type: ignore[arg-type]
+        except httptools.HttpParserError as failure:
+            self._refuse(400, f"malformed request: {failure}")
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        self._write_paused = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    # -- httptools callbacks
+
+    def _reset_message(self) -> None:
+        self._target = _NOT_STARTED
+        self._headers: dict[str, str] = {}
+        self._header_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._arriving = False
+
+    def on_message_begin(self) -> None:
+        """A request starts."""
+        self._reset_message()
+        self._arriving = True
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._target += url
+        self._header_bytes += len(url)
+        self._check_header()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._header_bytes += len(name) + len(value)
+        self._check_header()
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def _check_header(self) -> None:
+        if self._header_bytes > self._server.limits.header_bytes:
+            self._refuse(431, "request header too large")
+
+    def on_headers_complete(self) -> None:
+        """The head has arrived."""
+        if self._headers.get("expect", "").lower() == "100-continue" and not self._closing:
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(data)
+        if self._body_bytes > self._server.limits.body_bytes:
+            self._refuse(413, f"limit is {self._server.limits.body_bytes}")
+        else:
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        if self._closing:
+            return
+        self._arriving = False
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        method: str = self._parser.get_method().decode("latin-1")
+        request = Request(method, self._target.decode("latin-1"), self._headers, body)
+        request.peer = self._peer
+        request.peer_certificate = self._certificate
+        self._keep_alive = bool(self._parser.should_keep_alive())
+        if self._current is None and not self._waiting and not self._parser.should_upgrade():
+            self._answer(request)
+            return
+        self._waiting.append(request)
+        if len(self._waiting) >= _PIPELINE and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._keep_alive = False
+        refusal = self._server.render_error(status, message)
+        if self._current is None:
+            self._write_response(refusal)
+        else:
+            self._waiting.append(refusal)
+
+    # -- answering
+
+    def _answer(self, request: Request) -> None:
+        self._current = request
+        answered = False
+        try:
+            result = self._server.handle(request)
+            answered = True
+        finally:
+            if not answered:
+                self._failed()
+        if isinstance(result, asyncio.Future):
+            self._task = result
+            result.add_done_callback(self._future_done)
+        elif isinstance(result, Coroutine):
+            self._task = self._server.tasks.start(f"{request.method} {request.raw_path}", result)
+            self._task.add_done_callback(self._future_done)
+        else:
+            self._write(result)  # type: ignore[arg-type]
+
+    def _future_done(self, future: "asyncio.Future[Result]") -> None:
+        self._task = None
+        if self._transport is None:
+            return
+        if future.cancelled() or future.exception() is not None:
+            self._failed()
+        else:
+            self._write(future.result())
+
+    def _failed(self) -> None:
+        self._keep_alive = False
+        self._write_response(self._server.render_error(500, "internal error"))
+
+    def _write(self, result: Result) -> None:
+        if self._transport is None:
+            return
+        if isinstance(result, Response):
+            self._write_response(result)
+        elif isinstance(result, Streaming):
+            self._begin_stream(result)
+        else:
+            leftover, self._leftover = self._leftover, b""
+            self._server.forget(self)
+            transport, self._transport = self._transport, None
+            transport.set_protocol(result.take(transport, leftover))
+            transport.resume_reading()
+
+    def _write_response(self, response: Response) -> None:
+        request = self._current
+        status = response.status
+        head = [
+            f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {response.content_type}\r\n"
+            f"Content-Length: {len(response.body)}\r\n"
+        ]
+        head.extend(f"{name}: {value}\r\n" for name, value in response.headers)
+        if not self._keep_alive and not self._waiting:
+            head.append("Connection: close\r\n")
+        head.append("\r\n")
+        data = "".join(head).encode("latin-1")
+        self.send(data if request is not None and request.method == "HEAD" else data + response.body)
+        self._next()
+
+    def _begin_stream(self, streaming: Streaming) -> None:
+        reason = _REASONS.get(streaming.status, "")
+        extra = "".join(f"{name}: {value}\r\n" for name, value in streaming.headers)
+        self.send(
+            f"HTTP/1.1 {streaming.status} {reason}\r\nContent-Type: {streaming.content_type}\r\n"
+            f"Transfer-Encoding: chunked\r\n{extra}\r\n".encode("latin-1")
+        )
+        stream = Stream(self)
+        self._stream = stream
+        streaming.start(stream)
+
+    def stream_finished(self) -> None:
+        """The stream has ended in order."""
+        self._stream = None
+        self._next()
+
+    def _next(self) -> None:
+        self._current = None
+        self.touched = self._server.clock.monotonic()
+        transport = self._transport
+        if transport is None:
+            return
+        if self._waiting:
+            following = self._waiting.popleft()
+            if not self._waiting and not self._closing:
+                transport.resume_reading()
+            if isinstance(following, Response):
+                self._write_response(following)
+            else:
+                self._server.loop.call_soon(self._answer_if_open, following)
+        elif not self._keep_alive or self._closing:
+            transport.close()
+
+    def _answer_if_open(self, request: Request) -> None:
+        if self._transport is not None:
+            self._answer(request)
+
+    # -- writing
+
+    def send(self, data: bytes) -> None:
+        """Writes to the client if it is still there."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def buffered(self) -> int:
+        """Bytes not yet taken by the client."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    async def drain(self) -> None:
+        """Returns when the write buffer is low, or the client has gone."""
+        if self._write_paused and self._transport is not None:
+            self._drained = self._server.loop.create_future()
+            await self._drained
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Closes when what is buffered has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def overdue(self, now: float) -> bool:
+        """Whether an idle connection, or a request that does not arrive, is too old."""
+        if self._current is not None:
+            return False
+        limits = self._server.limits
+        return now - self.touched > (limits.arrival_s if self._arriving else limits.idle_s)
+
+
+class HttpServer:
+    """Listening sockets and their connections."""
+
+    def __init__(self, handle: Handler, tasks: TaskSet, clock: Clock, limits: Limits | None = None) -> None:
+        self.handle = handle
+        self.tasks = tasks
+        self.clock = clock
+        self.limits = limits or Limits()
+        self.loop = asyncio.get_running_loop()
+        self.render_error: Callable[[int, str], Response] = _plain_error
+        """Renders what the server itself refuses (400, 413, 431, 500)."""
+        self._connections: set[Connection] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Listens on one address; returns the address and port in use (port 0 picks one).
+
+        Raises: OSError when the address is in use or not there.
+        """
+        listener = await self.loop.create_server(
+            lambda: Connection(self), host, port, ssl=tls, backlog=1024,
+            ssl_handshake_timeout=15.0 if tls else None, ssl_shutdown_timeout=2.0 if tls else None,
+        )  # fmt: skip
+        self._listeners.append(listener)
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+        name = listener.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    def admit(self, connection: Connection) -> bool:
+        """Registers a connection; False when there are too many."""
+        if len(self._connections) >= self.limits.connections:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """Removes a connection that ended or was handed over."""
+        self._connections.discard(connection)
+
+    def _sweep(self) -> None:
+        now = self.clock.monotonic()
+        for connection in [c for c in self._connections if c.overdue(now)]:
+            connection.close()
+        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+
+    async def close(self) -> None:
+        """Stops listening and cuts every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for listener in self._listeners:
+            listener.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self.clock.sleep(0)

@@ -1,0 +1,124 @@
+"""The life of a namespace: when it is deleted, first its content goes, then the namespace.
+
+A terminating namespace takes no new objects. Its content is deleted kind by kind, pods with their grace
+period; while something is left (a finalizer, a pod that still stops) its status says what. When nothing is
+left, the ``kubernetes`` finalizer goes and with it the namespace. It runs on committed changes, so the last
+object's end is the namespace's end. Source: Kubernetes' ``pkg/controller/namespace/deletion``.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.embedded.apiserver.deletion import Deletion
+from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.store import Change, Entry, Store
+from podwire.errors import ApiError
+from podwire.runtime.clock import Clock, rfc3339
+
+Object = dict[str, Any]
+
+_TABLE = "/namespaces"
+_FINALIZER = "kubernetes"
+
+
+class Namespaces:
+    """Empties and ends terminating namespaces."""
+
+    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, Kind], clock: Clock) -> None:
+        self._store = store
+        self._deletion = deletion
+        self._kinds = kinds
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._terminating: set[str] = set()
+        self._waiting: set[str] = set()
+
+    def start(self) -> None:
+        """Takes up what was left unfinished, and follows changes from then on."""
+        for entry in self._store.entries(_TABLE):
+            self._consider(entry)
+        self._store.on_change.append(self.observe)
+
+    def observe(self, change: Change) -> None:
+        """Takes note of a committed change."""
+        entry = change.entry
+        if entry.table == _TABLE:
+            if change.type == "DELETED":
+                self._terminating.discard(entry.name)
+            else:
+                self._consider(entry)
+        elif entry.namespace in self._terminating:
+            self._schedule(entry.namespace)
+
+    def _consider(self, entry: Entry) -> None:
+        if b'"deletionTimestamp"' in entry.raw and entry.object()["metadata"].get("deletionTimestamp"):
+            self._terminating.add(entry.name)
+            self._schedule(entry.name)
+
+    def _schedule(self, name: str) -> None:
+        if name not in self._waiting:
+            self._waiting.add(name)
+            self._loop.call_soon(self._sweep, name)
+
+    def _sweep(self, name: str) -> None:
+        self._waiting.discard(name)
+        entry = self._store.get(_TABLE, "", name)
+        if entry is None:
+            return
+        left: dict[str, int] = {}
+        finalizers: dict[str, int] = {}
+        for kind in self._content_kinds():
+            for found in self._store.entries(kind.table, name):
+                last, gone = self._delete(kind, found)
+                if not gone:
+                    left[kind.resource] = left.get(kind.resource, 0) + 1
+                    for finalizer in last.object()["metadata"].get("finalizers") or ():
+                        finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
+        self._report(entry, left, finalizers)
+
+    def _content_kinds(self) -> list[Kind]:
+        tables: dict[str, Kind] = {}
+        for kind in self._kinds.values():
+            if kind.namespaced and kind.stored:
+                tables.setdefault(kind.table, kind)
+        return list(tables.values())
+
+    def _delete(self, kind: Kind, entry: Entry) -> tuple[Entry, bool]:
+        try:
+            return self._deletion.delete(kind, entry, {"propagationPolicy": "Background"})
+        except ApiError:
+            return entry, False
+
+    def _report(self, entry: Entry, left: dict[str, int], finalizers: dict[str, int]) -> None:
+        obj = entry.object()
+        if not left:
+            obj["spec"]["finalizers"] = [f for f in obj["spec"].get("finalizers") or () if f != _FINALIZER]
+            if obj["spec"]["finalizers"] or obj["metadata"].get("finalizers"):
+                if obj["spec"] != entry.object()["spec"]:
+                    self._store.put(_TABLE, obj)
+            else:
+                self._store.delete(entry, obj)
+            return
+        remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(left.items()))
+        blocking = ", ".join(f"{name} in {n} resource instances" for name, n in sorted(finalizers.items()))
+        conditions = [
+            self._condition(obj, "NamespaceContentRemaining", bool(left), "SomeResourcesRemain",
+                            f"Some resources are remaining: {remaining}"),
+            self._condition(obj, "NamespaceFinalizersRemaining", bool(finalizers), "SomeFinalizersRemain",
+                            f"Some content in the namespace has finalizers remaining: {blocking}"),
+        ]  # fmt: skip
+        if conditions != (obj.get("status") or {}).get("conditions"):
+            obj["status"] = {"phase": "Terminating", "conditions": conditions}
+            self._store.put(_TABLE, obj)
+
+    def _condition(self, obj: Object, kind: str, present: bool, reason: str, message: str) -> Object:  # noqa: FBT001
+        wanted = {
+            "type": kind, "status": "True" if present else "False",
+            "reason": reason if present else "ContentRemoved",
+            "message": message if present else "All content removed",
+        }  # fmt: skip
+        for old in (obj.get("status") or {}).get("conditions") or ():
+            if old.get("type") == kind and all(old.get(key) == value for key, value in wanted.items()):
+                return dict(old)
+        return {**wanted, "lastTransitionTime": rfc3339(self._clock.now())}

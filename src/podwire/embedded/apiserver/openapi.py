@@ -1,0 +1,265 @@
+"""OpenAPI documents: what ``kubectl explain``, ``apply`` and client-side validation read.
+
+Version 3 is an index of group versions and one document each; version 2 is one document of everything. The
+schemas are those of Kubernetes with their descriptions; of the paths only what clients look for is listed: the
+operations on each resource with their kind, and the query parameters of writes (kubectl learns from a PATCH
+with ``fieldValidation`` that the server validates).
+
+Each document is made when first asked for and kept as bytes. Its hash is made from what it is made of, so that
+the index costs nothing: clients cache documents by hash. A :class:`Documents` is never changed; a new one is
+made when the kinds change.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from podwire.embedded.apiserver import openapi_protobuf
+from podwire.embedded.apiserver.kinds import GROUPS, Kind
+from podwire.embedded.apiserver.schema import data
+
+Json = dict[str, Any]
+GroupVersionKind = tuple[str, str, str]
+
+V3_REF = "#/components/schemas/"
+V2_REF = "#/definitions/"
+INFO = {"title": "Kubernetes", "version": "v1.36.0"}
+_INT_OR_STRING = {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"}
+_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "get": (),
+    "post": ("dryRun", "fieldManager", "fieldValidation"),
+    "put": ("dryRun", "fieldManager", "fieldValidation"),
+    "patch": ("dryRun", "fieldManager", "fieldValidation", "force"),
+    "delete": ("dryRun", "gracePeriodSeconds", "propagationPolicy"),
+}
+_STRATEGIC = "application/strategic-merge-patch+json"
+"""Built-in kinds alone take it; kubectl chooses its patch by this list."""
+_BODIES: Mapping[str, tuple[str, ...]] = {
+    "post": ("application/json", "application/yaml"),
+    "put": ("application/json", "application/yaml"),
+    "patch": (
+        "application/apply-patch+yaml",
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        _STRATEGIC,
+    ),
+}
+_TYPES = {"force": "boolean", "gracePeriodSeconds": "integer"}
+_ACTIONS = {"get": "get", "put": "update", "patch": "patch", "delete": "delete", "post": "post"}
+_VERBS = {"get": "get", "put": "update", "patch": "patch", "delete": "delete"}
+
+
+def custom_name(gvk: GroupVersionKind) -> str:
+    """The definition name of a custom kind: its group turned round, version, kind."""
+    group, version, kind = gvk
+    return ".".join([*reversed(group.split(".")), version, kind])
+
+
+def _references(node: Any) -> Iterable[str]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _references(item)
+    elif isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from _references(value)
+
+
+def reachable(names: Iterable[str]) -> list[str]:
+    """The named definitions and all that they refer to, sorted."""
+    known, queue, found = data.definitions(), list(names), set()
+    while queue:
+        name = queue.pop()
+        if name not in found and name in known:
+            found.add(name)
+            queue.extend(_references(known[name]))
+    return sorted(found)
+
+
+def _schema(node: Json, prefix: str) -> Json:
+    """A node with its references in document form; in version 3 a reference beside other keys is wrapped."""
+    out: Json = {}
+    for key, value in node.items():
+        if key == "properties":
+            out[key] = {name: _schema(sub, prefix) for name, sub in value.items()}
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            out[key] = _schema(value, prefix)
+        elif key != "$ref":
+            out[key] = value
+    target = node.get("$ref")
+    if target is None:
+        return out
+    found = {"$ref": prefix + target}
+    if prefix == V2_REF or not out:
+        return {**found, **out}
+    return {"allOf": [found], **out}
+
+
+def definition(name: str, prefix: str) -> Json:
+    """One built-in definition with its descriptions."""
+    raw: Json = data.definitions()[name]
+    if raw.get("format") == data.INT_OR_STRING and prefix == V3_REF:
+        return dict(_INT_OR_STRING)
+    if "oneOf" in raw and prefix == V2_REF:
+        return {"type": "string"}
+    text, fields = data.descriptions().get(name, ("", {}))
+    if "properties" in raw:
+        told = {
+            field: {"description": fields[field], **body} if field in fields else body
+            for field, body in raw["properties"].items()
+        }
+        raw = {**raw, "properties": told}
+    out = _schema(raw, prefix)
+    return {"description": text, **out} if text else out
+
+
+def custom_definition(gvk: GroupVersionKind, schema: Json, prefix: str) -> Json:
+    """The definition of a custom kind, with the fields that every object has."""
+    meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+    kind = data.definitions()["io.k8s.api.core.v1.ConfigMap"]["properties"]["kind"]
+    properties = {
+        "apiVersion": dict(kind),
+        "kind": dict(kind),
+        **schema.get("properties", {}),
+        "metadata": {"allOf": [{"$ref": prefix + meta}]} if prefix == V3_REF else {"$ref": prefix + meta},
+    }
+    group, version, name = gvk
+    marks = [{"group": group, "version": version, "kind": name}]
+    return {**schema, "type": "object", "properties": properties, "x-kubernetes-group-version-kind": marks}
+
+
+def _parameter(name: str, v2: bool) -> Json:
+    kind = {"type": _TYPES.get(name, "string")}
+    place = {"name": name, "in": "query"}
+    return {**place, **kind} if v2 else {**place, "schema": kind}
+
+
+def _operation(kind: Kind, method: str, action: str, v2: bool) -> Json:
+    out: Json = {
+        "parameters": [_parameter(name, v2) for name in _PARAMETERS[method]],
+        "responses": {"200": {"description": "OK"}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {
+            "group": kind.group,
+            "kind": kind.kind,
+            "version": kind.version,
+        },
+    }
+    media_types = [m for m in _BODIES.get(method, ()) if not (kind.custom and m == _STRATEGIC)]
+    if media_types and not v2:
+        out["requestBody"] = {"content": {media: {} for media in media_types}}
+    elif media_types:
+        out["consumes"] = media_types
+    return out
+
+
+def _paths(kind: Kind, *, v2: bool) -> Json:
+    """The paths of one resource: the list and the single object."""
+    root = f"{kind.path}/namespaces/{{namespace}}" if kind.namespaced else kind.path
+    listed: Json = {}
+    if "list" in kind.verbs:
+        listed["get"] = _operation(kind, "get", "list", v2)
+    if "create" in kind.verbs:
+        listed["post"] = _operation(kind, "post", "post", v2)
+    single = {
+        method: _operation(kind, method, _ACTIONS[method], v2) for method, verb in _VERBS.items() if verb in kind.verbs
+    }
+    out = {f"{root}/{kind.plural}": listed}
+    if single:
+        out[f"{root}/{kind.plural}/{{name}}"] = single
+    return out
+
+
+def _bytes(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+class Documents:
+    """The documents of one set of kinds.
+
+    ``custom`` holds the raw ``openAPIV3Schema`` of each custom kind.
+    """
+
+    def __init__(self, kinds: Iterable[Kind], custom: Mapping[GroupVersionKind, Json] | None = None) -> None:
+        self._groups: dict[str, list[Kind]] = {
+            self._path(group, version): [] for group, versions in GROUPS.items() for version in versions
+        }
+        for kind in kinds:
+            self._groups.setdefault(kind.path.removeprefix("/"), []).append(kind)
+        self._custom = dict(custom or {})
+        self._cache: dict[str, bytes] = {}
+
+    @staticmethod
+    def _path(group: str, version: str) -> str:
+        return f"apis/{group}/{version}" if group else f"api/{version}"
+
+    def digest(self, path: str) -> str:
+        """The hash of the document of ``apis/apps/v1`` or the like; empty where there is none."""
+        kinds = self._groups.get(path)
+        if not kinds:
+            return ""
+        custom = [self._custom.get((kind.group, kind.version, kind.kind)) for kind in kinds]
+        source = _bytes([INFO, [(kind.kind, kind.plural, kind.verbs) for kind in kinds], custom])
+        return hashlib.sha256(source).hexdigest().upper()
+
+    @cached_property
+    def index(self) -> bytes:
+        """The index of version 3."""
+        paths = {
+            path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={self.digest(path)}"}
+            for path, kinds in sorted(self._groups.items())
+            if kinds
+        }
+        return _bytes({"paths": paths})
+
+    def v3(self, path: str) -> bytes | None:
+        """The document of a group version (``api/v1``, ``apis/apps/v1``), None where there is none."""
+        kinds = self._groups.get(path)
+        if not kinds:
+            return None
+        if path not in self._cache:
+            document = {
+                "openapi": "3.0.0",
+                "info": INFO,
+                "paths": {url: body for kind in kinds for url, body in _paths(kind, v2=False).items()},
+                "components": {"schemas": self._schemas(kinds, V3_REF)},
+            }
+            self._cache[path] = _bytes(document)
+        return self._cache[path]
+
+    @cached_property
+    def v2(self) -> bytes:
+        """The document of version 2, as JSON."""
+        return _bytes(self._v2)
+
+    @cached_property
+    def v2_protobuf(self) -> bytes:
+        """The document of version 2, as protobuf."""
+        return openapi_protobuf.encode(self._v2)
+
+    @property
+    def _v2(self) -> Json:
+        kinds = [kind for found in self._groups.values() for kind in found]
+        return {
+            "swagger": "2.0",
+            "info": INFO,
+            "paths": {url: body for kind in kinds for url, body in _paths(kind, v2=True).items()},
+            "definitions": self._schemas(kinds, V2_REF),
+        }
+
+    def _schemas(self, kinds: Iterable[Kind], prefix: str) -> Json:
+        names, custom = ["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"], {}
+        names.append("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
+        for kind in kinds:
+            gvk = (kind.group, kind.version, kind.kind)
+            schema = self._custom.get(gvk)
+            if schema is not None:
+                custom[custom_name(gvk)] = custom_definition(gvk, schema, prefix)
+            others = [(sub.group, sub.version, sub.kind) for sub in kind.subresources]
+            for wanted in (gvk, (kind.group, kind.version, f"{kind.kind}List"), *others):
+                found = data.names().get(wanted)
+                names += [found] if found else []
+        return {**{name: definition(name, prefix) for name in reachable(names)}, **custom}

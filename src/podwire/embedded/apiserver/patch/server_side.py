@@ -1,0 +1,325 @@
+"""Server-side apply, and who owns which field.
+
+Each manager of an object owns a set of fields, kept in ``metadata.managedFields``: with operation ``Apply`` the
+fields of its last configuration, with operation ``Update`` those that its writes set or changed.
+
+An apply merges the configuration into the live object, removes fields that the manager's last configuration had
+and this one has not (unless another manager owns them), and fails where it changes a field that another manager
+owns; ``force`` takes such fields over. A value that is applied as it already is becomes shared. Any other write
+(:func:`track`) never conflicts: who changes a field owns it from then on.
+
+Two things come from kubectl's past. An object without managed fields is taken as owned by
+``before-first-apply``. When manager ``kubectl`` applies over an object that it managed by client-side apply, the
+conflicts that its last-applied annotation explains are no conflicts.
+
+Sources: ``structured-merge-diff/merge/update.go``; ``apimachinery/pkg/util/managedfields``. One apply costs a few
+passes over the object; a plain write one comparison of the old and the new object.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from podwire.embedded.apiserver.patch import fieldset, typed
+from podwire.embedded.apiserver.patch.fieldset import Node
+from podwire.embedded.apiserver.schema.data import SchemaNode
+from podwire.errors import ApiError, Conflict
+
+Json = dict[str, Any]
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_UNTRACKED = tuple(
+    ("f:metadata", f"f:{name}")
+    for name in (
+        "name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation",
+        "managedFields", "resourceVersion",
+    )
+)  # fmt: skip
+_NAME: Node = {"f:metadata": {"f:name": dict(fieldset.LEAF)}}
+"""Kept whatever else goes: metadata never goes as a whole."""
+_STRUCTS = ("metadata", "spec", "status", "template", "strategy", "updateStrategy", "jobTemplate")
+_MOST_UPDATERS = 10
+
+
+class Author(NamedTuple):
+    """Who writes, when (RFC 3339, seconds), through which subresource; ``force`` is of an apply alone."""
+
+    manager: str
+    now: str
+    subresource: str = ""
+    force: bool = False
+
+
+class Owner(NamedTuple):
+    """What tells one entry of the managed fields from another."""
+
+    manager: str
+    operation: str
+    version: str
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        through = f' with subresource "{self.subresource}"' if self.subresource else ""
+        if self.operation == "Update":
+            return f'"{self.manager}"{through} using {self.version}'
+        return f'"{self.manager}"{through}'
+
+
+class Held(NamedTuple):
+    """The fields of an owner, and when they last changed."""
+
+    fields: Node
+    time: str
+
+
+Owners = dict[Owner, Held]
+
+
+def parse(entries: Any) -> Owners:
+    """The owners in a ``managedFields`` list; entries that cannot be read are left out."""
+    out: Owners = {}
+    for entry in entries or ():
+        raw = entry.get("fieldsV1") if isinstance(entry, dict) else None
+        if not isinstance(raw, dict) or not entry.get("operation"):
+            continue
+        owner = Owner(
+            entry.get("manager", ""),
+            entry["operation"],
+            entry.get("apiVersion", ""),
+            entry.get("subresource", ""),
+        )
+        out[owner] = Held({key: fieldset.load(sub) for key, sub in raw.items()}, entry.get("time") or "")
+    return out
+
+
+def render(owners: Owners) -> list[Json]:
+    """The ``managedFields`` list: applies first, then by time and name; owners of nothing are left out."""
+
+    def place(item: tuple[Owner, Held]) -> tuple[str, str, Owner]:
+        owner, held = item
+        return owner.operation, held.time, owner
+
+    return [_entry(owner, held) for owner, held in sorted(owners.items(), key=place) if held.fields]
+
+
+def _entry(owner: Owner, held: Held) -> Json:
+    out: Json = {
+        "manager": owner.manager,
+        "operation": owner.operation,
+        "apiVersion": owner.version,
+        "time": held.time,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {key: fieldset.dump(held.fields[key]) for key in sorted(held.fields)},
+    }
+    return {**out, "subresource": owner.subresource} if owner.subresource else out
+
+
+def _content(obj: Json) -> Json:
+    """What is tracked of an object at all."""
+    return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+
+
+def _tracked(fields: Node, schema: SchemaNode, subresource: str) -> Node:
+    """Without fields that nobody owns, and without those that this way of writing does not set."""
+    fields = fieldset.without(fields, *_UNTRACKED)
+    meta = fields.get("f:metadata")
+    if meta is not None and fieldset.MEMBER in meta:
+        meta = {key: sub for key, sub in meta.items() if key != fieldset.MEMBER}
+        fields = {**fields, "f:metadata": meta}
+        if not meta:
+            del fields["f:metadata"]
+    if subresource == "status":
+        return fieldset.without(fields, ("f:spec",))
+    return fields if subresource or not schema.name else fieldset.without(fields, ("f:status",))
+
+
+def _blank(schema: SchemaNode) -> Json:
+    """What Go encodes of an empty object: the structs that are no pointers.
+
+    It is what a new object is compared with, so that these structs are nobody's and only their fields are.
+    Custom objects are no structs: all but their metadata is somebody's.
+    """
+    if not schema.name:
+        return {"metadata": {}}
+    out: Json = {}
+    for name in _STRUCTS:
+        sub = schema.properties.get(name)
+        if sub is not None and sub.properties:
+            out[name] = _blank(sub)
+    if "containers" in schema.properties:
+        out["containers"] = []
+    return out
+
+
+def _subtract(owners: Owners, fields: Node, but: Owner) -> Owners:
+    """The owners after all but one lost the given fields."""
+    out: Owners = {}
+    for owner, held in owners.items():
+        rest = held.fields if owner == but else fieldset.difference(held.fields, fields)
+        if rest:
+            out[owner] = Held(rest, held.time)
+    return out
+
+
+def _is_reset(entries: Any) -> bool:
+    return isinstance(entries, list) and len(entries) == 1 and not any(entries[0].values())
+
+
+def track(old: Json | None, new: Json, schema: SchemaNode, author: Author) -> None:
+    """Set ``metadata.managedFields`` of ``new`` for a write that is no apply.
+
+    A list of one empty entry, sent by the client, clears it.
+    """
+    meta = new.setdefault("metadata", {})
+    if _is_reset(meta.get("managedFields")):
+        del meta["managedFields"]
+        return
+    past = (old or {}).get("metadata", {}).get("managedFields")
+    owners = parse(meta.get("managedFields") or past)
+    before = _content(old) if old is not None else _blank(schema)
+    found = typed.compare(before, _content(new), schema)
+    me = Owner(author.manager, "Update", new.get("apiVersion", ""), author.subresource)
+    changed = _tracked(found.changed, schema, author.subresource)
+    owners = _subtract(owners, fieldset.union(changed, found.removed), me)
+    mine = owners.get(me, Held({}, author.now))
+    fields = fieldset.union(fieldset.difference(mine.fields, found.removed), changed)
+    if fields != mine.fields:
+        owners[me] = Held(fields, author.now)
+    entries = render(_capped(owners))
+    if entries:
+        meta["managedFields"] = entries
+    else:
+        meta.pop("managedFields", None)
+
+
+def _capped(owners: Owners) -> Owners:
+    """The oldest updaters folded into one where there are too many."""
+    updaters = sorted((held.time, owner) for owner, held in owners.items() if owner.operation == "Update")
+    out = dict(owners)
+    for _, owner in updaters[: max(0, len(updaters) - _MOST_UPDATERS)]:
+        held = out.pop(owner)
+        ancient = Owner("ancient-changes", "Update", owner.version)
+        past = out.get(ancient, Held({}, held.time))
+        out[ancient] = Held(fieldset.union(past.fields, held.fields), held.time)
+    return out
+
+
+def apply(live: Json | None, applied: Json, schema: SchemaNode, author: Author) -> Json:
+    """The object that results from applying a configuration, managed fields included.
+
+    Where nothing changes, ``live`` itself is returned. Neither argument is changed.
+    Raises: Conflict where another manager owns a changed field and ``force`` is not set, with one cause a
+    field; ApiError 400 for a configuration with managed fields, unknown fields or list items without keys.
+    """
+    _check(applied, schema)
+    config = _without_nulls(applied)
+    past: Json = live if live is not None else {}
+    owners = parse(past.get("metadata", {}).get("managedFields"))
+    if live is not None and not owners:
+        everything = _tracked(typed.to_set(_content(live), schema), schema, "")
+        owners[Owner("before-first-apply", "Update", live.get("apiVersion", ""))] = Held(everything, author.now)
+    me = Owner(author.manager, "Apply", config.get("apiVersion", ""), author.subresource)
+    mine = _tracked(typed.to_set(_content(config), schema), schema, author.subresource)
+    last = _last(owners, me)
+    others = {owner: held for owner, held in owners.items() if not _same_applier(owner, me)}
+    new: Json = typed.merge(past, config, schema)
+    if last.fields:
+        kept = fieldset.union(mine, _NAME)
+        for held in others.values():
+            kept = fieldset.union(kept, held.fields)
+        new = typed.remove(new, schema, last.fields, kept)
+    others = _settle(past, new, others, schema, author)
+    same = new == past and mine == last.fields
+    owners = {**others, me: Held(mine, last.time if same else author.now)}
+    new["metadata"] = {**new.get("metadata", {}), "managedFields": render(owners)}
+    return new
+
+
+def _same_applier(owner: Owner, me: Owner) -> bool:
+    """Whether both are applies of one manager, of whatever version."""
+    return owner._replace(version="") == me._replace(version="")
+
+
+def _last(owners: Owners, me: Owner) -> Held:
+    """What the manager's last apply owned."""
+    found = [held for owner, held in owners.items() if _same_applier(owner, me)]
+    return found[0] if found else Held({}, me.version)
+
+
+def _settle(past: Json, new: Json, others: Owners, schema: SchemaNode, author: Author) -> Owners:
+    """The other owners after the change, which lose what was changed or removed.
+
+    Raises: Conflict where they own what was changed and the author does not force it.
+    """
+    before, after = _content(past), _content(new)
+    found = typed.compare(before or _blank(schema), after, schema)
+    changed = _tracked(found.changed, schema, author.subresource)
+    conflicts = {owner: both for owner, held in others.items() if (both := fieldset.intersection(held.fields, changed))}
+    if conflicts and not author.force:
+        allowed = _explained(past, schema) if author.manager == "kubectl" else {}
+        rest = {owner: left for owner, fields in conflicts.items() if (left := fieldset.difference(fields, allowed))}
+        if rest:
+            raise conflict(rest)
+    nobody = Owner("", "", "")
+    return _subtract(others, fieldset.union(changed, found.removed), nobody)
+
+
+def _explained(live: Json, schema: SchemaNode) -> Node:
+    """Fields of the last client-side apply whose values are still as it left them."""
+    text = live.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED)
+    try:
+        last = json.loads(text) if text else None
+    except ValueError:
+        return {}
+    if not isinstance(last, dict):
+        return {}
+    config = _content(_without_nulls(last))
+    found = typed.compare(config, _content(live), schema)
+    differing = fieldset.union(found.changed, found.removed)
+    return fieldset.difference(typed.to_set(config, schema), differing)
+
+
+def _check(applied: Json, schema: SchemaNode) -> None:
+    meta = applied.get("metadata")
+    if isinstance(meta, Mapping) and meta.get("managedFields") is not None:
+        raise ApiError(400, "BadRequest", "metadata.managedFields must be nil")
+    unknown = [f"{path}: field not declared in schema" for path in typed.undeclared(applied, schema)]
+    if unknown:
+        meta = meta if isinstance(meta, Mapping) else {}
+        name = "/".join(part for part in (meta.get("namespace"), meta.get("name")) if part)
+        kind = f"{applied.get('apiVersion')}, Kind={applied.get('kind')}"
+        problem = unknown[0] if len(unknown) == 1 else "errors:\n" + "\n".join(f"  {text}" for text in unknown)
+        message = f"failed to create typed patch object ({name}; {kind}): {problem}"
+        raise ApiError(400, "BadRequest", message)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def conflict(conflicts: Mapping[Owner, Node]) -> Conflict:
+    """Error 409 that names every manager and field in conflict."""
+    found = [(owner, path) for owner in sorted(conflicts) for path in fieldset.paths(conflicts[owner])]
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {owner}", "field": path} for owner, path in found
+    ]
+    if len(found) == 1:
+        owner, path = found[0]
+        text = f"Apply failed with 1 conflict: conflict with {owner}: {path}"
+    else:
+        lines = "\n".join(_lines(found))
+        text = f"Apply failed with {len(found)} conflicts: {lines}"
+    return Conflict(409, "Conflict", text, {"causes": causes})
+
+
+def _lines(found: Iterable[tuple[Owner, str]]) -> Iterator[str]:
+    last: Owner | None = None
+    for owner, path in found:
+        if owner != last:
+            yield f"conflicts with {owner}:"
+        last = owner
+        yield f"- {path}"

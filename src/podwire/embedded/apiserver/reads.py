@@ -1,0 +1,207 @@
+"""Get and list: consistent pages, resourceVersion rules, and the form asked for.
+
+A list in pages is a snapshot: the entries of the first page's moment are kept, since entries never change, and
+the continue token names them. Tokens live for five minutes; after that, and after a restart, the client gets
+410 Expired and lists again. A list costs one join of texts; a Table decodes what it shows.
+"""
+
+import base64
+import datetime
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver import bodies, conversion, failures, views
+from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.fields import Filter, parse_filter
+from podwire.embedded.apiserver.messages import Response
+from podwire.embedded.apiserver.semantics import Semantics
+from podwire.embedded.apiserver.store import Entry, Store
+from podwire.errors import ApiError
+from podwire.runtime.clock import Clock
+
+_SNAPSHOTS = 200
+_SNAPSHOT_S = 300.0
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Snapshot(msgspec.Struct):
+    version: int
+    entries: Sequence[Entry]
+    filter: Filter
+    expires: float
+
+
+class Reader:
+    """Answers reads."""
+
+    def __init__(self, store: Store, semantics: Semantics, clock: Clock) -> None:
+        self._store = store
+        self._semantics = semantics
+        self._clock = clock
+        self._snapshots: OrderedDict[int, _Snapshot] = OrderedDict()
+        self._numbers = itertools.count(int(clock.now().timestamp() * 1000))
+
+    # -- get
+
+    def get(self, call: Call) -> Response:
+        """One object.
+
+        Raises: NotFound.
+        """
+        entry = self._store.get(call.kind.table, call.namespace, call.name)
+        if entry is None:
+            raise failures.not_found(call.kind, call.name)
+        return self.render_entry(call, entry)
+
+    def render_entry(self, call: Call, entry: Entry, status: int = 200) -> Response:
+        """One stored object in the form asked for."""
+        view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
+        if view.form == views.PLAIN:
+            return self.answer(view, views.plain(call.kind, entry), status)
+        return self.render_object(call, entry.object(), status)
+
+    def render_object(self, call: Call, obj: dict[str, Any], status: int = 200) -> Response:
+        """One object, stored or not, in the form asked for."""
+        view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
+        obj = conversion.view(call.kind, obj)
+        if view.form == views.TABLE:
+            obj = self.table(view, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
+        elif view.form == views.METADATA:
+            obj = views.metadata_only(obj)
+        return self.answer(view, _encode(obj), status)
+
+    def answer(self, view: views.View, body: bytes, status: int = 200) -> Response:
+        """A body of JSON as the answer, in YAML if that was asked for."""
+        if view.yaml:
+            return Response(status, bodies.render_yaml(body), bodies.YAML)
+        return Response(status, body)
+
+    def table(self, view: views.View, objects: Sequence[dict[str, Any]], meta: dict[str, Any]) -> dict[str, Any]:
+        """A Table of objects."""
+        table = self._semantics.table(view.kind, objects, self.now(), view.include)
+        table["metadata"] = meta
+        if view.headless:
+            table["columnDefinitions"] = []
+        return table
+
+    def now(self) -> datetime.datetime:
+        """The instant that ages are counted from."""
+        return self._clock.now()
+
+    # -- list
+
+    def list(self, call: Call) -> Response:
+        """The objects that a request selects.
+
+        Raises: ApiError 400 for options that contradict, 410 for a token or version that is gone.
+        """
+        view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
+        limit = call.number("limit") or 0
+        token = call.query.get("continue", "")
+        if token:
+            version, entries, found = self._resume(call, token)
+        else:
+            self._check_version(call)
+            found = parse_filter(call.kind.table, call.query, call.namespace, call.name)
+            version = max(self._store.committed, self._store.table(call.kind.table).version)
+            entries = self.select(call.kind.table, found)
+        more, remaining = "", None
+        if limit and len(entries) > limit:
+            rest = entries[limit:]
+            entries = entries[:limit]
+            more = self._keep(version, rest, found)
+            remaining = len(rest) if not found.selective else None
+        body = self._render_list(view, version, entries, more, remaining)
+        return self.answer(view, body)
+
+    def _render_list(
+        self, view: views.View, version: int, entries: Sequence[Entry], more: str, remaining: int | None
+    ) -> bytes:
+        if view.form == views.PLAIN:
+            return views.join_list(view.kind, views.list_head(view.kind, version, more, remaining), entries)
+        if view.form == views.METADATA:
+            return views.metadata_list(version, entries, more)
+        meta: dict[str, Any] = {"resourceVersion": str(version)}
+        if more:
+            meta["continue"] = more
+            if remaining is not None:
+                meta["remainingItemCount"] = remaining
+        objects = [conversion.view(view.kind, entry.object()) for entry in entries]
+        return _encode(self.table(view, objects, meta))
+
+    def select(self, table: str, found: Filter) -> Sequence[Entry]:
+        """The entries that a filter selects, by namespace and name."""
+        if found.name and found.namespace:
+            entry = self._store.get(table, found.namespace, found.name)
+            return [entry] if entry is not None and found.matches(entry) else []
+        entries = self._store.entries(table, found.namespace)
+        return [entry for entry in entries if found.matches(entry)] if found.selective else entries
+
+    def _check_version(self, call: Call) -> None:
+        asked = call.query.get("resourceVersion", "")
+        match = call.query.get("resourceVersionMatch", "")
+        if not match and asked in ("", "0"):
+            return
+        if match and not asked:
+            raise _forbidden_match("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        version = parse_version(asked)
+        if match not in ("", "Exact", "NotOlderThan"):
+            raise _forbidden_match(f'resourceVersionMatch: Unsupported value: "{match}"')
+        if match == "Exact" and version == 0:
+            raise _forbidden_match('resourceVersionMatch is forbidden with value "Exact" for resourceVersion "0"')
+        if version > self._store.committed:
+            raise ApiError(
+                504, "Timeout", f"Too large resource version: {version}, current: {self._store.committed}",
+                {"retryAfterSeconds": 1, "causes": [
+                    {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]},
+            )  # fmt: skip
+        exact = match == "Exact" or (not match and version > 0 and bool(call.number("limit")))
+        if exact and version < self._store.table(call.kind.table).version:
+            raise failures.expired(f"The provided resource version {version} is not available any more")
+
+    def _keep(self, version: int, entries: Sequence[Entry], found: Filter) -> str:
+        now = self._clock.monotonic()
+        while self._snapshots and (
+            len(self._snapshots) >= _SNAPSHOTS or next(iter(self._snapshots.values())).expires < now
+        ):
+            self._snapshots.popitem(last=False)
+        number = next(self._numbers)
+        self._snapshots[number] = _Snapshot(version, entries, found, now + _SNAPSHOT_S)
+        return base64.urlsafe_b64encode(_encode({"v": "podwire/v1", "rv": version, "id": number})).decode().rstrip("=")
+
+    def _resume(self, call: Call, token: str) -> tuple[int, Sequence[Entry], Filter]:
+        if call.query.get("resourceVersion", "") not in ("", "0"):
+            raise failures.bad_request("specifying resource version is not allowed when using continue")
+        try:
+            decoded = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            number = int(decoded["id"])
+        except (ValueError, KeyError, TypeError, msgspec.DecodeError) as failure:
+            raise failures.bad_request("continue key is not valid") from failure
+        kept = self._snapshots.get(number)
+        if kept is None or kept.expires < self._clock.monotonic():
+            raise failures.expired(
+                "The provided continue parameter is too old to display a consistent list result. "
+                "You must start a new list without the continue parameter."
+            )
+        return kept.version, kept.entries, kept.filter
+
+
+def parse_version(text: str) -> int:
+    """A resourceVersion as a number; 0 for none.
+
+    Raises: ApiError 400.
+    """
+    if not text:
+        return 0
+    if not text.isdecimal():
+        raise failures.bad_request(f'resourceVersion: Invalid value: "{text}": must be a number')
+    return int(text)
+
+
+def _forbidden_match(problem: str) -> ApiError:
+    return ApiError(422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: {problem}')

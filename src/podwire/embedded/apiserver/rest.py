@@ -1,0 +1,325 @@
+"""The request path: from an HTTP request to its answer.
+
+Authentication, then the path: health and version, discovery, OpenAPI, resources. Reads are answered in the
+same turn of the event loop; writes and reads of what is not on the disk yet answer when it is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver import bodies, failures
+from podwire.embedded.apiserver.auth import Authenticator, Reviews, open_to_anonymous
+from podwire.embedded.apiserver.calls import Call, User, merge_options, parse_target
+from podwire.embedded.apiserver.discovery import Discovery
+from podwire.embedded.apiserver.fields import parse_filter
+from podwire.embedded.apiserver.http import Result
+from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.messages import Request, Response
+from podwire.embedded.apiserver.reads import Reader
+from podwire.embedded.apiserver.schema import data
+from podwire.embedded.apiserver.store import Store
+from podwire.embedded.apiserver.strategies import RETURNED_WHEN_DELETED
+from podwire.embedded.apiserver.subresources import Subresources
+from podwire.embedded.apiserver.validate import fields
+from podwire.embedded.apiserver.watches import Watcher
+from podwire.embedded.apiserver.writes import Writer, Written
+from podwire.errors import ApiError
+
+_encode = msgspec.json.Encoder().encode
+
+VERSION = {
+    "major": "1", "minor": "36", "gitVersion": "v1.36.0+podwire", "gitCommit": "", "gitTreeState": "clean",
+    "buildDate": "2026-01-01T00:00:00Z", "goVersion": "none", "compiler": "none", "platform": "linux/amd64",
+    "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
+}  # fmt: skip
+
+_PATHS = [
+    "/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version",
+]  # fmt: skip
+_DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
+
+Tunnel = Callable[[Call], Awaitable[Result]]
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What the request path is put together from."""
+
+    store: Store
+    kinds: Mapping[Key, Kind]
+    reader: Reader
+    writer: Writer
+    watcher: Watcher
+    authenticator: Authenticator
+    subresources: Subresources
+    tunnel: Tunnel
+
+
+class Api:
+    """Answers requests."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._kinds = parts.kinds
+        self._reader = parts.reader
+        self._writer = parts.writer
+        self._watcher = parts.watcher
+        self._authenticator = parts.authenticator
+        self._reviews = Reviews(parts.authenticator)
+        self._subresources = parts.subresources
+        self._tunnel = parts.tunnel
+        self.discovery = Discovery(parts.kinds)
+        self.documents: Callable[[Request], Response] | None = None
+        """Serves ``/openapi``."""
+        self.ready: Callable[[], Mapping[str, bool]] = lambda: {"ping": True}
+        """The health checks by name."""
+
+    def handle(self, request: Request) -> Result | Awaitable[Result]:
+        """The answer to a request, or a future of it."""
+        try:
+            return self._route(request)
+        except ApiError as failure:
+            return failures.render(failure)
+
+    def _route(self, request: Request) -> Result | Awaitable[Result]:
+        path = request.path
+        user = self._authenticator.user(request)
+        if user.anonymous and not open_to_anonymous(request.method, path):
+            raise self._refuse_anonymous(request, user)
+        segments = request.segments()
+        first = segments[0] if segments else ""
+        if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
+            return self._resource(Call(request, user, parse_target(segments, self._kinds)))
+        return self._document(request, segments, first)
+
+    def _refuse_anonymous(self, request: Request, user: User) -> ApiError:
+        segments = request.segments()
+        verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+        try:
+            call = Call(request, user, parse_target(segments, self._kinds)) if segments else None
+        except ApiError:
+            call = None
+        if call is None:
+            return ApiError(
+                403, "Forbidden",
+                f'forbidden: User "{user.name}" cannot {verb.get(request.method, "get")} path "{request.path}"',
+            )  # fmt: skip
+        plural = f"{call.kind.plural}/{call.subresource}" if call.subresource else call.kind.plural
+        where = f' in the namespace "{call.namespace}"' if call.namespace else " at the cluster scope"
+        return failures.forbidden(
+            call.kind, call.name,
+            f'User "{user.name}" cannot {call.verb} resource "{plural}" in API group "{call.kind.group}"{where}',
+        )  # fmt: skip
+
+    # -- documents
+
+    def _document(self, request: Request, segments: list[str], first: str) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise failures.method_not_allowed()
+        if first in ("api", "apis"):
+            host = request.headers.get("host", "")
+            return self.discovery.answer(segments, request.headers.get("accept", ""), host)
+        if first == "openapi" and self.documents is not None:
+            return self.documents(request)
+        if first == "version":
+            return Response(200, _encode(VERSION))
+        if first in ("healthz", "livez", "readyz"):
+            return self._health(request, segments)
+        if first == "metrics":
+            return self._metrics()
+        if not segments:
+            return Response(200, _encode({"paths": _PATHS}))
+        raise failures.no_resource()
+
+    def _health(self, request: Request, segments: list[str]) -> Response:
+        checks = self.ready()
+        excluded = {value for key, value in request.query_pairs() if key == "exclude"}
+        chosen = {name: good for name, good in checks.items() if name not in excluded}
+        if len(segments) > 1:
+            if segments[1] not in checks:
+                raise failures.no_resource()
+            chosen = {segments[1]: checks[segments[1]]}
+        if segments[0] != "readyz":
+            chosen = dict.fromkeys(chosen, True)
+        good = all(chosen.values())
+        if "verbose" in request.query() or not good:
+            lines = [f"[{'+' if ok else '-'}]{name} {'ok' if ok else 'failed'}" for name, ok in chosen.items()]
+            text = "\n".join([*lines, f"{segments[0]} check {'passed' if good else 'failed'}", ""])
+        else:
+            text = "ok"
+        return Response(200 if good else 500, text.encode(), "text/plain; charset=utf-8")
+
+    def _metrics(self) -> Response:
+        """How many objects of each kind are stored, in Prometheus' text form."""
+        counts = {table.name: len(table.objects) for table in self._store.tables()}
+        kinds = {kind.table: kind.resource for kind in self._kinds.values() if kind.stored}
+        rows = sorted((kinds[name], count) for name, count in counts.items() if name in kinds)
+        lines = [
+            "# HELP apiserver_storage_objects Number of stored objects at the time of last check split by kind.",
+            "# TYPE apiserver_storage_objects gauge",
+            *(f'apiserver_storage_objects{{resource="{resource}"}} {count}' for resource, count in rows),
+        ]
+        return Response(200, ("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    # -- resources
+
+    def _resource(self, call: Call) -> Result | Awaitable[Result]:
+        kind, method = call.kind, call.request.method
+        if call.subresource and call.subresource != "status":
+            return self._subresource(call)
+        verb = call.verb
+        allowed = kind.subresource("status").verbs if call.subresource else kind.verbs  # type: ignore[union-attr]
+        if verb not in allowed:
+            raise failures.method_not_allowed()
+        if not kind.stored:
+            return self._review(call)
+        if method in ("GET", "HEAD"):
+            return self._read(call)
+        if method == "DELETE":
+            return self._delete(call) if call.name else self._delete_all(call)
+        return self._settle(call, self._write(call))
+
+    def _review(self, call: Call) -> Result | Awaitable[Result]:
+        media_type = bodies.media_type(call.request.headers.get("content-type", ""))
+        obj = self._writer.parse(call, media_type, call.request.body)
+        if call.kind.kind == "Binding":
+            name = str((obj.get("metadata") or {}).get("name", ""))
+            return self._later(self._subresources.bind(call, name, obj), lambda: _success(201))
+        obj = self._reviews.answer(call.kind.kind, obj, call.user)
+        return Response(201, _encode({"kind": call.kind.kind, "apiVersion": call.kind.api_version, **obj}))
+
+    def _read(self, call: Call) -> Result | Awaitable[Result]:
+        if call.watching:
+            return self._watcher.watch(call)
+        table = self._store.table(call.kind.table)
+        if not call.name:
+            return self._settled(table.version, lambda: self._reader.list(call))
+        entry = self._store.get(call.kind.table, call.namespace, call.name)
+        version = entry.version if entry is not None else table.version
+        return self._settled(version, lambda: self._reader.get(call))
+
+    def _settled(self, version: int, read: Callable[[], Response]) -> Result | Awaitable[Result]:
+        """What is read now, answered when it is on the disk; read again if it never gets there."""
+        answer = read_or_failure(read)
+        durable = self._store.durable(version)
+        if durable is None:
+            return answer
+        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def finish(done: "asyncio.Future[None]") -> None:
+            lost = not done.cancelled() and done.exception() is not None
+            if not settled.done():
+                settled.set_result(read_or_failure(read) if lost else answer)
+
+        durable.add_done_callback(finish)
+        return settled
+
+    def _write(self, call: Call) -> Written:
+        request = call.request
+        media_type = bodies.media_type(request.headers.get("content-type", ""))
+        if request.method == "PATCH":
+            return self._writer.patch(call, media_type, request.body)
+        obj = self._writer.parse(call, media_type, request.body)
+        if request.method == "POST":
+            if call.name or (call.kind.namespaced and not call.namespace):
+                raise failures.method_not_allowed()
+            return self._writer.create(call, obj)
+        return self._writer.update(call, obj)
+
+    def _settle(self, call: Call, written: Written) -> Result | Awaitable[Result]:
+        headers = tuple(("Warning", f'299 - "{_escaped(text)}"') for text in call.warnings)
+        status = 201 if written.created else 200
+        entry = written.entry
+        if entry is None:
+            answer = self._reader.render_object(call, written.obj or {}, status)
+        else:
+            answer = self._reader.render_entry(call, entry, status)
+        if headers:
+            answer = msgspec.structs.replace(answer, headers=headers)
+        return self._later(entry.version if entry is not None else 0, lambda: answer)
+
+    def _delete(self, call: Call) -> Result | Awaitable[Result]:
+        kind = call.kind
+        entry = self._store.get(kind.table, call.namespace, call.name)
+        if entry is None:
+            version = self._store.table(kind.table).version
+            missing = failures.render(failures.not_found(kind, call.name))
+            return self._later(version, lambda: missing)
+        options = merge_options(call, _options(call))
+        last, gone = self._writer.deletion.delete(kind, entry, options)
+        if gone and kind.table not in RETURNED_WHEN_DELETED:
+            done = Response(200, _encode(failures.success(kind, entry.name, entry.uid)))
+        else:
+            done = self._reader.render_entry(call, last)
+        return self._later(last.version, lambda: done)
+
+    def _delete_all(self, call: Call) -> Result | Awaitable[Result]:
+        kind = call.kind
+        options = merge_options(call, _options(call))
+        found = parse_filter(kind.table, call.query, call.namespace)
+        deleted = [self._writer.deletion.delete(kind, e, options)[0] for e in self._reader.select(kind.table, found)]
+        noun = kind.list_kind or f"{kind.kind}List"
+        body = _encode({
+            "kind": noun, "apiVersion": kind.api_version, "metadata": {"resourceVersion": str(self._store.version)},
+            "items": [msgspec.Raw(entry.raw) for entry in deleted],
+        })  # fmt: skip
+        return self._later(self._store.table(kind.table).version, lambda: Response(200, body))
+
+    def _subresource(self, call: Call) -> Result | Awaitable[Result]:
+        sub = call.kind.subresource(call.subresource)
+        if sub is None or call.verb not in sub.verbs:
+            raise failures.method_not_allowed()
+        if call.subresource in ("log", "exec", "attach", "portforward", "proxy"):
+            return self._tunnel(call)
+        status, body, version = self._subresources.answer(call)
+        return self._later(version, lambda: Response(status, body))
+
+    # -- waiting for the disk
+
+    def _later(self, version: int, answer: Callable[[], Response]) -> Result | Awaitable[Result]:
+        durable = self._store.durable(version)
+        if durable is None:
+            return answer()
+        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def finish(done: "asyncio.Future[None]") -> None:
+            if settled.done() or done.cancelled():
+                return
+            failure = done.exception()
+            try:
+                if isinstance(failure, ApiError):
+                    raise failure
+                settled.set_result(answer())
+            except ApiError as problem:
+                settled.set_result(failures.render(problem))
+
+        durable.add_done_callback(finish)
+        return settled
+
+
+def read_or_failure(read: Callable[[], Response]) -> Response:
+    """The answer, or the Status of its failure."""
+    try:
+        return read()
+    except ApiError as failure:
+        return failures.render(failure)
+
+
+def _options(call: Call) -> dict[str, Any]:
+    """The DeleteOptions in the body; empty without one."""
+    request = call.request
+    if not request.body.strip():
+        return {}
+    found = bodies.parse_object(request.headers.get("content-type", ""), request.body)
+    return fields.decode(found, data.named(_DELETE_OPTIONS), call.kind).obj
+
+
+def _success(status: int) -> Response:
+    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": status}
+    return Response(status, _encode(body))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ").encode("ascii", "replace").decode()

@@ -1,0 +1,44 @@
+"""The ``autoscaling/v1`` Scale of a workload or of a custom object that has one."""
+
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver import crd
+from podwire.model.selector import LabelSelector
+
+Object = dict[str, Any]
+
+
+def read(obj: Object, paths: Object) -> Object:
+    """The Scale of an object; ``paths`` is the ``scale`` subresource of a custom kind, empty for others."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    if paths:
+        wanted, actual, text = crd.read_scale(obj, paths)
+    else:
+        wanted, actual, text = (
+            spec.get("replicas") or 0,
+            status.get("replicas") or 0,
+            _selector(spec.get("selector") or {}),
+        )
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    seen: Object = {"replicas": actual}
+    if text:
+        seen["selector"] = text
+    return {
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {key: meta[key] for key in kept if key in meta},
+        "spec": {"replicas": wanted} if wanted else {}, "status": seen,
+    }  # fmt: skip
+
+
+def write(obj: Object, paths: Object, replicas: int) -> Object:
+    """The object with the wanted replicas set."""
+    if paths:
+        return crd.write_scale(obj, paths, replicas)
+    return {**obj, "spec": {**obj["spec"], "replicas": replicas}}
+
+
+def _selector(selector: Object) -> str:
+    if "matchLabels" in selector or "matchExpressions" in selector:
+        return str(msgspec.convert(selector, LabelSelector).requirements())
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))

@@ -1,0 +1,183 @@
+"""What objects mean: schemas, defaults, validation, patches, managed fields and allocation for the request path.
+
+The functions behind it are pure; this is the one place where the request path meets them.
+"""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from podwire.embedded.apiserver import bodies, crd, failures
+from podwire.embedded.apiserver.admission import Admission
+from podwire.embedded.apiserver.allocate import ServiceAllocator
+from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.customresources import TABLE, CustomResources
+from podwire.embedded.apiserver.defaults import objects as defaults
+from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.patch import json_patch, merge, server_side, strategic
+from podwire.embedded.apiserver.schema import data
+from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.store import Change, Store
+from podwire.embedded.apiserver.tables import columns
+from podwire.embedded.apiserver.validate import fields, objects
+
+Object = dict[str, Any]
+
+
+class Semantics:
+    """The rules of every kind."""
+
+    def __init__(self, settings: Settings, store: Store, custom: CustomResources) -> None:
+        self._settings = settings
+        self._store = store
+        self.custom = custom
+        self._admission = Admission(store)
+
+    def start(self) -> None:
+        """Derives from the store what follows from it, and follows its writes."""
+        self._derive()
+        self._store.on_write.append(self._observe)
+        self._store.on_rollback.append(self._derive)
+
+    def _derive(self) -> None:
+        self._allocator = ServiceAllocator(self._settings.service_cidrs, self._settings.node_port_range())
+        for entry in self._store.entries("/services"):
+            self._allocator.observe(None, entry.object())
+
+    def _observe(self, change: Change) -> None:
+        if change.entry.table == "/services":
+            old = change.before.object() if change.before is not None else None
+            self._allocator.observe(old, None if change.type == "DELETED" else change.entry.object())
+
+    def schema(self, kind: Kind) -> data.SchemaNode:
+        """The schema of a kind's objects."""
+        if kind.custom:
+            served = self.custom.served(kind)
+            return served.node if served is not None else data.SchemaNode({}, {})
+        return data.for_kind(kind.group, kind.version, kind.kind) or data.SchemaNode({}, {})
+
+    def table(self, kind: Kind, objects: Sequence[Object], now: datetime.datetime, include: str) -> Object:
+        """A Table with one row an object."""
+        served = self.custom.served(kind) if kind.custom else None
+        own = served.columns if served is not None else None
+        shown: Object = columns.render(kind, objects, now, include=include, columns=own)  # type: ignore[arg-type]
+        return shown
+
+    def parsed(self, call: Call, media_type: str, body: bytes) -> Object:
+        """The object in a request's body, by its schema; unknown fields are warned of or refused.
+
+        Raises: ApiError 400 for a body that cannot be read, or is refused by strict field validation.
+        """
+        obj = bodies.parse_object(media_type, body)
+        asked = call.query.get("fieldValidation", "")
+        repeated = fields.duplicates(body) if asked in ("Strict", "Warn") and media_type == bodies.JSON else []
+        return self._decoded(call, obj, repeated)
+
+    def _decoded(self, call: Call, obj: Object, repeated: list[str]) -> Object:
+        mode = call.query.get("fieldValidation", "") or "Warn"
+        if mode not in ("Strict", "Warn", "Ignore"):
+            raise failures.bad_request(
+                f'fieldValidation: Unsupported value: "{mode}": supported values: "Ignore", "Strict", "Warn"'
+            )
+        served = self.custom.served(call.kind) if call.kind.custom and call.subresource in ("", "status") else None
+        if served is not None:
+            found = crd.decode(obj, served.raw, call.kind)
+        else:
+            found = fields.decode(obj, self._schema_of(call), call.kind)
+        if mode != "Ignore" and (found.unknown or repeated):
+            problems = fields.problems(found.unknown, repeated)
+            if mode == "Strict":
+                raise fields.strict_refusal(call.kind, problems)
+            call.warnings.extend(problems)
+        return found.obj
+
+    def _schema_of(self, call: Call) -> data.SchemaNode:
+        """The schema of what the call carries: the kind's, or that of a Scale, Binding, Eviction."""
+        sub = call.kind.subresource(call.subresource) if call.subresource else None
+        if sub is not None and sub.kind != call.kind.kind:
+            found = data.for_kind(sub.group, sub.version, sub.kind)
+            if found is not None:
+                return found
+        return self.schema(call.kind)
+
+    def prepare(self, call: Call, new: Object, old: Object | None) -> Object:
+        """The object with its defaults and what is allocated to it."""
+        if call.kind.custom:
+            served = self.custom.served(call.kind)
+            filled: Object = crd.fill(new, served.raw) if served is not None else new
+            return filled
+        new = defaults.apply(call.kind, new)
+        if call.kind.table == "/pods" and old is None:
+            self._admission.complete(call, new)
+        elif call.kind.table == "/services":
+            new = self._allocator.assign(new, old)
+        elif call.kind.table == TABLE:
+            self.custom.establish(new, old)
+        return new
+
+    def validate(self, call: Call, new: Object, old: Object | None) -> None:
+        """Checks an object that is about to be stored.
+
+        Raises: Invalid with every field that is wrong.
+        """
+        wrong = objects.check(call.kind, new, old, call.subresource)
+        served = self.custom.served(call.kind) if call.kind.custom else None
+        if served is not None:
+            wrong += crd.check(new, served.raw)
+        elif call.kind.table == TABLE:
+            wrong += crd.check_definition(new, old)
+        if wrong:
+            raise failures.invalid(call.kind, new["metadata"].get("name") or "", wrong)
+
+    def track(self, call: Call, new: Object, old: Object | None, now: str) -> None:
+        """Keeps managed fields current for a write that is no apply."""
+        author = server_side.Author(call.manager, now, call.subresource)
+        server_side.track(old, new, self.schema(call.kind), author)
+
+    def is_apply(self, media_type: str) -> bool:
+        """Whether a patch is a server-side apply."""
+        return media_type == bodies.APPLY_YAML
+
+    def patched(self, call: Call, media_type: str, body: bytes, before: Object) -> Object:
+        """The object with the patch applied."""
+        patch = bodies.parse_json(body) if not media_type.endswith("yaml") else bodies.parse_yaml(body)
+        result: Any
+        if media_type == bodies.JSON_PATCH:
+            result = json_patch.apply(before, patch)
+        elif media_type == bodies.MERGE_PATCH:
+            result = merge.apply(before, patch)
+        elif media_type == bodies.STRATEGIC_PATCH and not call.kind.custom:
+            result = strategic.apply(before, patch, self._schema_of(call))
+        else:
+            raise failures.unsupported_media_type(
+                ", ".join((bodies.JSON_PATCH, bodies.MERGE_PATCH, bodies.STRATEGIC_PATCH, bodies.APPLY_YAML))
+            )
+        if not isinstance(result, dict):
+            raise failures.bad_request("the patched value is not an object")
+        return self._decoded(call, result, [])
+
+    def parse_applied(self, call: Call, body: bytes) -> Object:
+        """The configuration of a server-side apply."""
+        found = bodies.parse_yaml(body)
+        if not isinstance(found, dict):
+            raise failures.bad_request("the body is not an object")
+        if call.kind.custom:
+            fields.decode_metadata(found.get("metadata") or {}, call.kind)
+        else:
+            fields.decode(found, self._schema_of(call), call.kind)
+        return found
+
+    def applied(self, call: Call, live: Object | None, applied: Object, now: str) -> Object:
+        """The object that a server-side apply makes of ``live``.
+
+        Raises: Conflict where another manager owns a field; ApiError 400 without a field manager.
+        """
+        if not call.query.get("fieldManager"):
+            raise failures.bad_request(
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
+            )
+        author = server_side.Author(call.manager, now, call.subresource, force=call.flag("force"))
+        result: Object = server_side.apply(live, applied, self.schema(call.kind), author)
+        if not call.kind.custom:
+            result = fields.decode(result, self.schema(call.kind), call.kind).obj
+        return result

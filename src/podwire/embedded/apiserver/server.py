@@ -1,0 +1,191 @@
+"""The API server as a process: wires its parts together and runs until it is stopped.
+
+``python -m podwire.embedded.apiserver.server --config FILE`` starts one by itself. SIGTERM and SIGINT end it in order:
+watches are closed, what is pending is written. It is as well to kill it: what was acknowledged is on the disk.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import gc
+import signal
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from podwire.embedded.apiserver import bootstrap, failures
+from podwire.embedded.apiserver.auth import Authenticator, Tokens
+from podwire.embedded.apiserver.customresources import CustomResources
+from podwire.embedded.apiserver.documents import OpenApi
+from podwire.embedded.apiserver.garbage import Garbage
+from podwire.embedded.apiserver.http import HttpServer
+from podwire.embedded.apiserver.journal import Journal
+from podwire.embedded.apiserver.kinds import KINDS
+from podwire.embedded.apiserver.namespaces import Namespaces
+from podwire.embedded.apiserver.reads import Reader
+from podwire.embedded.apiserver.rest import Api, Parts
+from podwire.embedded.apiserver.schema import data
+from podwire.embedded.apiserver.semantics import Semantics
+from podwire.embedded.apiserver.settings import Settings, load
+from podwire.embedded.apiserver.store import Store
+from podwire.embedded.apiserver.subresources import Subresources
+from podwire.embedded.apiserver.tls import server_context
+from podwire.embedded.apiserver.tunnel import Tunnel
+from podwire.embedded.apiserver.watches import Watcher
+from podwire.embedded.apiserver.writes import Writer
+from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.observe.log import Level, Log, configure
+from podwire.runtime.clock import Clock, SystemClock, parse_rfc3339
+from podwire.runtime.tasks import TaskSet
+
+_EXPIRY_S = 60.0
+
+
+class Server:
+    """One API server in this event loop."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Opens the state and puts the parts together.
+
+        Raises: ClusterError when the state cannot be used, ConfigError for a wrong or missing file.
+        """
+        self._settings = settings
+        self._clock = clock
+        self._log = Log("apiserver")
+        self._tasks = TaskSet(lambda name, failure: self._log.error("task failed", failure=failure, task=name))
+        try:
+            for path in (settings.certificate, settings.key, settings.client_ca):
+                path.read_bytes()
+            signing_key = settings.signing_key.read_bytes()
+            self._tls = server_context(str(settings.certificate), str(settings.key), str(settings.client_ca))
+            self._tunnel = Tunnel(settings, self._tasks)
+        except OSError as failure:
+            raise ConfigError("apiserver", "", f"certificates and keys: {failure}") from failure
+        self.kinds = dict(KINDS)
+        self.store = Store(Journal(settings.state))
+        self._tunnel.store = self.store
+        custom = CustomResources(self.store, self.kinds, clock)
+        custom.start()
+        self._semantics = Semantics(settings, self.store, custom)
+        tokens = Tokens(signing_key, settings.issuer, clock, self.store)
+        reader = Reader(self.store, self._semantics, clock)
+        self.writer = Writer(self.store, self._semantics, clock)
+        self._watcher = Watcher(self.store, reader)
+        self.api = Api(
+            Parts(
+                self.store, self.kinds, reader, self.writer, self._watcher,
+                Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api")),
+                Subresources(self.store, self.writer, tokens, custom, clock), self._tunnel.carry,
+            )
+        )  # fmt: skip
+        openapi = OpenApi(self.kinds, custom.schemas)
+        self.api.documents = openapi.answer
+        custom.on_kinds = (self.api.discovery.changed, openapi.changed)
+        self._semantics.start()
+        bootstrap.DefaultAccounts(self.store, self.writer).start()
+        Garbage(self.store, self.writer.deletion, self.kinds).start()
+        Namespaces(self.store, self.writer.deletion, self.kinds, clock).start()
+        self._http = HttpServer(self.api.handle, self._tasks, clock)
+        self._http.render_error = failures.render_refusal
+        self._started = False
+        self.api.ready = lambda: {"ping": True, "journal": True, "bootstrap": self._started}
+
+    async def start(self) -> tuple[tuple[str, int], ...]:
+        """Fills an empty state and listens; returns the addresses in use.
+
+        Raises: ClusterError when an address is taken.
+        """
+        bootstrap.fill(self.store, self.writer, self._settings)
+        pending = self.store.durable(self.store.version)
+        if pending is not None:
+            await pending
+        found = []
+        for host, port in self._settings.addresses():
+            try:
+                found.append(await self._http.listen(host, port, self._tls))
+            except OSError as failure:
+                await self.close()
+                raise ClusterError(f"cannot listen on {host}:{port}: {failure.strerror or failure}") from failure
+        self._started = True
+        self._tasks.start("event expiry", self._expire_events())
+        gc.freeze()
+        for address in found:
+            self._log.info("listening", address=f"{address[0]}:{address[1]}")
+        return tuple(found)
+
+    async def _expire_events(self) -> None:
+        """Once a minute deletes events that nobody has touched for the time in the settings."""
+        while True:
+            oldest = self._clock.now() - datetime.timedelta(seconds=self._settings.event_ttl_s)
+            for entry in self.store.entries("/events"):
+                if _last_seen(entry.object()) < oldest:
+                    self.store.delete(entry)
+            await self._clock.sleep(_EXPIRY_S)
+
+    async def close(self) -> None:
+        """Ends watches, closes connections, writes what is pending."""
+        self._watcher.close()
+        await self._http.close()
+        await self._tasks.close()
+        self.store.close()
+
+
+def _last_seen(event: dict[str, Any]) -> datetime.datetime:
+    """The latest time that an event names."""
+    series = event.get("series") or {}
+    stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"),
+              event["metadata"].get("creationTimestamp"))  # fmt: skip
+    found = [datetime.datetime.min.replace(tzinfo=datetime.UTC)]
+    for stamp in stamps:
+        with contextlib.suppress(ValueError, TypeError):
+            found.append(parse_rfc3339(str(stamp)))
+    return max(found)
+
+
+def warm() -> None:
+    """Loads what every server loads: a process that forks servers calls it once."""
+    data.names()
+
+
+async def run(settings: Settings, clock: Clock | None = None) -> None:
+    """Runs a server until it is cancelled or told to stop by SIGTERM or SIGINT.
+
+    Raises: ClusterError or ConfigError when it cannot start.
+    """
+    server = Server(settings, clock or SystemClock())
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await server.start()
+    try:
+        await stopped.wait()
+    finally:
+        await server.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a server from the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="podwire apiserver", description="The Kubernetes API of a local cluster.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings (YAML)")
+    parser.add_argument("--log-level", default="info", choices=get_args(Level), help="From which level on.")
+    given = parser.parse_args(arguments)
+    configure(given.log_level)
+    try:
+        asyncio.run(run(load(given.config)))
+    except PodwireError as failure:
+        sys.stderr.write(f"podwire apiserver: {failure}\n")
+        return 2 if isinstance(failure, ConfigError) else 1
+    return 0
+
+
+def render_settings(settings: Settings) -> bytes:
+    """The settings as a file that :func:`podwire.embedded.apiserver.settings.load` reads (JSON, which is YAML)."""
+    return msgspec.json.format(msgspec.json.encode(settings, enc_hook=str), indent=2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""The objects: in memory for reading and watching, in the journal for keeping.
+
+A write changes memory at once, so that the next request sees it, and is queued for the journal. All writes of
+one turn of the event loop, and all that arrive while a batch is being written, form one transaction (group
+commit). Only then is the write acknowledged, shown to watchers, and visible to reads: a read of something not
+yet on the disk waits for it. When a batch fails (a full disk), it and everything after it are taken back, in
+reverse order, and every waiting writer gets the error; the state is what it was, and the next write is tried
+afresh. ResourceVersions are one counter over all kinds, kept with each batch, and never go back.
+
+Each kind remembers its last changes for watches; older ones are forgotten, and a watch that asks for them gets
+410 Gone. A change is encoded once, whatever the number of watchers.
+
+Cost: an object is its JSON text and a small index record (about 400 bytes); a list is a join of texts.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver.fields import selectable
+from podwire.embedded.apiserver.journal import Batch, Journal, Row
+from podwire.errors import ApiError
+
+HISTORY = 10_000
+"""Changes remembered for each kind."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Entry:
+    """One stored object; never changed, only replaced."""
+
+    __slots__ = ("fields", "labels", "name", "namespace", "raw", "table", "uid", "version")
+
+    def __init__(self, table: str, obj: dict[str, Any], raw: bytes, version: int) -> None:
+        meta = obj["metadata"]
+        self.table = table
+        self.namespace: str = meta.get("namespace", "")
+        self.name: str = meta["name"]
+        self.uid: str = meta.get("uid", "")
+        self.version = version
+        self.labels: dict[str, str] = meta.get("labels") or {}
+        self.fields = selectable(table, obj)
+        self.raw = raw
+
+    def object(self) -> dict[str, Any]:
+        """The object, freshly decoded: the caller may change it."""
+        decoded: dict[str, Any] = _decode(self.raw)
+        return decoded
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+
+class Change:
+    """One committed write; ``type`` is ADDED, MODIFIED or DELETED, ``frames`` caches encodings by view."""
+
+    __slots__ = ("before", "entry", "frames", "type")
+
+    def __init__(self, kind: str, entry: Entry, before: Entry | None) -> None:
+        self.type = kind
+        self.entry = entry
+        self.before = before
+        self.frames: dict[Any, bytes] = {}
+
+    @property
+    def version(self) -> int:
+        """The resourceVersion of the change."""
+        return self.entry.version
+
+
+class Table:
+    """All objects of one kind."""
+
+    __slots__ = ("_order", "compacted", "history", "listeners", "name", "objects", "version")
+
+    def __init__(self, name: str, compacted: int) -> None:
+        self.name = name
+        self.objects: dict[tuple[str, str], Entry] = {}
+        self.history: deque[Change] = deque()
+        self.compacted = compacted
+        """Changes up to and including this version are forgotten."""
+        self.version = 0
+        """Version of the last write, committed or not."""
+        self.listeners: dict[Callable[[list[Change]], None], None] = {}
+        self._order: list[tuple[str, str]] | None = None
+
+    def ordered(self) -> list[tuple[str, str]]:
+        """All keys, by namespace and name."""
+        if self._order is None:
+            self._order = sorted(self.objects)
+        return self._order
+
+    def replace(self, key: tuple[str, str], entry: Entry | None) -> None:
+        """Puts, or with None removes."""
+        if entry is None:
+            if self.objects.pop(key, None) is not None:
+                self._order = None
+        else:
+            if key not in self.objects:
+                self._order = None
+            self.objects[key] = entry
+
+    def remember(self, changes: Iterable[Change]) -> None:
+        """Adds committed changes to the history and forgets the oldest."""
+        history = self.history
+        history.extend(changes)
+        while len(history) > HISTORY:
+            self.compacted = history.popleft().version
+
+
+class Store:
+    """Every table, the version counter, and what is on its way to the disk."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Reads everything back from the journal and starts its writer."""
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._tables: dict[str, Table] = {}
+        self.version = journal.version()
+        self.committed = self.version
+        for row in journal.rows():
+            if row.value is not None:
+                table = self.table(row.table)
+                entry = Entry(row.table, _decode(row.value), bytes(row.value), row.version)
+                table.replace(entry.key, entry)
+                table.version = max(table.version, row.version)
+        self._pending: list[Change] = []
+        self._in_flight: list[Change] = []
+        self._scheduled = False
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.on_write: list[Callable[[Change], None]] = []
+        """Told about every write at once, before it is on the disk."""
+        self.on_change: list[Callable[[Change], None]] = []
+        """Told about every committed change, in order."""
+        self.on_rollback: list[Callable[[], None]] = []
+        """Told when writes were taken back; whoever derives state from writes derives it again."""
+        journal.start()
+
+    def table(self, name: str) -> Table:
+        """The table of that name, made when it is new."""
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = Table(name, self.version)
+        return found
+
+    def tables(self) -> tuple[Table, ...]:
+        """Every table that ever held something."""
+        return tuple(self._tables.values())
+
+    def get(self, table: str, namespace: str, name: str) -> Entry | None:
+        """The object, or None."""
+        return self.table(table).objects.get((namespace, name))
+
+    def entries(self, table: str, namespace: str = "") -> list[Entry]:
+        """The objects by namespace and name; all namespaces for an empty one."""
+        found = self.table(table)
+        objects = found.objects
+        if not namespace:
+            return [objects[key] for key in found.ordered()]
+        order = found.ordered()
+        return [
+            objects[key]
+            for key in order[bisect_left(order, (namespace, "")) : bisect_left(order, (namespace + "\0", ""))]
+        ]
+
+    def put(self, table: str, obj: dict[str, Any]) -> Entry:
+        """Stores the object under the next version, which is set in it."""
+        found = self.table(table)
+        version = self._advance(found)
+        obj["metadata"]["resourceVersion"] = str(version)
+        entry = Entry(table, obj, _encode(obj), version)
+        before = found.objects.get(entry.key)
+        found.replace(entry.key, entry)
+        self._queue(Change("MODIFIED" if before is not None else "ADDED", entry, before))
+        return entry
+
+    def delete(self, entry: Entry, last: dict[str, Any] | None = None) -> Entry:
+        """Removes an object; returns its last state (``last``, or as stored) under the deletion's version."""
+        found = self.table(entry.table)
+        version = self._advance(found)
+        obj = last if last is not None else entry.object()
+        obj["metadata"]["resourceVersion"] = str(version)
+        gone = Entry(entry.table, obj, _encode(obj), version)
+        before = found.objects.get(entry.key)
+        found.replace(entry.key, None)
+        self._queue(Change("DELETED", gone, before))
+        return gone
+
+    def _advance(self, table: Table) -> int:
+        self.version += 1
+        table.version = self.version
+        return self.version
+
+    def _queue(self, change: Change) -> None:
+        self._pending.append(change)
+        for observer in self.on_write:
+            observer(change)
+        if not self._scheduled and not self._in_flight:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._pending or self._in_flight:
+            return
+        self._in_flight, self._pending = self._pending, []
+        rows = tuple(
+            Row(
+                change.entry.table, change.entry.namespace, change.entry.name, change.entry.version,
+                None if change.type == "DELETED" else change.entry.raw,
+            )
+            for change in self._in_flight
+        )  # fmt: skip
+        self._journal.write(Batch(rows, rows[-1].version, self._written))
+
+    def _written(self, problem: str | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, problem)
+
+    def _finish(self, problem: str | None) -> None:
+        batch, self._in_flight = self._in_flight, []
+        if problem is not None:
+            self._take_back(batch, problem)
+            return
+        self.committed = batch[-1].version
+        by_table: dict[str, list[Change]] = {}
+        for change in batch:
+            by_table.setdefault(change.entry.table, []).append(change)
+        for name, changes in by_table.items():
+            table = self._tables[name]
+            table.remember(changes)
+            for listener in tuple(table.listeners):
+                listener(changes)
+        for change in batch:
+            for observer in self.on_change:
+                observer(change)
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= self.committed:
+            future = waiters.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        if self._pending:
+            self._flush()
+
+    def _take_back(self, batch: list[Change], problem: str) -> None:
+        undone = batch + self._pending
+        self._pending = []
+        for change in reversed(undone):
+            self._tables[change.entry.table].replace(change.entry.key, change.before)
+        for table in self._tables.values():
+            table.version = min(table.version, self.committed)
+        for observer in self.on_rollback:
+            observer()
+        waiters, self._waiters = self._waiters, deque()
+        for _, future in waiters:
+            if not future.done():
+                future.set_exception(not_stored(problem))
+
+    def durable(self, version: int) -> "asyncio.Future[None] | None":
+        """None when ``version`` is on the disk, else a future that ends when it is, or fails with ApiError."""
+        if version <= self.committed:
+            return None
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._waiters and self._waiters[-1][0] > version:
+            later = [pair for pair in self._waiters if pair[0] > version]
+            earlier = [pair for pair in self._waiters if pair[0] <= version]
+            self._waiters = deque([*earlier, (version, future), *later])
+        else:
+            self._waiters.append((version, future))
+        return future
+
+    def uncommitted(self, table: str) -> Iterator[Change]:
+        """The changes of a table that are not on the disk yet, the newest first."""
+        for changes in (self._pending, self._in_flight):
+            for change in reversed(changes):
+                if change.entry.table == table:
+                    yield change
+
+    def close(self) -> None:
+        """Writes what is pending and closes the journal."""
+        self._flush()
+        self._journal.close()
+
+
+def not_stored(problem: str) -> ApiError:
+    """The error of a write that the disk did not take."""
+    if "full" in problem:
+        return ApiError(507, "InsufficientStorage", f"the write was not stored and nothing changed: {problem}")
+    return ApiError(500, "InternalError", f"the write was not stored and nothing changed: {problem}")

@@ -1,0 +1,181 @@
+"""What each kind does to an object before it is stored: status, generation, and fields only the server sets.
+
+The rules are those of the ``strategy.go`` of each kind in Kubernetes' ``pkg/registry``, as tables where they
+are alike: which kinds count generations and of what, which may be made by PUT, which must be updated with a
+resourceVersion, which are deleted with a grace period.
+"""
+
+import random
+from typing import Any
+
+from podwire.embedded.apiserver.kinds import Kind
+
+Object = dict[str, Any]
+
+GENERATIONS = frozenset({
+    "/pods", "/replicationcontrollers", "apps/daemonsets", "apps/deployments", "apps/replicasets",
+    "apps/statefulsets", "autoscaling/horizontalpodautoscalers", "batch/cronjobs", "batch/jobs",
+    "networking.k8s.io/ingresses", "networking.k8s.io/ingressclasses", "networking.k8s.io/networkpolicies",
+    "networking.k8s.io/servicecidrs", "policy/poddisruptionbudgets", "discovery.k8s.io/endpointslices",
+    "scheduling.k8s.io/priorityclasses", "apiextensions.k8s.io/customresourcedefinitions",
+    "admissionregistration.k8s.io/mutatingwebhookconfigurations",
+    "admissionregistration.k8s.io/validatingwebhookconfigurations",
+})  # fmt: skip
+"""Tables whose objects carry ``metadata.generation``; kinds of CustomResourceDefinitions do, too."""
+
+CREATED_BY_UPDATE = frozenset({
+    "/services", "/endpoints", "/events", "/limitranges", "coordination.k8s.io/leases",
+    "rbac.authorization.k8s.io/roles", "rbac.authorization.k8s.io/rolebindings",
+    "rbac.authorization.k8s.io/clusterroles", "rbac.authorization.k8s.io/clusterrolebindings",
+    "node.k8s.io/runtimeclasses",
+})  # fmt: skip
+"""Tables in which PUT creates what does not exist."""
+
+VERSIONED_UPDATES = frozenset({
+    "coordination.k8s.io/leases", "apiextensions.k8s.io/customresourcedefinitions",
+    "networking.k8s.io/ipaddresses", "apiregistration.k8s.io/apiservices",
+})  # fmt: skip
+"""Tables in which PUT must name the resourceVersion; kinds of CustomResourceDefinitions, too."""
+
+RETURNED_WHEN_DELETED = frozenset({
+    "/pods", "/services", "/serviceaccounts", "/podtemplates", "/persistentvolumes",
+    "/persistentvolumeclaims", "/resourcequotas", "/namespaces",
+})  # fmt: skip
+"""Tables whose DELETE answers with the object instead of a Status."""
+
+STORED_ONLY = {
+    "autoscaling/horizontalpodautoscalers": "nothing scales by it: a local cluster has no metrics and no autoscaler",
+    "/resourcequotas": "it is stored and not enforced",
+    "/limitranges": "it is stored and not enforced",
+}
+"""Tables whose new objects get a warning, because who makes them expects something to happen."""
+
+_KEEPS_STATUS_ON_CREATE = frozenset({"/nodes", "/endpoints", "/events"})
+_STATUS_METADATA = frozenset({"/pods", "/nodes", "/persistentvolumes", "/persistentvolumeclaims"})
+_INITIAL_STATUS: dict[str, Object] = {
+    "/namespaces": {"phase": "Active"},
+    "/services": {"loadBalancer": {}},
+    "/persistentvolumes": {"phase": "Available"},
+    "/persistentvolumeclaims": {"phase": "Pending"},
+    "apps/replicasets": {"replicas": 0},
+    "/replicationcontrollers": {"replicas": 0},
+    "apps/statefulsets": {"replicas": 0, "availableReplicas": 0},
+    "apps/daemonsets": {
+        "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0,
+    },
+    "networking.k8s.io/ingresses": {"loadBalancer": {}},
+    "policy/poddisruptionbudgets": {
+        "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
+    },
+}  # fmt: skip
+
+_NAME_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def generate_name(prefix: str) -> str:
+    """``prefix`` cut to 58 characters and five random ones that make no words."""
+    return prefix[:58] + "".join(random.choices(_NAME_CHARACTERS, k=5))
+
+
+_UNCOUNTED = ("finalize", "binding")
+"""Subresources whose writes are no change of what somebody wants."""
+
+
+def counts_generations(kind: Kind) -> bool:
+    """Whether objects carry a generation."""
+    return kind.custom or kind.table in GENERATIONS
+
+
+def prepare_create(kind: Kind, obj: Object) -> None:
+    """Sets what the server alone decides about a new object: status and generation."""
+    if kind.has_status and kind.table not in _KEEPS_STATUS_ON_CREATE:
+        obj.pop("status", None)
+        if kind.table == "/pods":
+            obj["status"] = {"phase": "Pending", "qosClass": quality_of(obj.get("spec") or {})}
+        elif not kind.custom:
+            obj["status"] = dict(_INITIAL_STATUS.get(kind.table, {}))
+    if counts_generations(kind):
+        obj["metadata"]["generation"] = 1
+    if kind.table == "/namespaces":
+        spec = obj.setdefault("spec", {})
+        if "kubernetes" not in (spec.get("finalizers") or ()):
+            spec["finalizers"] = [*(spec.get("finalizers") or ()), "kubernetes"]
+        obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
+
+
+def prepare_update(kind: Kind, new: Object, old: Object) -> None:
+    """Keeps what a plain update may not change."""
+    if kind.has_status:
+        _keep(new, old, "status")
+    if kind.table == "/namespaces":
+        _keep(new, old, "spec")
+        new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = old["metadata"]["name"]
+
+
+def count_generation(kind: Kind, new: Object, old: Object, subresource: str) -> None:
+    """Counts a change of the content; both have their defaults, so leaving out what is one is no change."""
+    if subresource in _UNCOUNTED or not counts_generations(kind):
+        return
+    if _content(kind, new) != _content(kind, old):
+        new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
+
+
+def prepare_status(kind: Kind, new: Object, old: Object) -> None:
+    """Keeps everything but the status, and of most kinds the metadata too."""
+    for field in tuple(new.keys() | old.keys()):
+        if field not in ("status", "metadata"):
+            _keep(new, old, field)
+    if kind.table not in _STATUS_METADATA:
+        for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+            _keep(new["metadata"], old["metadata"], field)
+    elif kind.table == "/pods":
+        _keep(new["metadata"], old["metadata"], "ownerReferences")
+        status = new.setdefault("status", {})
+        status.setdefault("qosClass", (old.get("status") or {}).get("qosClass", "BestEffort"))
+
+
+def prepare_change(kind: Kind, new: Object, old: Object, subresource: str) -> None:
+    """As :func:`prepare_update`, through a subresource where that says less."""
+    if subresource == "ephemeralcontainers":
+        _keep_all_but_ephemeral(new, old)
+    if subresource not in _UNCOUNTED:
+        prepare_update(kind, new, old)
+
+
+def _keep_all_but_ephemeral(new: Object, old: Object) -> None:
+    wanted = (new.get("spec") or {}).get("ephemeralContainers")
+    for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+        _keep(new["metadata"], old["metadata"], field)
+    new["spec"] = {**old["spec"], "ephemeralContainers": wanted or []}
+
+
+def _keep(new: Object, old: Object, field: str) -> None:
+    if field in old:
+        new[field] = old[field]
+    else:
+        new.pop(field, None)
+
+
+def _content(kind: Kind, obj: Object) -> Object:
+    """What a generation counts: the spec, or everything where there is none."""
+    if not kind.custom and "spec" in obj:
+        return {"spec": obj["spec"]}
+    return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion", "kind")}
+
+
+def quality_of(spec: Object) -> str:
+    """The quality-of-service class of a pod: Guaranteed, Burstable or BestEffort."""
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    any_set = False
+    guaranteed = True
+    for container in containers:
+        resources = container.get("resources") or {}
+        requests = resources.get("requests") or {}
+        limits = resources.get("limits") or {}
+        any_set = any_set or bool({"cpu", "memory"} & (requests.keys() | limits.keys()))
+        for name in ("cpu", "memory"):
+            if name not in limits or requests.get(name, limits[name]) != limits[name]:
+                guaranteed = False
+    if not any_set:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"

@@ -1,0 +1,273 @@
+"""Decodes an object by its schema: types checked, unknown fields found and dropped, nulls dropped.
+
+It stands for the decoding into Go structs of Kubernetes' API server, with its messages. A value of the wrong
+type is an error whatever the client asked for; unknown and duplicate fields are an error, a warning or nothing
+by the request's ``fieldValidation`` and are dropped anyway. Empty lists and maps that need not be there are
+dropped, and quantities get their canonical form, as happens when Go encodes them again.
+
+One pass over the object, a microsecond or two a field.
+"""
+
+import binascii
+import json
+from base64 import b64decode
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.schema import quantity
+from podwire.embedded.apiserver.schema.data import INT_OR_STRING, SchemaNode, object_meta
+from podwire.errors import ApiError
+
+Json = dict[str, Any]
+
+_LIMITS = {"int32": 2**31, "int64": 2**63, "": 2**63}
+_GO = {"string": "string", "boolean": "bool", "number": "float64"}
+
+
+class Decoded(NamedTuple):
+    """The object as the API understands it, and the paths of the fields that it does not know."""
+
+    obj: Json
+    unknown: list[str]
+
+
+class _Mismatch(Exception):
+    """A value has the wrong type; ``text`` is Go's message."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _json_kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int | float):
+        return "number"
+    return "array" if isinstance(value, list) else "object"
+
+
+def _go_type(schema: SchemaNode) -> str:
+    if schema.type == "integer":
+        return schema.format or "int64"
+    if schema.type == "array":
+        return "[]uint8" if schema.format == "byte" else f"[]{_go_type(schema.items)}"
+    if schema.name:
+        *_, package, name = schema.name.split(".")
+        return f"{package}.{name}"
+    if schema.additional is not None:
+        return f"map[string]{_go_type(schema.additional)}"
+    return _GO.get(schema.type, "interface {}")
+
+
+class _Place(NamedTuple):
+    """Where the decoder is: the struct around, the path without indexes, and the path with them."""
+
+    owner: str = ""
+    plain: str = ""
+    full: str = ""
+
+    def field(self, owner: str, name: str) -> "_Place":
+        return _Place(
+            owner, f"{self.plain}.{name}" if self.plain else name, f"{self.full}.{name}" if self.full else name
+        )
+
+    def item(self, index: int) -> "_Place":
+        return _Place(self.owner, self.plain, f"{self.full}[{index}]")
+
+
+class _Decoder:
+    def __init__(self) -> None:
+        self.unknown: list[str] = []
+
+    def _wrong(self, value: Any, schema: SchemaNode, place: _Place) -> _Mismatch:
+        kind = _json_kind(value)
+        if isinstance(value, float) and schema.type == "integer":
+            kind = f"number {value!r}"
+        where = f"Go struct field {place.owner}.{place.plain}" if place.plain else "Go value"
+        return _Mismatch(f"json: cannot unmarshal {kind} into {where} of type {_go_type(schema)}")
+
+    def value(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+        """One value that is not null."""
+        kind = schema.type
+        if kind == "object":
+            return self._object(value, schema, place)
+        if kind == "array":
+            if not isinstance(value, list):
+                raise self._wrong(value, schema, place)
+            items = schema.items
+            return [self.value(item, items, place.item(index)) for index, item in enumerate(value) if item is not None]
+        return self._scalar(value, schema, place) if kind else value
+
+    def _scalar(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+        kind = schema.type
+        if kind == "string":
+            if not isinstance(value, str):
+                raise self._wrong(value, schema, place)
+            return _formatted(value, schema.format)
+        if kind == "boolean":
+            if not isinstance(value, bool):
+                raise self._wrong(value, schema, place)
+            return value
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise self._wrong(value, schema, place)
+        if kind == "quantity":
+            return _quantity(value)
+        if isinstance(value, str) and kind == INT_OR_STRING:
+            return value
+        return self._number(value, schema, place)
+
+    def _number(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+        if isinstance(value, str):
+            raise self._wrong(value, schema, place)
+        if schema.type == "number":
+            return value
+        if isinstance(value, float):
+            if not value.is_integer():
+                raise self._wrong(value, schema, place)
+            value = int(value)
+        limit = _LIMITS["int32" if schema.type == INT_OR_STRING else schema.format]
+        if not -limit <= value < limit:
+            raise self._wrong(float(value), schema, place)
+        return value
+
+    def _object(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+        if not isinstance(value, dict):
+            raise self._wrong(value, schema, place)
+        if schema.preserves_unknown:
+            return value
+        fields, additional = schema.properties, schema.additional
+        owner = schema.name.rpartition(".")[2] or place.owner
+        out: Json = {}
+        for name, item in value.items():
+            sub = fields.get(name, additional)
+            if sub is None:
+                self.unknown.append(f"{place.full}.{name}" if place.full else name)
+            elif item is not None:
+                found = self.value(item, sub, place.field(owner, name))
+                if found or not _is_empty(found, sub) or name in schema.required:
+                    out[name] = found
+        return out
+
+
+def _is_empty(value: Any, schema: SchemaNode) -> bool:
+    """Whether Go would leave the value out: an empty list or map."""
+    return value == [] or (value == {} and schema.additional is not None)
+
+
+def _formatted(value: str, form: str) -> str:
+    if form == "byte":
+        try:
+            b64decode(value, validate=True)
+        except binascii.Error as failure:
+            raise _Mismatch("illegal base64 data at input byte 0") from failure
+    elif form == "date-time":
+        try:
+            datetime.fromisoformat(value)
+        except ValueError as failure:
+            layout = '"2006-01-02T15:04:05Z07:00"'
+            text = f'parsing time "{value}" as {layout}: cannot parse "{value}" as "2006"'
+            raise _Mismatch(text) from failure
+    return value
+
+
+def _quantity(value: str | int | float) -> str:
+    try:
+        return quantity.canonical(value)
+    except ValueError as failure:
+        raise _Mismatch(str(failure)) from failure
+
+
+def refusal(kind: Kind, problem: str) -> ApiError:
+    """Error 400 for a body that cannot be decoded."""
+    return ApiError(
+        400,
+        "BadRequest",
+        f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {problem}',
+    )
+
+
+def strict_refusal(kind: Kind, problems: list[str]) -> ApiError:
+    """Error 400 for unknown and duplicate fields under strict field validation."""
+    return refusal(kind, "strict decoding error: " + ", ".join(problems))
+
+
+def decode(obj: Json, schema: SchemaNode, kind: Kind) -> Decoded:
+    """The object by its schema, and the paths of unknown fields in the order found.
+
+    Raises: ApiError 400 for a value of the wrong type.
+    """
+    decoder = _Decoder()
+    try:
+        found = decoder.value(obj, schema, _Place())
+    except _Mismatch as failure:
+        raise refusal(kind, failure.text) from failure
+    return Decoded(found, decoder.unknown)
+
+
+def decode_metadata(meta: Any, kind: Kind) -> Decoded:
+    """The metadata of a custom object, which its own schema does not describe.
+
+    Raises: ApiError 400 for a value of the wrong type.
+    """
+    decoder = _Decoder()
+    try:
+        found = decoder.value(meta, object_meta(), _Place("", "metadata", "metadata"))
+    except _Mismatch as failure:
+        raise refusal(kind, failure.text) from failure
+    return Decoded(found, decoder.unknown)
+
+
+class _Repeated(dict[str, Any]):
+    """A parsed object that remembers which of its keys came twice."""
+
+    twice: tuple[str, ...] = ()
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = _Repeated(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        found.twice = tuple(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    return found
+
+
+def _walk(value: Any, path: str, out: list[str]) -> None:
+    if isinstance(value, _Repeated):
+        for key in dict.fromkeys(value.twice):
+            out.append(f"{path}.{key}" if path else key)
+        for key, item in value.items():
+            _walk(item, f"{path}.{key}" if path else key, out)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _walk(item, f"{path}[{index}]", out)
+
+
+def duplicates(raw: bytes) -> list[str]:
+    """The paths of fields that stand twice in a JSON text; empty for text that is no JSON."""
+    try:
+        found = json.loads(raw, object_pairs_hook=_pairs)
+    except ValueError:
+        return []
+    out: list[str] = []
+    _walk(found, "", out)
+    return out
+
+
+def problems(unknown: list[str], repeated: list[str]) -> list[str]:
+    """The texts of a strict error, or of warnings."""
+    return [
+        *(f'unknown field "{path}"' for path in unknown),
+        *(f'duplicate field "{path}"' for path in repeated),
+    ]
+
+
+def check(obj: Json, schema: SchemaNode, kind: Kind, raw: bytes = b"") -> tuple[Json, list[str]]:
+    """The decoded object and the problems that strict validation refuses, as texts; ``raw`` is JSON or empty.
+
+    Raises: ApiError 400 for a value of the wrong type.
+    """
+    found = decode(obj, schema, kind)
+    return found.obj, problems(found.unknown, duplicates(raw) if raw else [])

@@ -1,0 +1,194 @@
+"""Checks an object before it is stored: metadata for all kinds, then what its kind wants, by a table.
+
+Messages, reasons and field paths are those of Kubernetes. An update is checked as a whole and against the old
+object; status writes check the metadata alone.
+"""
+
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from podwire.embedded.apiserver.failures import Cause
+from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.validate import causes, metadata, names, network, pods, workloads
+
+Json = dict[str, Any]
+Check = Callable[[Json, Json | None], Iterator[Cause]]
+
+_RBAC = "rbac.authorization.k8s.io"
+_DATA_LIMIT = 1024 * 1024
+_SECRET_KEYS = {
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+}
+
+
+def _keys(new: Json, fields: tuple[str, ...]) -> Iterator[Cause]:
+    """Keys and total size of the data of a ConfigMap or Secret."""
+    size = 0
+    for field in fields:
+        for key, value in (new.get(field) or {}).items():
+            size += len(value) if field == "data" and new.get("kind") != "Secret" else len(b64decode(value))
+            if problem := names.data_key(key):
+                yield causes.invalid(f"{field}[{key}]", key, problem)
+    if size > _DATA_LIMIT:
+        yield causes.too_long("data" if "type" in new else "", _DATA_LIMIT)
+
+
+def _frozen(new: Json, old: Json | None, fields: tuple[str, ...]) -> Iterator[Cause]:
+    """What may not change once ``immutable`` is set."""
+    if old is None or not old.get("immutable"):
+        return
+    detail = "field is immutable when `immutable` is set"
+    if not new.get("immutable"):
+        yield causes.forbidden("immutable", detail)
+    for field in fields:
+        if (new.get(field) or {}) != (old.get(field) or {}):
+            yield causes.forbidden(field, detail)
+
+
+def _config_map(new: Json, old: Json | None) -> Iterator[Cause]:
+    yield from _keys(new, ("data", "binaryData"))
+    for key in (new.get("data") or {}).keys() & (new.get("binaryData") or {}).keys():
+        yield causes.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+    yield from _frozen(new, old, ("data", "binaryData"))
+
+
+def _secret(new: Json, old: Json | None) -> Iterator[Cause]:
+    yield from _keys(new, ("data",))
+    for key in _SECRET_KEYS.get(new.get("type") or "", ()):
+        if key not in (new.get("data") or {}):
+            yield causes.required(f"data[{key}]")
+    if old is not None and new.get("type") != old.get("type"):
+        yield causes.invalid("type", new.get("type"), "field is immutable")
+    yield from _frozen(new, old, ("data",))
+
+
+def _binding(new: Json, old: Json | None) -> Iterator[Cause]:
+    role = new.get("roleRef") or {}
+    if not role.get("name"):
+        yield causes.required("roleRef.name")
+    kinds = ("ClusterRole", "Role") if new.get("kind") == "RoleBinding" else ("ClusterRole",)
+    if role.get("kind") not in kinds:
+        yield causes.unsupported("roleRef.kind", role.get("kind") or "", kinds)
+    if old is not None and role != old.get("roleRef"):
+        yield causes.invalid("roleRef", role, "cannot change roleRef")
+    for index, subject in enumerate(new.get("subjects") or ()):
+        path = f"subjects[{index}]"
+        if not subject.get("name"):
+            yield causes.required(f"{path}.name")
+        kind = subject.get("kind")
+        yield from pods.one_of(kind or "", ("Group", "ServiceAccount", "User"), f"{path}.kind")
+        if kind == "ServiceAccount" and not subject.get("namespace"):
+            yield causes.required(f"{path}.namespace")
+
+
+def _role(new: Json, _: Json | None) -> Iterator[Cause]:
+    for index, rule in enumerate(new.get("rules") or ()):
+        path = f"rules[{index}]"
+        if not rule.get("verbs"):
+            yield causes.required(f"{path}.verbs", "verbs must contain at least one value")
+        if rule.get("nonResourceURLs"):
+            if new.get("kind") == "Role":
+                detail = "namespaced rules cannot apply to non-resource URLs"
+                yield causes.invalid(f"{path}.nonResourceURLs", rule["nonResourceURLs"], detail)
+            continue
+        for field, noun in (("apiGroups", "api group"), ("resources", "resource")):
+            if not rule.get(field):
+                yield causes.required(f"{path}.{field}", f"resource rules must supply at least one {noun}")
+
+
+def _node(new: Json, old: Json | None) -> Iterator[Cause]:
+    spec: Json = new.get("spec") or {}
+    for index, text in enumerate(spec.get("podCIDRs") or ()):
+        if problem := names.cidr(text):
+            yield causes.invalid(f"spec.podCIDRs[{index}]", text, problem)
+    for index, taint in enumerate(spec.get("taints") or ()):
+        path = f"spec.taints[{index}]"
+        if problem := names.qualified(taint.get("key") or ""):
+            yield causes.invalid(f"{path}.key", taint.get("key") or "", problem)
+        effects = ("NoExecute", "NoSchedule", "PreferNoSchedule")
+        yield from pods.one_of(taint.get("effect") or "", effects, f"{path}.effect")
+    was = ((old or {}).get("spec") or {}).get("podCIDRs")
+    if was and spec.get("podCIDRs") != was:
+        detail = 'node updates may not change podCIDR except from "" to valid'
+        yield causes.forbidden("spec.podCIDRs", detail)
+
+
+def _template(new: Json, _: Json | None) -> Iterator[Cause]:
+    yield from pods.check_template(new.get("template"), "template")
+
+
+def _controller(new: Json, _: Json | None) -> Iterator[Cause]:
+    spec: Json = new.get("spec") or {}
+    if not spec.get("selector"):
+        yield causes.required("spec.selector")
+    yield from pods.at_least(spec.get("replicas"), 0, "spec.replicas")
+    yield from pods.check_template(spec.get("template"), "spec.template")
+
+
+def _claim(new: Json, _: Json | None) -> Iterator[Cause]:
+    spec: Json = new.get("spec") or {}
+    if not spec.get("accessModes"):
+        yield causes.required("spec.accessModes", "at least 1 access mode is required")
+    if not ((spec.get("resources") or {}).get("requests") or {}).get("storage"):
+        yield causes.required("spec.resources[storage]")
+
+
+def _priority_class(new: Json, old: Json | None) -> Iterator[Cause]:
+    policies = ("Never", "PreemptLowerPriority")
+    yield from pods.one_of(new.get("preemptionPolicy"), policies, "preemptionPolicy")
+    if old is not None and new.get("value") != old.get("value"):
+        yield causes.forbidden("value", "may not be changed in an update.")
+
+
+CHECKS: Mapping[tuple[str, str], Check] = {
+    ("", "Pod"): pods.check_pod,
+    ("", "PodTemplate"): _template,
+    ("", "ReplicationController"): _controller,
+    ("", "Service"): network.check_service,
+    ("", "Endpoints"): network.check_endpoints,
+    ("", "Node"): _node,
+    ("", "ConfigMap"): _config_map,
+    ("", "Secret"): _secret,
+    ("", "PersistentVolumeClaim"): _claim,
+    ("apps", "Deployment"): workloads.check_deployment,
+    ("apps", "ReplicaSet"): workloads.check_replica_set,
+    ("apps", "DaemonSet"): workloads.check_daemon_set,
+    ("apps", "StatefulSet"): workloads.check_stateful_set,
+    ("batch", "Job"): workloads.check_job,
+    ("batch", "CronJob"): workloads.check_cron_job,
+    ("policy", "PodDisruptionBudget"): workloads.check_disruption_budget,
+    ("autoscaling", "HorizontalPodAutoscaler"): workloads.check_autoscaler,
+    ("discovery.k8s.io", "EndpointSlice"): network.check_endpoint_slice,
+    ("networking.k8s.io", "NetworkPolicy"): network.check_network_policy,
+    ("networking.k8s.io", "Ingress"): network.check_ingress,
+    ("networking.k8s.io", "IngressClass"): network.check_ingress_class,
+    ("coordination.k8s.io", "Lease"): network.check_lease,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    (_RBAC, "RoleBinding"): _binding,
+    (_RBAC, "ClusterRoleBinding"): _binding,
+    (_RBAC, "Role"): _role,
+    (_RBAC, "ClusterRole"): _role,
+}
+"""By group and kind; a kind that is not here has its metadata checked only."""
+
+_RELAXED = ("status", "binding", "resize", "finalize", "approval")
+
+
+def check(kind: Kind, new: Json, old: Json | None, subresource: str = "") -> list[Cause]:
+    """Every field that is wrong, in the order of the object; empty for an object that may be stored.
+
+    The object has passed the check of its types and has its defaults.
+    """
+    found = list(metadata.check(kind, new, old))
+    run = CHECKS.get((kind.group, kind.kind)) if not kind.custom else None
+    if run is None:
+        return found
+    if subresource == "ephemeralcontainers":
+        return found + list(pods.check_ephemeral(new, old or {}))
+    if subresource in _RELAXED:
+        return found
+    return found + list(run(new, old))

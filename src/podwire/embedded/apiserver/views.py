@@ -1,0 +1,97 @@
+"""How an object leaves the server: plain, as a Table, as metadata only, or under another version.
+
+A view is chosen from the ``Accept`` header. Plain JSON of the stored version is the stored text itself.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver import conversion, failures
+from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.store import Entry
+
+Object = dict[str, Any]
+
+_encode = msgspec.json.Encoder().encode
+
+PLAIN = "plain"
+TABLE = "table"
+METADATA = "metadata"
+
+
+class View(msgspec.Struct, frozen=True):
+    """One form of answer; hashable, so that encodings can be kept by it."""
+
+    kind: Kind
+    form: str = PLAIN
+    include: str = "Metadata"
+    yaml: bool = False
+    headless: bool = False
+    """Tables without column definitions, as in all but the first event of a watch."""
+
+
+def choose(kind: Kind, accept: str, include: str = "") -> View:
+    """The first form in ``Accept`` that can be given.
+
+    Raises: ApiError 406 when there is none.
+    """
+    if not accept or accept == "application/json":
+        return View(kind)
+    for piece in accept.split(","):
+        media, *parameters = [part.strip() for part in piece.split(";")]
+        options = dict(part.partition("=")[::2] for part in parameters)
+        if media in ("application/json", "*/*", "application/*", "application/yaml"):
+            form = options.get("as", "")
+            if form == "Table":
+                return View(kind, TABLE, include or "Metadata")
+            if form in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+                return View(kind, METADATA)
+            if not form:
+                return View(kind, yaml=media == "application/yaml")
+    raise failures.not_acceptable()
+
+
+def is_converted(kind: Kind, raw: bytes) -> bool:
+    """Whether the stored text can be sent as it is for this kind."""
+    return b'"apiVersion":"%b"' % kind.api_version.encode() in raw[:120]
+
+
+def plain(kind: Kind, entry: Entry) -> bytes:
+    """The object as JSON in the version asked for."""
+    if not kind.shared or is_converted(kind, entry.raw):
+        return entry.raw
+    return _encode(conversion.view(kind, entry.object()))
+
+
+def metadata_only(obj: Object) -> Object:
+    """The ``PartialObjectMetadata`` of an object."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+
+
+def list_head(kind: Kind, version: int, more: str = "", remaining: int | None = None) -> bytes:
+    """A list up to its first item."""
+    meta: Object = {"resourceVersion": str(version)}
+    if more:
+        meta["continue"] = more
+        if remaining is not None:
+            meta["remainingItemCount"] = remaining
+    noun = kind.list_kind or f"{kind.kind}List"
+    return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (
+        noun.encode(), kind.api_version.encode(), _encode(meta),
+    )  # fmt: skip
+
+
+def join_list(kind: Kind, head: bytes, entries: Iterable[Entry]) -> bytes:
+    """The whole list as JSON."""
+    return head + b",".join([plain(kind, entry) for entry in entries]) + b"]}"
+
+
+def metadata_list(version: int, entries: Sequence[Entry], more: str) -> bytes:
+    """A list of metadata only."""
+    meta: Object = {"resourceVersion": str(version), **({"continue": more} if more else {})}
+    return _encode({
+        "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
+        "items": [metadata_only(entry.object()) for entry in entries],
+    })  # fmt: skip

@@ -1,0 +1,291 @@
+"""Watches: the changes of one kind, as a stream of events.
+
+A watch starts with what exists (resourceVersion 0 or absent, or ``sendInitialEvents``) or with the remembered
+changes after its version; a version older than that gets 410 Gone. From there on it is told of every commit.
+With selectors, an object that starts to match is ADDED and one that stops to match is DELETED.
+
+Each event is encoded once per view and shared as ready HTTP chunks; what is committed within a few
+milliseconds is one write to each client. A client that does not read is cut when its buffer passes a limit,
+and so is never waited for. Bookmarks go out
+once a minute and at the end of the initial events. Guarantees: 1. versions of events on one stream only grow;
+2. an event is sent only when its change is on the disk; 3. no event is left out or sent twice.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver import conversion, failures, views
+from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.fields import Filter, parse_filter
+from podwire.embedded.apiserver.http import Stream, Streaming, frame
+from podwire.embedded.apiserver.reads import Reader, parse_version
+from podwire.embedded.apiserver.store import Change, Entry, Store, Table
+from podwire.errors import ApiError
+
+_encode = msgspec.json.Encoder().encode
+
+BUFFER_LIMIT = 32 << 20
+"""Bytes that a slow client may leave unread before it is cut."""
+
+_BOOKMARK_S = 60.0
+_COALESCE_S = 0.005
+"""Least time between two writes to one client: at 1,000 events/s to 50 clients it saves half the processor."""
+
+
+class Watch:
+    """One client's watch."""
+
+    __slots__ = ("_buffer_limit", "_columns_sent", "_reader", "_stream", "bookmarks", "filter", "version", "view")
+
+    def __init__(self, reader: Reader, view: views.View, found: Filter, *, bookmarks: bool) -> None:
+        self._reader = reader
+        self._stream: Stream | None = None
+        self._columns_sent = False
+        self._buffer_limit = BUFFER_LIMIT
+        self.view = view
+        self.filter = found
+        self.bookmarks = bookmarks
+        self.version = 0
+
+    def open(self, stream: Stream) -> None:
+        """Takes the stream that events go to."""
+        self._stream = stream
+
+    def initial(self, entries: Iterable[Entry], version: int, *, mark_end: bool) -> None:
+        """Sends what exists as ADDED, and if wanted a bookmark that says so."""
+        frames = [self._frame(Change("ADDED", entry, None), "ADDED", entry) for entry in entries]
+        if mark_end:
+            frames.append(self._bookmark(version, end=True))
+        self.version = version
+        self._buffer_limit = BUFFER_LIMIT + sum(map(len, frames))
+        self._send(frames)
+
+    def receive(self, changes: Iterable[Change]) -> None:
+        """Sends committed changes that are selected and newer than what was sent."""
+        frames: list[bytes] = []
+        found = self.filter
+        for change in changes:
+            if change.version <= self.version:
+                continue
+            self.version = change.version
+            if not found.selective and (not found.namespace or found.namespace == change.entry.namespace):
+                frames.append(self._frame(change, change.type, change.entry))
+            elif found.selective and (kind := _transition(found, change)):
+                frames.append(self._frame(change, kind, change.entry))
+        self._send(frames)
+
+    def bookmark(self, version: int) -> None:
+        """Says how far the client has seen, if it asked for that."""
+        if self.bookmarks and version >= self.version:
+            self.version = version
+            self._send([self._bookmark(version)])
+
+    def close(self) -> None:
+        """Ends the stream in order."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _send(self, frames: list[bytes]) -> None:
+        stream = self._stream
+        if not frames or stream is None:
+            return
+        stream.write_framed(b"".join(frames))
+        if stream.buffered > self._buffer_limit:
+            stream.abort()
+
+    def _frame(self, change: Change, kind: str, entry: Entry) -> bytes:
+        view = self.view
+        if view.form == views.TABLE:
+            if self._columns_sent:
+                view = msgspec.structs.replace(view, headless=True)
+            self._columns_sent = True
+        key = (view, kind)
+        cached = change.frames.get(key)
+        if cached is None:
+            cached = change.frames[key] = frame(
+                b'{"type":"%b","object":%b}\n' % (kind.encode(), self._object(view, entry))
+            )
+        return cached
+
+    def _object(self, view: views.View, entry: Entry) -> bytes:
+        if view.form == views.PLAIN:
+            return views.plain(view.kind, entry)
+        obj = conversion.view(view.kind, entry.object())
+        if view.form == views.METADATA:
+            return _encode(views.metadata_only(obj))
+        return _encode(self._reader.table(view, [obj], {"resourceVersion": str(entry.version)}))
+
+    def _bookmark(self, version: int, *, end: bool = False) -> bytes:
+        meta: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
+        if end:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        kind = self.view.kind
+        obj: dict[str, Any] = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}
+        if self.view.form == views.METADATA:
+            obj = views.metadata_only(obj)
+        elif self.view.form == views.TABLE:
+            obj = {
+                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": [],
+                "metadata": {"resourceVersion": str(version)}, "rows": [{"cells": [], "object": obj}],
+            }  # fmt: skip
+        return frame(_encode({"type": "BOOKMARK", "object": obj}) + b"\n")
+
+
+def _transition(found: Filter, change: Change) -> str:
+    now = change.type != "DELETED" and found.matches(change.entry)
+    before = change.before is not None and found.matches(change.before)
+    if now:
+        return "MODIFIED" if before else "ADDED"
+    return "DELETED" if before else ""
+
+
+class Hub:
+    """The watches of one table; under load it passes changes on every few milliseconds, else at once.
+
+    Encryption and the system call cost more than an event, and for fifty clients fifty times.
+    """
+
+    __slots__ = ("_changes", "_flushed", "_loop", "_timer", "watches")
+
+    def __init__(self, table: Table, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._changes: list[Change] = []
+        self._flushed = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.watches: dict[Watch, None] = {}
+        table.listeners[self.receive] = None
+
+    def receive(self, changes: list[Change]) -> None:
+        """Takes the changes of one commit."""
+        if not self.watches:
+            return
+        self._changes.extend(changes)
+        if self._timer is None:
+            due = self._flushed + _COALESCE_S
+            if self._loop.time() >= due:
+                self.flush()
+            else:
+                self._timer = self._loop.call_at(due, self.flush)
+
+    def flush(self) -> None:
+        """Passes on what has been taken."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        changes, self._changes = self._changes, []
+        self._flushed = self._loop.time()
+        for watch in tuple(self.watches):
+            watch.receive(changes)
+
+
+class Watcher:
+    """Opens watches and keeps them going."""
+
+    def __init__(self, store: Store, reader: Reader) -> None:
+        self._store = store
+        self._reader = reader
+        self._loop = asyncio.get_running_loop()
+        self._hubs: dict[str, Hub] = {}
+        self._closing = False
+        self._timer = self._loop.call_later(_BOOKMARK_S, self._tick)
+
+    def watch(self, call: Call) -> Streaming:
+        """The stream that a request asks for.
+
+        Raises: ApiError 400 for options that contradict, Gone for a version that is too old.
+        """
+        kind = call.kind
+        view = views.choose(kind, call.accept, call.query.get("includeObject", ""))
+        table = self._store.table(kind.table)
+        found = parse_filter(kind.table, call.query, call.namespace, call.name)
+        version = parse_version(call.query.get("resourceVersion", ""))
+        initial = _wants_initial(call, version)
+        if not initial and version < table.compacted:
+            raise failures.too_old(version, table.compacted)
+        if version > self._store.version:
+            raise ApiError(504, "Timeout", f"Too large resource version: {version}, current: {self._store.version}")
+        bookmarks = call.flag("allowWatchBookmarks")
+        watch = Watch(self._reader, view, found, bookmarks=bookmarks)
+        mark_end = call.flag("sendInitialEvents") and bookmarks
+        seconds = call.number("timeoutSeconds")
+
+        def start(stream: Stream) -> None:
+            watch.open(stream)
+            hub = self._hub(table)
+
+            def finish() -> None:
+                hub.watches.pop(watch, None)
+
+            def expire() -> None:
+                finish()
+                stream.close()
+
+            stream.on_close = finish
+            if initial:
+                self._send_initial(watch, table, found, mark_end=mark_end)
+            else:
+                watch.version = version
+                watch.receive(change for change in table.history if change.version > version)
+            hub.watches[watch] = None
+            if seconds:
+                self._loop.call_later(seconds, expire)
+
+        return Streaming(start, headers=(("Cache-Control", "no-cache, private"),))
+
+    def _hub(self, table: Table) -> Hub:
+        found = self._hubs.get(table.name)
+        if found is None:
+            found = self._hubs[table.name] = Hub(table, self._loop)
+        return found
+
+    def _send_initial(self, watch: Watch, table: Table, found: Filter, *, mark_end: bool) -> None:
+        """Sends the committed state, with what is still on its way to the disk taken off."""
+        state = {entry.key: entry for entry in self._reader.select(table.name, found)}
+        for change in self._store.uncommitted(table.name):
+            if change.before is not None and found.matches(change.before):
+                state[change.before.key] = change.before
+            else:
+                state.pop(change.entry.key, None)
+        entries = [state[key] for key in sorted(state)]
+        watch.initial(entries, self._store.committed, mark_end=mark_end)
+
+    def _tick(self) -> None:
+        for hub in self._hubs.values():
+            hub.flush()
+            for watch in tuple(hub.watches):
+                watch.bookmark(self._store.committed)
+        if not self._closing:
+            self._timer = self._loop.call_later(_BOOKMARK_S, self._tick)
+
+    def close(self) -> None:
+        """Ends every watch in order."""
+        self._closing = True
+        self._timer.cancel()
+        for hub in self._hubs.values():
+            hub.flush()
+            for watch in tuple(hub.watches):
+                watch.close()
+            hub.watches.clear()
+
+
+def _wants_initial(call: Call, version: int) -> bool:
+    given = "sendInitialEvents" in call.query
+    match = call.query.get("resourceVersionMatch", "")
+    if given and match != "NotOlderThan":
+        raise ApiError(
+            422, "Invalid",
+            'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires '
+            "setting resourceVersionMatch to NotOlderThan",
+        )  # fmt: skip
+    if given:
+        return call.flag("sendInitialEvents")
+    if match:
+        raise ApiError(
+            422, "Invalid",
+            'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is '
+            "forbidden for watch unless sendInitialEvents is provided",
+        )  # fmt: skip
+    return version == 0

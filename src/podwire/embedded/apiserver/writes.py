@@ -1,0 +1,271 @@
+"""Create, update, patch and delete: from a request to a change in the store.
+
+Everything between reading the old object and putting the new one happens in one turn of the event loop, so
+that two writers cannot come between each other; only the wait for the disk is asynchronous. The order is that
+of Kubernetes: metadata rules, what the kind itself decides, defaults, allocation, validation, managed fields,
+then the store. A dry run does all of it except the last step.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.embedded.apiserver import conversion, failures, strategies
+from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.deletion import Deletion, deletes_now
+from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.semantics import Semantics
+from podwire.embedded.apiserver.store import Entry, Store
+from podwire.errors import ApiError
+from podwire.runtime.clock import Clock, rfc3339
+
+Object = dict[str, Any]
+
+_FROM_OLD = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+
+
+class Written:
+    """The outcome of a write: the stored entry, or the object of a dry run; and whether it is new."""
+
+    __slots__ = ("created", "entry", "obj")
+
+    def __init__(self, entry: Entry | None, obj: Object | None, *, created: bool) -> None:
+        self.entry = entry
+        self.obj = obj
+        self.created = created
+
+
+class Writer:
+    """Applies writes to the store."""
+
+    def __init__(self, store: Store, semantics: Semantics, clock: Clock) -> None:
+        self._store = store
+        self._semantics = semantics
+        self._clock = clock
+        self.deletion = Deletion(store, clock)
+
+    def now(self) -> str:
+        """The current time as the API writes it."""
+        return rfc3339(self._clock.now())
+
+    def parse(self, call: Call, media_type: str, body: bytes) -> Object:
+        """The object in a body, with warnings for unknown fields added to the call.
+
+        Raises: ApiError 400 for what cannot be read, or is refused by strict field validation.
+        """
+        return self._semantics.parsed(call, media_type, body)
+
+    def patched_scale(self, call: Call, media_type: str, scale: Object) -> Object:
+        """A Scale with the patch in the request applied."""
+        return self._semantics.patched(call, media_type, call.request.body, scale)
+
+    # -- create
+
+    def create(self, call: Call, obj: Object, *, applied: bool = False) -> Written:
+        """Stores a new object.
+
+        Raises: ApiError when it exists, is invalid, or its namespace does not take it.
+        """
+        kind = call.kind
+        meta = self._metadata(call, obj)
+        name = meta.get("name") or ""
+        if not name and meta.get("generateName"):
+            name = meta["name"] = self._free_name(kind, call.namespace, meta["generateName"])
+        self._check_namespace(call, kind)
+        if name and self._store.get(kind.table, call.namespace, name) is not None:
+            raise failures.already_exists(kind, name)
+        for field in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+            meta.pop(field, None)
+        if not applied:
+            meta.pop("managedFields", None)
+        meta["uid"] = str(uuid.uuid4())
+        meta["creationTimestamp"] = self.now()
+        strategies.prepare_create(kind, obj)
+        obj = self._semantics.prepare(call, conversion.stored(kind, obj), None)
+        self._semantics.validate(call, obj, None)
+        if not applied:
+            self._semantics.track(call, obj, None, self.now())
+        if kind.table in strategies.STORED_ONLY:
+            call.warnings.append(f"{kind.resource}: {strategies.STORED_ONLY[kind.table]}")
+        if call.dry_run:
+            return Written(None, obj, created=True)
+        return Written(self._store.put(kind.table, obj), None, created=True)
+
+    def _free_name(self, kind: Kind, namespace: str, prefix: str) -> str:
+        for _ in range(8):
+            name = strategies.generate_name(prefix)
+            if self._store.get(kind.table, namespace, name) is None:
+                return name
+        raise failures.already_exists(kind, prefix)
+
+    def _metadata(self, call: Call, obj: Object) -> Object:
+        kind = call.kind
+        version, noun = obj.get("apiVersion"), obj.get("kind")
+        if version and version != kind.api_version:
+            raise failures.bad_request(
+                f'the API version in the data ({version}) does not match the expected API version '
+                f'({kind.api_version})'
+            )  # fmt: skip
+        if noun and noun != kind.kind:
+            raise failures.bad_request(f"the kind in the data ({noun}) does not match the expected {kind.kind}")
+        if not version or not noun:
+            body = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+            obj.clear()
+            obj.update({"apiVersion": kind.api_version, "kind": kind.kind, **body})
+        meta = obj.get("metadata")
+        if not isinstance(meta, dict):
+            meta = obj["metadata"] = {}
+        if kind.namespaced:
+            if meta.get("namespace") not in (None, "", call.namespace):
+                raise failures.bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request"
+                )
+            meta["namespace"] = call.namespace
+        else:
+            meta.pop("namespace", None)
+        if call.name:
+            if meta.get("name") not in (None, "", call.name):
+                raise failures.bad_request(
+                    f"the name of the object ({meta['name']}) does not match the name on the URL ({call.name})"
+                )
+            meta["name"] = call.name
+        return meta
+
+    def _check_namespace(self, call: Call, kind: Kind) -> None:
+        if not kind.namespaced:
+            return
+        namespace = self._store.get("/namespaces", "", call.namespace)
+        if namespace is None:
+            raise ApiError(
+                404, "NotFound", f'namespaces "{call.namespace}" not found',
+                {"name": call.namespace, "kind": "namespaces"},
+            )  # fmt: skip
+        if namespace.fields.get("status.phase") == "Terminating":
+            name = call.name or "the object"
+            raise ApiError(
+                403, "Forbidden",
+                f'{kind.resource} "{name}" is forbidden: unable to create new content in namespace '
+                f"{call.namespace} because it is being terminated",
+                {"name": call.name, "kind": kind.plural, "causes": [
+                    {"reason": "NamespaceTerminating", "field": "metadata.namespace",
+                     "message": f"namespace {call.namespace} is being terminated"}]},
+            )  # fmt: skip
+
+    # -- update
+
+    def update(self, call: Call, obj: Object) -> Written:
+        """PUT: replaces an object, or creates it where the kind allows that.
+
+        Raises: ApiError when it is missing, was changed meanwhile, or is invalid.
+        """
+        kind = call.kind
+        self._metadata(call, obj)
+        old = self._store.get(kind.table, call.namespace, call.name)
+        if old is None:
+            if kind.table in strategies.CREATED_BY_UPDATE and not call.subresource:
+                return self.create(call, obj)
+            raise failures.not_found(kind, call.name)
+        if not obj["metadata"].get("resourceVersion") and (kind.custom or kind.table in strategies.VERSIONED_UPDATES):
+            cause = failures.Cause(
+                "metadata.resourceVersion", "FieldValueInvalid", "Invalid value: 0x0: must be specified for an update"
+            )
+            raise failures.invalid(kind, call.name, [cause])
+        return self.replace(call, conversion.stored(kind, obj), old)
+
+    def replace(self, call: Call, new: Object, old: Entry, *, applied: bool = False) -> Written:
+        """Puts ``new`` in the place of ``old`` under the rules of an update.
+
+        Raises: ApiError when it was changed meanwhile or is invalid.
+        """
+        kind, dry_run = call.kind, call.dry_run
+        before = old.object()
+        meta, old_meta = new["metadata"], before["metadata"]
+        self._check_identity(kind, old, meta)
+        for field in _FROM_OLD:
+            if field in old_meta:
+                meta[field] = old_meta[field]
+            else:
+                meta.pop(field, None)
+        meta["resourceVersion"] = old_meta["resourceVersion"]
+        if "managedFields" not in meta and "managedFields" in old_meta:
+            meta["managedFields"] = old_meta["managedFields"]
+        if call.subresource == "status":
+            strategies.prepare_status(kind, new, before)
+        else:
+            strategies.prepare_change(kind, new, before, call.subresource)
+            new = self._semantics.prepare(call, new, before)
+            strategies.count_generation(kind, new, before, call.subresource)
+        self._semantics.validate(call, new, before)
+        if not applied:
+            self._semantics.track(call, new, before, self.now())
+        if same(new, before):
+            return Written(old, None, created=False)
+        if dry_run:
+            return Written(None, new, created=False)
+        if deletes_now(new, before):
+            return Written(self._store.delete(old, new), None, created=False)
+        return Written(self._store.put(kind.table, new), None, created=False)
+
+    def _check_identity(self, kind: Kind, old: Entry, meta: Mapping[str, Any]) -> None:
+        version = str(meta.get("resourceVersion") or "")
+        if version not in ("", "0", str(old.version)):
+            raise failures.conflict(kind, old.name)
+        uid = meta.get("uid")
+        if uid and uid != old.uid:
+            raise failures.precondition(kind, old.name, "UID", str(uid), old.uid)
+
+    # -- patch
+
+    def patch(self, call: Call, media_type: str, body: bytes) -> Written:
+        """Applies a patch; a server-side apply creates what does not exist.
+
+        Raises: ApiError when the object is missing, the patch does not fit, or fields conflict.
+        """
+        kind = call.kind
+        old = self._store.get(kind.table, call.namespace, call.name)
+        if self._semantics.is_apply(media_type):
+            return self._apply(call, body, old)
+        if old is None:
+            raise failures.not_found(kind, call.name)
+        before = conversion.view(kind, old.object())
+        new = self._semantics.patched(call, media_type, body, before)
+        if not isinstance(new.get("metadata"), dict):
+            raise failures.bad_request("the patch removes metadata")
+        meta = new["metadata"]
+        if meta.get("name") != old.name or meta.get("namespace", "") != old.namespace:
+            raise failures.bad_request("the name or namespace of the object cannot be changed by a patch")
+        self._metadata(call, new)
+        return self.replace(call, conversion.stored(kind, new), old)
+
+    def _apply(self, call: Call, body: bytes, old: Entry | None) -> Written:
+        applied = self._semantics.parse_applied(call, body)
+        self._metadata(call, applied)
+        if old is None:
+            if call.subresource:
+                raise failures.not_found(call.kind, call.name)
+            obj = self._semantics.applied(call, None, applied, self.now())
+            return self.create(call, obj, applied=True)
+        if (uid := applied["metadata"].get("uid")) and uid != old.uid:
+            raise failures.precondition(call.kind, old.name, "UID", str(uid), old.uid)
+        new = self._semantics.applied(call, conversion.view(call.kind, old.object()), applied, self.now())
+        return self.replace(call, conversion.stored(call.kind, new), old, applied=True)
+
+
+def same(new: Object, old: Object) -> bool:
+    """Whether a write would change nothing but the times of managed fields."""
+    if new == old:
+        return True
+    return _comparable(new) == _comparable(old)
+
+
+def _comparable(obj: Object) -> Object:
+    meta = dict(obj["metadata"])
+    fields = meta.pop("managedFields", None) or ()
+    meta.pop("resourceVersion", None)
+    timeless = [{key: value for key, value in entry.items() if key != "time"} for entry in fields]
+    return {**obj, "metadata": {**meta, "managedFields": timeless}}
+
+
+def kind_of_table(kinds: Mapping[Key, Kind], table: str) -> Kind | None:
+    """The first kind whose objects are in ``table``."""
+    return next((kind for kind in kinds.values() if kind.table == table), None)

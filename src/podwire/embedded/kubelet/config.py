@@ -1,0 +1,105 @@
+"""The kubelet's configuration: one YAML (or JSON) document.
+
+::
+
+    node: node-1
+    kubeconfig: /run/podwire/demo/nodes/node-1/kubelet.kubeconfig
+    runDir: /run/podwire/demo/nodes/node-1/kubelet
+    stateDir: /var/lib/podwire/demo/nodes/node-1/kubelet
+    netnsDir: /run/podwire/demo/netns
+    hidden: [/run/podwire/demo]
+    addresses: [10.89.0.11]
+    zone: segment-0
+    serving: {certificate: .../kubelet.crt, key: .../kubelet.key, clientCA: .../ca.crt}
+    cni: {binDir: /opt/cni/bin, confDir: .../cni/net.d, env: {PODWIRE_CNI_SOCKET: .../cni.sock}}
+    clusterDNS: [10.96.0.10]
+    cgroup: /sys/fs/cgroup/podwire/demo/node-1
+    images: [{prefix: ghcr.io/acme/, command: [python3, -m, http.server]}]
+
+A field that is unknown, missing or of the wrong type is a ConfigError with its path.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from podwire.embedded.images.table import Rule
+from podwire.errors import ConfigError
+from podwire.model.document import convert, not_yaml
+from podwire.observe.log import Level
+
+
+class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The settings that every section shares."""
+
+
+class ServingSection(_Section, frozen=True):
+    """Certificate of the kubelet's own server and the authority of its clients; PEM files, empty means no server."""
+
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = msgspec.field(default="", name="clientCA")
+
+
+class CniSection(_Section, frozen=True):
+    """Where plugins and their configuration are; ``env`` is added to a plugin's environment."""
+
+    bin_dir: str
+    conf_dir: str
+    env: dict[str, str] = {}
+
+
+class KubeletConfig(_Section, frozen=True):
+    """Everything that one node's kubelet has to know."""
+
+    node: str
+    kubeconfig: str
+    run_dir: str
+    """Sockets of shims; short-lived files."""
+    state_dir: str
+    """Pod directories: records, logs, volumes."""
+    netns_dir: str
+    """Where pod namespaces are mounted, as ``pod-<sandbox id>``."""
+    cni: CniSection
+    hidden: tuple[str, ...] = ()
+    """Directories whose mounts containers do not take over."""
+    addresses: tuple[str, ...] = ()
+    """The node's own addresses, primary first."""
+    zone: str = ""
+    labels: dict[str, str] = {}
+    serving: ServingSection = ServingSection()
+    port: int = 10250
+    cluster_dns: tuple[str, ...] = msgspec.field(default=(), name="clusterDNS")
+    cluster_domain: str = "cluster.local"
+    resolv_conf: str = "/etc/resolv.conf"
+    cgroup: str = ""
+    """A cgroup v2 directory for this node's pods; empty when there is none."""
+    images: tuple[Rule, ...] = ()
+    capacity: dict[str, str] = {}
+    """Overrides of the node's capacity (cpu, memory, pods, ephemeral-storage)."""
+    log_level: Level = "info"
+
+
+def parse_config(text: str | bytes, source: str) -> KubeletConfig:
+    """The configuration in a YAML or JSON text.
+
+    Raises: ConfigError with the field path.
+    """
+    try:
+        document: Any = yaml.load(text, Loader=yaml.CSafeLoader)
+    except yaml.YAMLError as failure:
+        raise not_yaml(failure, source) from failure
+    return convert(document, KubeletConfig, source)
+
+
+def read_config(path: str) -> KubeletConfig:
+    """The configuration in a file.
+
+    Raises: ConfigError when it cannot be read or does not fit.
+    """
+    try:
+        return parse_config(Path(path).read_bytes(), path)
+    except OSError as failure:
+        raise ConfigError(path, "", f"cannot be read: {failure}") from failure

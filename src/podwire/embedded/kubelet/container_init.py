@@ -1,0 +1,115 @@
+"""What a forked process does to become a container, or a program inside one.
+
+Descriptors, as the shim passes them: 0, 1, 2 for the program, 3 the start pipe, 4 (exec only) the container's
+mount namespace. Whatever fails here is written to the start pipe as text and the process ends with 128; exec
+closes the pipe, a built-in server closes it when it listens.
+"""
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from podwire.embedded.kubelet.mounts import enter_root
+from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, ShimOrder, User
+from podwire.runtime.child import (
+    CLONE_NEWNS,
+    PR_SET_PDEATHSIG,
+    enter_namespace,
+    place_fds,
+    prctl,
+    renew_streams,
+    reset_signals,
+    set_title,
+)
+
+START_PIPE = 3
+_MOUNTS = 4
+_NOT_STARTED = 128
+
+
+class Started:
+    """Says once, through the start pipe, that a built-in server serves."""
+
+    def __call__(self) -> None:
+        """Closes the start pipe."""
+        os.close(START_PIPE)
+
+    @staticmethod
+    def settle(fds: Sequence[int]) -> None:
+        """Session, descriptors and signals of a freshly forked process; ``fds`` become 0, 1, 2, 3 ..."""
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        place_fds(fds)
+        for number in range(3):
+            os.dup2(3 + number, number)
+        extra = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in range(6, 3 + len(fds))]
+        os.closerange(3, 20)
+        for offset, fd in enumerate(extra):
+            os.dup2(fd, START_PIPE + offset, inheritable=False)
+            os.close(fd)
+        reset_signals()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        renew_streams()
+
+
+def become_container(order: ContainerOrder, shim: ShimOrder, entries: Mapping[str, Callable[..., None]]) -> None:
+    """Runs the container's program; returns only when a built-in one has ended."""
+    try:
+        enter_root(shim.root, shim.binds, order.files, order.mounts, own_sysfs=not shim.host_network)
+        if order.tty:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if order.cwd != "/":
+            Path(order.cwd).mkdir(parents=True, exist_ok=True)
+        os.chdir(order.cwd)
+        if order.entry:
+            hostname = socket.gethostname()
+            set_title(f"{order.entry} {hostname}/{order.name}")
+        else:
+            _become_user(order.user)
+            _exec(order.argv, order.env)
+    except OSError as failure:
+        _fail(str(failure))
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    os.environ.clear()
+    os.environ.update(order.env)
+    entries[order.entry](order.payload, Started())
+
+
+def become_exec(order: ExecOrder) -> None:
+    """Runs a further program in the container whose mount namespace is descriptor 4."""
+    try:
+        enter_namespace(_MOUNTS, CLONE_NEWNS)
+        if order.tty:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        os.chdir(order.cwd)
+        _become_user(order.user)
+        _exec(order.argv, order.env)
+    except OSError as failure:
+        _fail(str(failure))
+
+
+def _become_user(user: User | None) -> None:
+    if user is not None:
+        os.setgroups(user.groups)
+        os.setgid(user.gid)
+        os.setuid(user.uid)
+
+
+def _exec(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))
+    except OSError as failure:
+        if failure.errno in (errno.ENOENT, errno.ENOTDIR):
+            where = "no such file or directory" if "/" in argv[0] else "executable file not found in $PATH"
+            raise OSError(f'exec: "{argv[0]}": {where}') from failure
+        raise OSError(f'exec: "{argv[0]}": {os.strerror(failure.errno or 0).lower()}') from failure
+
+
+def _fail(problem: str) -> None:
+    os.write(START_PIPE, problem.encode())
+    raise SystemExit(_NOT_STARTED)

@@ -1,0 +1,49 @@
+"""What the pods of one node share: the node's ground, the API, the clock, events and background tasks."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from podwire.embedded.kubelet.config import KubeletConfig
+from podwire.embedded.kubelet.objects import ApiObjects
+from podwire.embedded.kubelet.resolver import Resolver
+from podwire.embedded.kubelet.sandbox import Ground
+from podwire.kube.client import Client
+from podwire.kube.events import EventRecorder, Severity
+from podwire.kube.informer import Informer
+from podwire.model.meta import ObjectReference
+from podwire.model.service import Service
+from podwire.runtime.clock import Clock
+from podwire.runtime.tasks import TaskSet
+
+_HOLD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Shared by every pod worker; nothing in it belongs to one pod."""
+
+    config: KubeletConfig
+    ground: Ground
+    client: Client
+    clock: Clock
+    tasks: TaskSet
+    events: EventRecorder
+    objects: ApiObjects
+    services: Informer[Service]
+    node_resolver: Resolver
+    node_hosts: str
+    allocatable: Mapping[str, str]
+
+    def tasks_start(self, name: str, body: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Starts ``body(*arguments)`` in the background."""
+        self.tasks.start(name, body(*arguments))
+
+    def note(self, subject: ObjectReference, severity: Severity, reason: str, message: str) -> None:
+        """Records an Event; ordinary ones a second later, when a burst of starting pods is over."""
+        if severity == "Normal":
+            loop = asyncio.get_running_loop()
+            loop.call_later(_HOLD_S, self.events.event, subject, severity, reason, message)
+        else:
+            self.events.event(subject, severity, reason, message)

@@ -1,0 +1,84 @@
+"""Commands inside a running container: for probes and hooks, with their output; the ends of all exec'd programs."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from podwire.embedded.kubelet.orders import Answer, ExecOrder
+from podwire.embedded.kubelet.shimclient import ShimClient
+from podwire.embedded.kubelet.traffic import Outcome
+from podwire.errors import ClusterError
+
+_OUTPUT = 10 << 10
+_FORGET = 256
+
+
+class Ends:
+    """Exit codes of programs run inside containers, by pid; a code that comes before it is asked for is kept."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, int] = {}
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+
+    def note(self, event: Answer) -> None:
+        """Takes the shim's event."""
+        waiting = self._waiting.pop(event.pid, None)
+        if waiting is None:
+            self._codes[event.pid] = event.code
+            if len(self._codes) > _FORGET:
+                del self._codes[next(iter(self._codes))]
+        elif not waiting.done():
+            waiting.set_result(event.code)
+
+    async def wait(self, pid: int) -> int:
+        """The exit code of ``pid``; negative for a signal."""
+        if pid in self._codes:
+            return self._codes.pop(pid)
+        waiting = self._waiting.setdefault(pid, asyncio.get_running_loop().create_future())
+        return await waiting
+
+    def lose(self) -> None:
+        """The shim has gone: everything that ran has ended."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(-signal.SIGKILL)
+        self._waiting.clear()
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What a command in a container inherits from it."""
+
+    container: str
+    env: Mapping[str, str]
+    cwd: str = "/"
+
+
+async def run_command(
+    client: ShimClient, ends: Ends, setting: Setting, command: Sequence[str], timeout_s: float
+) -> Outcome:
+    """Runs a command to its end; success is status 0, the message its output."""
+    output = os.memfd_create("output")
+    nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    order = ExecOrder(
+        container=setting.container, argv=tuple(command), env=dict(setting.env), cwd=setting.cwd or "/"
+    )  # fmt: skip
+    try:
+        answer = await client.exec(order, (nothing, output, output))
+        if answer.problem:
+            return Outcome(False, answer.problem)
+        try:
+            async with asyncio.timeout(timeout_s):
+                code = await ends.wait(answer.pid)
+        except TimeoutError:
+            await client.signal("", signal.SIGKILL, pid=answer.pid)
+            return Outcome(False, f'command "{" ".join(command)}" timed out after {timeout_s:g}s')
+        text = os.pread(output, _OUTPUT, 0).decode(errors="replace")
+        return Outcome(code == 0, text)
+    except ClusterError as failure:
+        return Outcome(False, str(failure))
+    finally:
+        os.close(output)
+        os.close(nothing)

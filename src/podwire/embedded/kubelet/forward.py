@@ -1,0 +1,180 @@
+"""Port-forward: connections of the client to ports of the pod, made inside the pod's network namespace.
+
+Two forms over WebSocket. ``SPDY/3.1+portforward.k8s.io`` carries SPDY: for each connection the client opens an error
+stream and a data stream that name the port. ``v4.channel.k8s.io`` (and ``v5``) has a pair of channels for each port
+of the query, data and error, which begin with the port's number. A port that refuses is told on the error stream.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+from podwire.embedded.kubelet.sockets import WebSocket
+from podwire.embedded.kubelet.spdy import Data, Opened, Reset, Session
+from podwire.embedded.kubelet.websocket import BINARY
+from podwire.errors import KernelError, ProtocolError
+from podwire.kernel import netns
+from podwire.runtime.tasks import TaskSet
+
+TUNNEL = "SPDY/3.1+portforward.k8s.io"
+PROTOCOLS = (TUNNEL, "v5.channel.k8s.io", "v4.channel.k8s.io")
+_CHUNK = 1 << 15
+_CONNECT_S = 10.0
+
+
+async def dial(path: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a port on the loopback of the namespace at ``path`` (empty: our own), IPv4 first.
+
+    Raises: OSError, KernelError, TimeoutError.
+    """
+    loop = asyncio.get_running_loop()
+    problem: OSError | None = None
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        made = netns.run_inside(path or None, lambda family=family: socket.socket(family, socket.SOCK_STREAM))  # type: ignore[misc]
+        made.setblocking(False)
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await loop.sock_connect(made, (address, port))
+            return await asyncio.open_connection(sock=made)
+        except OSError as failure:
+            made.close()
+            problem = problem or failure
+    assert problem is not None
+    raise problem
+
+
+class _Link:
+    """One forwarded connection: a queue towards the pod, and where its answers go."""
+
+    def __init__(self, send: Callable[[bytes], None], fail: Callable[[str], None], done: Callable[[], None]) -> None:
+        self.send = send
+        self.fail = fail
+        self.done = done
+        self.incoming: asyncio.Queue[bytes] = asyncio.Queue()
+        """Data for the pod; empty bytes end it."""
+
+
+class Forwarder:
+    """One client that forwards ports of one pod."""
+
+    def __init__(self, path: str, connection: WebSocket, tasks: TaskSet) -> None:
+        self._path = path
+        self._connection = connection
+        self._tasks = tasks
+        self._running: set[asyncio.Task[None]] = set()
+
+    def _begin(self, link: _Link, port: int) -> None:
+        task = self._tasks.start("forward", self._run(link, port))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _run(self, link: _Link, port: int) -> None:
+        try:
+            reader, writer = await dial(self._path, port)
+        except (OSError, KernelError, TimeoutError) as failure:
+            link.fail(f"failed to connect to localhost:{port} inside the pod: {failure}")
+            link.done()
+            return
+        up = self._tasks.start("forward up", _pump_up(link, writer))
+        try:
+            while data := await reader.read(_CHUNK):
+                link.send(data)
+                await self._connection.drain()
+        except OSError:
+            pass
+        finally:
+            link.done()
+            up.cancel()
+            writer.close()
+
+    async def serve_spdy(self) -> None:
+        """Serves the tunnelled SPDY form until the client goes."""
+        session = Session()
+        links: dict[int, _Link] = {}
+        errors: dict[tuple[str, str], int] = {}
+        try:
+            while (message := await self._connection.receive()) is not None:
+                for event in session.feed(message.payload):
+                    if isinstance(event, Opened):
+                        self._open(session, links, errors, event)
+                    elif isinstance(event, Data) and event.stream in links:
+                        _deliver(links[event.stream], event)
+                    elif isinstance(event, Reset) and event.stream in links:
+                        links.pop(event.stream).incoming.put_nowait(b"")
+                if session.reply:
+                    self._write(session.reply)
+                    session.reply = b""
+        except ProtocolError:
+            pass
+        finally:
+            self._end()
+
+    def _write(self, data: bytes) -> None:
+        self._connection.send(BINARY, data)
+
+    def _open(
+        self, session: Session, links: dict[int, _Link], errors: dict[tuple[str, str], int], event: Opened
+    ) -> None:
+        headers = event.headers
+        key = (headers.get("port", ""), headers.get("requestid", ""))
+        if not key[0].isdigit():
+            self._write(session.refuse(event.stream))
+            return
+        self._write(session.accept(event.stream))
+        if headers.get("streamtype") == "error":
+            errors[key] = event.stream
+            return
+        stream, error = event.stream, errors.pop(key, 0)
+
+        def fail(text: str) -> None:
+            self._write(session.send(error, text.encode()))
+
+        def done() -> None:
+            links.pop(stream, None)
+            self._write(session.send(stream, b"", fin=True) + session.send(error, b"", fin=True))
+
+        link = links[stream] = _Link(lambda data: self._write(session.send(stream, data)), fail, done)
+        self._begin(link, int(key[0]))
+
+    async def serve_channels(self, ports: tuple[int, ...]) -> None:
+        """Serves the plain form until the client goes; one connection per port."""
+        links: dict[int, _Link] = {}
+        for number, port in enumerate(ports):
+            data_channel, error_channel = bytes((2 * number,)), bytes((2 * number + 1,))
+            head = struct.pack("<H", port)
+            self._write(data_channel + head)
+            self._write(error_channel + head)
+            links[2 * number] = link = _Link(
+                lambda data, channel=data_channel: self._write(channel + data),  # type: ignore[misc]
+                lambda text, channel=error_channel: self._write(channel + text.encode()),  # type: ignore[misc]
+                self._connection.close if len(ports) == 1 else lambda: None,
+            )
+            self._begin(link, port)
+        while (message := await self._connection.receive()) is not None:
+            if message.payload and message.payload[0] in links:
+                links[message.payload[0]].incoming.put_nowait(message.payload[1:])
+        self._end()
+
+    def _end(self) -> None:
+        for task in tuple(self._running):
+            task.cancel()
+        self._connection.close()
+
+
+def _deliver(link: _Link, event: Data) -> None:
+    if event.data:
+        link.incoming.put_nowait(event.data)
+    if event.fin:
+        link.incoming.put_nowait(b"")
+
+
+async def _pump_up(link: _Link, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await link.incoming.get():
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+    except OSError:
+        return

@@ -1,0 +1,116 @@
+"""Reads container logs as ``kubectl logs`` asks for them: the last lines, since a time, with times, following.
+
+Files hold at most 20 MiB (one of 10 MiB and its predecessor), so choosing lines reads them whole. Following looks for
+more every 0.1 s until the run that wrote the log has ended and everything is sent.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from podwire.embedded.apiserver.http import Stream
+from podwire.embedded.kubelet.containerlog import Line, parse
+from podwire.runtime.clock import Clock, parse_rfc3339
+
+_POLL_S = 0.1
+_CHUNK = 1 << 18
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What of a log is asked for; None means everything."""
+
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    tail_lines: int | None = None
+    limit_bytes: int | None = None
+    since: datetime | None = None
+    stream: str = ""
+
+
+def parse_wish(query: dict[str, str], now: datetime) -> Wish:
+    """The query of ``/containerLogs``.
+
+    Raises: ValueError for a number or time that is none.
+    """
+
+    def flag(name: str) -> bool:
+        return query.get(name, "") in ("1", "true")
+
+    def number(name: str) -> int | None:
+        return int(query[name]) if query.get(name) else None
+
+    since = parse_rfc3339(query["sinceTime"]) if query.get("sinceTime") else None
+    seconds = number("sinceSeconds")
+    stream = query.get("stream", "").lower()
+    return Wish(
+        follow=flag("follow"), previous=flag("previous"), timestamps=flag("timestamps"),
+        tail_lines=number("tailLines"), limit_bytes=number("limitBytes"),
+        since=now - timedelta(seconds=seconds) if seconds is not None else since,
+        stream="" if stream == "all" else stream,
+    )  # fmt: skip
+
+
+def choose(lines: Iterable[Line], wish: Wish) -> bytes:
+    """The text of the lines that are asked for."""
+    chosen = [line for line in lines if _wanted(line, wish)]
+    if wish.tail_lines is not None:
+        chosen = chosen[len(chosen) - wish.tail_lines :] if wish.tail_lines else []
+    data = b"".join(_render(line, wish) for line in chosen)
+    return data if wish.limit_bytes is None else data[: wish.limit_bytes]
+
+
+def _wanted(line: Line, wish: Wish) -> bool:
+    if wish.stream and line.stream != wish.stream:
+        return False
+    return wish.since is None or parse_rfc3339(f"{line.time[:26]}Z") >= wish.since
+
+
+def _render(line: Line, wish: Wish) -> bytes:
+    return line.time.encode() + b" " + line.text if wish.timestamps else line.text
+
+
+def read_lines(path: Path) -> tuple[list[Line], int]:
+    """Every line of a log with its predecessor, and the size of the file read."""
+    older_path = path.with_name(f"{path.name}.1")
+    older = older_path.read_bytes() if older_path.exists() else b""
+    current = path.read_bytes() if path.exists() else b""
+    end = current.rfind(b"\n") + 1
+    lines = [parse(record) for record in (older + current[:end]).splitlines(keepends=True)]
+    return [line for line in lines if line is not None], end
+
+
+async def follow(path: Path, wish: Wish, offset: int, over: Callable[[], bool], stream: Stream, clock: Clock) -> None:  # noqa: PLR0913
+    """Sends what is appended to a log until ``over`` says that its run has ended, or the client goes."""
+    wish = msgspec.structs.replace(wish, tail_lines=None)
+    rest = b""
+    while not stream.closed:
+        ended = over()
+        data = _read_from(path, offset)
+        if data is None:
+            offset, rest = 0, b""
+            continue
+        offset += len(data)
+        *records, rest = (rest + data).split(b"\n")
+        lines = (parse(record + b"\n") for record in records)
+        stream.write(choose((line for line in lines if line is not None), wish))
+        await stream.drain()
+        if not data:
+            if ended:
+                break
+            await clock.sleep(_POLL_S)
+    stream.close()
+
+
+def _read_from(path: Path, offset: int) -> bytes | None:
+    """The next piece; None when the file was replaced by a new one."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size < offset:
+                return None
+            file.seek(offset)
+            return file.read(_CHUNK)
+    except FileNotFoundError:
+        return b""

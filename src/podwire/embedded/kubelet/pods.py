@@ -1,0 +1,98 @@
+"""The pods of a node: which worker runs which pod, also across a restart of the kubelet.
+
+A worker belongs to a uid, not to a name: a StatefulSet's pod that was replaced has two for a while. At the start the
+records on disk are matched with the API's list: what is in both is adopted, what is only on disk is taken away.
+"""
+
+import asyncio
+
+from podwire.embedded.kubelet.context import Surroundings
+from podwire.embedded.kubelet.orders import PodRecord
+from podwire.embedded.kubelet.sandbox import kill_cgroup, load_record
+from podwire.embedded.kubelet.worker import PodWorker
+from podwire.errors import CniError
+from podwire.kube.informer import Informer
+from podwire.model.meta import ObjectMeta
+from podwire.model.pod import Pod
+from podwire.observe.log import Log
+
+
+class Pods:
+    """The workers of one node."""
+
+    def __init__(self, informer: Informer[Pod], around: Surroundings) -> None:
+        self._informer = informer
+        self._around = around
+        self._log = Log("kubelet.pods")
+        self._records: dict[str, PodRecord] = {}
+        self.workers: dict[str, PodWorker] = {}
+
+    def by_name(self, namespace: str, name: str) -> PodWorker | None:
+        """The worker of the pod that has this name now."""
+        for worker in self.workers.values():
+            meta = worker.pod.metadata
+            if (meta.namespace, meta.name) == (namespace, name) and not worker.gone:
+                return worker
+        return None
+
+    async def run(self) -> None:
+        """Adopts what is there, then follows the API until cancelled."""
+        await self._informer.synced.wait()
+        self._records = {record.uid: record for record in self._read_records()}
+        wanted = {pod.metadata.uid for pod in self._informer.objects.values()}
+        self._informer.subscribe(self._changed)
+        for uid, record in self._records.items():
+            if uid not in wanted:
+                self._log.info("taking away a pod that is gone", pod=f"{record.namespace}/{record.name}")
+                self._begin(_ghost(record), gone=True)
+        self._clear_cgroups()
+        await self._collect()
+        await asyncio.get_running_loop().create_future()
+
+    def _read_records(self) -> list[PodRecord]:
+        directory = self._around.ground.state / "pods"
+        found = [load_record(path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
+        return [record for record in found if record is not None]
+
+    def _clear_cgroups(self) -> None:
+        cgroup = self._around.ground.cgroup
+        for path in cgroup.iterdir() if cgroup is not None and cgroup.is_dir() else ():
+            if path.is_dir() and path.name not in self.workers:
+                kill_cgroup(path)
+
+    async def _collect(self) -> None:
+        valid = [w.sandbox.record.sandbox for w in self.workers.values() if w.sandbox.record.sandbox]
+        try:
+            await self._around.ground.network.collect(valid)
+        except CniError as failure:
+            self._log.info("network not collected", problem=failure)
+
+    def _changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            worker = self.workers.get(old.metadata.uid)
+            if worker is not None:
+                worker.update(None)
+        if new is None:
+            return
+        worker = self.workers.get(new.metadata.uid)
+        if worker is not None:
+            worker.update(new)
+        else:
+            self._begin(new)
+
+    def _begin(self, pod: Pod, *, gone: bool = False) -> None:
+        uid = pod.metadata.uid
+        worker = self.workers[uid] = PodWorker(pod, self._around, self._records.pop(uid, None))
+        worker.gone = gone
+        task = self._around.tasks.start(f"pod {pod.metadata.namespace}/{pod.metadata.name}", worker.run())
+        task.add_done_callback(lambda _: self.workers.pop(uid, None))
+
+    def objects_changed(self, namespace: str) -> None:
+        """A ConfigMap or Secret of a namespace changed."""
+        for worker in self.workers.values():
+            if worker.pod.metadata.namespace == namespace:
+                worker.refresh_volumes()
+
+
+def _ghost(record: PodRecord) -> Pod:
+    return Pod(metadata=ObjectMeta(uid=record.uid, namespace=record.namespace, name=record.name))

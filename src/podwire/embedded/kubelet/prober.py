@@ -1,0 +1,144 @@
+"""Runs the probes of one container's run and its hooks.
+
+One task per probe: it waits, asks, records, and calls ``changed`` when the verdict turns. Readiness and liveness
+wait for the startup probe. A container without a readiness probe is ready while it runs.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from podwire.embedded.kubelet.execution import Setting
+from podwire.embedded.kubelet.probing import Kind, ProbeState
+from podwire.embedded.kubelet.traffic import Outcome, check_grpc, get_http, open_tcp, port_number
+from podwire.model.pod import Container, LifecycleHandler, Probe
+from podwire.runtime.clock import Clock
+from podwire.runtime.tasks import TaskSet
+
+_HOOK_TCP_S = 30.0
+
+
+class Target(Protocol):
+    """Where probes go: the pod's address and its containers."""
+
+    @property
+    def address(self) -> str:
+        """The pod's first address."""
+        ...
+
+    async def execute(self, setting: Setting, command: tuple[str, ...], timeout_s: float) -> Outcome:
+        """Runs a command in a container."""
+        ...
+
+
+class Verdicts(msgspec.Struct):
+    """What the probes say of a container's run."""
+
+    started: bool = False
+    ready: bool = False
+    kill: str = ""
+    """Why the container has to be stopped; empty while it is well."""
+
+
+Changed = Callable[[Kind, ProbeState, Outcome], None]
+
+
+class Prober:
+    """The probes of one run."""
+
+    def __init__(self, container: Container, setting: Setting, target: Target, clock: Clock, changed: Changed) -> None:
+        self._container = container
+        self._setting = setting
+        self._target = target
+        self._clock = clock
+        self._changed = changed
+        self._tasks = TaskSet(lambda name, failure: None)
+        self.verdicts = Verdicts()
+        self.first_readiness = asyncio.Event()
+        """Set after the first answer of the readiness probe, or when there is none to wait for."""
+
+    def begin(self, *, ready: bool = False) -> None:
+        """Starts probing; ``ready`` is the verdict that a former kubelet had reached."""
+        container = self._container
+        probe = container.readiness_probe
+        self.verdicts.started = ready or container.startup_probe is None
+        self.verdicts.ready = ready or (self.verdicts.started and probe is None)
+        if probe is None or probe.initial_delay_seconds or container.startup_probe is not None:
+            self.first_readiness.set()
+        if container.startup_probe is not None and not ready:
+            self._start(Kind.STARTUP, container.startup_probe)
+        else:
+            self._begin_rest(ready=ready)
+
+    def _begin_rest(self, *, ready: bool = False) -> None:
+        if self._container.liveness_probe is not None:
+            self._start(Kind.LIVENESS, self._container.liveness_probe)
+        if self._container.readiness_probe is not None:
+            self._start(Kind.READINESS, self._container.readiness_probe, good=ready)
+        else:
+            self.verdicts.ready = True
+
+    def _start(self, kind: Kind, probe: Probe, *, good: bool = False) -> None:
+        state = ProbeState.begin(kind, probe)
+        state.good = state.good or good
+        self._tasks.start(f"{kind.value} probe", self._run(state))
+
+    async def _run(self, state: ProbeState) -> None:
+        await self._clock.sleep(state.first_delay_s())
+        while True:
+            outcome = await self.ask(state.probe)
+            before, counted = state.good, state.failures
+            delay_s = state.record(outcome.success)
+            if state.kind is Kind.READINESS:
+                self.first_readiness.set()
+            if state.good != before or state.failures != counted or state.failed:
+                self._apply(state, outcome)
+            if state.failed or (state.kind is Kind.STARTUP and state.good):
+                return
+            await self._clock.sleep(delay_s)
+
+    def _apply(self, state: ProbeState, outcome: Outcome) -> None:
+        if state.kind is Kind.READINESS:
+            self.verdicts.ready = state.good
+        elif state.failed:
+            self.verdicts.kill = f"Container {self._container.name} failed {state.kind.value.lower()} probe"
+        elif state.kind is Kind.STARTUP and state.good:
+            self.verdicts.started = True
+            self._begin_rest()
+        self._changed(state.kind, state, outcome)
+
+    async def ask(self, probe: Probe) -> Outcome:
+        """One probe."""
+        timeout_s = float(max(1, probe.timeout_seconds))
+        ports = self._container.ports
+        address = self._target.address
+        if probe.http_get is not None:
+            return await get_http(probe.http_get, address, port_number(probe.http_get.port, ports), timeout_s)
+        if probe.tcp_socket is not None:
+            return await open_tcp(probe.tcp_socket, address, port_number(probe.tcp_socket.port, ports), timeout_s)
+        if probe.grpc is not None:
+            return await check_grpc(probe.grpc, address, timeout_s)
+        if probe.exec is not None:
+            return await self._target.execute(self._setting, probe.exec.command, timeout_s)
+        return Outcome(True)
+
+    async def run_hook(self, hook: LifecycleHandler, timeout_s: float) -> Outcome:
+        """One lifecycle hook."""
+        ports = self._container.ports
+        address = self._target.address
+        if hook.exec is not None:
+            return await self._target.execute(self._setting, hook.exec.command, timeout_s)
+        if hook.http_get is not None:
+            return await get_http(hook.http_get, address, port_number(hook.http_get.port, ports), timeout_s)
+        if hook.tcp_socket is not None:
+            port = port_number(hook.tcp_socket.port, ports)
+            return await open_tcp(hook.tcp_socket, address, port, min(timeout_s, _HOOK_TCP_S))
+        if hook.sleep is not None:
+            await self._clock.sleep(min(timeout_s, float(hook.sleep.seconds)))
+        return Outcome(True)
+
+    async def end(self) -> None:
+        """Stops probing."""
+        await self._tasks.close()

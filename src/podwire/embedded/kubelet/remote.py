@@ -1,0 +1,246 @@
+"""Exec and attach over WebSocket: ``v5.channel.k8s.io`` and ``v4.channel.k8s.io``.
+
+The first byte of a binary message is its channel: 0 input, 1 output, 2 errors, 3 the final Status, 4 terminal size.
+In version 5 a client closes a channel by 255 and its number; in version 4 input cannot be closed. When the program
+has ended and its output is sent, the Status with the exit code follows, then the connection ends. A client that goes
+away takes the exec'd program with it, an attached one leaves the container alone.
+Source: kubernetes staging/src/k8s.io/apimachinery/pkg/util/remotecommand, client-go/tools/remotecommand.
+"""
+
+import asyncio
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+
+from podwire.embedded.kubelet.execution import Setting
+from podwire.embedded.kubelet.orders import Answer, ExecOrder
+from podwire.embedded.kubelet.sockets import WebSocket, read_fd, write_fd
+from podwire.embedded.kubelet.websocket import BINARY
+from podwire.embedded.kubelet.worker import PodWorker
+from podwire.errors import ClusterError
+from podwire.runtime.tasks import TaskSet
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+_DRAIN_S = 1.0
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What the client asks for."""
+
+    command: tuple[str, ...] = ()
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    tty: bool = False
+
+
+class _Size(msgspec.Struct):
+    Width: int = 0
+    Height: int = 0
+
+
+def parse_wish(pairs: Iterable[tuple[str, str]]) -> Wish:
+    """The query of ``/exec`` or ``/attach``; both spellings of the streams are known."""
+    given = list(pairs)
+
+    def flag(*names: str) -> bool:
+        return any(key in names and value in ("1", "true") for key, value in given)
+
+    return Wish(
+        command=tuple(value for key, value in given if key == "command"), stdin=flag("stdin", "input"),
+        stdout=flag("stdout", "output"), stderr=flag("stderr", "error"), tty=flag("tty"),
+    )  # fmt: skip
+
+
+def render_status(code: int | None, problem: str = "") -> bytes:
+    """The Status on channel 3; ``code`` None is a failure to run at all."""
+    if problem or code is None:
+        status = {"status": "Failure", "message": problem, "reason": "InternalError", "code": 500}
+        return msgspec.json.encode({"metadata": {}, **status})
+    if code == 0:
+        return msgspec.json.encode({"metadata": {}, "status": "Success"})
+    shown = code if code > 0 else 128 - code
+    return msgspec.json.encode({
+        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+        "message": f"command terminated with non-zero exit code: exit status {shown}",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(shown)}]},
+    })  # fmt: skip
+
+
+class _Streams:
+    """The descriptors of one session: ours, and those for the program."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.terminal = -1
+        if wish.tty:
+            self.terminal, slave = pty.openpty()
+            self.theirs: tuple[int, ...] = (slave, os.dup(slave), os.dup(slave))
+            self.input = self.terminal
+            self.outputs: tuple[tuple[int, int], ...] = ((self.terminal, _STDOUT),)
+        else:
+            source, self.input = os.pipe() if wish.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
+            out, out_end = os.pipe()
+            err, err_end = os.pipe()
+            self.theirs = (source, out_end, err_end)
+            self.outputs = ((out, _STDOUT), (err, _STDERR))
+        for fd in {self.input, *(fd for fd, _ in self.outputs)} - {-1}:
+            os.set_blocking(fd, False)
+
+    def hand_over(self) -> None:
+        """Closes the program's ends, which it has by now."""
+        for fd in self.theirs:
+            os.close(fd)
+        self.theirs = ()
+
+    def close_input(self) -> None:
+        """The client has nothing more to say; on a terminal that is Ctrl-D."""
+        if self.input < 0:
+            return
+        if self.input == self.terminal:
+            os.write(self.terminal, b"\x04")
+        else:
+            os.close(self.input)
+            self.input = -1
+
+    def close(self) -> None:
+        """Closes everything."""
+        self.hand_over()
+        for fd in {self.input, self.terminal, *(fd for fd, _ in self.outputs)} - {-1}:
+            os.close(fd)
+        self.input, self.terminal, self.outputs = -1, -1, ()
+
+
+class RemoteSession:
+    """One client at one container."""
+
+    def __init__(self, worker: PodWorker, container: str, wish: Wish, tasks: TaskSet) -> None:
+        self._worker = worker
+        self._container = container
+        self._wish = wish
+        self._tasks = tasks
+
+    async def execute(self, connection: WebSocket) -> None:
+        """Runs a command for the client, to its end or the client's."""
+        setting = self._worker.settings.get(self._container) or Setting(self._container, {})
+        env = dict(setting.env)
+        if self._wish.tty:
+            env.setdefault("TERM", "xterm")
+        order = ExecOrder(
+            container=self._container, argv=self._wish.command, env=env, cwd=setting.cwd or "/", tty=self._wish.tty
+        )  # fmt: skip
+        streams = _Streams(self._wish)
+        client = self._worker.sandbox.client
+        try:
+            if client is None:
+                raise ClusterError("the pod is not running")
+            answer = await client.exec(order, streams.theirs)
+            streams.hand_over()
+            if answer.problem:
+                self._finish(connection, None, f"OCI runtime exec failed: exec failed: {answer.problem}")
+                return
+            await self._serve(connection, streams, lambda: self._worker.ends.wait(answer.pid), self._kill(answer))
+        except ClusterError as failure:
+            self._finish(connection, None, str(failure))
+        finally:
+            streams.close()
+            connection.close()
+
+    def _kill(self, answer: Answer) -> Callable[[], Awaitable[None]]:
+        async def kill() -> None:
+            if self._worker.sandbox.client is not None:
+                await self._worker.sandbox.client.signal("", signal.SIGKILL, pid=answer.pid)
+
+        return kill
+
+    async def attach(self, connection: WebSocket) -> None:
+        """Joins the client to a container's own streams."""
+        wish = msgspec.structs.replace(self._wish, tty=False)
+        streams = _Streams(wish)
+        client = self._worker.sandbox.client
+        state = self._worker.states[self._container]
+        source, out, err = streams.theirs
+        try:
+            if client is None or state.record is None:
+                raise ClusterError("the container is not running")
+            answer = await client.attach(self._container, (out, err, source) if wish.stdin else (out, err))
+            streams.hand_over()
+            if answer.problem:
+                raise ClusterError(answer.problem)
+            if state.spec.tty:
+                streams.terminal = os.open(f"/proc/{state.record.pid}/fd/0", os.O_RDWR | os.O_NOCTTY)
+
+            async def ended() -> int:
+                await self._worker.exits[self._container].wait()
+                return state.code or 0
+
+            await self._serve(connection, streams, ended, None)
+        except (ClusterError, OSError) as failure:
+            self._finish(connection, None, str(failure))
+        finally:
+            streams.close()
+            connection.close()
+
+    async def _serve(
+        self, connection: WebSocket, streams: _Streams, ended: Callable[[], Awaitable[int]],
+        abandon: Callable[[], Awaitable[None]] | None,
+    ) -> None:  # fmt: skip
+        copies = [self._tasks.start("output", _copy(connection, fd, channel)) for fd, channel in streams.outputs]
+        feed = self._tasks.start("input", _feed(connection, streams))
+        end = self._tasks.start("end", _as_coroutine(ended))
+        try:
+            await asyncio.wait((end, feed), return_when=asyncio.FIRST_COMPLETED)
+            if not end.done():
+                if abandon is not None:
+                    await abandon()
+                return
+            await asyncio.wait(copies, timeout=_DRAIN_S)
+            self._finish(connection, end.result())
+        finally:
+            for task in (*copies, feed, end):
+                task.cancel()
+            await asyncio.gather(*copies, feed, end, return_exceptions=True)
+
+    def _finish(self, connection: WebSocket, code: int | None, problem: str = "") -> None:
+        connection.send(BINARY, bytes((_STATUS,)) + render_status(code, problem))
+
+
+async def _as_coroutine(ended: Callable[[], Awaitable[int]]) -> int:
+    return await ended()
+
+
+async def _copy(connection: WebSocket, fd: int, channel: int) -> None:
+    while data := await read_fd(fd):
+        connection.send(BINARY, bytes((channel,)) + data)
+        await connection.drain()
+
+
+async def _feed(connection: WebSocket, streams: _Streams) -> None:
+    """Takes what the client sends; returns when it has gone."""
+    while (message := await connection.receive()) is not None:
+        if not message.payload:
+            continue
+        channel, payload = message.payload[0], message.payload[1:]
+        if channel == _STDIN and streams.input >= 0:
+            if payload and not await write_fd(streams.input, payload):
+                streams.close_input()
+        elif channel == _RESIZE:
+            _resize(streams.terminal, payload)
+        elif channel == _CLOSE and payload[:1] == bytes((_STDIN,)):
+            streams.close_input()
+
+
+def _resize(terminal: int, payload: bytes) -> None:
+    try:
+        size = msgspec.json.decode(payload, type=_Size)
+        if terminal >= 0:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.Height, size.Width, 0, 0))
+    except (msgspec.DecodeError, OSError, struct.error):
+        return

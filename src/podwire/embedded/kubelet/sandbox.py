@@ -1,0 +1,258 @@
+"""A pod's sandbox: network namespace, CNI attachment, cgroup and shim; made, found again, and taken away.
+
+What exists is written to ``pod.json`` *before* it is made, so that a kubelet that was killed in the middle knows
+what to take away: an attachment that was begun is detached, a namespace that was named is removed. Shim and CNI
+ADD run side by side, since neither needs the other. On the node's network there is neither namespace nor ADD.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.kubelet.network import Attachment, Network, addresses
+from podwire.embedded.kubelet.orders import Answer, PodRecord, ShimOrder
+from podwire.embedded.kubelet.resolver import pod_hostname
+from podwire.embedded.kubelet.shim import start_ticks, write_atomically
+from podwire.embedded.kubelet.shimclient import ShimClient, listen
+from podwire.errors import CniError, KernelError, PodwireError
+from podwire.kernel import netns
+from podwire.model.pod import Pod
+from podwire.observe.log import Log
+from podwire.runtime.child import Placement
+from podwire.runtime.forkserver import ForkServer
+
+SHIM_ENTRY = "shim"
+_MESSAGE = 4096
+_CGROUP_TRIES = 100
+_CGROUP_WAIT_S = 0.01
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What sandboxes of one node share."""
+
+    node: str
+    addresses: tuple[str, ...]
+    run: Path
+    state: Path
+    netns: Path
+    cgroup: Path | None
+    binds: tuple[str, ...]
+    fork_server: Any
+    network: Any
+    clock: Any
+
+    @property
+    def root(self) -> Path:
+        """The directory that every container mounts its root on."""
+        return self.run / "root"
+
+    def pod_dir(self, uid: str) -> Path:
+        """The pod's records, logs and volumes."""
+        return self.state / "pods" / uid
+
+
+def port_mappings(pod: Pod) -> tuple[dict[str, str | int], ...]:
+    """The host ports of a pod in CNI's form."""
+    return tuple(
+        {
+            "hostPort": p.host_port,
+            "containerPort": p.container_port,
+            "protocol": p.protocol.lower(),
+            "hostIP": p.host_ip,
+        }
+        for c in pod.spec.init_containers + pod.spec.containers
+        for p in c.ports
+        if p.host_port
+    )
+
+
+class Sandbox:
+    """The sandbox of one pod; ``client`` is there while its shim is."""
+
+    def __init__(self, ground: Ground, record: PodRecord, event: Callable[[Answer], None]) -> None:
+        self._ground = ground
+        self._network: Network = ground.network
+        self._event = event
+        self._log = Log("kubelet.sandbox")
+        self._closing = False
+        self.record = record
+        self.client: ShimClient | None = None
+        self.lost: Callable[[], None] = lambda: None
+        """Called when the shim went away by itself."""
+
+    @property
+    def directory(self) -> Path:
+        """The pod's directory."""
+        return self._ground.pod_dir(self.record.uid)
+
+    @property
+    def containers(self) -> Path:
+        """Where the records and logs of its containers are."""
+        return self.directory / "containers"
+
+    def message(self, container: str, attempt: int) -> str:
+        """The termination message that a run left, empty without one."""
+        try:
+            data = (self.containers / f"{container}.{attempt}.message").read_bytes()
+        except OSError:
+            return ""
+        return data[:_MESSAGE].decode(errors="replace")
+
+    @property
+    def up(self) -> bool:
+        """Whether containers can be started."""
+        return self.client is not None and self.client.open
+
+    def _save(self, **changes: Any) -> None:
+        self.record = msgspec.structs.replace(self.record, **changes)
+        write_atomically(self.directory / "pod.json", msgspec.json.encode(self.record))
+
+    def _attachment(self) -> Attachment:
+        record = self.record
+        return Attachment(record.sandbox, record.netns, record.namespace, record.name, record.uid, record.port_mappings)
+
+    async def create(self, pod: Pod) -> None:
+        """Makes everything.
+
+        Raises: CniError, KernelError, ClusterError, OSError; nothing is left but what :meth:`remove` takes away.
+        """
+        sandbox = secrets.token_hex(16)
+        host = pod.spec.host_network
+        cgroup = "" if self._ground.cgroup is None else str(self._ground.cgroup / self.record.uid)
+        path = "" if host else str(self._ground.netns / f"pod-{sandbox}")
+        self._closing = False
+        self._save(
+            sandbox=sandbox, netns=path, cgroup=cgroup, attached=not host, ips=(),
+            port_mappings=() if host else port_mappings(pod), result=msgspec.Raw(b"null"),
+        )  # fmt: skip
+        if host:
+            self._start_shim(pod)
+            self._save(ips=self._ground.addresses)
+            return
+        netns.create(path)
+        result, problem = await asyncio.gather(
+            self._network.add(msgspec.structs.replace(self._attachment(), annotations=pod.metadata.annotations)),
+            self._start_shim_meanwhile(pod),
+            return_exceptions=True,
+        )
+        for failure in (result, problem):
+            if isinstance(failure, BaseException):
+                raise failure
+        self._save(ips=addresses(result), result=msgspec.Raw(msgspec.json.encode(result)))
+
+    async def _start_shim_meanwhile(self, pod: Pod) -> None:
+        await self._ground.clock.sleep(0)  # The plugin starts first; the shim is forked while it works.
+        self._start_shim(pod)
+
+    def _start_shim(self, pod: Pod) -> None:
+        if self.record.cgroup:
+            Path(self.record.cgroup).mkdir(parents=True, exist_ok=True)
+        order = ShimOrder(
+            hostname=pod_hostname(pod, self._ground.node), root=str(self._ground.root), cgroup=self.record.cgroup,
+            host_network=pod.spec.host_network, binds=self._ground.binds,
+        )  # fmt: skip
+        placement = Placement(
+            title=f"podwire-shim {self.record.namespace}/{self.record.name}", netns=self.record.netns,
+            log=str(self.directory / "shim.log"), daemon=True,
+        )  # fmt: skip
+        fork_server: ForkServer = self._ground.fork_server
+        with listen(self._socket) as listener:
+            pid = fork_server.spawn(SHIM_ENTRY, msgspec.msgpack.encode(order), (listener.fileno(),), placement)
+        self._save(shim_pid=pid, shim_ticks=start_ticks(pid))
+        self.client = ShimClient.connect(self._socket, self._event, self._gone)
+
+    @property
+    def _socket(self) -> Path:
+        return self._ground.run / f"{self.record.uid}.sock"
+
+    def adopt(self) -> bool:
+        """Connects to the shim that a former kubelet left; False when it has gone."""
+        if not self.record.shim_pid or start_ticks(self.record.shim_pid) != self.record.shim_ticks:
+            return False
+        try:
+            self.client = ShimClient.connect(self._socket, self._event, self._gone)
+        except OSError:
+            return False
+        return True
+
+    def _gone(self) -> None:
+        self.client = None
+        if not self._closing:
+            self.lost()
+
+    async def remove(self) -> bool:
+        """Ends the shim with all its processes, detaches and removes the network; False when DEL failed.
+
+        To be called again when it failed; harmless when there is nothing.
+        """
+        self._closing = True
+        if self.client is not None:
+            await self.client.end()
+            self.client = None
+        await self._kill()
+        detached = await self._detach()
+        if self.record.netns and detached:
+            try:
+                netns.delete(self.record.netns)
+            except KernelError as failure:
+                self._log.warning("namespace not removed", netns=self.record.netns, problem=failure)
+        if detached and self.record.sandbox:
+            self._save(sandbox="", netns="", attached=False, shim_pid=0, cgroup="")
+        self._socket.unlink(missing_ok=True)
+        return detached
+
+    async def _detach(self) -> bool:
+        if not self.record.attached:
+            return True
+        try:
+            await self._network.delete(self._attachment(), msgspec.json.decode(self.record.result))
+        except CniError as failure:
+            self._log.warning("detaching failed", pod=f"{self.record.namespace}/{self.record.name}", problem=failure)
+            return False
+        return True
+
+    async def _kill(self) -> None:
+        record = self.record
+        if record.shim_pid and start_ticks(record.shim_pid) == record.shim_ticks:
+            try:
+                os.kill(record.shim_pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if not record.cgroup:
+            return
+        for _ in range(_CGROUP_TRIES):
+            if kill_cgroup(Path(record.cgroup)):
+                return
+            await self._ground.clock.sleep(_CGROUP_WAIT_S)
+
+
+def kill_cgroup(cgroup: Path) -> bool:
+    """Kills what is in a cgroup and removes it; False while something in it still dies."""
+    try:
+        (cgroup / "cgroup.kill").write_text("1", encoding="ascii")
+        cgroup.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def load_record(directory: Path) -> PodRecord | None:
+    """The record in a pod's directory, None when it is missing or torn."""
+    try:
+        return msgspec.json.decode((directory / "pod.json").read_bytes(), type=PodRecord)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def explain(failure: Exception) -> str:
+    """The message of an event for a sandbox that could not be made."""
+    what = str(failure) if isinstance(failure, PodwireError | OSError) else repr(failure)
+    return f"Failed to create pod sandbox: {what}"

@@ -1,0 +1,207 @@
+"""A pod's status as the API shows it: a pure function from containers' states.
+
+Conditions, phases and reasons follow kubernetes pkg/kubelet/status and kubelet_pods.go (getPhase). The result is
+what a strategic merge patch of ``pods/status`` carries: conditions that others set are left alone, a condition's
+transition time changes with its status only.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from podwire.embedded.kubelet.lifecycle import State, initialized, should_restart
+from podwire.embedded.kubelet.orders import Record
+from podwire.model.pod import Pod
+
+Json = dict[str, Any]
+ID_SCHEME: Final = "podwire://"
+
+
+class Sandbox(msgspec.Struct, frozen=True):
+    """What the status says of the pod besides its containers; empty where not known yet."""
+
+    host_ips: tuple[str, ...] = ()
+    ips: tuple[str, ...] = ()
+    start_time: str = ""
+    up: bool = False
+    phase: str = ""
+    """A phase that is decided: Succeeded or Failed."""
+    reason: str = ""
+    message: str = ""
+
+
+def render_status(pod: Pod, states: Mapping[str, State], sandbox: Sandbox, now: str) -> Json:
+    """The status; ``now`` is the time for conditions that changed against ``pod.status``."""
+    spec = pod.spec
+    known = dict(states)
+    phase = sandbox.phase or _phase(pod, known)
+    done_init = initialized(pod, known)
+    mains = [known[container.name] for container in spec.containers]
+    sidecars = [known[c.name] for c in spec.init_containers if known[c.name].sidecar]
+    unready = [s.spec.name for s in (*sidecars, *mains) if not s.ready]
+    status: Json = {
+        "phase": phase,
+        "conditions": _conditions(pod, phase, unready, done_init=done_init, up=sandbox.up, now=now),
+        "qosClass": qos_class(pod),
+        "containerStatuses": [_container(s, _waiting(s, ready_to_run=sandbox.up and done_init)) for s in mains],
+    }
+    if spec.init_containers:
+        status["initContainerStatuses"] = [
+            _container(known[c.name], _waiting(known[c.name], ready_to_run=sandbox.up)) for c in spec.init_containers
+        ]
+    if spec.ephemeral_containers:
+        status["ephemeralContainerStatuses"] = [
+            _container(known[c.name], _waiting(known[c.name], ready_to_run=True)) for c in spec.ephemeral_containers
+        ]
+    for key, value in (("reason", sandbox.reason), ("message", sandbox.message), ("startTime", sandbox.start_time)):
+        if value:
+            status[key] = value
+    if sandbox.host_ips:
+        status |= {"hostIP": sandbox.host_ips[0], "hostIPs": [{"ip": ip} for ip in sandbox.host_ips]}
+    if sandbox.ips:
+        gone = [p.ip for p in pod.status.pod_ips if p.ip and p.ip not in sandbox.ips]
+        status["podIP"] = sandbox.ips[0]
+        status["podIPs"] = [{"ip": ip} for ip in sandbox.ips] + [{"$patch": "delete", "ip": ip} for ip in gone]
+    return status
+
+
+def _phase(pod: Pod, states: Mapping[str, State]) -> str:
+    policy = pod.spec.restart_policy
+    if not initialized(pod, dict(states)):
+        failed = [
+            states[c.name] for c in pod.spec.init_containers if not states[c.name].sidecar and states[c.name].code
+        ]
+        return "Failed" if failed and policy == "Never" else "Pending"
+    mains = [states[c.name] for c in pod.spec.containers]
+    if any(s.record is None for s in mains):
+        return "Pending"
+    over = [s.code for s in mains if s.code is not None and not should_restart(policy, s.code)]
+    if len(over) < len(mains):
+        return "Running"
+    return "Failed" if any(over) else "Succeeded"
+
+
+def _conditions(pod: Pod, phase: str, unready: list[str], *, done_init: bool, up: bool, now: str) -> list[Json]:
+    ended = phase in ("Succeeded", "Failed")
+    containers_ready = not ended and not unready
+    reason, message = "", ""
+    if ended:
+        reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
+    elif unready:
+        reason, message = "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
+    gates = _open_gates(pod)
+    gate_reason = ("ReadinessGatesNotReady", "; ".join(gates)) if containers_ready and gates else (reason, message)
+    init_reason = ("", "") if done_init else ("ContainersNotInitialized", "containers with incomplete status")
+    if ended and phase == "Succeeded":
+        init_reason = ("PodCompleted", "")
+    wanted = (
+        ("PodReadyToStartContainers", up and not ended, "", ""),
+        ("Initialized", done_init, *init_reason),
+        ("Ready", containers_ready and not gates, *gate_reason),
+        ("ContainersReady", containers_ready, reason, message),
+        ("PodScheduled", True, "", ""),
+    )
+    return [_condition(pod, kind, holds, why, text, now) for kind, holds, why, text in wanted]
+
+
+def _condition(pod: Pod, kind: str, holds: bool, reason: str, message: str, now: str) -> Json:  # noqa: PLR0913
+    state = "True" if holds else "False"
+    before = next((c for c in pod.status.conditions if c.type == kind), None)
+    since = before.last_transition_time if before is not None and before.status == state else None
+    found: Json = {"type": kind, "status": state, "lastProbeTime": None, "lastTransitionTime": since or now}
+    found["reason"] = reason or None
+    found["message"] = message or None
+    return found
+
+
+def _open_gates(pod: Pod) -> list[str]:
+    held = {c.type: c.status for c in pod.status.conditions}
+    names = [str(gate.get("conditionType", "")) for gate in pod.spec.readiness_gates]
+    return [
+        f'corresponding condition of pod readiness gate "{name}" '
+        + ("does not exist." if name not in held else f"is not True: {held[name]}")
+        for name in names
+        if held.get(name) != "True"
+    ]
+
+
+def _waiting(state: State, *, ready_to_run: bool) -> tuple[str, str]:
+    if state.waiting[0]:
+        return state.waiting
+    return ("ContainerCreating", "") if ready_to_run or not state.record else ("PodInitializing", "")
+
+
+def _container(state: State, waiting: tuple[str, str]) -> Json:
+    record = state.record
+    shown: Json = {
+        "name": state.spec.name,
+        "image": state.spec.image,
+        "imageID": "",
+        "ready": state.ready,
+        "started": state.started and state.running,
+        "restartCount": record.attempt if record else max(0, state.attempts - 1),
+        "state": {"waiting": _reasoned(waiting)},
+        "lastState": {},
+    }
+    if record is not None:
+        shown |= {"containerID": ID_SCHEME + record.id, "imageID": f"{ID_SCHEME}{state.spec.image}"}
+        if not record.finished:
+            shown["state"] = {"running": {"startedAt": record.started_at}}
+        elif state.waiting[0]:
+            shown["lastState"] = terminated(record)
+        else:
+            shown["state"] = terminated(record)
+    if state.previous is not None and not shown["lastState"]:
+        shown["lastState"] = terminated(state.previous)
+    return shown
+
+
+def _reasoned(waiting: tuple[str, str]) -> Json:
+    return {"reason": waiting[0], "message": waiting[1]} if waiting[1] else {"reason": waiting[0]}
+
+
+def terminated(record: Record) -> Json:
+    """The ``terminated`` state of a run that is over."""
+    found: Json = {
+        "exitCode": record.code,
+        "reason": record.reason,
+        "startedAt": record.started_at,
+        "finishedAt": record.finished_at,
+        "containerID": ID_SCHEME + record.id,
+    }
+    if record.signal:
+        found["signal"] = record.signal
+    if record.message:
+        found["message"] = record.message
+    return {"terminated": found}
+
+
+def qos_class(pod: Pod) -> str:
+    """Guaranteed, Burstable or BestEffort, from cpu and memory of all containers."""
+    held = [c.resources for c in pod.spec.init_containers + pod.spec.containers]
+    kinds = ("cpu", "memory")
+    if not any(r.requests.get(k) or r.limits.get(k) for r in held for k in kinds):
+        return "BestEffort"
+    pairs = [(r.limits.get(k), r.requests.get(k)) for r in held for k in kinds]
+    same = all(limit and str(request or limit) == str(limit) for limit, request in pairs)
+    return "Guaranteed" if same else "Burstable"
+
+
+def same_status(one: Json, other: Json, ignore: Iterable[str] = ()) -> bool:
+    """Whether two rendered statuses say the same."""
+    skip: Callable[[str], bool] = frozenset(ignore).__contains__
+    return {k: v for k, v in one.items() if not skip(k)} == {k: v for k, v in other.items() if not skip(k)}
+
+
+def is_news(status: Json, before: Json) -> bool:
+    """Whether others wait for this: the phase or a condition turned."""
+    if not before:
+        phase: str = status["phase"]
+        return phase != "Pending"
+
+    def turns(rendered: Json) -> list[tuple[str, str]]:
+        return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
+
+    now, then = turns(status), turns(before)
+    return now != then

@@ -1,0 +1,120 @@
+"""The traffic of probes and hooks: HTTP, TCP, gRPC from the node to the pod, and commands inside it.
+
+Each function returns an :class:`Outcome` within its time limit and never raises for what the other side does. HTTP
+counts as success from 200 to 399; redirects are not followed. TLS certificates are not verified, as in Kubernetes.
+"""
+
+import asyncio
+import ssl
+
+import msgspec
+
+from podwire.embedded.standin.grpc import HealthAnswer, check_request
+from podwire.model.pod import ContainerPort, GRPCAction, HTTPGetAction, TCPSocketAction
+
+_HEAD = 16 << 10
+_BODY = 10 << 10
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Whether it went well, and what to say when not."""
+
+    success: bool
+    message: str = ""
+
+
+def port_number(port: int | str, ports: tuple[ContainerPort, ...]) -> int:
+    """The number of a port given by number or by a container port's name; 0 when there is no such name."""
+    if isinstance(port, int):
+        return port
+    if port.isdigit():
+        return int(port)
+    return next((p.container_port for p in ports if p.name == port), 0)
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+async def get_http(action: HTTPGetAction, address: str, port: int, timeout_s: float) -> Outcome:
+    """One GET."""
+    host = action.host or address
+    path = action.path if action.path.startswith("/") else f"/{action.path}"
+    url = f"{action.scheme.lower()}://{_shown(host)}:{port}{path}"
+    headers = {"host": f"{_shown(host)}:{port}", "user-agent": "kube-probe/1.36", "accept": "*/*"}
+    headers["connection"] = "close"
+    headers |= {header.name.lower(): header.value for header in action.http_headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port, ssl=_tls(action.scheme))
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+                head = await reader.readuntil(b"\r\n")
+                status = int(head.split(b" ", 2)[1])
+                rest = b"" if status < 400 else await reader.read(_HEAD)
+            finally:
+                writer.transport.abort()
+    except TimeoutError:
+        return Outcome(False, f'Get "{url}": context deadline exceeded (no answer in {timeout_s:g} s)')
+    except (OSError, ValueError, IndexError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as failure:
+        return Outcome(False, f'Get "{url}": {_explain(failure, host, port)}')
+    if 200 <= status < 400:
+        return Outcome(True, rest[:_BODY].decode(errors="replace"))
+    return Outcome(False, f"HTTP probe failed with statuscode: {status}")
+
+
+def _tls(scheme: str) -> ssl.SSLContext | None:
+    if scheme != "HTTPS":
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _explain(failure: Exception, host: str, port: int) -> str:
+    if isinstance(failure, ConnectionRefusedError):
+        return f"dial tcp {_shown(host)}:{port}: connect: connection refused"
+    if isinstance(failure, asyncio.IncompleteReadError):
+        return "EOF"
+    return str(failure)
+
+
+async def open_tcp(action: TCPSocketAction, address: str, port: int, timeout_s: float) -> Outcome:
+    """One connection."""
+    host = action.host or address
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return Outcome(False, f"dial tcp {_shown(host)}:{port}: i/o timeout")
+    except OSError as failure:
+        return Outcome(False, _explain(failure, host, port))
+    writer.transport.abort()
+    return Outcome(True)
+
+
+async def check_grpc(action: GRPCAction, address: str, timeout_s: float) -> Outcome:
+    """One call of the health service."""
+    answer = HealthAnswer()
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(address, action.port)
+            try:
+                writer.write(check_request(f"{_shown(address)}:{action.port}", action.service or ""))
+                while not answer.done:
+                    data = await reader.read(_HEAD)
+                    if not data:
+                        break
+                    answer.feed(data)
+                    if answer.reply:
+                        writer.write(answer.reply)
+                        answer.reply = b""
+            finally:
+                writer.transport.abort()
+    except TimeoutError:
+        return Outcome(False, f"timeout: health rpc did not complete within {timeout_s:g}s")
+    except OSError as failure:
+        return Outcome(False, f'timeout: failed to connect service "{_shown(address)}:{action.port}": {failure}')
+    return Outcome(answer.serving, "" if answer.serving else 'service unhealthy (responded with "NOT_SERVING")')

@@ -1,0 +1,145 @@
+"""Where a pod goes: filter, score, choose; and what is said when it goes nowhere. Pure.
+
+Scores are 0 to 100 each, weighted: even spread of one owner's pods (2), room for requests (1), few pods (1),
+preferred node affinity (2), preferred pod affinity (2), soft taints (3), soft spread constraints (2). Equal
+nodes are taken in the order of their names. Cost: 15 us per pod and node.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podwire.embedded.scheduler.facts import Facts, NodeFacts, PodFacts
+from podwire.embedded.scheduler.filters import Refusal, demand, refusal
+from podwire.embedded.scheduler.matching import domains, in_domain, node_term_matches, untolerated
+from podwire.model.pod import PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The node chosen, or why there is none."""
+
+    node: str = ""
+    message: str = ""
+
+
+def choose(pod: PodFacts, facts: Facts) -> Decision:
+    """The best node that can take the pod."""
+    if not facts.nodes:
+        return Decision(message="no nodes available to schedule pods")
+    asked = demand(pod, facts)
+    able: list[NodeFacts] = []
+    refusals: list[Refusal] = []
+    for node in facts.nodes.values():
+        refused = refusal(asked, node)
+        if refused is None:
+            able.append(node)
+        else:
+            refusals.append(refused)
+    if not able:
+        return Decision(message=explain(refusals))
+    if len(able) == 1:
+        return Decision(node=able[0].name)
+    return Decision(node=_best(pod, able, facts))
+
+
+def explain(refusals: Sequence[Refusal]) -> str:
+    """Kubernetes' sentence about nodes that cannot take a pod."""
+    total = len(refusals)
+    reasons = Counter(reason for one in refusals for reason in one.reasons)
+    movable = sum(one.movable for one in refusals)
+    preemption = Counter(
+        {
+            "No preemption victims found for incoming pod": movable,
+            "Preemption is not helpful for scheduling": total - movable,
+        }
+    )
+    return (
+        f"0/{total} nodes are available: {_listed(reasons)}. "
+        f"preemption: 0/{total} nodes are available: {_listed(+preemption)}."
+    )
+
+
+def _listed(reasons: Counter[str]) -> str:
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+
+
+def _best(pod: PodFacts, nodes: Sequence[NodeFacts], facts: Facts) -> str:
+    totals = dict.fromkeys((node.name for node in nodes), 0.0)
+
+    def add(weight: float, raw: Sequence[float], *, less_is_better: bool = False) -> None:
+        low, high = min(raw), max(raw)
+        if high == low:
+            return
+        for node, value in zip(nodes, raw, strict=True):
+            share = (high - value if less_is_better else value - low) / (high - low)
+            totals[node.name] += weight * 100 * share
+
+    if pod.owner:
+        add(2, [node.owners[pod.owner] for node in nodes], less_is_better=True)
+    add(1, [_load(pod, node) for node in nodes], less_is_better=True)
+    add(1, [len(node.pods) for node in nodes], less_is_better=True)
+    spec = pod.pod.spec
+    if any(node.node.spec.taints for node in nodes):
+        add(3, [_soft_taints(pod, node) for node in nodes], less_is_better=True)
+    if spec.affinity is not None:
+        if spec.affinity.node_affinity is not None and spec.affinity.node_affinity.preferred:
+            add(2, [_preferred(pod, node) for node in nodes])
+        add(2, _neighbourhood(pod, nodes, facts))
+    for constraint in spec.topology_spread_constraints:
+        term = PodAffinityTerm(topology_key=constraint.topology_key, label_selector=constraint.label_selector)
+        if constraint.when_unsatisfiable == "ScheduleAnyway":
+            add(2, _crowd(pod, term, nodes, facts), less_is_better=True)
+    return min(totals, key=lambda name: (-round(totals[name], 6), name))
+
+
+def _load(pod: PodFacts, node: NodeFacts) -> float:
+    shares = []
+    for name in ("cpu", "memory"):
+        room = node.allocatable.get(name, 0)
+        if room:
+            shares.append((node.used[name] + pod.requests.get(name, 0)) / room)
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _soft_taints(pod: PodFacts, node: NodeFacts) -> float:
+    soft = [taint for taint in node.node.spec.taints if taint.effect == "PreferNoSchedule"]
+    return sum(untolerated(pod.pod.spec.tolerations, (one,), ("PreferNoSchedule",)) is not None for one in soft)
+
+
+def _preferred(pod: PodFacts, node: NodeFacts) -> float:
+    affinity = pod.pod.spec.affinity
+    terms = affinity.node_affinity.preferred if affinity is not None and affinity.node_affinity is not None else ()
+    return sum(term.weight for term in terms if node_term_matches(term.preference, node.node))
+
+
+def _neighbourhood(pod: PodFacts, nodes: Sequence[NodeFacts], facts: Facts) -> list[float]:
+    affinity = pod.pod.spec.affinity
+    scores = [0.0] * len(nodes)
+    if affinity is None:
+        return scores
+    for terms, sign in ((_weighted(affinity.pod_affinity), 1), (_weighted(affinity.pod_anti_affinity), -1)):
+        for weighted in terms:
+            term = weighted.pod_affinity_term
+            found = domains(term, pod.pod.metadata.namespace, facts)
+            for at, node in enumerate(nodes):
+                scores[at] += sign * weighted.weight * in_domain(node, term.topology_key, found)
+    return scores
+
+
+def _weighted(affinity: PodAffinity | None) -> tuple[WeightedPodAffinityTerm, ...]:
+    return affinity.preferred if affinity is not None else ()
+
+
+def _crowd(pod: PodFacts, term: PodAffinityTerm, nodes: Sequence[NodeFacts], facts: Facts) -> list[float]:
+    counts: Counter[str] = Counter()
+    selector = term.label_selector
+    for node in facts.nodes.values():
+        value = node.labels.get(term.topology_key)
+        if value is not None and selector is not None:
+            counts[value] += sum(
+                other.pod.metadata.namespace == pod.pod.metadata.namespace
+                and selector.matches(other.pod.metadata.labels)
+                for other in node.pods.values()
+            )
+    return [float(counts[node.labels.get(term.topology_key, "")]) for node in nodes]

@@ -1,0 +1,235 @@
+"""The loop of the scheduler: pending pods in, bindings out.
+
+How it works: pods without a node wait in order of priority and age; each round decides all of them against
+facts in memory, counting every decision at once, and binds them side by side. A pod that goes nowhere is parked
+until something changes that could help (a node, a pod that goes, labels).
+
+Guarantees: 1. one API write per pod that fits; 2. decisions never wait for bindings; 3. a binding that fails
+is undone in the facts and the pod is tried again after a backoff; 4. parked pods are tried at most every 0.2 s,
+and every 30 s without any change; 5. the same refusal is written to a pod once.
+"""
+
+import asyncio
+
+from podwire.embedded.scheduler.decision import Decision, choose
+from podwire.embedded.scheduler.facts import Facts, PodFacts, pod_facts
+from podwire.errors import Conflict, NotFound
+from podwire.kube.client import STRATEGIC_MERGE_PATCH
+from podwire.kube.controller import API_FAILURES, Environment
+from podwire.kube.resources import NAMESPACES, NODES, PODS
+from podwire.model.meta import Condition, Object, ObjectMeta, ObjectReference, key_of
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.observe.log import Log
+from podwire.runtime.clock import rfc3339
+from podwire.runtime.supervise import Supervisor
+from podwire.runtime.workqueue import WorkQueue, in_parallel
+
+NAME = "default-scheduler"
+_RETRY_S = 0.2
+_AGAIN_S = 30.0
+_BATCH = 64
+
+
+class Scheduler:
+    """Binds pods that name no other scheduler."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._client = environment.client
+        self._clock = environment.clock
+        self._recorder = environment.recorder(NAME)
+        self._log = Log("scheduler")
+        self._pods = environment.of(PODS)
+        self._facts = Facts()
+        self._pending: dict[str, Pod] = {}
+        self._parked: dict[str, Pod] = {}
+        self._said: dict[str, str] = {}
+        self._queue: WorkQueue[str] = WorkQueue(environment.clock)
+        self._wake = asyncio.Event()
+        environment.of(NODES).subscribe(self._node_changed)
+        environment.of(NAMESPACES).subscribe(self._namespace_changed)
+        self._pods.subscribe(self._pod_changed)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Starts the scheduling loop."""
+        supervisor.start("scheduler", self._run)
+        supervisor.start("scheduler delayed", self._queue.run_delayed)
+        supervisor.start("scheduler retries", self._retry)
+
+    def _namespace_changed(self, key: str, _old: Object | None, new: Object | None) -> None:
+        if new is None:
+            self._facts.namespaces.pop(key, None)
+        else:
+            self._facts.namespaces[key] = new.metadata.labels
+
+    def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            self._facts.drop_node(key)
+            return
+        self._facts.put_node(new)
+        if old is None or _offer(old) != _offer(new):
+            self._unpark()
+
+    def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            # After a list anew: one has gone and another of its name come, while nobody watched.
+            self._pod_changed(key, old, None)
+            old = None
+        pod = new or old
+        if pod is None:
+            return
+        uid = pod.metadata.uid
+        if new is None or new.finished:
+            self._forget(uid)
+        elif new.spec.node_name:
+            self._pending.pop(uid, None)
+            self._parked.pop(uid, None)
+            self._said.pop(uid, None)
+            if old is None or self._facts.node_of(uid) != new.spec.node_name or _changed(old, new):
+                self._facts.place(pod_facts(new), new.spec.node_name)
+                self._unpark()
+        elif new.metadata.deletion_timestamp is not None:
+            self._forget(uid)
+        elif _ours(new) and not self._facts.node_of(uid):
+            asks_otherwise = old is None or _changed(old, new) or old.spec != new.spec
+            if uid not in self._parked or asks_otherwise:
+                self._parked.pop(uid, None)
+                self._pending[uid] = new
+                self._wake.set()
+
+    def _forget(self, uid: str) -> None:
+        self._pending.pop(uid, None)
+        self._parked.pop(uid, None)
+        self._said.pop(uid, None)
+        if self._facts.remove(uid):
+            self._unpark()
+
+    def _unpark(self) -> None:
+        if self._parked:
+            self._queue.add_after("parked", _RETRY_S)
+
+    async def _retry(self) -> None:
+        """Gives parked pods another try when the timer of a change or of a failed binding runs out."""
+        while True:
+            key = await self._queue.get()
+            self._queue.done(key)
+            if key == "parked":
+                self._pending |= self._parked
+                self._parked.clear()
+            elif (pod := self._pods.get(key)) is None or pod.spec.node_name:
+                self._queue.forget(key)
+            elif _ours(pod) and pod.metadata.deletion_timestamp is None:
+                self._pending[pod.metadata.uid] = pod
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            while self._pending:
+                await self._round()
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _round(self) -> None:
+        batch = sorted(self._pending.values(), key=_order)[:_BATCH]
+        work = []
+        for pod in batch:
+            self._pending.pop(pod.metadata.uid, None)
+            facts = pod_facts(pod)
+            decision = choose(facts, self._facts)
+            if decision.node:
+                self._facts.place(facts, decision.node)
+                work.append(self._bind(facts, decision.node))
+            else:
+                self._parked[pod.metadata.uid] = pod
+                self._queue.add_after("parked", _AGAIN_S)
+                work.append(self._refuse(pod, decision))
+        for failure in await in_parallel(work):
+            if not isinstance(failure, API_FAILURES):
+                raise failure
+
+    async def _bind(self, facts: PodFacts, node: str) -> None:
+        meta = facts.pod.metadata
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        try:
+            await self._client.create(PODS, body, meta.namespace, name=meta.name, subresource="binding")
+        except API_FAILURES as failure:
+            self._take_back(meta)
+            delay_s = self._queue.retry(key_of(meta))
+            say = self._log.debug if isinstance(failure, NotFound | Conflict) else self._log.warning
+            say("pod not bound", pod=key_of(meta), problem=failure, retry_s=f"{delay_s:.2f}")
+            return
+        self._queue.forget(key_of(meta))
+        message = f"Successfully assigned {key_of(meta)} to {node}"
+        self._recorder.event(_subject(meta), "Normal", "Scheduled", message)
+
+    def _take_back(self, meta: ObjectMeta) -> None:
+        """Counts a pod whose binding failed as its object says: an answer that was lost may have been a yes."""
+        pod = self._pods.get(key_of(meta))
+        if pod is not None and pod.metadata.uid == meta.uid and pod.spec.node_name and not pod.finished:
+            self._facts.place(pod_facts(pod), pod.spec.node_name)
+        else:
+            self._facts.remove(meta.uid)
+            self._unpark()
+
+    async def _refuse(self, pod: Pod, decision: Decision) -> None:
+        meta = pod.metadata
+        if self._said.get(meta.uid) == decision.message:
+            return
+        self._said[meta.uid] = decision.message
+        self._recorder.event(_subject(meta), "Warning", "FailedScheduling", decision.message)
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": decision.message,
+            "lastTransitionTime": _since(pod) or rfc3339(self._clock.now()),
+        }
+        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._client.patch(
+                PODS, meta.name, body, meta.namespace, subresource="status", patch_type=STRATEGIC_MERGE_PATCH
+            )
+        except (NotFound, Conflict):
+            return
+
+
+def _order(pod: Pod) -> tuple[int, str, str]:
+    return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name)
+
+
+def _ours(pod: Pod) -> bool:
+    return pod.spec.scheduler_name in ("", NAME) and not pod.spec.scheduling_gates
+
+
+def _offer(node: Node) -> tuple[object, ...]:
+    """What of a node can make a pod fit that did not before."""
+    spec = node.spec
+    taints = tuple((taint.key, taint.value, taint.effect) for taint in spec.taints)
+    return node.metadata.labels, spec.unschedulable, taints, node.status.allocatable, node.status.capacity
+
+
+def _changed(old: Pod, new: Pod) -> bool:
+    return (
+        old.metadata.labels != new.metadata.labels or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+    )
+
+
+def _since(pod: Pod) -> str:
+    before: tuple[Condition, ...] = tuple(c for c in pod.status.conditions if c.type == "PodScheduled")
+    return (before[0].last_transition_time or "") if before and before[0].status == "False" else ""
+
+
+def _subject(meta: ObjectMeta) -> ObjectReference:
+    return ObjectReference(
+        api_version="v1",
+        kind="Pod",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+    )

@@ -1,0 +1,297 @@
+"""DaemonSets: one pod on every node that fits.
+
+``plan`` is pure: from nodes, pods and the current revision it says on which nodes to create and which pods to
+delete. Pods are bound by the scheduler, through a node affinity to the one node by name. A rolling update
+replaces pods that are not available first, then at most ``maxUnavailable`` at a time; with ``maxSurge`` the
+new pod comes before the old one goes. Source: ``k8s.io/kubernetes/pkg/controller/daemon``.
+"""
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from podwire.embedded.scheduler.matching import node_wanted, untolerated
+from podwire.embedded.workloads.podstate import active, available_in_s, victims
+from podwire.embedded.workloads.podwriter import Pods, PodWriter
+from podwire.embedded.workloads.replicaset import claimants, orphans_of
+from podwire.embedded.workloads.revisions import HASH, Revisions
+from podwire.embedded.workloads.rollout import resolve
+from podwire.embedded.workloads.template import Json, Owner, pod_of, with_label
+from podwire.kube.controller import Environment
+from podwire.kube.resources import DAEMONSETS, NODES, PODS
+from podwire.model.node import Node, Taint
+from podwire.model.pod import Pod, PodSpec, Toleration
+from podwire.model.workload import DaemonSet, DaemonSetStatus, changed_status
+from podwire.runtime.supervise import Supervisor
+
+_INTERVAL_S = 0.02
+_TOLERATED = (
+    ("node.kubernetes.io/not-ready", "NoExecute"),
+    ("node.kubernetes.io/unreachable", "NoExecute"),
+    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+    ("node.kubernetes.io/memory-pressure", "NoSchedule"),
+    ("node.kubernetes.io/pid-pressure", "NoSchedule"),
+    ("node.kubernetes.io/unschedulable", "NoSchedule"),
+    ("node.kubernetes.io/not-ready", "NoSchedule"),
+    ("node.kubernetes.io/unreachable", "NoSchedule"),
+)
+_NETWORK = ("node.kubernetes.io/network-unavailable", "NoSchedule")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Nodes that get a pod, pods to delete, the status, and when to look again (None: on change)."""
+
+    create: tuple[str, ...]
+    delete: tuple[Pod, ...]
+    status: DaemonSetStatus
+    again_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a plan is made from."""
+
+    nodes: Mapping[str, Node]
+    pods: tuple[Pod, ...]
+    digest: str
+    now: datetime.datetime
+
+
+@dataclass(slots=True)
+class _Place:
+    """The pods of one node: by whether they are of the current revision."""
+
+    new: list[Pod]
+    old: list[Pod]
+
+
+def plan(daemon: DaemonSet, cluster: Cluster) -> Plan:
+    """The plan for a DaemonSet; nothing is created or deleted for one that goes."""
+    places = _places(daemon, cluster)
+    probe = probe_pod(daemon)
+    running = {name for name, node in cluster.nodes.items() if should_run(probe, node)}
+    create: list[str] = []
+    delete = [pod for pod in cluster.pods if pod.status.phase == "Failed" and not _going(pod)]
+    for name, place in places.items():
+        staying = name in cluster.nodes and should_stay(probe, cluster.nodes[name])
+        extra = (*place.new[1:], *place.old[1:]) if staying else (*place.new, *place.old)
+        delete += victims(extra, len(extra))
+    busy = {_node_of(pod) for pod in cluster.pods if not pod.finished}
+    create += sorted(running - busy)
+    if daemon.spec.update_strategy.type == "RollingUpdate":
+        more, fewer = _roll(daemon, cluster, {n: p for n, p in places.items() if n in running}, len(running))
+        create += more
+        delete += [pod for pod in fewer if pod not in delete]
+    if daemon.metadata.deletion_timestamp is not None:
+        create, delete = [], []
+    waits = [available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) for pod in cluster.pods]
+    status = _status(daemon, cluster, places, running)
+    return Plan(tuple(create), tuple(delete), status, min((wait for wait in waits if wait), default=None))
+
+
+def probe_pod(daemon: DaemonSet) -> Pod:
+    """A pod of the template, typed, with the tolerations that every such pod gets."""
+    spec = msgspec.convert(daemon.spec.template.get("spec") or {}, PodSpec)
+    given = tuple(Toleration(key=key, operator="Exists", effect=effect) for key, effect in _TOLERATED)
+    return Pod(spec=msgspec.structs.replace(spec, tolerations=(*spec.tolerations, *given)))
+
+
+def should_run(probe: Pod, node: Node) -> bool:
+    """Whether a node should get a pod."""
+    if probe.spec.node_name and probe.spec.node_name != node.metadata.name:
+        return False
+    if not node_wanted(probe, node) or node.metadata.deletion_timestamp is not None:
+        return False
+    return untolerated(probe.spec.tolerations, node.spec.taints, ("NoSchedule", "NoExecute")) is None
+
+
+def should_stay(probe: Pod, node: Node) -> bool:
+    """Whether a pod that is there may stay; NoSchedule taints do not matter any more."""
+    taints: tuple[Taint, ...] = node.spec.taints
+    return node_wanted(probe, node) and untolerated(probe.spec.tolerations, taints, ("NoExecute",)) is None
+
+
+def pod_body(daemon: DaemonSet, digest: str, node: str) -> Json:
+    """The pod for one node."""
+    template = with_label(daemon.spec.template, HASH, digest)
+    owner = Owner("apps/v1", "DaemonSet", daemon.metadata)
+    body = pod_of(template, owner)
+    body["spec"] = for_node(body["spec"], node)
+    return body
+
+
+def for_node(spec: Json, node: str) -> Json:
+    """A pod spec that fits one node only, with a daemon's tolerations."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    affinity = dict(spec.get("affinity") or {})
+    of_nodes = dict(affinity.get("nodeAffinity") or {})
+    required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [term | {"matchFields": [field]} for term in required.get("nodeSelectorTerms") or [{}]]
+    of_nodes["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    affinity["nodeAffinity"] = of_nodes
+    covered = [*_TOLERATED, _NETWORK] if spec.get("hostNetwork") else list(_TOLERATED)
+    added = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in covered]
+    tolerations = [*(spec.get("tolerations") or [])]
+    return spec | {
+        "affinity": affinity,
+        "tolerations": tolerations + [one for one in added if one not in tolerations],
+    }
+
+
+def _going(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None
+
+
+def _node_of(pod: Pod) -> str:
+    """Where a pod runs or is meant to run."""
+    if pod.spec.node_name:
+        return pod.spec.node_name
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required if affinity is not None else None
+    for term in required.node_selector_terms if required is not None else ():
+        for field in term.match_fields:
+            if field.key == "metadata.name" and field.values:
+                return field.values[0]
+    return ""
+
+
+def _places(daemon: DaemonSet, cluster: Cluster) -> dict[str, _Place]:
+    places: dict[str, _Place] = {}
+    for pod in sorted(cluster.pods, key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name)):
+        if active(pod):
+            place = places.setdefault(_node_of(pod), _Place([], []))
+            is_new = pod.metadata.labels.get(HASH) == cluster.digest
+            (place.new if is_new else place.old).append(pod)
+    return places
+
+
+def _available(daemon: DaemonSet, cluster: Cluster, pods: Sequence[Pod]) -> bool:
+    return any(available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) == 0.0 for pod in pods)
+
+
+def _roll(daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], wanted: int) -> tuple[list[str], list[Pod]]:
+    """Nodes that get a surge pod, and old pods to replace."""
+    update = daemon.spec.update_strategy.rolling_update
+    surge = resolve(update.max_surge, "0", wanted, up=True)
+    room = max(resolve(update.max_unavailable, "1" if not surge else "0", wanted, up=True), 0 if surge else 1)
+    serving = sum(_available(daemon, cluster, (*place.new, *place.old)) for place in places.values())
+    room -= wanted - serving
+    create: list[str] = []
+    delete: list[Pod] = []
+    surging = sum(bool(place.new and place.old) for place in places.values())
+    for name, place in sorted(places.items()):
+        if not place.old:
+            continue
+        old_works = _available(daemon, cluster, place.old)
+        if place.new:
+            if not old_works or _available(daemon, cluster, place.new):
+                delete += place.old
+        elif not old_works:
+            delete += place.old
+        elif surge:
+            if surging < surge:
+                surging += 1
+                create.append(name)
+        elif room > 0:
+            room -= 1
+            delete += place.old
+    return create, delete
+
+
+def _status(daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], running: set[str]) -> DaemonSetStatus:
+    there = {name: (*place.new, *place.old) for name, place in places.items()}
+    here = [pods for name, pods in there.items() if name in running]
+    available = sum(_available(daemon, cluster, pods) for pods in here)
+    return DaemonSetStatus(
+        current_number_scheduled=len(here),
+        number_misscheduled=sum(name not in running for name in there),
+        desired_number_scheduled=len(running),
+        number_ready=sum(any(pod.ready for pod in pods) for pods in here),
+        observed_generation=daemon.metadata.generation,
+        updated_number_scheduled=sum(bool(place.new) for name, place in places.items() if name in running),
+        number_available=available,
+        number_unavailable=len(running) - available,
+        collision_count=daemon.status.collision_count,
+    )
+
+
+class DaemonSetController:
+    """Keeps DaemonSets on their nodes."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._daemons = environment.of(DAEMONSETS)
+        self._nodes = environment.of(NODES)
+        self._pods = environment.pods_by_owner()
+        self._orphans = orphans_of(environment)
+        self._revisions = Revisions(environment)
+        self._writer = PodWriter(environment, "daemonset-controller")
+        self._loop = environment.loop("daemonset", self._reconcile, interval_s=_INTERVAL_S)
+        self._daemons.subscribe(lambda key, _old, _new: self._loop.touch(key))
+        environment.of(PODS).subscribe(self._pod_changed)
+        self._nodes.subscribe(self._node_changed)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Starts the loop."""
+        self._loop.start(supervisor)
+
+    def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
+        for key in claimants("DaemonSet", self._daemons.objects, _matches, old, new):
+            self._loop.touch(key)
+
+    def _node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:
+        if old is not None and new is not None and _offer(old) == _offer(new):
+            return
+        for key in self._daemons.objects:
+            self._loop.touch(key)
+
+    async def _reconcile(self, key: str) -> None:
+        daemon = self._daemons.get(key)
+        if daemon is None:
+            return
+        owner = Owner("apps/v1", "DaemonSet", daemon.metadata)
+        revision = await self._revisions.ensure(owner, daemon.spec.template)
+        uid = daemon.metadata.uid
+        if revision is None or not self._writer.own.seen(uid):
+            self._loop.queue.add_after(key, 0.02 if revision is None else 1.0)
+            return
+        pods = Pods(
+            tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)),
+            tuple(self._orphans.of(daemon.metadata.namespace).values()),
+        )
+        mine = await self._writer.claim(owner, _matches(daemon), pods)
+        going = tuple(p for p in self._pods.of(uid).values() if self._writer.own.is_deleted(p.metadata.uid))
+        digest = revision.metadata.labels.get(HASH, "")
+        state = Cluster(self._nodes.objects, mine, digest, self._environment.clock.now())
+        chosen = plan(daemon, state)
+        # A node whose pod was told to go gets the next one when that pod is gone.
+        leaving = {_node_of(pod) for pod in going}
+        bodies = [pod_body(daemon, digest, node) for node in chosen.create if node not in leaving]
+        failure = await self._writer.create_many(owner, bodies)
+        failure = await self._writer.delete_many(owner, chosen.delete) or failure
+        await self._write_status(daemon, chosen.status)
+        if failure is not None:
+            raise failure
+        used = {pod.metadata.labels.get(HASH, "") for pod in (*mine, *going)} | {digest}
+        await self._revisions.prune(owner, used, daemon.spec.revision_history_limit)
+        if chosen.again_s is not None:
+            self._loop.queue.add_after(key, chosen.again_s)
+
+    async def _write_status(self, daemon: DaemonSet, status: DaemonSetStatus) -> None:
+        patch = changed_status(daemon.status, status)
+        if patch:
+            meta = daemon.metadata
+            body = {"metadata": {"uid": meta.uid}, "status": patch}
+            await self._environment.client.patch(DAEMONSETS, meta.name, body, meta.namespace, subresource="status")
+
+
+def _matches(daemon: DaemonSet) -> Callable[[Pod], bool]:
+    selector = daemon.spec.selector
+    return lambda pod: selector is not None and selector.matches(pod.metadata.labels)
+
+
+def _offer(node: Node) -> tuple[object, ...]:
+    return node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.metadata.deletion_timestamp

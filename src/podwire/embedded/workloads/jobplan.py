@@ -1,0 +1,258 @@
+"""Jobs: how many pods to start, and when a Job is over. Pure.
+
+Succeeded and failed pods are counted from the pods there are; they are kept until the Job goes. With
+``restartPolicy: OnFailure`` restarts of containers count towards ``backoffLimit``. After a failure the next
+pod waits 10 s, doubling to 6 minutes. A pod that is told to go is replaced at once. Left out: pod failure
+policies, success policies, per-index back-off, ``podReplacementPolicy``. Source:
+``k8s.io/kubernetes/pkg/controller/job``.
+"""
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from podwire.embedded.workloads.podstate import parse_time, restarts, seconds_since, victims
+from podwire.model.meta import Condition
+from podwire.model.pod import Pod
+from podwire.model.workload import Job, JobStatus
+from podwire.runtime.clock import rfc3339
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+_FIRST_BACKOFF_S = 10.0
+_LONGEST_BACKOFF_S = 360.0
+NO_INDEX = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Indexes of pods to start (``NO_INDEX`` for a Job without), pods to delete, the status, when to look again.
+
+    ``ended`` is the final condition when the Job ends now.
+    """
+
+    start: tuple[int, ...]
+    delete: tuple[Pod, ...]
+    status: JobStatus
+    again_s: float | None = None
+    ended: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    alive: tuple[Pod, ...]
+    going: int
+    succeeded: tuple[Pod, ...]
+    failed: tuple[Pod, ...]
+
+
+def plan(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> Plan:
+    """The plan for a Job and all pods that it owns."""
+    tally = _count(pods)
+    over = finished(job)
+    if over is not None:
+        return Plan((), tally.alive, _status(job, tally, (), now))
+    verdict = _verdict(job, tally, now)
+    if verdict is not None:
+        return Plan((), tally.alive, _ended(job, tally, verdict, now), ended=verdict)
+    if job.spec.suspend:
+        return Plan((), tally.alive, _status(job, tally, (), now, suspended=True))
+    indexes, surplus = _balance(job, tally)
+    wait_s = _backoff_s(tally, now) if indexes else 0.0
+    start = () if wait_s > 0 else indexes
+    return Plan(start, surplus, _status(job, tally, start, now), _again_s(job, wait_s, now))
+
+
+def finished(job: Job) -> Condition | None:
+    """The condition Complete or Failed of a Job that is over."""
+    for condition in job.status.conditions:
+        if condition.type in ("Complete", "Failed") and condition.status == "True":
+            return condition
+    return None
+
+
+def expires_in_s(job: Job, now: datetime.datetime) -> float | None:
+    """Seconds until a Job that is over is deleted; None for never."""
+    over, ttl = finished(job), job.spec.ttl_seconds_after_finished
+    if over is None or ttl is None:
+        return None
+    return max(0.0, ttl - seconds_since(over.last_transition_time, now))
+
+
+def index_of(pod: Pod) -> int:
+    """The completion index of a pod; ``NO_INDEX`` for none."""
+    text = pod.metadata.annotations.get(INDEX, "")
+    return int(text) if text.isdigit() else NO_INDEX
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as ``0,2-5``."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(f"{a}-{b}" if b > a + 1 else (f"{a},{b}" if b > a else str(a)) for a, b in spans)
+
+
+def _count(pods: Iterable[Pod]) -> _Tally:
+    alive: list[Pod] = []
+    succeeded: list[Pod] = []
+    failed: list[Pod] = []
+    going = 0
+    for pod in pods:
+        if pod.status.phase == "Succeeded":
+            succeeded.append(pod)
+        elif pod.status.phase == "Failed":
+            failed.append(pod)
+        elif pod.metadata.deletion_timestamp is not None:
+            going += 1
+        else:
+            alive.append(pod)
+    return _Tally(tuple(alive), going, tuple(succeeded), tuple(failed))
+
+
+def _done_indexes(job: Job, tally: _Tally) -> set[int]:
+    return {index_of(pod) for pod in tally.succeeded} & set(range(job.spec.completions or 0))
+
+
+def _indexed(job: Job) -> bool:
+    return job.spec.completion_mode == "Indexed"
+
+
+def _successes(job: Job, tally: _Tally) -> int:
+    return len(_done_indexes(job, tally)) if _indexed(job) else len(tally.succeeded)
+
+
+def _verdict(job: Job, tally: _Tally, now: datetime.datetime) -> Condition | None:
+    policy = ((job.spec.template.get("spec") or {}).get("restartPolicy")) or "Never"
+    retries = len(tally.failed)
+    if policy == "OnFailure":
+        retries += sum(restarts(pod) for pod in tally.alive)
+    if retries > job.spec.backoff_limit or (policy == "OnFailure" and retries >= job.spec.backoff_limit > 0):
+        return _condition("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit", now)
+    if _past_deadline(job, now):
+        message = "Job was active longer than specified deadline"
+        return _condition("Failed", "DeadlineExceeded", message, now)
+    wanted = job.spec.completions
+    if wanted is None:
+        done = bool(tally.succeeded) and not tally.alive
+    else:
+        done = _successes(job, tally) >= wanted and not (tally.alive and not _indexed(job) and wanted == 0)
+    if done:
+        message = "Reached expected number of succeeded pods"
+        return _condition("Complete", "CompletionsReached", message, now)
+    return None
+
+
+def _past_deadline(job: Job, now: datetime.datetime) -> bool:
+    deadline, started = job.spec.active_deadline_seconds, job.status.start_time
+    if deadline is None or not started or job.spec.suspend:
+        return False
+    return seconds_since(started, now) >= deadline
+
+
+def _condition(kind: str, reason: str, message: str, now: datetime.datetime) -> Condition:
+    stamp = rfc3339(now)
+    return Condition(
+        type=kind,
+        status="True",
+        reason=reason,
+        message=message,
+        last_transition_time=stamp,
+        last_probe_time=stamp,
+    )
+
+
+def _balance(job: Job, tally: _Tally) -> tuple[tuple[int, ...], tuple[Pod, ...]]:
+    """Indexes to start and pods too many."""
+    completions = job.spec.completions
+    if completions is None:
+        wanted = len(tally.alive) if tally.succeeded else job.spec.parallelism
+    else:
+        wanted = min(job.spec.parallelism, completions - _successes(job, tally))
+    surplus = len(tally.alive) - wanted
+    if surplus > 0:
+        return (), victims(tally.alive, surplus)
+    missing = max(0, -surplus)
+    if not _indexed(job) or completions is None:
+        return (NO_INDEX,) * missing, ()
+    busy = {index_of(pod) for pod in tally.alive} | _done_indexes(job, tally)
+    free = (index for index in range(completions) if index not in busy)
+    return tuple(index for index, _ in zip(free, range(missing), strict=False)), ()
+
+
+def _backoff_s(tally: _Tally, now: datetime.datetime) -> float:
+    """Seconds until another pod may start after failures since the last success."""
+    last_success = max((_ended_at(pod) for pod in tally.succeeded), default=0.0)
+    recent = [at for pod in tally.failed if (at := _ended_at(pod)) > last_success]
+    if not recent:
+        return 0.0
+    delay: float = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** (len(recent) - 1))
+    return max(0.0, max(recent) + delay - now.timestamp())
+
+
+def _ended_at(pod: Pod) -> float:
+    times = [
+        parse_time((status.state.get("terminated") or {}).get("finishedAt")) for status in pod.status.container_statuses
+    ]
+    at = max((time for time in times if time is not None), default=parse_time(pod.metadata.creation_timestamp))
+    return at.timestamp() if at is not None else 0.0
+
+
+def _again_s(job: Job, wait_s: float, now: datetime.datetime) -> float | None:
+    times = [wait_s] if wait_s > 0 else []
+    if job.spec.active_deadline_seconds is not None:
+        left = job.spec.active_deadline_seconds - seconds_since(job.status.start_time, now)
+        times.append(max(0.1, left + 0.05))
+    return min(times, default=None)
+
+
+def _status(
+    job: Job, tally: _Tally, start: Sequence[int], now: datetime.datetime, *, suspended: bool = False
+) -> JobStatus:
+    conditions = job.status.conditions
+    started = job.status.start_time
+    before = next((c for c in conditions if c.type == "Suspended"), None)
+    if suspended != (before is not None and before.status == "True"):
+        others = tuple(c for c in conditions if c.type != "Suspended")
+        reason, message = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
+        stamp = rfc3339(now)
+        changed = Condition(
+            type="Suspended",
+            status="True" if suspended else "False",
+            reason=reason,
+            message=message,
+            last_transition_time=stamp,
+            last_probe_time=stamp,
+        )
+        conditions = (*others, changed)
+        started = None
+    return JobStatus(
+        conditions=conditions,
+        start_time=None if suspended else started or rfc3339(now),
+        completion_time=job.status.completion_time,
+        active=0 if suspended else len(tally.alive) + len(start),
+        ready=sum(pod.ready for pod in tally.alive),
+        succeeded=_successes(job, tally),
+        failed=len(tally.failed),
+        terminating=tally.going,
+        completed_indexes=ranges(_done_indexes(job, tally)) if _indexed(job) else "",
+    )
+
+
+def _ended(job: Job, tally: _Tally, verdict: Condition, now: datetime.datetime) -> JobStatus:
+    status = _status(job, _Tally((), tally.going + len(tally.alive), tally.succeeded, tally.failed), (), now)
+    success = verdict.type == "Complete"
+    first = _condition("SuccessCriteriaMet" if success else "FailureTarget", verdict.reason, verdict.message, now)
+    return JobStatus(
+        conditions=(*status.conditions, first, verdict),
+        start_time=status.start_time,
+        completion_time=rfc3339(now) if success else None,
+        active=0,
+        ready=0,
+        succeeded=status.succeeded,
+        failed=status.failed + (0 if success else len(tally.alive)),
+        terminating=status.terminating,
+        completed_indexes=status.completed_indexes,
+    )

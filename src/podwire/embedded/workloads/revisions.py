@@ -1,0 +1,144 @@
+"""ControllerRevisions: the history of a DaemonSet's or StatefulSet's template.
+
+One object per template that was ever current, numbered upwards; going back to an old template gives its
+revision the next number. ``kubectl rollout undo`` reads ``data`` as a patch of the owner. Source:
+``k8s.io/kubernetes/pkg/controller/history``.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from podwire.embedded.workloads.template import Json, Owner, template_hash
+from podwire.errors import AlreadyExists, NotFound
+from podwire.kube.controller import Environment
+from podwire.kube.index import Index
+from podwire.kube.ownwrites import OwnWrites
+from podwire.kube.resources import CONTROLLERREVISIONS
+from podwire.model.meta import controller_of
+from podwire.model.workload import ControllerRevision, Template
+
+HASH = "controller-revision-hash"
+_NAMES = 10
+"""How many names are tried for a revision, when others have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The revisions of one owner, oldest first, and which of them is the template's."""
+
+    revisions: tuple[ControllerRevision, ...]
+    current: ControllerRevision | None
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next revision."""
+        return max((item.revision for item in self.revisions), default=0) + 1
+
+
+def history(revisions: Iterable[ControllerRevision], template: Template) -> History:
+    """The history of an owner whose template is ``template``."""
+    ordered = tuple(sorted(revisions, key=lambda item: (item.revision, item.metadata.name)))
+    wanted = data_of(template)
+    return History(ordered, next((item for item in reversed(ordered) if item.data == wanted), None))
+
+
+def data_of(template: Template) -> Json:
+    """A revision's data: a patch that sets the template."""
+    return {"spec": {"template": template | {"$patch": "replace"}}}
+
+
+def template_of(revision: ControllerRevision) -> Template:
+    """The template in a revision's data."""
+    template = dict(revision.data.get("spec", {}).get("template", {}))
+    template.pop("$patch", None)
+    return template
+
+
+def surplus(revisions: Sequence[ControllerRevision], used: Iterable[str], limit: int) -> list[ControllerRevision]:
+    """Revisions beyond the limit, oldest first; ``used`` are the hashes of pods and of current templates."""
+    kept = set(used)
+    unused = [item for item in revisions if item.metadata.labels.get(HASH, "") not in kept]
+    return unused[: max(0, len(unused) - limit)]
+
+
+class Revisions:
+    """Reads and writes the revisions of one kind's objects."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._client = environment.client
+        informer = environment.of(CONTROLLERREVISIONS)
+        self._own = OwnWrites(informer)
+        self._owned: Index[ControllerRevision] = Index(informer, _owner)
+
+    def of(self, uid: str) -> tuple[ControllerRevision, ...]:
+        """All revisions of an owner, oldest first."""
+        return tuple(sorted(self._owned.of(uid).values(), key=lambda item: item.revision))
+
+    async def ensure(self, owner: Owner, template: Template) -> ControllerRevision | None:
+        """The revision of the template, made or renumbered when needed; None: not seen yet, look again."""
+        uid = owner.meta.uid
+        if not self._own.seen(uid):
+            return None
+        known = history(self._owned.of(uid).values(), template)
+        if known.current is None:
+            return await self._create(owner, template, known.next_number)
+        if known.current is not known.revisions[-1]:
+            name = known.current.metadata.name
+            patch = {"revision": known.next_number}
+            stored = await self._client.patch(CONTROLLERREVISIONS, name, patch, owner.meta.namespace)
+            self._own.wrote(uid, stored)
+        return known.current
+
+    async def prune(self, owner: Owner, used: Iterable[str], limit: int) -> None:
+        """Deletes revisions beyond the limit."""
+        for item in surplus(self.of(owner.meta.uid), used, limit):
+            try:
+                await self._client.delete(CONTROLLERREVISIONS, item.metadata.name, item.metadata.namespace)
+            except NotFound:
+                continue
+
+    async def _create(self, owner: Owner, template: Template, number: int) -> ControllerRevision | None:
+        for collisions in (None, *range(number, number + _NAMES)):
+            digest = template_hash(template, collisions)
+            body = {
+                "apiVersion": "apps/v1",
+                "kind": "ControllerRevision",
+                "metadata": {
+                    "name": f"{owner.meta.name}-{digest}",
+                    "namespace": owner.meta.namespace,
+                    "labels": dict((template.get("metadata") or {}).get("labels") or {}) | {HASH: digest},
+                    "ownerReferences": [owner.reference],
+                },
+                "data": data_of(template),
+                "revision": number,
+            }
+            try:
+                stored = await self._client.create(CONTROLLERREVISIONS, body, owner.meta.namespace)
+            except AlreadyExists:
+                if await self._adopted(owner, body):
+                    return None
+                continue
+            self._own.wrote(owner.meta.uid, stored)
+            return None
+        return None
+
+    async def _adopted(self, owner: Owner, body: Json) -> bool:
+        """Takes over a revision of the name and content of ``body`` that nobody owns; whether it is the owner's now.
+
+        An owner that was deleted without its pods leaves its revisions to the next one of its name.
+        """
+        meta = body["metadata"]
+        name, namespace = meta["name"], meta["namespace"]
+        found = await self._client.get(CONTROLLERREVISIONS, name, namespace, decode_as=ControllerRevision)
+        controller = controller_of(found.metadata)
+        if found.data != body["data"] or (controller is not None and controller.uid != owner.meta.uid):
+            return False
+        references = {"uid": found.metadata.uid, "ownerReferences": meta["ownerReferences"]}
+        patch = {"metadata": references, "revision": body["revision"]}
+        self._own.wrote(owner.meta.uid, await self._client.patch(CONTROLLERREVISIONS, name, patch, namespace))
+        return True
+
+
+def _owner(item: ControllerRevision) -> tuple[str, ...]:
+    owner = controller_of(item.metadata)
+    return (owner.uid,) if owner is not None else ()

@@ -1,0 +1,244 @@
+"""How a Deployment turns one ReplicaSet into another: pure decisions.
+
+The invariant: at any moment at most ``replicas + surge`` pods exist and at least ``replicas - unavailable`` are
+available. Each plan changes the wanted numbers of ReplicaSets so that it holds whatever order the changes take
+effect in; the next plan follows when their observed numbers change. Old replicas that are not available are
+given up first, since giving them up costs nothing.
+
+Scaling in the middle of a rollout is spread over all ReplicaSets in proportion to their size, the largest
+taking the remainder. Source: ``k8s.io/kubernetes/pkg/controller/deployment`` (rolling.go, sync.go, recreate.go).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podwire.embedded.workloads.template import equal_templates
+from podwire.model.workload import Deployment, DeploymentSpec, ReplicaSet
+
+REVISION = "deployment.kubernetes.io/revision"
+DESIRED = "deployment.kubernetes.io/desired-replicas"
+MAXIMUM = "deployment.kubernetes.io/max-replicas"
+HISTORY = "deployment.kubernetes.io/revision-history"
+_OWN = {REVISION, DESIRED, MAXIMUM, HISTORY, "kubectl.kubernetes.io/last-applied-configuration"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """A Deployment's ReplicaSets: the one of the current template, if any, and the others, oldest first."""
+
+    new: ReplicaSet | None
+    old: tuple[ReplicaSet, ...]
+
+    @property
+    def all(self) -> tuple[ReplicaSet, ...]:
+        """Old and new."""
+        return self.old if self.new is None else (*self.old, self.new)
+
+    @property
+    def active(self) -> tuple[ReplicaSet, ...]:
+        """Those that want pods."""
+        return tuple(item for item in self.all if item.spec.replicas > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a rollout may go from the wanted number, as numbers of pods."""
+
+    surge: int
+    unavailable: int
+
+
+Scaling = dict[str, int]
+"""Name of a ReplicaSet to its new wanted number."""
+
+
+def partition(deployment: Deployment, sets: Sequence[ReplicaSet]) -> Sets:
+    """The ReplicaSet of the current template (the oldest, should there be several) and the others."""
+    ordered = sorted(sets, key=lambda s: (s.metadata.creation_timestamp or "", s.metadata.name))
+    new = next((s for s in ordered if equal_templates(s.spec.template, deployment.spec.template)), None)
+    return Sets(new, tuple(s for s in ordered if s is not new))
+
+
+def resolve(value: int | str | None, default: str, replicas: int, *, up: bool) -> int:
+    """A number or a percentage as a number of pods."""
+    given = default if value is None else value
+    if isinstance(given, int):
+        return max(0, given)
+    try:
+        share = float(given.rstrip("%")) * replicas / 100 if given.endswith("%") else float(given)
+    except ValueError:
+        return resolve(default, default, replicas, up=up)
+    return max(0, math.ceil(share) if up else math.floor(share))
+
+
+def limits(spec: DeploymentSpec) -> Limits:
+    """The limits of a Deployment; never both zero, or a rollout could not move."""
+    if spec.strategy.type == "Recreate":
+        return Limits(0, 0)
+    update = spec.strategy.rolling_update
+    surge = resolve(update.max_surge, "25%", spec.replicas, up=True)
+    unavailable = min(resolve(update.max_unavailable, "25%", spec.replicas, up=False), spec.replicas)
+    return Limits(surge, unavailable if surge or unavailable else 1)
+
+
+def maximum(spec: DeploymentSpec) -> int:
+    """The most pods that may exist."""
+    return spec.replicas + (limits(spec).surge if spec.strategy.type == "RollingUpdate" else 0)
+
+
+def first_size(spec: DeploymentSpec, old: Sequence[ReplicaSet]) -> int:
+    """The number of pods that a new ReplicaSet begins with, beside the ``old`` ones."""
+    if spec.strategy.type == "Recreate":
+        return spec.replicas
+    return max(0, min(maximum(spec) - wanted(old), spec.replicas))
+
+
+def rolling(spec: DeploymentSpec, sets: Sets) -> Scaling:
+    """The next step of a rolling update; empty when there is nothing to do before something changes."""
+    new = sets.new
+    if new is None:
+        return {}
+    size = new.spec.replicas
+    if size > spec.replicas:
+        return {new.metadata.name: spec.replicas}
+    grown = min(size + maximum(spec) - wanted(sets.all), spec.replicas) if size < spec.replicas else size
+    if grown > size:
+        return {new.metadata.name: grown}
+    return _shrink_old(spec, sets, new)
+
+
+def _shrink_old(spec: DeploymentSpec, sets: Sets, new: ReplicaSet) -> Scaling:
+    if wanted(sets.old) == 0:
+        return {}
+    least = spec.replicas - limits(spec).unavailable
+    missing = new.spec.replicas - new.status.available_replicas
+    spare = wanted(sets.all) - least - missing
+    if spare <= 0:
+        return {}
+    scaling, left = _give_up_unhealthy(sets.old, spare)
+    removable = sum(item.status.available_replicas for item in sets.all) - least
+    for item in sets.old:
+        size = scaling.get(item.metadata.name, item.spec.replicas)
+        step = min(size, removable, left)
+        if step > 0:
+            scaling[item.metadata.name] = size - step
+            removable -= step
+            left -= step
+    return scaling
+
+
+def _give_up_unhealthy(old: Sequence[ReplicaSet], spare: int) -> tuple[Scaling, int]:
+    scaling: Scaling = {}
+    for item in old:
+        sick = min(spare, item.spec.replicas - item.status.available_replicas)
+        if sick > 0:
+            scaling[item.metadata.name] = item.spec.replicas - sick
+            spare -= sick
+    return scaling, spare
+
+
+def recreate(spec: DeploymentSpec, sets: Sets, *, old_pods: int) -> Scaling:
+    """Old ones to zero; the new one to its number once no old pod is left."""
+    closing = {item.metadata.name: 0 for item in sets.old if item.spec.replicas}
+    if closing:
+        return closing
+    if old_pods == 0 and sets.new is not None and sets.new.spec.replicas != spec.replicas:
+        return {sets.new.metadata.name: spec.replicas}
+    return {}
+
+
+def resized(spec: DeploymentSpec, sets: Sets) -> bool:
+    """Whether the Deployment was scaled since its ReplicaSets were last given a size."""
+    for item in sets.active:
+        said = item.metadata.annotations.get(DESIRED)
+        if said is not None and said != str(spec.replicas):
+            return True
+    return False
+
+
+def scale(spec: DeploymentSpec, sets: Sets) -> Scaling:
+    """Sizes after a change of ``replicas`` that is no rollout step."""
+    active = sets.active
+    if len(active) <= 1:
+        target = active[0] if active else (sets.new or (sets.old[-1] if sets.old else None))
+        if target is None or target.spec.replicas == spec.replicas:
+            return {}
+        return {target.metadata.name: spec.replicas}
+    if sets.new is not None and _saturated(spec, sets.new):
+        return {item.metadata.name: 0 for item in sets.old if item.spec.replicas}
+    return _proportional(spec, active) if spec.strategy.type == "RollingUpdate" else {}
+
+
+def _saturated(spec: DeploymentSpec, new: ReplicaSet) -> bool:
+    said = new.metadata.annotations.get(DESIRED)
+    full = new.spec.replicas == new.status.available_replicas == spec.replicas
+    return full and said == str(spec.replicas)
+
+
+def _proportional(spec: DeploymentSpec, active: Sequence[ReplicaSet]) -> Scaling:
+    total = wanted(active)
+    change = (maximum(spec) if spec.replicas > 0 else 0) - total
+    growing = change > 0
+    # The largest first; of equal ones the newest first when growing, the oldest first when shrinking.
+    ordered = sorted(active, key=lambda s: s.metadata.creation_timestamp or "", reverse=growing)
+    ordered.sort(key=lambda s: -s.spec.replicas)
+    sizes: Scaling = {}
+    given = 0
+    for item in ordered:
+        share = _share(spec, item, total)
+        step = max(0, min(share, change - given)) if growing else min(0, max(share, change - given))
+        sizes[item.metadata.name] = item.spec.replicas + step
+        given += step
+    if ordered:
+        first = ordered[0]
+        sizes[first.metadata.name] = max(0, sizes[first.metadata.name] + change - given)
+    before = {item.metadata.name: item.spec.replicas for item in active}
+    return {name: size for name, size in sizes.items() if size != before[name]}
+
+
+def _share(spec: DeploymentSpec, item: ReplicaSet, total: int) -> int:
+    if spec.replicas == 0:
+        return -item.spec.replicas
+    said = item.metadata.annotations.get(MAXIMUM, "")
+    before = int(said) if said.isdigit() and int(said) else total
+    return round(item.spec.replicas * maximum(spec) / before) - item.spec.replicas
+
+
+def revision_of(item: ReplicaSet | Deployment) -> int:
+    """The revision annotation; 0 when there is none."""
+    said = item.metadata.annotations.get(REVISION, "")
+    return int(said) if said.isdigit() else 0
+
+
+def set_annotations(deployment: Deployment, sets: Sets) -> dict[str, str]:
+    """The annotations that the new ReplicaSet should have."""
+    copied = {key: value for key, value in deployment.metadata.annotations.items() if key not in _OWN}
+    have = dict(sets.new.metadata.annotations) if sets.new is not None else {}
+    latest = max((revision_of(item) for item in sets.old), default=0) + 1
+    current = revision_of(sets.new) if sets.new is not None else 0
+    numbers = {DESIRED: str(deployment.spec.replicas), MAXIMUM: str(maximum(deployment.spec))}
+    if latest > current:
+        if current:
+            numbers[HISTORY] = ",".join(filter(None, (have.get(HISTORY, ""), str(current))))
+        numbers[REVISION] = str(latest)
+    return have | copied | numbers
+
+
+def obsolete(spec: DeploymentSpec, sets: Sets) -> tuple[ReplicaSet, ...]:
+    """Old ReplicaSets beyond the history limit that have nothing left, lowest revision first."""
+    empty = [
+        item
+        for item in sets.old
+        if not item.spec.replicas
+        and not item.status.replicas
+        and item.metadata.deletion_timestamp is None
+        and item.status.observed_generation >= item.metadata.generation
+    ]
+    surplus = len(empty) - spec.revision_history_limit
+    return tuple(sorted(empty, key=revision_of)[:surplus]) if surplus > 0 else ()
+
+
+def wanted(sets: Sequence[ReplicaSet]) -> int:
+    """The pods that ReplicaSets want together."""
+    return sum(item.spec.replicas for item in sets)

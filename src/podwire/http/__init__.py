@@ -1,0 +1,1 @@
+"""One HTTP server and client for all parts: API server, health, metrics, kubelet, pages, upgrades."""

@@ -1,0 +1,116 @@
+"""Blocks of addresses that hold nothing, or not what they seem to (pure)."""
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from podwire.model.policy import IPBlock
+from podwire.policy.check.context import Scene
+from podwire.policy.check.finding import Finding
+from podwire.policy.check.outline import PolicyOutline, RuleOutline
+from podwire.policy.check.phrases import some, some_pods
+from podwire.policy.world import owners
+
+Network = IPv4Network | IPv6Network
+
+_ALL = {4: "0.0.0.0/0", 6: "::/0"}
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """The blocks of all rules."""
+    services = [ip_network(text, strict=False) for text in scene.around.service_cidrs]
+    addresses = {
+        text: f"{each.metadata.namespace}/{each.metadata.name}"
+        for each in scene.around.services
+        for text in (each.spec.cluster_ips or (each.spec.cluster_ip,))
+    }
+    pods = {} if scene.around.made_up else owners(scene.world.pods)
+    ranges = [] if scene.around.made_up else [ip_network(text, strict=False) for text in scene.around.pod_cidrs]
+    for policy in scene.policies:
+        for rule in policy.rules:
+            for path, block in (each for peer in rule.peers for each in peer.blocks):
+                field = path if policy.kind == "ClusterNetworkPolicy" else f"{path}.cidr"
+                network = _network(block.cidr)
+                if network is None:
+                    text = f"{block.cidr!r} is no range of addresses: nothing matches it"
+                    yield policy.finding("no-address", field, text)
+                    continue
+                yield from _bits(policy, field, block.cidr, network)
+                yield from _exceptions(policy, path, block, network)
+                if _within(network, services):
+                    yield policy.finding("block-of-services", field, _of_services(network, addresses))
+                elif network.prefixlen == network.max_prefixlen and str(network.network_address) in pods:
+                    pod = pods[str(network.network_address)]
+                    text = (
+                        f"this is pod {some_pods([pod])} today; when it is made anew it has another address, and this "
+                        "one is somebody else's. Write a podSelector"
+                    )
+                    yield policy.finding("block-of-one-pod", field, text)
+                elif _within(network, ranges):
+                    text = (
+                        f"{network} is addresses of pods, whichever has them at the moment. Write selectors of pods, "
+                        "unless all pods of a range are meant"
+                    )
+                    yield policy.finding("block-of-pods", field, text)
+            if not scene.around.made_up:
+                yield from _families(scene, policy, rule)
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ip_network(text.strip(), strict=False)
+    except ValueError:
+        return None
+
+
+def _bits(policy: PolicyOutline, field: str, text: str, network: Network) -> Iterator[Finding]:
+    try:
+        ip_network(text.strip())
+    except ValueError:
+        said = f"{text} has bits behind its prefix and means {network}. Write that"
+        yield policy.finding("host-bits", field, said)
+
+
+def _exceptions(policy: PolicyOutline, path: str, block: IPBlock, network: Network) -> Iterator[Finding]:
+    for place, text in enumerate(block.excepted):
+        part = _network(text)
+        field = f"{path}.except[{place}]"
+        if part is None:
+            yield policy.finding("no-address", field, f"{text!r} is no range of addresses: nothing is excepted by it")
+        elif not _within(part, [network]):
+            outside = not part.overlaps(network) if part.version == network.version else True
+            does = "it excepts nothing" if outside else "nothing is left of the block"
+            yield policy.finding("except-outside", field, f"{text} is no part of {block.cidr}: {does}")
+        else:
+            yield from _bits(policy, field, text, part)
+
+
+def _within(part: Network, wholes: list[Network]) -> bool:
+    return any(part.version == whole.version and part.subnet_of(whole) for whole in wholes)  # type: ignore[arg-type]
+
+
+def _of_services(network: Network, addresses: dict[str, str]) -> str:
+    service = addresses.get(str(network.network_address)) if network.prefixlen == network.max_prefixlen else None
+    what = f"the address of Service {service}" if service else "addresses of Services"
+    return (
+        f"{network} is {what}. Policies see the pod that a connection to a Service leads to, so this has no effect. "
+        "Write a podSelector with the labels of the Service's pods, and the port of the pods"
+    )
+
+
+def _families(scene: Scene, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
+    """All addresses of one family where the pods have both."""
+    blocks = [(path, _network(block.cidr)) for peer in rule.peers for path, block in peer.blocks]
+    found = {network.version for _, network in blocks if network is not None}
+    for path, network in blocks:
+        if network is None or network.prefixlen or len(found) > 1:
+            continue
+        pods = [pod for pod in scene.pods(policy.subject) if len({":" in text for text in pod.addresses}) > 1]
+        if pods:
+            other = _ALL[10 - network.version]
+            text = (
+                f"{network} is every IPv{network.version} address and no IPv{10 - network.version} one; pods such as "
+                f"{some([p.metadata.namespace + '/' + p.metadata.name for p in pods[:1]])} have both families. Add "
+                f"another item with {other}, if all addresses are meant"
+            )
+            yield policy.finding("one-family", path, text)
+            return

@@ -1,0 +1,70 @@
+"""All findings about the policies of a cluster, in order (pure).
+
+An annotation ``podwire.io/ignore: id,id`` of a policy takes out findings of these kinds about it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from podwire.policy.annotations import VALUES, problems
+from podwire.policy.check import blocks, inactive, lookups, peers, ports, priority, redundant, types, unmatched
+from podwire.policy.check.context import Around, Scene
+from podwire.policy.check.finding import KINDS, SEVERITIES, Finding
+from podwire.policy.check.outline import PolicyOutline
+from podwire.policy.check.phrases import some
+from podwire.policy.status.coverage import ANNOTATION
+from podwire.policy.world import World
+
+IGNORE = "podwire.io/ignore"
+
+_PREFIX = "podwire.io/"
+_NAMES = (ANNOTATION, *VALUES, IGNORE)
+
+CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
+    inactive.check,
+    unmatched.check,
+    types.check,
+    peers.check,
+    ports.check,
+    blocks.check,
+    lookups.check,
+    redundant.check,
+    priority.check,
+)
+
+
+def check(world: World, around: Around | None = None) -> tuple[Finding, ...]:
+    """What is probably not meant, by object and the gravest first."""
+    scene = Scene(world, around)
+    ignored = {policy.name: _ignored(policy.meta.annotations) for policy in scene.policies}
+    ignored |= {f"{other.kind} {other.name}": _ignored(other.annotations) for other in scene.around.others}
+    found = [finding for each in CHECKS for finding in each(scene)]
+    found += [finding for policy in scene.policies for finding in _unknown(policy, ignored[policy.name])]
+    found += [finding for policy in scene.policies for finding in _annotations(policy)]
+    kept = {each for each in found if each.id not in ignored[f"{each.kind} {each.name}"]}
+    return tuple(sorted(kept, key=_order))
+
+
+def _order(finding: Finding) -> tuple[str, str, int, str, str, str]:
+    return (finding.kind, finding.name, SEVERITIES.index(finding.severity), finding.field, finding.id, finding.text)
+
+
+def _ignored(annotations: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(filter(None, (word.strip() for word in annotations.get(IGNORE, "").split(","))))
+
+
+def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding]:
+    wrong = sorted(word for word in ignored if word not in KINDS)
+    if wrong:
+        text = f"there is no finding {some(wrong)}"
+        yield policy.finding("unknown-ignore", f"metadata.annotations[{IGNORE}]", text)
+
+
+def _annotations(policy: PolicyOutline) -> Iterator[Finding]:
+    """Annotations that would be of effect if they were not misspelled."""
+    inactive: Mapping[str, str] = policy.meta.annotations
+    for problem in problems(inactive):
+        name, _, text = problem.partition(": ")
+        yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)
+    for name in sorted(name for name in inactive if name.startswith(_PREFIX) and name not in _NAMES):
+        text = f"there is no such annotation of policies, it has no effect; there are {', '.join(_NAMES)}"
+        yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)

@@ -1,0 +1,57 @@
+"""What was given and is not in force: policies in audit, those that come again, those of another's kind (pure)."""
+
+from collections.abc import Iterator
+
+from podwire.policy.annotations import MODE
+from podwire.policy.check.context import Other, Scene
+from podwire.policy.check.finding import KINDS, Finding
+
+_AUDIT = {
+    "NetworkPolicy": "it isolates nobody and drops nothing, only counts and logs what it would drop; what else is said "
+    "of it here is for when it is in force",
+    "ClusterNetworkPolicy": "it neither denies nor accepts nor passes, only counts and logs what it would drop; what "
+    "else is said of it here is for when it is in force",
+}
+
+_NEWER = "policy.networking.k8s.io/v1alpha2"
+_OLDER = "policy.networking.k8s.io/v1alpha1"
+_INSTEAD = {
+    "AdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Admin has taken its place",
+    "BaselineAdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Baseline has taken its place",
+    "ClusterNetworkPolicy": f"podwire reads {_NEWER}",
+    "NetworkPolicy": "podwire reads networking.k8s.io/v1",
+}
+_UPSTREAM = (_OLDER, _NEWER, "networking.k8s.io/v1beta1", "extensions/v1beta1")
+"""Where these are earlier forms of what podwire enforces, and not somebody else's kinds of the same names."""
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """Policies that files have twice, those in audit, and those that are not enforced."""
+    for policy in scene.policies:
+        if policy.audit:
+            yield policy.finding("in-audit", f"metadata.annotations[{MODE}]", _AUDIT[policy.kind])
+        if before := scene.around.twice.get(policy.name):
+            text = f"it is also in {before}; which one is in force depends on the order, here it is this one"
+            yield policy.finding("given-twice", "metadata.name", text)
+    for other in scene.around.others:
+        yield _not_enforced(other)
+
+
+def passed_over(other: Other) -> str:
+    """The sentence for a policy that counts for nothing, where others are judged."""
+    what = f"{other.kind} {other.name} in {other.where}"
+    return f"{what} is passed over: podwire enforces no {other.kind} of {other.api_version}; {_instead(other)}"
+
+
+def _instead(other: Other) -> str:
+    found = _INSTEAD.get(other.kind, "") if other.api_version in _UPSTREAM else ""
+    return found or "only what else enforces it in the cluster makes it hold"
+
+
+def _not_enforced(other: Other) -> Finding:
+    instead = _instead(other)
+    text = f"podwire enforces no {other.kind} of {other.api_version}, and does not check it: {instead}"
+    name = "not-enforced"
+    return Finding(
+        id=name, severity=KINDS[name][0], kind=other.kind, name=other.name, field="kind", text=text, where=other.where
+    )

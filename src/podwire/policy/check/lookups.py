@@ -1,0 +1,163 @@
+"""Pods that may connect to others by name and cannot look names up (pure).
+
+A pod counts as able to when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port, or to a range
+of addresses for that port: a resolver of the node or outside. A range with all its ports counts where cluster DNS is in
+it: all but private addresses, and no lookups, is a common mistake. Policies in audit open nothing for pods that others
+isolate; what is said of them is for when all of them are in force.
+
+Cluster DNS are the pods of the Services of kube-system with port 53, and where there are none, one is taken as given:
+``k8s-app: kube-dns`` in kube-system.
+"""
+
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
+
+from podwire.model.meta import ObjectMeta, key_of
+from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
+from podwire.model.policy import IPBlock
+from podwire.policy.check.context import Scene
+from podwire.policy.check.finding import Finding
+from podwire.policy.check.outline import EGRESS, PolicyOutline, RuleOutline
+from podwire.policy.check.phrases import count, some, some_pods
+from podwire.policy.check.scope import NAME_LABEL
+from podwire.policy.evaluate import in_block
+from podwire.policy.ports import overlap
+from podwire.policy.selectors import PodSelector
+from podwire.policy.world import ports_of
+
+_DNS = 53
+_NAMESPACE = "kube-system"
+_USUAL = Pod(
+    metadata=ObjectMeta(namespace=_NAMESPACE, name="dns", labels={"k8s-app": "kube-dns"}),
+    spec=PodSpec(containers=(Container(name="dns", ports=(ContainerPort(container_port=_DNS, protocol="UDP"),)),)),
+    status=PodStatus(phase="Running"),
+)
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """The pods that NetworkPolicies isolate for egress, together where the same ones do."""
+    servers = _servers(scene)
+    admin = [policy for policy in scene.policies if policy.tier == "Admin"]
+    for policies, some_of in _isolated(scene):
+        in_force = [policy for policy in policies if not policy.audit]
+        whom = f"{count(len(some_of), 'pod')} ({some_pods(some_of)})"
+        cases = [(in_force, [policy for policy in admin if not policy.audit])]
+        if len(in_force) < len(policies):
+            cases.append((policies, admin))
+        for together, first in cases:
+            if _shut(scene, together, servers) and not any(_accepts(scene, p, some_of[0], servers) for p in first):
+                at = [policy for policy in together if policy.of(EGRESS)]
+                yield _finding(next((policy for policy in at if policy.audit), at[0]), together, whom)
+                break
+    if not admin:
+        yield from _of_unknown(scene, servers)
+
+
+def _isolated(scene: Scene) -> Iterator[tuple[list[PolicyOutline], list[Pod]]]:
+    """The NetworkPolicies that isolate some pods for egress, or would if they were not in audit, and these pods."""
+    isolating: dict[int, list[PolicyOutline]] = {}
+    pods: dict[int, Pod] = {}
+    for policy in scene.policies:
+        if policy.kind == "NetworkPolicy" and EGRESS in policy.types:
+            for pod in scene.pods(policy.subject):
+                isolating.setdefault(id(pod), []).append(policy)
+                pods[id(pod)] = pod
+    together: dict[tuple[str, ...], tuple[list[PolicyOutline], list[Pod]]] = {}
+    for number, policies in isolating.items():
+        keys = tuple(policy.key for policy in policies)
+        together.setdefault(keys, (policies, []))[1].append(pods[number])
+    yield from together.values()
+
+
+def _of_unknown(scene: Scene, servers: tuple[Pod, ...]) -> Iterator[Finding]:
+    """Policies for pods that the files do not have, each with those that select all of its pods too."""
+    isolating = [policy for policy in scene.policies if policy.kind == "NetworkPolicy" and EGRESS in policy.types]
+    for policy in isolating:
+        if scene.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
+            continue
+        policies = [other for other in isolating if policy.heeds(other) and policy.scope.within(other.scope)]
+        if _shut(scene, policies, servers):
+            yield _finding(policy, policies, "the pods that it selects")
+
+
+def _shut(scene: Scene, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
+    """Whether policies together let pods connect to what has a name, and none lets them ask for it."""
+    rules = [rule for policy in policies for rule in policy.of(EGRESS)]
+    return any(_by_name(rule) for rule in rules) and not any(_lets(scene, rule, servers) for rule in rules)
+
+
+def _finding(at: PolicyOutline, policies: list[PolicyOutline], whom: str) -> Finding:
+    by = "this policy" if len(policies) == 1 else f"one of {some(policy.key for policy in policies)}"
+    text = (
+        f"{whom} may go only where {by} allows, and no rule lets UDP port 53 go to cluster DNS: names cannot be looked "
+        f"up. Add a rule to namespaceSelector {{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports "
+        "53/UDP and 53/TCP"
+    )
+    return at.finding("no-dns", "spec.egress", text)
+
+
+def _by_name(rule: RuleOutline) -> bool:
+    """Whether a rule is for what has names: pods, whose Services have, and everything outside."""
+    if rule.everyone or any(peer.pods is not None for peer in rule.peers):
+        return True
+    return any(block.cidr.endswith("/0") for peer in rule.peers for _, block in peer.blocks)
+
+
+def _servers(scene: Scene) -> tuple[Pod, ...]:
+    found = [
+        pod
+        for group in scene.groups.get(_NAMESPACE, ())
+        for pod in group.pods
+        if any(port.port == _DNS for service in scene.services_of(pod) for port in service.spec.ports)
+    ]
+    return tuple(found) or (_USUAL,)
+
+
+def _lets(scene: Scene, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
+    """Whether a rule lets a question go to some server."""
+    by_number = any(
+        protocol == "UDP" and any(overlap(ranges, ((number, number),)) for number in _numbers(servers))
+        for protocol, ranges in rule.numbers.ports
+    )
+    if not by_number and not any(_named(rule, pod) for pod in servers):
+        return False
+    if rule.everyone or any(peer.nodes is not None for peer in rule.peers):
+        return True
+    blocks = [block for peer in rule.peers for _, block in peer.blocks]
+    if blocks and (rule.ports or _holds(scene, blocks, servers)):
+        return True
+    return any(peer.pods is not None and _selects(scene, peer.pods, servers) for peer in rule.peers)
+
+
+def _holds(scene: Scene, blocks: Sequence[IPBlock], servers: tuple[Pod, ...]) -> bool:
+    """Whether a server is in one of the blocks; where addresses are not known, those of pods stand for them."""
+    found = [] if scene.around.made_up else [address for pod in servers for address in pod.addresses]
+    found = found or [str(ip_network(text, strict=False)[1]) for text in scene.around.pod_cidrs]
+    return not found or any(in_block(address, block) for address in found for block in blocks)
+
+
+def _numbers(servers: tuple[Pod, ...]) -> set[int]:
+    """The ports at which servers are asked: 53, or what they declare for UDP where they do not have it."""
+    found = {port.container_port for pod in servers for port in ports_of(pod) if port.protocol == "UDP"}
+    return found | {_DNS}
+
+
+def _named(rule: RuleOutline, pod: Pod) -> bool:
+    have = {(port.name, port.protocol) for port in ports_of(pod) if port.protocol == "UDP"}
+    return any((name, protocol or "UDP") in have for name, protocol in rule.names)
+
+
+def _selects(scene: Scene, selector: PodSelector, servers: tuple[Pod, ...]) -> bool:
+    if any(any(port.container_port == _DNS for port in ports_of(pod)) for pod in scene.pods(selector)):
+        return True
+    return any(
+        selector.matches(pod.metadata.namespace, scene.world.labels_of(pod.metadata.namespace), pod.metadata.labels)
+        for pod in servers
+    )
+
+
+def _accepts(scene: Scene, policy: PolicyOutline, pod: Pod, servers: tuple[Pod, ...]) -> bool:
+    """Whether a cluster policy of the Admin tier lets a pod ask, whatever NetworkPolicies say."""
+    if key_of(pod.metadata) not in {key_of(each.metadata) for each in scene.pods(policy.subject)}:
+        return False
+    return any(rule.action == "Accept" and _lets(scene, rule, servers) for rule in policy.of(EGRESS))

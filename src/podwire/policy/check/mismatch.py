@@ -1,0 +1,91 @@
+"""Why a selector matches nothing: the term that missed, and what is there instead (pure)."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+
+from podwire.model.selector import LabelSelector, Requirement
+from podwire.policy.check.phrases import count, some
+
+Thing = tuple[Mapping[str, str], int]
+"""A set of labels, and how many have it."""
+
+_ALIKE, _SLIP = 0.5, 0.6
+"""How much alike words are that are told instead, and that may be a slip of the pen."""
+
+
+def miss(selector: LabelSelector, things: Iterable[Thing], noun: str, where: str = "") -> str:
+    """Why none of the things is matched, in half a sentence; ``noun`` is what one of them is called.
+
+    ``where`` is said once, of all of them.
+    """
+    each = [(dict(labels), number) for labels, number in things]
+    terms = selector.requirements().requirements
+    if not each:
+        return f"there is no {noun}{where}"
+    best: tuple[int, str] | None = None
+    for term in terms:
+        near = [(labels, n) for labels, n in each if all(t.matches(labels) for t in terms if t is not term)]
+        number = sum(n for _, n in near)
+        if near and (best is None or number > best[0]):
+            rest = ",".join(str(t) for t in terms if t is not term)
+            best = number, (f"of those with {rest}, " if rest else "") + _of_term(term, near, each, (noun, where))
+    if best is not None:
+        return best[1]
+    alone = (f"{term} {_number(term, each, noun)}" for term in terms)
+    return f"no {noun}{where} has all of it: " + ", ".join(alone)
+
+
+def _number(term: Requirement, things: Sequence[Thing], noun: str) -> str:
+    matched = sum(number for labels, number in things if term.matches(dict(labels)))
+    return f"matches {count(matched, noun)}" if matched else f"matches no {noun}"
+
+
+def _of_term(term: Requirement, near: Sequence[Thing], everything: Sequence[Thing], called: tuple[str, str]) -> str:
+    """What one term misses, among things that match all others."""
+    noun, where = called
+    none = f"no {noun}{where}"
+    if term.operator in ("NotIn", "DoesNotExist"):
+        those = "" if term.operator == "DoesNotExist" else f" with one of {', '.join(term.values)}"
+        return f"{none} is without a label {term.key}{those}"
+    values: Counter[str] = Counter()
+    for labels, number in near:
+        if term.key in labels:
+            values[labels[term.key]] += number
+    if not values:
+        return f"{none} has a label {term.key}" + _other_key(term, near, everything, noun)
+    alike = get_close_matches(term.values[0], list(values), 1, _ALIKE) if term.values else []
+    if alike:
+        return f"{none} has {term}, {count(values[alike[0]], noun)} {_have(values[alike[0]])} {term.key}={alike[0]}"
+    listed = some(f"{value or '(empty)'} ({number})" for value, number in values.most_common())
+    return f"{none} has {term}; values of {term.key} there are {listed}"
+
+
+def _other_key(term: Requirement, near: Sequence[Thing], everything: Sequence[Thing], noun: str) -> str:
+    """A label that has the value, or one whose name is like the one that is missing."""
+    for value in term.values:
+        keys = Counter(key for labels, _ in near for key, have in labels.items() if have == value)
+        if keys:
+            key = keys.most_common(1)[0][0]
+            number = sum(n for labels, n in near if labels.get(key) == value)
+            return f", {count(number, noun)} {_have(number)} {key}={value}"
+    known = {key for labels, _ in everything for key in labels}
+    alike = get_close_matches(term.key, sorted(known), 1, _ALIKE)
+    return f"; there is {alike[0]}" if alike else ""
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
+def alike(selector: LabelSelector, things: Iterable[Thing]) -> bool:
+    """Whether a key or value that is there is so much like one of the selector that this may be a slip."""
+    each = [dict(labels) for labels, _ in things]
+    for term in selector.requirements().requirements:
+        values = sorted({labels[term.key] for labels in each if term.key in labels})
+        if any(value not in values and get_close_matches(value, values, 1, _SLIP) for value in term.values):
+            return True
+        keys = sorted({key for labels in each for key in labels})
+        if term.operator == "In" and term.key not in keys and get_close_matches(term.key, keys, 1, 0.75):
+            return True
+    return False

@@ -1,0 +1,55 @@
+"""Peers written as two items, of which either is enough, where both together were meant (pure)."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from podwire.model.selector import LabelSelector
+from podwire.policy.check.context import Scene
+from podwire.policy.check.finding import NOTE, WARNING, Finding
+from podwire.policy.check.outline import PeerOutline, PolicyOutline, RuleOutline
+from podwire.policy.check.phrases import count
+from podwire.policy.selectors import PodSelector
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """Neighbouring items of all NetworkPolicies."""
+    for policy in scene.policies:
+        if policy.kind == "NetworkPolicy":
+            for rule in policy.rules:
+                yield from _rule(scene, policy, rule)
+
+
+def _rule(scene: Scene, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
+    for one, other in pairwise(rule.peers):
+        spaces, pods = (one, other) if one.namespaces_path else (other, one)
+        if not _bare_namespaces(spaces) or not _bare_pods(pods):
+            continue
+        assert spaces.pods is not None
+        assert pods.pods is not None
+        both = PodSelector(namespaces=spaces.pods.namespaces, pods=pods.pods.pods)
+        meant = scene.pods(both)
+        if not meant:
+            continue
+        severity = NOTE if scene.matching(pods.pods) else WARNING
+        allowed = len({id(pod) for each in (spaces.pods, pods.pods) for pod in scene.pods(each)})
+        text = (
+            f"either item is enough: that is {count(allowed, 'pod')}. Pods with these labels in these namespaces are "
+            f"{len(meant)}: for them alone, write podSelector and namespaceSelector into one item, without a dash "
+            "before the second"
+        )
+        yield policy.finding("peers-or", other.path, text, severity)
+
+
+def _bare_namespaces(peer: PeerOutline) -> bool:
+    """An item that has a namespaceSelector, which selects, and no podSelector."""
+    return bool(
+        peer.pods is not None
+        and peer.namespaces_path
+        and peer.pods_path == peer.path
+        and peer.pods.namespaces != LabelSelector()
+    )
+
+
+def _bare_pods(peer: PeerOutline) -> bool:
+    """An item that has a podSelector, which selects, and no namespaceSelector."""
+    return peer.pods is not None and not peer.namespaces_path and peer.pods.pods != LabelSelector()

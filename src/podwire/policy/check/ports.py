@@ -1,0 +1,132 @@
+"""Ports that no pod has so: by name, with this protocol, or with this number (pure).
+
+Containers need not declare their ports, so a number that no pod declares is no finding by itself; it is one where a
+Service or another protocol says what was probably meant.
+"""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from podwire.model.pod import ContainerPort, Pod
+from podwire.model.service import Service, ServicePort
+from podwire.policy.check.context import Scene
+from podwire.policy.check.finding import Finding
+from podwire.policy.check.outline import INGRESS, PolicyOutline, Port, RuleOutline
+from podwire.policy.check.phrases import some, some_pods, which
+from podwire.policy.ports import merged, overlap
+from podwire.policy.world import ports_of
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """The ports of all rules."""
+    for policy in scene.policies:
+        for rule in policy.rules:
+            for port in rule.ports:
+                if port.first > port.last:
+                    text = f"the range {port.first} to {port.last} has no port: nothing matches it"
+                    yield policy.finding("end-before-port", port.path, text)
+            pods = scene.destinations(policy, rule)
+            if pods:
+                yield from _of_rule(scene, policy, rule, pods)
+
+
+def _of_rule(scene: Scene, policy: PolicyOutline, rule: RuleOutline, pods: Sequence[Pod]) -> Iterator[Finding]:
+    only_pods = rule.direction == INGRESS or scene.only_pods(rule.peers)
+    for port in rule.ports:
+        if port.name:
+            yield from _named(policy, rule, port, pods)
+        elif port.number is not None and only_pods:
+            yield from _numbered(scene, policy, rule, port, pods)
+
+
+def _named(policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]) -> Iterator[Finding]:
+    have: list[Pod] = []
+    others: set[str] = set()
+    for pod in pods:
+        protocols = {each.protocol or "TCP" for each in ports_of(pod) if each.name == port.name}
+        if port.protocol in protocols or (protocols and not port.protocol):
+            have.append(pod)
+        others |= protocols
+    if not have and others:
+        text = (
+            f"{port.name} is a port of {some(sorted(others))} there, not of {port.protocol}: nothing matches. Write "
+            f"protocol: {min(others)}"
+        )
+        yield policy.finding("port-name-protocol", port.path, text)
+    elif not have:
+        text = f"{which(pods)} port named {port.name}: nothing matches{_instead(port, pods)}"
+        yield policy.finding("port-name-unknown", port.path, text)
+    elif len(have) < len(pods) and rule.direction == INGRESS:
+        lack = [pod for pod in pods if pod not in have]
+        text = f"{some_pods(lack)} have no port named {port.name}, so it allows nothing there"
+        yield policy.finding("port-name-partly", port.path, text)
+
+
+def _instead(port: Port, pods: Sequence[Pod]) -> str:
+    names = sorted({each.name for pod in pods for each in ports_of(pod) if each.name})
+    alike = get_close_matches(port.name, names, 1)
+    if alike:
+        return f"; there is {alike[0]}"
+    return f"; names of ports there are {some(names)}" if names else "; their ports have no names"
+
+
+def _numbered(
+    scene: Scene, policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]
+) -> Iterator[Finding]:
+    same = [each for pod in pods for each in ports_of(pod) if each.container_port == port.number]
+    if any((each.protocol or "TCP") == port.protocol for each in same):
+        return
+    other = sorted({each.protocol for each in same if not _covers(rule, each.protocol, each.container_port)})
+    if same and other:
+        text = f"pods declare {port.number} as {some(other)}, not as {port.protocol}. Write protocol: {other[0]}"
+        yield policy.finding("port-protocol", port.path, text)
+    if same:
+        return
+    for service, mapped, target in _services(scene, port, pods):
+        if _covers(rule, port.protocol, target):
+            continue
+        name = f"{service.metadata.namespace}/{service.metadata.name}"
+        text = (
+            f"{mapped.port} is the port of Service {name}, which leads to port {target} of its pods, and policies see "
+            f"that one: connections through the Service are not matched. Write {target}{_or_name(pods, target)}"
+        )
+        yield policy.finding("service-port", port.path, text)
+        return
+
+
+def _or_name(pods: Sequence[Pod], target: int) -> str:
+    names = {each.name for pod in pods for each in ports_of(pod) if each.container_port == target and each.name}
+    return f", or its name {min(names)}" if names else ""
+
+
+def _services(scene: Scene, port: Port, pods: Sequence[Pod]) -> Iterator[tuple[Service, ServicePort, int]]:
+    """The Services that have this port for one of the pods, and another one behind it."""
+    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    for pod in pods:
+        look = pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items()))
+        if look in seen:
+            continue
+        seen.add(look)
+        for service in scene.services_of(pod):
+            if service.headless:
+                continue
+            for mapped in service.spec.ports:
+                if (mapped.port, mapped.protocol or "TCP") == (port.number, port.protocol):
+                    target = _target(mapped, ports_of(pod))
+                    if target not in (None, port.number):
+                        assert target is not None
+                        yield service, mapped, target
+
+
+def _target(mapped: ServicePort, ports: Sequence[ContainerPort]) -> int | None:
+    wanted = mapped.target_port
+    if isinstance(wanted, str):
+        protocol = mapped.protocol or "TCP"
+        named = (each for each in ports if (each.name, each.protocol or "TCP") == (wanted, protocol))
+        return next((each.container_port for each in named), None)
+    return wanted or mapped.port
+
+
+def _covers(rule: RuleOutline, protocol: str, number: int) -> bool:
+    ranges = dict(rule.numbers.ports).get(protocol, ())
+    return bool(overlap(merged(ranges), ((number, number),)))

@@ -1,0 +1,147 @@
+"""Rules that nothing is left for, because of other rules (pure).
+
+NetworkPolicies add up: a rule that others cover is only superfluous. In a tier of cluster policies the first rule
+decides, so one that comes after rules which cover it never does, and what an Admin policy denies no NetworkPolicy
+allows. Policies in audit leave the others everything; what is said of them is for when all of them are in force.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from podwire.policy.check import coverage
+from podwire.policy.check.context import Scene
+from podwire.policy.check.finding import NOTE, WARNING, Finding
+from podwire.policy.check.outline import EGRESS, INGRESS, PolicyOutline, RuleOutline
+from podwire.policy.check.phrases import some
+from podwire.policy.check.scope import Term, Terms
+
+Owned = tuple[PolicyOutline, RuleOutline]
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """The rules of all policies."""
+    cluster = {tier: in_order(scene, tier) for tier in ("Admin", "Baseline")}
+    for policies in cluster.values():
+        yield from _never_reached(policies)
+    spaces: dict[str, list[PolicyOutline]] = {}
+    for policy in scene.policies:
+        if policy.kind == "NetworkPolicy":
+            spaces.setdefault(policy.meta.namespace, []).append(policy)
+    for policies in spaces.values():
+        yield from _covered(policies)
+        for policy in policies:
+            yield from _overruled(policy, cluster["Admin"])
+
+
+def in_order(scene: Scene, tier: str) -> list[PolicyOutline]:
+    """The cluster policies of a tier, the first to be asked first."""
+    found = [policy for policy in scene.policies if policy.tier == tier]
+    return sorted(found, key=lambda policy: (policy.priority, policy.key))
+
+
+def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
+    earlier: dict[str, list[Owned]] = {INGRESS: [], EGRESS: []}
+    for policy in policies:
+        for rule in policy.rules:
+            before = [
+                owned
+                for owned in earlier[rule.direction]
+                if policy.heeds(owned[0]) and policy.scope.within(owned[0].scope)
+            ]
+            found = _first_covering(policy, rule, before)
+            if found:
+                same = all(owned[1].action == rule.action for owned in found)
+                names = _names(policy, found)
+                text = f"it is never reached: {names} {_decides(found)} all of it before"
+                yield policy.finding("never-reached", rule.path, text, NOTE if same else WARNING)
+            earlier[rule.direction].append((policy, rule))
+
+
+def _decides(found: list[Owned]) -> str:
+    actions = sorted({owned[1].action for owned in found})
+    words = {"Accept": "accepts", "Deny": "denies", "Pass": "passes on"}
+    return words[actions[0]] if len(found) == 1 else "decide"
+
+
+def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[Owned]) -> list[Owned]:
+    """The other rules that cover one."""
+    candidates = [owned for owned in others if owned[1] is not rule]
+    found = coverage.covered_by(rule, (owned[1] for owned in candidates))
+    return [owned for owned in candidates if any(owned[1] is each for each in found)]
+
+
+def _names(policy: PolicyOutline, found: list[Owned]) -> str:
+    return some(rule.path if owner is policy else f"{rule.path} of {owner.key}" for owner, rule in found)
+
+
+def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
+    """Of two rules that cover each other, the later one is superfluous."""
+    by_subject: dict[Terms, _Rules] = {}
+    for policy in policies:
+        by_subject.setdefault(policy.scope.pods, _Rules()).add(policy)
+    gone: set[int] = set()
+    for policy in reversed(policies):
+        own = policy.scope.pods
+        wider = [rules for subject, rules in by_subject.items() if subject <= own]
+        for rule in reversed(policy.rules):
+            near = (owned for rules in wider for owned in rules.near(rule) if policy.heeds(owned[0]))
+            others = [owned for owned in near if id(owned[1]) not in gone]
+            found = _first_covering(policy, rule, others)
+            if found:
+                gone.add(id(rule))
+                text = f"{_names(policy, found)} {'allows' if len(found) == 1 else 'allow'} all of it anyway"
+                yield policy.finding("covered", rule.path, text)
+
+
+class _Rules:
+    """Rules of policies, found by what a rule has of which they may cover something.
+
+    A peer with terms is part of a selector that has some of them: so a selector is kept by one of its terms, and what
+    has none, or is no selector of pods, is looked at for every rule.
+    """
+
+    def __init__(self) -> None:
+        self._rules: dict[tuple[str, Term | None], dict[int, Owned]] = {}
+        self._number = 0
+
+    def add(self, policy: PolicyOutline) -> None:
+        """Takes in the rules of a policy."""
+        for rule in policy.rules:
+            self._number += 1
+            for peer in rule.peers:
+                term = min(peer.scope.pods, key=repr) if peer.pods is not None and peer.scope.pods else None
+                self._rules.setdefault((rule.direction, term), {})[self._number] = policy, rule
+            if rule.everyone or not rule.peers:
+                self._rules.setdefault((rule.direction, None), {})[self._number] = policy, rule
+
+    def near(self, rule: RuleOutline) -> list[Owned]:
+        """Those that may cover something of a rule, in the order in which they came."""
+        wanted: set[Term | None] = {None}
+        wanted.update(term for peer in rule.peers for term in peer.scope.pods)
+        found: dict[int, Owned] = {}
+        for term in wanted:
+            found |= self._rules.get((rule.direction, term), {})
+        return [found[number] for number in sorted(found)]
+
+
+def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Finding]:
+    """Rules that allow what the Admin tier denies, for all pods of the policy, with nothing before that."""
+    denying = {direction: _denied_first(policy, admin, direction) for direction in (INGRESS, EGRESS)}
+    for rule in policy.rules:
+        found = _first_covering(policy, rule, denying[rule.direction])
+        if found:
+            denies = "denies" if len(found) == 1 else "deny"
+            text = f"{_names(policy, found)} of the Admin tier {denies} all of it before: this allows nothing"
+            yield policy.finding("overruled", rule.path, text)
+
+
+def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: str) -> list[Owned]:
+    """The rules that deny for all pods of a policy, up to the first that may let something pass."""
+    found: list[Owned] = []
+    for other in filter(policy.heeds, admin):
+        about = policy.scope.within(other.scope)
+        for rule in other.of(direction):
+            if rule.action != "Deny":
+                return found
+            if about:
+                found.append((other, rule))
+    return found

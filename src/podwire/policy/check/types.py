@@ -1,0 +1,81 @@
+"""Policies whose types, sections and empty lists do not do what they seem to (pure).
+
+Some of it only shows in what was written: the API server fills in ``policyTypes`` and leaves empty lists out.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from podwire.model.meta import key_of
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.check.context import Scene
+from podwire.policy.check.finding import Finding
+from podwire.policy.check.outline import EGRESS, INGRESS, PolicyOutline
+
+_SECTIONS = ((INGRESS, "ingress", "from", "come in"), (EGRESS, "egress", "to", "go out"))
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """Types and lists of all policies."""
+    stored = {key_of(policy.metadata): policy for policy in scene.world.policies}
+    for policy in scene.policies:
+        yield from _every(policy)
+        if policy.kind == "NetworkPolicy":
+            yield from _ignored(policy, stored[policy.key])
+            yield from _written(policy, scene.around.written.get(policy.name, {}).get("spec") or {})
+        elif not policy.rules:
+            text = "it has no rules, so it changes nothing: cluster policies isolate nobody by being there"
+            yield policy.finding("no-rules", "spec", text)
+
+
+def _every(policy: PolicyOutline) -> Iterator[Finding]:
+    for rule in policy.rules:
+        if not rule.known:
+            does = "it matches nothing" if rule.action == "Accept" else "it denies everything in its direction"
+            text = f"it has a peer or port of a kind that podwire does not know, so {does}"
+            yield policy.finding("unknown-kind", rule.path, text)
+        elif rule.everyone and not rule.ports and policy.kind == "NetworkPolicy":
+            words = "come in from everywhere" if rule.direction == INGRESS else "go everywhere"
+            rest = ""
+            if len(policy.of(rule.direction)) > 1:
+                rest = "; the other rules of this direction have no effect beside it"
+            yield policy.finding("allows-all", rule.path, f"everything may {words}, on every port and protocol{rest}")
+
+
+def _ignored(policy: PolicyOutline, stored: NetworkPolicy) -> Iterator[Finding]:
+    for direction, section, _, words in _SECTIONS:
+        rules = stored.spec.ingress if direction == INGRESS else stored.spec.egress
+        if rules and direction not in policy.types:
+            text = (
+                f"nobody reads it, because policyTypes has no {direction}: the pods {words} as if it were not there. "
+                f"Add {direction} to policyTypes, or take the section out"
+            )
+            yield policy.finding("section-ignored", f"spec.{section}", text)
+
+
+def _written(policy: PolicyOutline, spec: Mapping[str, Any]) -> Iterator[Finding]:
+    types = spec.get("policyTypes")
+    if not types and spec.get("egress") and not spec.get("ingress") and "ingress" not in spec:
+        text = (
+            "without policyTypes this policy isolates for ingress too: nobody reaches the pods any more. Write "
+            "policyTypes: [Egress], or [Ingress, Egress] if that is meant"
+        )
+        yield policy.finding("isolates-ingress-too", "spec.egress", text)
+    for direction, section, word, words in _SECTIONS:
+        rules = spec.get(section)
+        if rules == [] and direction not in policy.types:
+            named = "an empty list is as good as none, and policyTypes does not name the direction"
+            text = f"it does not keep the pods from what they {words}: {named}. Add {direction} to policyTypes"
+            yield policy.finding("does-not-isolate", f"spec.{section}", text)
+        for place, rule in enumerate(rules or () if direction in policy.types else ()):
+            for field in (word, "ports"):
+                if isinstance(rule, dict) and rule.get(field) == []:
+                    text = f"an empty list restricts nothing: the rule is for {_all(field, direction)}"
+                    yield policy.finding("empty-list-allows-all", f"spec.{section}[{place}].{field}", text)
+
+
+def _all(field: str, direction: str) -> str:
+    if field == "ports":
+        return "all ports and protocols. To allow none, leave the rule out"
+    whom = "comes from" if direction == INGRESS else "is reached"
+    return f"everybody, wherever it {whom}. To allow nobody, leave the rule out"

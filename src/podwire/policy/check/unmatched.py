@@ -1,0 +1,160 @@
+"""Selectors that match nothing, or only what policies do not see (pure)."""
+
+from collections.abc import Iterator, Sequence
+
+from podwire.model.pod import Pod
+from podwire.model.selector import LabelSelector
+from podwire.policy.check.context import Group, Scene
+from podwire.policy.check.finding import NOTE, WARNING, Finding
+from podwire.policy.check.mismatch import Thing, alike, miss
+from podwire.policy.check.outline import PeerOutline, PolicyOutline
+from podwire.policy.check.phrases import count, some, some_pods
+from podwire.policy.check.scope import NAME_LABEL
+from podwire.policy.selectors import PodSelector
+
+_ALWAYS_THERE = ("kube-system", "kube-public", "default")
+"""Namespaces that every cluster has, so that files need not."""
+
+
+def check(scene: Scene) -> Iterator[Finding]:
+    """Subjects and peers of all policies."""
+    said: set[str] = set()
+    for policy in scene.policies:
+        unknown = _unknown(scene, policy.subject)
+        if unknown and unknown not in said:
+            said.add(unknown)
+            yield policy.finding("not-checked", policy.subject_path, unknown)
+        if not unknown:
+            yield from _subject(scene, policy)
+        for rule in policy.rules:
+            for peer in rule.peers:
+                yield from _peer(scene, policy, peer)
+                if peer.nodes is not None:
+                    yield from _nodes(scene, policy, peer)
+
+
+def _unknown(scene: Scene, selector: PodSelector) -> str:
+    """What the files lack to say anything of a selector; empty: nothing."""
+    if scene.knows_pods(selector) or scene.among(scene.excluded, selector):
+        return ""
+    names = scene.namespaces_of(selector)
+    if not names:
+        return "no namespace of the files is meant: whom this selects is not checked"
+    return f"the files have no pods of namespace {some(names)}: what selects pods there is not checked"
+
+
+def _subject(scene: Scene, policy: PolicyOutline) -> Iterator[Finding]:
+    groups = scene.matching(policy.subject)
+    excluded = _of(scene.among(scene.excluded, policy.subject))
+    on_node = [pod for pod in excluded if pod.spec.host_network and not pod.finished]
+    if groups and on_node and (policy.subject.namespace or policy.subject.pods != LabelSelector()):
+        text = f"it does not hold for pods that use their node's network: {some_pods(on_node)}"
+        yield policy.finding("host-network-partly", policy.subject_path, text)
+    if groups:
+        return
+    if on_node:
+        text = (
+            f"it selects only pods that use their node's network ({some_pods(on_node)}), and policies do not hold for "
+            "those: nothing is isolated"
+        )
+        yield policy.finding("host-network-only", policy.subject_path, text)
+        return
+    if excluded:
+        text = f"it selects only pods that ended ({some_pods(excluded)}): nothing is isolated"
+        yield policy.finding("host-network-only", policy.subject_path, text)
+        return
+    selector = policy.subject
+    reason = _reason(scene, selector)
+    everybody = selector.pods == LabelSelector()
+    text = f"it selects nothing, so it is in force for nobody: {reason}"
+    yield policy.finding("selects-nothing", policy.subject_path, text, NOTE if everybody else WARNING)
+
+
+def _of(groups: Sequence[Group]) -> list[Pod]:
+    return [pod for group in groups for pod in group.pods]
+
+
+def _reason(scene: Scene, selector: PodSelector) -> str:
+    """Why a selector of pods in known namespaces matches none."""
+    names = scene.namespaces_of(selector)
+    if not names:
+        return miss(selector.namespaces, _labels(scene), "namespace")
+    where = f" of namespace {some(names)}" if len(names) == 1 else " of these namespaces"
+    things = [(group.labels, len(group.pods)) for name in names for group in scene.groups.get(name, ())]
+    if not things:
+        return f"namespace {some(names)} has no pods"
+    return miss(selector.pods, things, "pod", where)
+
+
+def _labels(scene: Scene) -> list[Thing]:
+    return [(labels, 1) for labels in scene.namespaces.values()]
+
+
+def _peer(scene: Scene, policy: PolicyOutline, peer: PeerOutline) -> Iterator[Finding]:
+    selector = peer.pods
+    if selector is None or scene.matching(selector):
+        return
+    excluded = _of(scene.among(scene.excluded, selector))
+    if excluded:
+        yield policy.finding("host-network-only", peer.pods_path, _of_excluded(excluded))
+    elif not selector.namespace and not scene.namespaces_of(selector):
+        yield from _namespaces(scene, policy, peer, selector.namespaces)
+    elif scene.knows_pods(selector):
+        yield _no_pods(scene, policy, peer, selector)
+
+
+def _of_excluded(pods: Sequence[Pod]) -> str:
+    on_node = [pod for pod in pods if pod.spec.host_network and not pod.finished]
+    if on_node:
+        return (
+            f"only pods that use their node's network match ({some_pods(on_node)}); they are no peers: nothing is "
+            "allowed by it. Their address is that of the node: write an ipBlock with it"
+        )
+    return f"only pods that ended match ({some_pods(pods)}): nothing is allowed by it"
+
+
+def _no_pods(scene: Scene, policy: PolicyOutline, peer: PeerOutline, selector: PodSelector) -> Finding:
+    """A peer whose namespaces are there and whose pods are not."""
+    elsewhere = scene.pods(PodSelector(pods=selector.pods)) if selector.namespace else ()
+    if elsewhere and selector.pods != LabelSelector():
+        names = sorted({pod.metadata.namespace for pod in elsewhere})
+        text = (
+            f"a podSelector without namespaceSelector means pods of namespace {selector.namespace}, and there none "
+            f"matches; {count(len(elsewhere), 'pod')} of namespace {some(names)} would. Add a namespaceSelector to the "
+            f"same item, such as matchLabels: {{{NAME_LABEL}: {names[0]}}}"
+        )
+        return policy.finding("own-namespace-only", peer.pods_path, text)
+    severity = NOTE if selector.pods == LabelSelector() else WARNING
+    text = f"no pod is meant by it: {_reason(scene, selector)}"
+    return policy.finding("peer-matches-nothing", peer.pods_path, text, severity)
+
+
+def _namespaces(scene: Scene, policy: PolicyOutline, peer: PeerOutline, wanted: LabelSelector) -> Iterator[Finding]:
+    """A peer whose namespaces are not there."""
+    keys = {term.key for term in wanted.requirements().requirements if term.operator == "In"}
+    known = {key for name in scene.described for key in scene.namespaces[name]}
+    reason = miss(wanted, _labels(scene), "namespace")
+    advice = ""
+    if "name" in keys and "name" not in known:
+        advice = f". Kubernetes gives every namespace the label {NAME_LABEL}, and none called name"
+    if scene.around.whole or advice:
+        yield policy.finding("peer-matches-nothing", peer.namespaces_path, f"no pod is meant by it: {reason}{advice}")
+    elif wanted.match_labels.get(NAME_LABEL) in _ALWAYS_THERE:
+        return
+    elif alike(wanted, _labels(scene)):
+        text = f"no namespace of the files is meant by it: {reason}"
+        yield policy.finding("peer-matches-nothing", peer.namespaces_path, text)
+    else:
+        text = f"no namespace of the files is meant by it ({wanted.requirements()}): whether it exists is not checked"
+        yield policy.finding("not-checked", peer.namespaces_path, text)
+
+
+def _nodes(scene: Scene, policy: PolicyOutline, peer: PeerOutline) -> Iterator[Finding]:
+    """A peer that is nodes."""
+    assert peer.nodes is not None
+    nodes = scene.world.nodes
+    if any(peer.nodes.matches(node.metadata.labels) for node in nodes):
+        return
+    if scene.around.whole or not scene.around.made_up:
+        reason = miss(peer.nodes, [(node.metadata.labels, 1) for node in nodes], "node")
+        yield policy.finding("peer-matches-nothing", f"{peer.path}.nodes", f"no node is meant by it: {reason}")

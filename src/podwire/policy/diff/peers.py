@@ -1,0 +1,195 @@
+"""The ends that two clusters have in common, together where policies treat them alike (pure).
+
+Pods by name, nodes by name, and the addresses that blocks speak of, cut at the border of every block of both. What only
+one cluster has cannot change its verdict and is listed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, summarize_address_range
+from itertools import pairwise
+
+import msgspec
+
+from podwire.model.meta import controller_of, key_of
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.policy.blocks import Blocks
+from podwire.policy.diff.side import Facts, Side
+from podwire.policy.world import addresses_of, owners, ports_of
+
+PODS, NODES, EXTERNAL = "pods", "nodes", "external"
+_LAST = {4: 2**32 - 1, 6: 2**128 - 1}
+_HASH_LENGTHS = range(5, 11)
+_HASH = frozenset("bcdfghjklmnpqrstvwxz2456789")
+"""What a Deployment adds to the names of its ReplicaSets is made of these (k8s.io/apimachinery/pkg/util/rand)."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Ends that policies treat alike, before and after."""
+
+    kind: str
+    """pods, nodes or external."""
+    family: int
+    old: Facts
+    new: Facts
+    names: tuple[str, ...]
+    """Keys of pods, names of nodes, ranges of addresses."""
+    addresses: tuple[str, str]
+    """One of each side, which stands for all."""
+    same: bool
+    """Whether labels, ports and addresses are the same on both sides, so that only policies can make a difference."""
+    on: frozenset[str] = frozenset()
+    """The nodes that the pods are on (the new ones); of nodes, themselves."""
+    rest: bool = False
+    """Whether these are the addresses that are left when all blocks are taken out."""
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them, and what only one side has."""
+
+    places: tuple[Place, ...]
+    workloads: Mapping[str, str]
+    """The workload of each pod, ``Kind namespace/name``; of a pod without one, itself."""
+    only_old: tuple[str, ...]
+    """Pods, by key."""
+    only_new: tuple[str, ...]
+
+
+def places(old: Side, new: Side) -> Places:
+    """The ends of two clusters."""
+    before, after = _pods(old), _pods(new)
+    every: list[Place] = []
+    both = [key for key in after if key in before]
+    every += _together(PODS, ((key, _of_pod(old, before[key]), _of_pod(new, after[key])) for key in both), after)
+    nodes_before, nodes_after = _nodes(old), _nodes(new)
+    common = [key for key in nodes_after if key in nodes_before]
+    rows = ((key, _of_node(old, nodes_before[key]), _of_node(new, nodes_after[key])) for key in common)
+    every += _together(NODES, rows, {})
+    taken = {address for side in (before, after) for _, address in side.values()}
+    taken |= {address for side in (nodes_before, nodes_after) for _, address in side.values()}
+    for family in (4, 6):
+        if any(key[1] == family for key in both):
+            every += _external(old, new, family, taken)
+    names = {key for key, _ in before}, {key for key, _ in after}
+    return Places(
+        places=tuple(every),
+        workloads={key_of(pod.metadata): workload(pod) for pod, _ in after.values()},
+        only_old=tuple(sorted(names[0] - names[1])),
+        only_new=tuple(sorted(names[1] - names[0])),
+    )
+
+
+def workload(pod: Pod) -> str:
+    """``Kind namespace/name`` of what made a pod; a ReplicaSet of a Deployment counts as that."""
+    owner = controller_of(pod.metadata)
+    namespace = pod.metadata.namespace
+    if owner is None:
+        return f"Pod {key_of(pod.metadata)}"
+    name, _, end = owner.name.rpartition("-")
+    if owner.kind == "ReplicaSet" and name and len(end) in _HASH_LENGTHS and set(end) <= _HASH:
+        return f"Deployment {namespace}/{name}"
+    return f"{owner.kind} {namespace}/{owner.name}"
+
+
+Key = tuple[str, int]
+"""Name and family."""
+
+
+def _pods(side: Side) -> dict[Key, tuple[Pod, str]]:
+    """The pods that policies see, with the address of each family that is theirs."""
+    found: dict[Key, tuple[Pod, str]] = {}
+    for address, pod in owners(side.world.pods).items():
+        found.setdefault((key_of(pod.metadata), _family(address)), (pod, address))
+    return dict(sorted(found.items()))
+
+
+def _nodes(side: Side) -> dict[Key, tuple[Node, str]]:
+    """The nodes, with the first address of each family that is theirs."""
+    found: dict[Key, tuple[Node, str]] = {}
+    taken = owners(side.world.pods)
+    for node in side.world.nodes:
+        for address in addresses_of(node):
+            if address not in taken:
+                found.setdefault((node.metadata.name, _family(address)), (node, address))
+    return dict(sorted(found.items()))
+
+
+def _family(address: str) -> int:
+    return 6 if ":" in address else 4
+
+
+End = tuple[Facts, str, object]
+"""Facts, address, and all else that policies could ever ask for."""
+
+
+def _of_pod(side: Side, found: tuple[Pod, str]) -> End:
+    pod, address = found
+    spaces = side.labels_of(pod.metadata.namespace)
+    return side.of_pod(pod, address), address, (pod.metadata.labels, spaces, ports_of(pod))
+
+
+def _of_node(side: Side, found: tuple[Node, str]) -> End:
+    node, address = found
+    return side.of_node(node, address), address, node.metadata.labels
+
+
+def _together(kind: str, rows: Iterable[tuple[Key, End, End]], pods: Mapping[Key, tuple[Pod, str]]) -> Iterator[Place]:
+    found: dict[tuple[Facts, Facts, int, bool], list[tuple[str, str, str]]] = {}
+    for (name, family), (old, address, was), (new, later, is_) in rows:
+        found.setdefault((old, new, family, was == is_ and address == later), []).append((name, address, later))
+    for (old, new, family, same), each in found.items():
+        names = tuple(name for name, _, _ in each)
+        yield Place(
+            kind=kind,
+            family=family,
+            old=old,
+            new=new,
+            names=names,
+            addresses=each[0][1:],
+            same=same,
+            on=frozenset(pods[name, family][0].spec.node_name if pods else name for name in names),
+        )
+
+
+def _external(old: Side, new: Side, family: int, taken: set[str]) -> Iterator[Place]:
+    """All addresses of a family, as disjoint as the blocks of both sides want it."""
+    numbers = sorted(int(ip_address(text)) for text in taken if _family(text) == family)
+    blocks = Blocks(enumerate((*old.ranges, *new.ranges)), family)
+    borders = {0, _LAST[family] + 1}
+    for first, last, _ in blocks.intervals:
+        borders |= {first, last + 1}
+    found: dict[tuple[Facts, Facts], list[tuple[int, int]]] = {}
+    for first, after in pairwise(sorted(borders)):
+        address = _address(first, family)
+        facts = old.of_address(address), new.of_address(address)
+        found.setdefault(facts, []).append((first, after - 1))
+    largest = max(found.values(), key=_size)
+    for (before, later), ranges in found.items():
+        here = sum(1 for number in numbers if any(first <= number <= last for first, last in ranges))
+        if here == _size(ranges):
+            continue
+        address = _address(ranges[0][0], family)
+        yield Place(
+            kind=EXTERNAL,
+            family=family,
+            old=before,
+            new=later,
+            names=tuple(_cidrs(ranges, family)),
+            addresses=(address, address),
+            same=True,
+            rest=ranges is largest,
+        )
+
+
+def _size(ranges: list[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def _address(number: int, family: int) -> str:
+    return str(IPv4Address(number) if family == 4 else IPv6Address(number))
+
+
+def _cidrs(ranges: list[tuple[int, int]], family: int) -> Iterator[str]:
+    kind = IPv4Address if family == 4 else IPv6Address
+    for first, last in ranges:
+        yield from (str(network) for network in summarize_address_range(kind(first), kind(last)))

@@ -1,0 +1,209 @@
+"""Differences as text, by workload, and as plain data (pure)."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Ends, Outcome, Reason
+from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
+from podwire.policy.ports import LAST_PORT, PROTOCOLS
+from podwire.policy.rules import INGRESS
+
+Line = Callable[[str, str, str], str]
+"""``file:line`` of a field, by kind, key and path; empty for what is in no file."""
+
+_SOME = 4
+"""How many names a line of text has."""
+
+
+def text(comparison: Comparison, lines: tuple[Line, Line]) -> Iterator[str]:
+    """What a person reads; ``lines`` of the one side and of the other."""
+    places = comparison.places
+    pods = _by_workload(places.workloads, places.workloads)
+    for difference in comparison.differences:
+        source = ", ".join(_some(_names(difference.sources, places.workloads, pods)))
+        destination = ", ".join(_some(_names(difference.destinations, places.workloads, pods)))
+        own = _own(difference)
+        yield f"{source} -> {destination}{own}{_family(difference)}"
+        for (before, after), ports in _by_outcome(difference.changes).items():
+            yield f"  now {'allowed' if after.allowed else 'denied'}: {ports}"
+            yield f"    before: {_outcome(before, lines[0])}"
+            yield f"    after:  {_outcome(after, lines[1])}"
+    for word, only in (("gone", places.only_old), ("new", places.only_new)):
+        if only:
+            yield f"{word}, and so not compared: pods {', '.join(_some(only))}"
+    denied, allowed = _pairs(comparison.differences)
+    yield f"{_count(denied)} now denied, {_count(allowed)} now allowed"
+
+
+def data(comparison: Comparison, lines: tuple[Line, Line]) -> dict[str, Any]:
+    """All of it."""
+    places = comparison.places
+    pods = _by_workload(places.workloads, places.workloads)
+    return {
+        "differences": [_data(each, places.workloads, pods, lines) for each in comparison.differences],
+        "onlyOld": list(places.only_old),
+        "onlyNew": list(places.only_new),
+    }
+
+
+def _data(
+    difference: Difference, workloads: Mapping[str, str], pods: Mapping[str, list[str]], lines: tuple[Line, Line]
+) -> dict[str, Any]:
+    return {
+        "from": _ends(difference.sources, workloads),
+        "to": _ends(difference.destinations, workloads),
+        "ownNode": difference.own_node,
+        "families": list(difference.families),
+        "changes": [
+            {
+                "protocol": change.protocol,
+                "first": change.first,
+                "last": change.last,
+                "before": _verdict(change.before, lines[0]),
+                "after": _verdict(change.after, lines[1]),
+            }
+            for change in difference.changes
+        ],
+    }
+
+
+def _ends(every: Iterable[Ends], workloads: Mapping[str, str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for workload, pods in _by_workload(_all(every, PODS), workloads).items():
+        found.append({"workload": workload, "pods": pods})
+    found += ({"node": name} for name in _all(every, NODES))
+    found += ({"external": list(ends.names) or "rest"} for ends in every if ends.kind == EXTERNAL)
+    return found
+
+
+def _verdict(outcome: Outcome, line: Line) -> dict[str, Any]:
+    reasons = [
+        {
+            "direction": reason.direction,
+            "policy": reason.policy,
+            "rule": reason.rule,
+            "isolatedBy": list(reason.isolated_by),
+            "where": _where(reason, line),
+        }
+        for reason in outcome.reasons
+    ]
+    return {"allowed": outcome.allowed, "reasons": reasons}
+
+
+def _all(every: Iterable[Ends], kind: str) -> list[str]:
+    return [name for ends in every if ends.kind == kind for name in ends.names]
+
+
+def _by_workload(pods: Iterable[str], workloads: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for pod in sorted(pods):
+        found.setdefault(workloads[pod], []).append(pod)
+    return found
+
+
+def _names(every: Sequence[Ends], workloads: Mapping[str, str], whole: Mapping[str, list[str]]) -> Iterator[str]:
+    """Workloads, nodes and ranges; of a workload that is not all meant, its pods."""
+    for workload, pods in _by_workload(_all(every, PODS), workloads).items():
+        number = len(whole[workload])
+        if len(pods) < number:
+            yield f"{len(pods)} of {number} pods of {workload} ({', '.join(_some(pods))})"
+        else:
+            yield workload if workload.startswith("Pod ") else f"{workload} ({number} pod{'s' * (number != 1)})"
+    yield from (f"Node {name}" for name in _all(every, NODES))
+    for ends in every:
+        if ends.kind == EXTERNAL:
+            yield "external" if ends.rest else " ".join(_some(ends.names))
+
+
+def _own(difference: Difference) -> str:
+    if difference.own_node:
+        return " (on the same node)"
+    both = (*difference.sources, *difference.destinations)
+    return " (not on the same node)" if any(ends.kind == NODES for ends in both) else ""
+
+
+def _family(difference: Difference) -> str:
+    if len(difference.families) > 1:
+        return ""
+    return f" (IPv{difference.families[0]})"
+
+
+def _by_outcome(changes: Iterable[Change]) -> dict[tuple[Outcome, Outcome], str]:
+    """What happens to which ports."""
+    found: dict[tuple[Outcome, Outcome], list[Change]] = {}
+    for change in changes:
+        found.setdefault((change.before, change.after), []).append(change)
+    return {outcomes: _ports(some) for outcomes, some in found.items()}
+
+
+def _ports(changes: Sequence[Change]) -> str:
+    """Ports as people write them; with nothing left out, ``everything``."""
+    words: dict[str, list[str]] = {}
+    for change in changes:
+        words.setdefault(change.protocol, []).append(_range(change.first, change.last))
+    if set(words) == {*PROTOCOLS, OTHER} and all(each == [""] for each in words.values()):
+        return "everything"
+    named = {OTHER: "protocols without ports"}
+    return "; ".join(f"{named.get(name, name)} {', '.join(_some(each, 8))}".rstrip() for name, each in words.items())
+
+
+def _range(first: int, last: int) -> str:
+    if first <= 1 and last == LAST_PORT:
+        return ""
+    return str(first) if first == last else f"{max(first, 1)}-{last}"
+
+
+def _outcome(outcome: Outcome, line: Line) -> str:
+    if outcome.allowed:
+        reasons = " and ".join(_reason(reason, line) for reason in outcome.reasons)
+        return f"allowed by {reasons}" if reasons else "allowed, no policy has a say"
+    return "denied: " + "; ".join(_reason(reason, line) for reason in outcome.reasons)
+
+
+def _reason(reason: Reason, line: Line) -> str:
+    direction = reason.direction.lower()
+    if not reason.policy:
+        return f"no {direction} rule of {', '.join(_some(reason.isolated_by))} allows it"
+    where = _where(reason, line)
+    return f"{reason.policy} {direction} {reason.rule}" + (f" ({where})" if where else "")
+
+
+def _where(reason: Reason, line: Line) -> str:
+    """The line of the rule."""
+    if not reason.policy:
+        return ""
+    kind = "NetworkPolicy" if "/" in reason.policy else "ClusterNetworkPolicy"
+    section = "ingress" if reason.direction == INGRESS else "egress"
+    return line(kind, reason.policy, f"spec.{section}[{reason.rule}]")
+
+
+def _some(names: Iterable[str], most: int = _SOME) -> list[str]:
+    each = list(names)
+    return each if len(each) <= most + 1 else [*each[:most], f"{len(each) - most} more"]
+
+
+def _pairs(differences: Iterable[Difference]) -> tuple[int, int]:
+    """How many pairs of ends (all families together) lose something, and how many gain something."""
+    denied: set[tuple[str, str, bool]] = set()
+    allowed: set[tuple[str, str, bool]] = set()
+    for difference in differences:
+        sources, destinations = (tuple(_single(each)) for each in (difference.sources, difference.destinations))
+        pairs = {(one, other, difference.own_node) for one in sources for other in destinations if one != other}
+        if any(not change.after.allowed for change in difference.changes):
+            denied |= pairs
+        if any(change.after.allowed for change in difference.changes):
+            allowed |= pairs
+    return len(denied), len(allowed)
+
+
+def _single(every: Iterable[Ends]) -> Iterator[str]:
+    """Every pod and node, and each set of other addresses as one."""
+    for ends in every:
+        if ends.kind == EXTERNAL:
+            yield f"external {ends.names}"
+        else:
+            yield from (f"{ends.kind} {name}" for name in ends.names)
+
+
+def _count(number: int) -> str:
+    return f"{number} pair" if number == 1 else f"{number} pairs"

@@ -1,0 +1,173 @@
+"""Finds the pods that other CNI plugins have wired on this node, and has policies enforced for them.
+
+Guarantees: 1. nothing is told before the pods are known; all that are there are told before :attr:`Discovery.looked` is
+set, so a start that waits for it shuts nobody off; 2. a pod that comes, changes or goes in the API, and a device or
+route that comes or goes on the node, is followed by a look 20 ms later; 3. looks are 0.1 s apart; 4. a pod that has no
+place yet is looked for with the next change of devices, routes, addresses or neighbours, and said after 2 to 4 s;
+5. pods that somebody else told of (the chained plugin) are left alone; 6. bridges are looked at with each look and
+every 2 s, since the kernel does not tell when netfilter is turned off for them.
+
+A look is a dump of devices and routes, and one of addresses for each port of a bridge.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Protocol
+
+from podwire.errors import KernelError
+from podwire.kernel.monitor import Event
+from podwire.model.meta import key_of
+from podwire.model.pod import Pod
+from podwire.observe.log import Log
+from podwire.policy.foreign.kernel import Ports
+from podwire.policy.foreign.locate import Place, locate
+from podwire.policy.runner import Attached, Source
+from podwire.policy.world import owners
+from podwire.runtime.clock import Clock
+from podwire.state.network import NetworkState
+
+_SETTLE_S = 0.02
+_REST_S = 0.1
+_LOOK_S = 2.0
+
+
+class Sight(Protocol):
+    """What is seen of the node; :class:`podwire.policy.foreign.kernel.KernelSight` is the real one."""
+
+    def watch(self, changed: Callable[[Sequence[Event]], None]) -> AbstractContextManager[None]:
+        """Calls back with whatever changes, within the block."""
+        ...
+
+    def read(self) -> tuple[NetworkState, Ports]:
+        """Devices, addresses and routes, and what is behind ports.
+
+        Raises: KernelError.
+        """
+        ...
+
+
+class Enforcer(Protocol):
+    """Who is told; the enforcement of ``policy.runner``."""
+
+    @property
+    def attached(self) -> Mapping[str, Attached]:
+        """The pods by the names of their own devices."""
+        ...
+
+    def attach(self, one: Attached) -> None:
+        """A pod is there.
+
+        Raises: KernelError; it is tried again.
+        """
+        ...
+
+    def detach(self, link: str) -> None:
+        """A pod is gone."""
+        ...
+
+    def look_again(self) -> None:
+        """Something that rules depend on has changed in the kernel."""
+        ...
+
+
+class Discovery:
+    """Follows one node's pods and devices."""
+
+    def __init__(self, node: str, pods: Source[Pod], enforcer: Enforcer, sight: Sight, clock: Clock) -> None:
+        self._node = node
+        self._pods = pods
+        self._enforcer = enforcer
+        self._sight = sight
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._log = Log("policy")
+        self._own: dict[str, Attached] = {}
+        self.looked = asyncio.Event()
+        """Set when the pods that are there have been told of."""
+        self.sought: frozenset[str] = frozenset()
+        """The pods that have an address and no place: they are shut off."""
+        self.stuck: Callable[[frozenset[str]], None] = lambda _: None
+        """Hears of the pods that have been sought for a while."""
+        self.bridges_changed: Callable[[], bool] = lambda: False
+        """Whether bridges show IP other packets than they did."""
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        with self._sight.watch(self._kernel_changed):
+            self._pods.subscribe(self._pod_changed)
+            await self._pods.synced.wait()
+            self._wake.set()
+            while True:
+                await self._wake.wait()
+                await self._clock.sleep(_SETTLE_S)
+                self._wake.clear()
+                self._look()
+                self._look_at_bridges()
+                await self._clock.sleep(_REST_S)
+
+    async def watch(self) -> None:
+        """Looks at bridges, and says which pods are not found, until cancelled."""
+        while True:
+            before = self.sought
+            await self._clock.sleep(_LOOK_S)
+            self.stuck(before & self.sought)
+            self._look_at_bridges()
+
+    def _look_at_bridges(self) -> None:
+        with suppress(KernelError):
+            if self.bridges_changed():
+                self._enforcer.look_again()
+
+    def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
+        if any(pod is not None and pod.spec.node_name == self._node for pod in (old, new)):
+            self._wake.set()
+
+    def _kernel_changed(self, events: Sequence[Event]) -> None:
+        if any(event.kind not in ("neighbour", "address") or self.sought for event in events):
+            self._wake.set()
+
+    def _wanted(self) -> Mapping[str, Pod]:
+        """The pods of this node that have addresses, without those that somebody else told of."""
+        told = {one.pod for link, one in self._enforcer.attached.items() if link not in self._own}
+        here = (pod for pod in self._pods.objects.values() if pod.spec.node_name == self._node)
+        found = {key_of(pod.metadata): pod for pod in owners(here).values()}
+        return {key: pod for key, pod in found.items() if key not in told}
+
+    def _look(self) -> None:
+        pods = self._wanted()
+        before = {one.pod: Place(one.device, one.port) for one in self._own.values()}
+        try:
+            state, ports = self._sight.read()
+        except KernelError as failure:
+            self._log.warning("devices of pods cannot be read", problem=failure)
+            self._wake.set()
+            return
+        places = locate({key: pod.addresses for key, pod in pods.items()}, state, ports, before)
+        self._say(frozenset(pods) - places.keys())
+        self._tell(dict(_attachments(pods, places)))
+        self.looked.set()
+
+    def _say(self, sought: frozenset[str]) -> None:
+        if new := sorted(sought - self.sought):
+            self._log.warning("pods without a device that is known are shut off", pods=", ".join(new[:10]))
+        self.sought = sought
+
+    def _tell(self, now: Mapping[str, Attached]) -> None:
+        for link in [link for link in self._own if link not in now]:
+            del self._own[link]
+            self._enforcer.detach(link)
+        for link, one in now.items():
+            if self._own.get(link) != one:
+                self._own[link] = one
+                with suppress(KernelError):  # said and tried again by the enforcement
+                    self._enforcer.attach(one)
+
+
+def _attachments(pods: Mapping[str, Pod], places: Mapping[str, Place]) -> Iterator[tuple[str, Attached]]:
+    for key, place in places.items():
+        pod = pods[key]
+        one = Attached(
+            pod=key, device=place.device, port=place.port, addresses=pod.addresses, uid=pod.metadata.uid or ""
+        )
+        yield one.link, one

@@ -1,0 +1,108 @@
+"""Making and taking away the clusters of tests.
+
+A cluster is made by ``podwire up`` in a process of its own, so that nothing of it is a fork of the test run, whatever
+that has imported. Its name says whose it is: ``pytest-<pid>-<when that process began>-<number>``. What a killed test
+run left is taken away by the next one on the machine. Its database lies in memory where there is ``/dev/shm``: nobody
+needs it after a power cut.
+"""
+
+import contextlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from podwire.errors import ClusterError
+from podwire.local import inventory, processes, teardown
+from podwire.local.layout import Layout
+
+_OWNED = re.compile(r"pytest-(\d+)-(\d+)-\d+")
+_MEMORY = Path("/dev/shm")
+_UP_S = 120.0
+
+Config = str | os.PathLike[str] | Mapping[str, Any] | None
+"""A file such as ``podwire up --config`` takes, or what stands in it."""
+
+
+def free_name() -> str:
+    """A name for one more cluster of this process."""
+    taken = inventory.names()
+    own = f"pytest-{os.getpid()}-{processes.start_time(os.getpid())}"
+    return next(name for number in itertools.count(1) if (name := f"{own}-{number}") not in taken)
+
+
+def kept_name() -> str:
+    """The name of one that is to outlive this process."""
+    return f"kept-{os.getpid()}"
+
+
+def stale(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the names whose process has ended."""
+    owned = ((name, _OWNED.fullmatch(name)) for name in names)
+    return tuple(name for name, own in owned if own and processes.start_time(int(own[1])) != int(own[2]))
+
+
+class Coming:
+    """A cluster that is being made, while whoever waits for it may do something else."""
+
+    def __init__(self, name: str, nodes: int, config: Config = None) -> None:
+        """Begins.
+
+        Raises: ConfigError when this process may not make one.
+        """
+        self.name = name
+        inventory.check_name(name)
+        inventory.check_root()
+        for left in stale(inventory.names()):
+            down(left)
+        self._words = ["up", "--name", name, "--nodes", str(nodes)]
+        self._words += ["--state-dir", str(_MEMORY / name)] if _MEMORY.is_dir() else []
+        self._given: IO[bytes] | None = None
+        if isinstance(config, Mapping):
+            self._given = tempfile.NamedTemporaryFile(suffix=".yaml")  # noqa: SIM115 - until it has been read
+            self._given.write(msgspec.yaml.encode(dict(config)))
+            self._given.flush()
+            self._words += ["--config", self._given.name]
+        elif config is not None:
+            self._words += ["--config", os.fspath(config)]
+        # -P: a module in the folder of the tests must not stand in for one of ours.
+        command = [sys.executable, "-P", "-m", "podwire.cli.main", *self._words]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def layout(self, timeout_s: float = _UP_S) -> Layout:
+        """The cluster, once it runs; what there is of one that does not come is taken away.
+
+        Raises: ClusterError with what ``podwire up`` said.
+        """
+        try:
+            output, _ = self._process.communicate(timeout=timeout_s)
+            if self._process.returncode != 0:
+                words = " ".join(self._words)
+                raise ClusterError(f"podwire {words}: exit status {self._process.returncode}\n{output.strip()}")
+            return inventory.existing(self.name)
+        except BaseException:
+            self._process.kill()
+            self._process.communicate()
+            down(self.name)
+            raise
+        finally:
+            if self._given is not None:
+                self._given.close()
+
+
+def down(name: str) -> None:
+    """Takes a cluster away, whatever state it is in."""
+    with inventory.locked(name, wait=True):
+        layout = inventory.find(name)
+        if layout is not None:
+            teardown.destroy(layout)
+            with contextlib.suppress(OSError):
+                Path(layout.state).parent.rmdir()
+        inventory.forget_lock(name)

@@ -1,0 +1,124 @@
+"""An answer of ``podwire why`` as text for people: short lines, what matters first (pure)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from podwire.why import policy_text
+from podwire.why.answer import Answer, EndpointSaid, Hop, ServiceSaid, Step
+
+_LABEL = 10
+_WORDS = {
+    "forwarded": "forwarded",
+    "refused": "REFUSED",
+    "dropped": "DROPPED",
+    "untouched": "not touched by any Service",
+}
+
+
+def render(answer: Answer) -> Iterator[str]:
+    """The lines of the whole answer."""
+    yield f"{answer.source} -> {answer.target} {answer.protocol}"
+    by_policies = list(policy_text.outcome(answer))
+    yield ""
+    yield from by_policies
+    for number, hop in enumerate(answer.hops):
+        if number:
+            yield ""
+            yield f"then on {hop.node}"
+        yield from _hop(hop, "services" if by_policies else "outcome")
+    yield from policy_text.policies(answer)
+    yield from _rules(answer)
+    if answer.notes:
+        yield ""
+        yield from (_line("note", note) for note in answer.notes)
+
+
+def _hop(hop: Hop, label: str) -> Iterator[str]:
+    """``label`` stands before the outcome, which is that of Services alone where policies have the last word.
+
+    Where that is so, what this node decides is told as part of it: policies decide on the nodes of the pods.
+    """
+    yield _line(label, f"{_WORDS[hop.outcome]}: {hop.message}")
+    rules = f"the {hop.mode} rules in its kernel" if hop.state == "held" else f"the {hop.mode} rules it should have"
+    if hop.mode:
+        decided = ("decided", "") if label == "outcome" else ("", "decided ")
+        yield _line(decided[0], f"{decided[1]}on {hop.node}, by {rules}")
+    if hop.service is not None:
+        yield from _service(hop.service)
+    if hop.snat is not None:
+        word = "masqueraded" if hop.snat.masqueraded else "kept"
+        yield _line("source", f"{word}: {hop.snat.message}")
+    if hop.affinity is not None:
+        kept = f"ClientIP, an endpoint is kept for {hop.affinity.timeout_seconds} s"
+        yield _line("affinity", f"{kept}; {_remembered(hop.affinity.entries)}")
+        yield from (_line("", entry) for entry in hop.affinity.entries)
+    yield from (_line("flow", f"known, keeps its endpoint: {flow}") for flow in hop.flows)
+    yield from _lists(hop)
+
+
+def _service(service: ServiceSaid) -> Iterator[str]:
+    port = f", port {service.port_name}" if service.port_name else ""
+    number = f" {service.port}/{service.protocol}" if service.port else ""
+    by = f", by its {service.frontend}" if service.frontend != "Name" else ""
+    yield _line("service", f"{service.namespace}/{service.name}{port}{number} ({service.type}){by}")
+    if service.policy:
+        yield _line("policy", service.policy)
+    for other in service.also_claimed_by:
+        yield _line("conflict", f"Service {other} names the same address and port, and does not have it")
+
+
+def _lists(hop: Hop) -> Iterator[str]:
+    if hop.endpoints:
+        yield ""
+        yield from _endpoints(hop.endpoints)
+    if hop.drift:
+        yield ""
+        yield "differs from what should be (+ is missing, - is too much)"
+        yield from (f"  {one.sign} {one.where}: {one.text}" for one in hop.drift)
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
+
+
+def _remembered(entries: Sequence[str]) -> str:
+    return "this client has one:" if entries else "this client has none yet"
+
+
+def _endpoints(endpoints: Sequence[EndpointSaid]) -> Iterator[str]:
+    rows = [("endpoint", "used", "chance", "why", "pod", "node", "zone")]
+    for one in endpoints:
+        address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"
+        chance = f"{one.probability:.0%}" if one.probability else "-"
+        mark = ", masqueraded" if one.masqueraded and not all(e.masqueraded for e in endpoints if e.used) else ""
+        used = "yes" if one.used else "no"
+        rows.append((address, used, chance, one.message + mark, one.pod or "-", one.node or "-", one.zone or "-"))
+    yield from _table(rows)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    kept = [column for column in zip(*rows, strict=True) if any(cell != "-" for cell in column[1:])]
+    widths = [max(map(len, column)) for column in kept]
+    for row in zip(*kept, strict=True):
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _rules(answer: Answer) -> Iterator[str]:
+    """The rules of all nodes, those of Services first."""
+    several = len(answer.hops) > 1
+    for hop in answer.hops:
+        if hop.steps:
+            where = f" on {hop.node}" if several else ""
+            yield ""
+            yield f"rules{where}, in the order in which they matched"
+            yield from _steps(hop.steps)
+    yield from policy_text.rules(answer)
+
+
+def _steps(some: Iterable[Step]) -> Iterator[str]:
+    place = ""
+    for step in some:
+        if step.where != place:
+            place = step.where
+            yield f"  {place}"
+        yield f"      {step.rule}"
+        yield from (f"        {element}" for element in step.elements)

@@ -1,0 +1,111 @@
+"""Which connections policies see of one that was asked for: one for each end that Services leave (pure).
+
+Policies see the destination behind the translation by Services and the source before masquerade. Where a packet passes
+two nodes, that is not the same for both: the source's node sees the destination as it is when the packet leaves it, the
+destination's node sees the source as the packet comes in. With a relay (``proxy.mode: userspace``) they are two
+connections: from the client to its node, and from the node to the endpoint.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from podwire.policy.evaluate import Connection
+from podwire.policy.world import Party, World
+from podwire.why.answer import Answer, EndpointSaid, Hop
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """One end, and the connection to it as both nodes see it."""
+
+    egress: Connection
+    """At the source's node."""
+    ingress: Connection
+    """At the destination's node."""
+    probability: float = 1.0
+    sent_to: str = ""
+    """What it was for before Services came to it; empty: the destination."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the source and of the destination, each once."""
+        ends = (self.egress.source.node, self.ingress.destination.node)
+        return tuple(dict.fromkeys(filter(None, ends)))
+
+
+def ways(answer: Answer, world: World) -> tuple[Way, ...]:
+    """The connections that policies see; none where nothing is left of it, or its end is not known."""
+    hop = answer.hops[-1]
+    if hop.outcome == "forwarded" or (hop.outcome == "untouched" and hop.endpoints):
+        return tuple(_way(answer, world, end) for end in _reached(hop))
+    if hop.outcome == "untouched" and answer.target.address:
+        target = _end(answer.target.address, answer.target.port)
+        return (_way(answer, world, target),)
+    return ()
+
+
+def _end(address: str, port: int) -> EndpointSaid:
+    return EndpointSaid(
+        address=address, port=port, used=True, reason="", message="", probability=1.0, masqueraded=False
+    )
+
+
+def _reached(hop: Hop) -> Iterator[EndpointSaid]:
+    """The endpoints that a connection may come to; of a name, those that DNS gives."""
+    used = [one for one in hop.endpoints if one.used]
+    by_name = hop.service is not None and hop.service.frontend == "Name"
+    for one in used:
+        yield msgspec.structs.replace(one, probability=1 / len(used)) if by_name else one
+
+
+def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
+    first, last = answer.hops[0], answer.hops[-1]
+    source = world.party(_source(answer, world, end))
+    destination = world.party(end.address)
+    port = end.port
+    protocol = answer.protocol
+    relay = _node_of(world, last.node, end.address) if _relayed(last) else None
+    if relay is not None:
+        left, left_port = relay, answer.target.port
+    elif first is last:
+        left, left_port = destination, port
+    else:
+        left, left_port = world.party(answer.target.address), answer.target.port
+    seen = source
+    if relay is not None:
+        seen = relay
+    elif end.masqueraded and destination.node != last.node:
+        seen = _node_of(world, last.node, end.address) or source
+    elif first is not last and first.snat is not None and first.snat.masqueraded:
+        seen = _node_of(world, first.node, end.address) or source
+    return Way(
+        egress=Connection(source=source, destination=left, protocol=protocol, port=left_port),
+        ingress=Connection(source=seen, destination=destination, protocol=protocol, port=port),
+        probability=end.probability,
+        sent_to=answer.target.address if answer.target.address != end.address else "",
+    )
+
+
+def _relayed(hop: Hop) -> bool:
+    """Whether a process of the node takes the connection and opens one of its own to the endpoint."""
+    return hop.snat is not None and hop.snat.reason == "Relay"
+
+
+def _source(answer: Answer, world: World, end: EndpointSaid) -> str:
+    """The address that the client has in the family of the end."""
+    own = answer.source.address
+    if (":" in own) == (":" in end.address):
+        return own
+    for pod in world.pods:
+        if own in pod.addresses:
+            return next((each for each in pod.addresses if (":" in each) == (":" in end.address)), own)
+    return own
+
+
+def _node_of(world: World, name: str, like: str) -> Party | None:
+    """A node, by its address in the family of another one."""
+    for node in world.nodes:
+        if node.metadata.name == name:
+            same = (each for each in node.internal_ips if (":" in each) == (":" in like))
+            return next((world.party(each) for each in same), None)
+    return None

@@ -1,0 +1,75 @@
+"""What the rules of one node make of a packet, held against what they should make of it (pure).
+
+A difference in what becomes of the packet is drift; a difference in rules that comes to the same is none. Rules may do
+more than policies say, such as dropping what comes with an address that is not the pod's: then they are as planned, and
+the answer says that it is their doing.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from podwire.trace.packet import Outcome, Packet, Tracer
+from podwire.why.answer import Drift, EnforcedSaid, Step
+
+_COUNTED = re.compile(r"counter packets \d+ bytes \d+")
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy rules of one node; a tracer is None where they cannot be traced, or are not read."""
+
+    mode: str
+    planned: Tracer | None = None
+    held: Tracer | None = None
+    reads: bool = False
+    """Whether the kernel was read; without ``held`` then, it has no rules."""
+
+
+def enforced(node: str, guard: Guard, packet: Packet, *, allowed: bool) -> EnforcedSaid:
+    """What becomes of a packet; ``allowed`` is what policies say of it there."""
+    followed = guard.held if guard.reads else guard.planned
+    outcome = followed.trace(packet) if followed is not None else None
+    planned = guard.planned.trace(packet) if guard.planned is not None else None
+    passes = outcome.verdict == "accept" if outcome is not None else allowed or guard.reads  # no rules, no drops
+    expected = planned.verdict == "accept" if planned is not None else allowed
+    drift: tuple[Drift, ...] = ()
+    if guard.reads and passes != expected:
+        drift = tuple(_drift(planned, outcome))
+    return EnforcedSaid(
+        node=node,
+        mode=guard.mode,
+        state="held" if guard.reads else "planned",
+        outcome=_word(passes=passes),
+        drifted=passes != expected,
+        steps=tuple(_steps(followed, outcome)),
+        drift=drift,
+    )
+
+
+def _word(*, passes: bool) -> Literal["allowed", "dropped"]:
+    return "allowed" if passes else "dropped"
+
+
+def _steps(tracer: Tracer | None, outcome: Outcome | None) -> Iterable[Step]:
+    if tracer is None or outcome is None:
+        return
+    for step in outcome.steps:
+        where = f"{step.hook}: {step.table} {step.chain}"
+        yield Step(layer="policy", where=where, rule=step.rule, elements=step.elements, object=tracer.about(step))
+
+
+def _drift(planned: Outcome | None, held: Outcome | None) -> Iterable[Drift]:
+    want, have = _lines(planned), _lines(held)
+    yield from (Drift(where=where, sign="+", text=text) for where, text in want if (where, text) not in have)
+    yield from (Drift(where=where, sign="-", text=text) for where, text in have if (where, text) not in want)
+
+
+def _lines(outcome: Outcome | None) -> dict[tuple[str, str], None]:
+    """Rules and elements with where they are, without what counters say."""
+    found: dict[tuple[str, str], None] = {}
+    for step in outcome.steps if outcome is not None else ():
+        found[f"{step.table} {step.chain}", _COUNTED.sub("counter", step.rule)] = None
+        found |= {(step.table, element): None for element in step.elements}
+    return found

@@ -1,0 +1,263 @@
+"""What policies say of a connection, and why, for both directions (pure).
+
+The verdict is that of :mod:`podwire.policy.evaluate`; here stands what led to it. :func:`said` gives it as values,
+:func:`line` as one line of text. ``lines`` finds the line of a field in what a person has written; without it the field
+is named alone. The cost is that of the evaluator, and of the nearest rule: a look at each term of the policies that
+isolate.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+from podwire.model.meta import key_of
+from podwire.model.policy import ClusterEgressRule, ClusterIngressRule, ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.evaluate import (
+    EGRESS,
+    INGRESS,
+    Case,
+    Connection,
+    Decision,
+    Rules,
+    cluster_rules,
+    decide,
+    ends,
+    own_node,
+    policy_rules,
+)
+from podwire.policy.world import Party, World
+from podwire.why.answer import DirectionSaid, NearSaid, PolicyNamed, PolicySaid, RuleSaid, TermSaid
+from podwire.why.policies.mismatch import Part, cluster_peer_text, protocol_text
+from podwire.why.policies.nearest import Near, matched, nearest, peers_word, rule_field
+from podwire.why.policies.yamltext import yaml_text
+from podwire.why.policy_text import one_line
+
+Lines = Callable[[str, str, str], str]
+"""From kind, key and field of an object to ``file:line``; empty: not known."""
+
+_TIERS: tuple[Literal["Admin"], Literal["Baseline"]] = ("Admin", "Baseline")
+
+
+def nowhere(_kind: str, _key: str, _field: str) -> str:
+    """No line is known."""
+    return ""
+
+
+def said(world: World, connection: Connection, rules: Rules | None = None, lines: Lines = nowhere) -> PolicySaid:
+    """What policies say of a connection."""
+    egress, ingress = (direction_said(world, connection, each, rules, lines) for each in (EGRESS, INGRESS))
+    return together(connection, egress, ingress)
+
+
+def line(world: World, connection: Connection, rules: Rules | None = None, lines: Lines = nowhere) -> str:
+    """The same in one line."""
+    return said(world, connection, rules, lines).message
+
+
+def together(connection: Connection, egress: DirectionSaid, ingress: DirectionSaid) -> PolicySaid:
+    """Both directions of a connection as one."""
+    destination = connection.destination
+    return PolicySaid(
+        address=destination.address,
+        port=connection.port,
+        pod=key_of(destination.pod.metadata) if destination.pod is not None else "",
+        outcome="allowed" if egress.allowed and ingress.allowed else "dropped",
+        message=one_line(connection.protocol, connection.port, egress, ingress),
+        egress=egress,
+        ingress=ingress,
+    )
+
+
+def direction_said(
+    world: World, connection: Connection, direction: str, rules: Rules | None = None, lines: Lines = nowhere
+) -> DirectionSaid:
+    """What policies say of one direction of a connection."""
+    rules = rules or Rules()
+    decision = decide(world, connection, direction, rules)
+    subject, peer = ends(connection, direction)
+    silence = _silence(subject, peer, direction, rules)
+    if subject.pod is None or (silence and not decision.tier and silence != "OwnNode"):
+        return _unsaid(decision, silence, subject, peer)
+    explainer = _Explainer(Case(world, connection, direction, subject.pod, peer), lines)
+    found = explainer.said(decision, silence)
+    if not decision.audit:
+        return found
+    whole = Case(world, connection, direction, subject.pod, peer, audited=True)
+    exempt = rules.own_node_egress and own_node(subject, peer)
+    audit = _Explainer(whole, lines).said(whole.decide(own_node=exempt), silence)
+    return msgspec.structs.replace(found, audit=audit, audited_by=decision.audit)
+
+
+def _silence(subject: Party, peer: Party, direction: str, rules: Rules) -> str:
+    """The word for why policies have no say; empty: they have one."""
+    if subject.pod is None:
+        return "NoPod"
+    if peer.pod is not None and key_of(peer.pod.metadata) == key_of(subject.pod.metadata):
+        return "Itself"
+    if own_node(subject, peer) and (direction == INGRESS or rules.own_node_egress):
+        return "OwnNode"
+    return ""
+
+
+def _unsaid(decision: Decision, word: str, subject: Party, peer: Party) -> DirectionSaid:
+    return DirectionSaid(
+        direction="Ingress" if decision.direction == INGRESS else "Egress",
+        subject=subject.name,
+        peer=peer.name,
+        node=subject.node,
+        allowed=True,
+        reason=word,
+        message=decision.reason,
+    )
+
+
+class _Explainer:
+    """One direction of one connection, for a pod."""
+
+    def __init__(self, case: Case, lines: Lines) -> None:
+        self.case = case
+        self.lines = lines
+
+    def said(self, decision: Decision, silence: str) -> DirectionSaid:
+        """All there is to say."""
+        subject, peer = ends(self.case.connection, self.case.direction)
+        found = _unsaid(decision, silence or self._word(), subject, peer)
+        passed = tuple(self._passed(decision))
+        if not decision.tier:
+            return msgspec.structs.replace(found, passed=passed)
+        rule = self._rule(decision)
+        near = self._near() if rule is None else None
+        isolated = tuple(map(self._named, self.case.isolating())) if decision.tier == "Namespace" else ()
+        return msgspec.structs.replace(
+            found,
+            allowed=decision.allowed,
+            tier=decision.tier,
+            reason="Isolated" if rule is None else "Allowed" if decision.allowed else "Denied",
+            message=_message(decision, rule, isolated, near),
+            rule=rule,
+            isolated_by=isolated,
+            passed=passed,
+            nearest=near,
+        )
+
+    def _word(self) -> str:
+        """Why no policy has a say in what is not exempt."""
+        cluster = any(True for tier in _TIERS for _ in self.case.in_order(tier))
+        return "NotSpokenOf" if cluster else "NotSelected"
+
+    def _passed(self, decision: Decision) -> Iterable[RuleSaid]:
+        """Rules that left it to the next tier, as far as the tiers were asked."""
+        for tier in _TIERS[:1] if decision.tier in ("Admin", "Namespace") else _TIERS:
+            first = self.case.first(tier)
+            if first is not None and first[2] == "Pass":
+                yield self._cluster_rule(first[0], first[1])
+
+    def _rule(self, decision: Decision) -> RuleSaid | None:
+        """The rule that decided."""
+        if not decision.policy:
+            return None
+        if decision.tier == "Namespace":
+            policy = next(each for each in self.case.isolating() if key_of(each.metadata) == decision.policy)
+            parts = matched(self.case, policy, decision.rule, policy_rules(policy, self.case.direction)[decision.rule])
+            return self._plain_rule(policy, decision.rule, *parts)
+        found = self.case.first("Admin" if decision.tier == "Admin" else "Baseline")
+        assert found is not None, "a rule of the tier decided"
+        return self._cluster_rule(found[0], found[1])
+
+    def _plain_rule(self, policy: NetworkPolicy, place: int, peer: Part | None, port: Part | None) -> RuleSaid:
+        key, field = key_of(policy.metadata), rule_field(self.case.direction, place)
+        return RuleSaid(
+            tier="Namespace",
+            policy=key,
+            field=field,
+            rule=place,
+            action="Accept",
+            line=self.lines("NetworkPolicy", key, field),
+            text=yaml_text(msgspec.to_builtins(policy_rules(policy, self.case.direction)[place])),
+            peer=self._term("NetworkPolicy", key, peer),
+            port=self._term("NetworkPolicy", key, port),
+        )
+
+    def _cluster_rule(self, policy: ClusterNetworkPolicy, place: int) -> RuleSaid:
+        name, field = policy.metadata.name, rule_field(self.case.direction, place)
+        rule = cluster_rules(policy, self.case.direction)[place]
+        peer, port = self._cluster_parts(rule, field)
+        return RuleSaid(
+            tier="Admin" if policy.spec.tier == "Admin" else "Baseline",
+            policy=name,
+            field=field,
+            rule=place,
+            name=rule.name,
+            action=_action(rule),
+            line=self.lines("ClusterNetworkPolicy", name, field),
+            text=yaml_text(msgspec.to_builtins(rule)),
+            peer=self._term("ClusterNetworkPolicy", name, peer),
+            port=self._term("ClusterNetworkPolicy", name, port),
+        )
+
+    def _cluster_parts(
+        self, rule: ClusterIngressRule | ClusterEgressRule, field: str
+    ) -> tuple[Part | None, Part | None]:
+        """The first peer and the first protocol that match."""
+        peers = (
+            Part(f"{field}.{peers_word(self.case)}[{number}]", cluster_peer_text(peer))
+            for number, peer in enumerate(rule.peers)
+            if not peer.known or self.case.cluster_peer_matches(peer)
+        )
+        protocols = (
+            Part(f"{field}.protocols[{number}]", protocol_text(each))
+            for number, each in enumerate(rule.protocols)
+            if not each.known or self.case.protocol_matches(each)
+        )
+        return next(peers, None), next(protocols, None)
+
+    def _near(self) -> NearSaid | None:
+        """The nearest rule of those that isolate."""
+        near = nearest(self.case)
+        if near is None:
+            return None
+        rule = self._plain_rule(near.policy, near.place, near.peer, near.port)
+        return NearSaid(rule=rule, misses=tuple(self._misses(near)))
+
+    def _misses(self, near: Near) -> Iterable[TermSaid]:
+        key = key_of(near.policy.metadata)
+        for miss in near.misses:
+            line = self.lines("NetworkPolicy", key, miss.part.field)
+            yield TermSaid(field=miss.part.field, text=miss.part.text, line=line, found=miss.found)
+
+    def _term(self, kind: str, key: str, part: Part | None) -> TermSaid | None:
+        if part is None:
+            return None
+        return TermSaid(field=part.field, text=part.text, line=self.lines(kind, key, part.field))
+
+    def _named(self, policy: NetworkPolicy) -> PolicyNamed:
+        key = key_of(policy.metadata)
+        return PolicyNamed(policy=key, line=self.lines("NetworkPolicy", key, "spec.podSelector"))
+
+
+def _action(rule: ClusterIngressRule | ClusterEgressRule) -> Literal["Accept", "Deny", "Pass"]:
+    """What a rule does; with a part that is not known, anything but Accept is a Deny."""
+    if rule.action == "Accept":
+        return "Accept"
+    known = all(peer.known for peer in rule.peers) and all(each.known for each in rule.protocols)
+    return "Pass" if rule.action == "Pass" and known else "Deny"
+
+
+def _message(
+    decision: Decision, rule: RuleSaid | None, isolated: tuple[PolicyNamed, ...], near: NearSaid | None
+) -> str:
+    if rule is not None and decision.tier == "Namespace":
+        return f"allowed by {rule}"
+    if rule is not None:
+        return f"{'accepted' if decision.allowed else 'denied'} by cluster policy {rule}, tier {rule.tier}"
+    listed = ", ".join(map(str, isolated[:_LISTED])) + (", ..." if len(isolated) > _LISTED else "")
+    direction = decision.direction.lower()
+    if near is None:
+        return f"isolated by {listed}, and there is no {direction} rule"
+    misses = " and ".join(f"{miss.text}, {miss.found}" for miss in near.misses)
+    return f"isolated by {listed}; nearest rule {near.rule}: {misses}"
+
+
+_LISTED = 3
+"""Of more policies than this, the first ones are named."""

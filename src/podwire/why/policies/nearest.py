@@ -1,0 +1,83 @@
+"""Which rule of the policies that isolate a pod comes nearest to allowing a connection (pure).
+
+Nearest is what misses on one side alone, peers or ports, and there by the least; of several, the first.
+"""
+
+from typing import NamedTuple
+
+from podwire.model.policy import EgressRule, IngressRule, NetworkPolicy
+from podwire.policy.evaluate import INGRESS, Case, policy_rules
+from podwire.why.policies.mismatch import Miss, Part, peer_misses, peer_text, port_miss, port_text
+
+
+class Near(NamedTuple):
+    """A rule, the peer and the port of it that match, and what misses."""
+
+    policy: NetworkPolicy
+    place: int
+    peer: Part | None
+    port: Part | None
+    peer_misses: tuple[Miss, ...]
+    port_miss: Miss | None
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """All that it misses."""
+        return (*self.peer_misses, self.port_miss) if self.port_miss is not None else self.peer_misses
+
+
+def rule_field(direction: str, place: int) -> str:
+    """``spec.ingress[0]``."""
+    return f"spec.{direction.lower()}[{place}]"
+
+
+def nearest(case: Case) -> Near | None:
+    """The nearest rule of all that isolate; None: they have no rules for the direction."""
+    rules = (
+        (policy, place, rule)
+        for policy in case.isolating()
+        for place, rule in enumerate(policy_rules(policy, case.direction))
+    )
+    found = [_near(case, policy, place, rule) for policy, place, rule in rules]
+    return min(found, key=_distance, default=None)
+
+
+def _distance(near: Near) -> tuple[int, float]:
+    sides = bool(near.peer_misses) + (near.port_miss is not None)
+    return sides, sum(miss.cost for miss in near.misses)
+
+
+def _near(case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule) -> Near:
+    peer, port = matched(case, policy, place, rule)
+    field = rule_field(case.direction, place)
+    misses: tuple[Miss, ...] = ()
+    if not case.peers_match(policy, rule.peers):
+        each = enumerate(rule.peers)
+        namespace = policy.metadata.namespace
+        found = [peer_misses(case, namespace, one, f"{field}.{peers_word(case)}[{number}]") for number, one in each]
+        misses = min(found, key=lambda some: sum(miss.cost for miss in some))
+    missed_port = None if case.ports_match(rule.ports) else port_miss(case, rule.ports, field)
+    return Near(policy, place, peer, port, misses, missed_port)
+
+
+def peers_word(case: Case) -> str:
+    """``from`` or ``to``."""
+    return "from" if case.direction == INGRESS else "to"
+
+
+def matched(
+    case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule
+) -> tuple[Part | None, Part | None]:
+    """The first peer and the first port of a rule that match; None: it has none, or none matches."""
+    field = rule_field(case.direction, place)
+    peers = (
+        Part(f"{field}.{peers_word(case)}[{number}]", peer_text(peer))
+        for number, peer in enumerate(rule.peers)
+        if case.peer_matches(policy, peer)
+    )
+    ports = (
+        Part(f"{field}.ports[{number}]", port_text(port))
+        for number, port in enumerate(rule.ports)
+        if case.port_matches(port)
+    )
+    return next(peers, None), next(ports, None)

@@ -1,0 +1,196 @@
+"""What policies say of a connection, as text: in one line, for logs and lists, and at length (pure)."""
+
+from collections.abc import Iterator, Sequence
+
+from podwire.why.answer import Answer, DirectionSaid, EnforcedSaid, PolicySaid, RuleSaid, TermSaid
+
+_LABEL = 10
+_NAMED, _ISOLATING = 3, 8
+"""Of more ends, and of more policies that isolate, the first ones are named."""
+
+
+def one_line(protocol: str, port: int, egress: DirectionSaid, ingress: DirectionSaid) -> str:
+    """Who connects, and what both directions come to."""
+    subject = _subject(protocol, port, egress, ingress)
+    denied = [each for each in (egress, ingress) if not each.allowed]
+    if denied:
+        first = f"{subject}: dropped at {denied[0].direction.lower()}: {denied[0].message}"
+        return first if len(denied) == 1 else f"{first}; at ingress it would be dropped too: {ingress.message}"
+    if egress.audit is None and ingress.audit is None:
+        return f"{subject}: allowed: egress, {egress.message}; ingress, {ingress.message}"
+    rules = [each.message for each in (egress, ingress) if each.rule is not None]
+    return "; ".join([f"{subject}: {' and '.join(rules) or 'allowed'}", *_audited(egress), *_audited(ingress)])
+
+
+def one_audited(protocol: str, said: PolicySaid, direction: str) -> str:
+    """Who connects, and what policies in audit have against one direction, whatever the other comes to; or nothing."""
+    audited = next(_audited(said.egress if direction == said.egress.direction else said.ingress), "")
+    return audited and f"{_subject(protocol, said.port, said.egress, said.ingress)}: {audited}"
+
+
+def _subject(protocol: str, port: int, egress: DirectionSaid, ingress: DirectionSaid) -> str:
+    number = f" {port}" if port else ""
+    return f"{egress.subject} -> {ingress.subject} {protocol}{number}"
+
+
+def _audited(said: DirectionSaid) -> Iterator[str]:
+    if said.audit is not None:
+        yield f"in audit, {', '.join(said.audited_by)} would drop it: {said.audit.message}"
+
+
+def at_length(said: PolicySaid) -> Iterator[str]:
+    """All that policies say of one connection."""
+    return _said((said,), alone=True)
+
+
+def outcome(answer: Answer) -> Iterator[str]:
+    """What policies make of the whole, where they drop something of it or nobody else has a say."""
+    dropped = [one for one in answer.policies if one.outcome == "dropped"]
+    if not dropped:
+        if answer.policies and answer.outcome == "untouched":
+            yield _line("outcome", _let_through(answer.policies[0]))
+        return
+    reasons = dict.fromkeys(_reason(one, alone=len(answer.policies) == 1) for one in dropped)
+    if len(dropped) == len(answer.policies):
+        yield _line("outcome", f"DROPPED {next(iter(reasons))}")
+    else:
+        share = sum(one.probability for one in dropped)
+        ends = f"{len(dropped)} of {len(answer.policies)} endpoints"
+        yield _line("outcome", f"DROPPED in {share:.0%} of connections, for {ends}, {next(iter(reasons))}")
+    yield from (_line("", f"or {reason}") for reason in list(reasons)[1:])
+
+
+def _let_through(said: PolicySaid) -> str:
+    rules = [each.message for each in (said.egress, said.ingress) if each.rule is not None]
+    return f"let through: {' and '.join(rules) or 'no policy has a say'}"
+
+
+def _reason(said: PolicySaid, *, alone: bool) -> str:
+    """Why it is dropped, without who connects; of one end ``alone`` also on which node, which is that of the pod."""
+    if said.outcome == "dropped":
+        for each in (said.egress, said.ingress):
+            if not each.allowed and not any(node.drifted for node in said.nodes):
+                where = f" on {each.node}" if alone and each.node else ""
+                return f"at {each.direction.lower()}{where}: {each.message}"
+    return f"by the rules of its nodes: {said.message}"
+
+
+def policies(answer: Answer) -> Iterator[str]:
+    """All that policies say, ends of which the same is said together."""
+    for some in _groups(answer):
+        yield ""
+        yield from _said(some, alone=len(answer.policies) == 1)
+
+
+def _groups(answer: Answer) -> tuple[Sequence[PolicySaid], ...]:
+    """Ends of which the same is said."""
+    groups: dict[tuple[object, ...], list[PolicySaid]] = {}
+    for one in answer.policies:
+        drifted = any(each.drifted for each in one.nodes)
+        key = (_essence(one.egress), _essence(one.ingress), one.outcome, drifted)
+        groups.setdefault(key, []).append(one)
+    return tuple(groups.values())
+
+
+def _essence(said: DirectionSaid) -> tuple[object, ...]:
+    """What is said of a direction, whoever it is said of."""
+    rule = said.rule and (said.rule.policy, said.rule.field)
+    near = said.nearest and (said.nearest.rule.policy, said.nearest.rule.field, said.nearest.misses)
+    return said.allowed, said.reason, rule, said.isolated_by, near, said.audited_by
+
+
+def _said(some: Sequence[PolicySaid], *, alone: bool) -> Iterator[str]:
+    one = some[0]
+    word = "DROPPED" if one.outcome == "dropped" else "allowed"
+    if alone:
+        yield _line("policies", word)
+    else:
+        named = ", ".join(each.pod or each.address for each in some[:_NAMED]) + (", ..." if len(some) > _NAMED else "")
+        yield _line("policies", f"{word}: {named}")
+    for each in (one.egress, one.ingress):
+        yield from _direction(each)
+    nodes = {(node.node, node.outcome): node for each in some for node in each.nodes}
+    for node in nodes.values():
+        yield from _node(node)
+
+
+def _direction(said: DirectionSaid) -> Iterator[str]:
+    where = f" on {said.node}" if said.node and said.subject != f"node {said.node}" else ""
+    yield _line(said.direction.lower(), f"of {said.subject}{where}: {'' if said.allowed else 'DROPPED, '}{_by(said)}")
+    for rule in said.passed:
+        yield _line("", f"passed on by cluster policy {rule}, tier {rule.tier}")
+        yield from _terms(rule)
+    if said.rule is not None:
+        yield from _terms(said.rule)
+        yield from _yaml(said.rule)
+    yield from _nearest(said)
+    if said.audit is not None:
+        yield _line("audit", f"{', '.join(said.audited_by)} would drop it: {_by(said.audit)}")
+        yield from _nearest(said.audit)
+
+
+def _by(said: DirectionSaid) -> str:
+    """Why, without the nearest rule, which is told at length."""
+    if said.nearest is None:
+        return said.message
+    listed = ", ".join(map(str, said.isolated_by[:_ISOLATING]))
+    more = len(said.isolated_by) - _ISOLATING
+    return f"isolated by {listed}" + (f" and {more} more" if more > 0 else "")
+
+
+def _nearest(said: DirectionSaid) -> Iterator[str]:
+    if said.nearest is not None:
+        yield _line("nearest", f"{said.nearest.rule}")
+        yield from (_line("", f"{_placed(miss)}: {miss.found}") for miss in said.nearest.misses)
+        yield from _terms(said.nearest.rule)
+        yield from _yaml(said.nearest.rule)
+
+
+def _placed(term: TermSaid) -> str:
+    return f"{term.text} ({term.line or term.field})"
+
+
+def _terms(rule: RuleSaid) -> Iterator[str]:
+    for word, term in (("peer", rule.peer), ("port", rule.port)):
+        if term is not None:
+            yield _line("", f"{word} {_placed(term)} matches")
+
+
+def _yaml(rule: RuleSaid) -> Iterator[str]:
+    """The rule itself, where no file is known that has it."""
+    if not rule.line:
+        yield from (_line("", f"  {text}") for text in rule.text.splitlines())
+
+
+def _node(said: EnforcedSaid) -> Iterator[str]:
+    rules = f"the {said.mode} rules in its kernel" if said.state == "held" else f"the {said.mode} rules it should have"
+    word = "DROPPED" if said.outcome == "dropped" else "allowed"
+    yield _line("enforced", f"{word} on {said.node}, by {rules}")
+    if said.drift or said.drifted:
+        yield _line("", "Drift: that is not what should be (+ is missing, - is too much)")
+        yield from (_line("", f"  {one.sign} {one.where}: {one.text}") for one in said.drift)
+
+
+def rules(answer: Answer) -> Iterator[str]:
+    """The policy rules that matched; of ends of which the same is said, those for the first."""
+    for one, *others in _groups(answer):
+        rest = f" (and {len(others)} more in the same way)" if others else ""
+        for node in one.nodes:
+            if node.steps:
+                yield ""
+                yield f"policy rules on {node.node} for {one.pod or one.address}{rest}"
+                yield from _steps(node)
+
+
+def _steps(said: EnforcedSaid) -> Iterator[str]:
+    place = ""
+    for step in said.steps:
+        if step.where != place:
+            place = step.where
+            yield f"  {place}" + (f"  # {step.object}" if step.object else "")
+        yield f"      {step.rule}"
+        yield from (f"        {element}" for element in step.elements)
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}".rstrip()

@@ -1,0 +1,359 @@
+"""From words to a question: who connects from where, to which address and port, and which node gets the packet first.
+
+Lookups go through :class:`~podwire.why.objects.Objects`, so a question is the same for an API server and for
+files.
+"""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+import msgspec
+
+from podwire.errors import ClusterError, ConfigError
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.selector import parse_selector
+from podwire.model.service import Service
+from podwire.proxy.resolve import canonical_address
+from podwire.why import syntax
+from podwire.why.answer import Place
+from podwire.why.objects import Objects
+from podwire.why.syntax import Ref
+
+OUTSIDE = ("192.0.2.1", "2001:db8::1")
+"""Who stands for an outside client that is not named (RFC 5737, RFC 3849)."""
+
+
+_SHOWN = 5
+_OUTSIDE = "of what is outside of the cluster, give the address"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What was typed; empty: not said."""
+
+    source: str
+    target: str
+    port: str = ""
+    node: str = ""
+    """The node that gets a packet from outside."""
+    family: str = ""
+    """``ip`` or ``ip6``."""
+    outside: tuple[str, ...] = OUTSIDE
+    """Addresses of an outside client that is not named, or of such a server."""
+    domain: str = "cluster.local"
+
+
+class Client(msgspec.Struct, frozen=True):
+    """Who connects; ``node`` is None for somebody outside."""
+
+    place: Place
+    addresses: tuple[str, ...]
+    node: Node | None = None
+    on_node: bool = False
+    """Whether the packet is the node's own: a process of the node, or a pod in its network."""
+    namespace: str = "default"
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A question with an answer: addresses, port, protocol, and the node that decides first."""
+
+    source: Place
+    target: Place
+    protocol: str
+    """``tcp``, ``udp`` or ``sctp``."""
+    node: Node
+    on_node: bool
+    service: Service | None = None
+    """The Service that was named."""
+    port_named: bool = False
+    """Whether its port was asked for by name, as clients do that look up the endpoints' own ports (SRV)."""
+    notes: tuple[str, ...] = ()
+
+
+async def pose(asked: Asked, objects: Objects) -> Question:
+    """The question that the words mean.
+
+    Raises: ConfigError for words that name nothing or too much; ClusterError for a pod that is on no node yet.
+    """
+    nodes = await objects.nodes()
+    if not nodes:
+        raise ClusterError("there is no Node")
+    poser = _Poser(asked, objects, nodes)
+    client = await poser.client(syntax.parse_source(asked.source))
+    if not client.addresses:
+        raise ConfigError("FROM", "", f"{client.place} has no address")
+    return await poser.towards(client, syntax.parse_target(asked.target))
+
+
+class _Poser:
+    def __init__(self, asked: Asked, objects: Objects, nodes: Sequence[Node]) -> None:
+        self.asked = asked
+        self.objects = objects
+        self.nodes = {node.metadata.name: node for node in nodes}
+        self.notes: list[str] = []
+
+    async def client(self, ref: Ref) -> Client:
+        """Who connects."""
+        if ref.kind == "external":
+            return Client(Place(kind="External"), self.asked.outside)
+        if ref.kind == "node":
+            return _of_node(self.node(ref.name, "FROM"))
+        if ref.kind == "address":
+            return await self._of_address(ref.name)
+        if ref.kind == "name" and ref.name in self.nodes and await self.objects.pod("default", ref.name) is None:
+            return _of_node(self.nodes[ref.name])
+        return self._of_pod(await self.pod(ref, "FROM"))
+
+    def _of_pod(self, pod: Pod) -> Client:
+        node = self.nodes.get(pod.spec.node_name)
+        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if node is None or not pod.addresses:
+            raise ClusterError(f"pod {key} has no {'address' if node else 'node'} yet")
+        place = Place(kind="Pod", name=key, node=pod.spec.node_name)
+        addresses = node.internal_ips if pod.spec.host_network else pod.addresses
+        return Client(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
+
+    async def _of_address(self, address: str) -> Client:
+        for node in self.nodes.values():
+            if address in node.internal_ips:
+                return msgspec.structs.replace(_of_node(node), addresses=(address,))
+        pod = await self.objects.pod_at(address)
+        if pod is not None:
+            return msgspec.structs.replace(self._of_pod(pod), addresses=(address,))
+        return Client(Place(kind="External"), (address,))
+
+    def node(self, name: str, argument: str) -> Node:
+        """A node by its name."""
+        if name not in self.nodes:
+            raise ConfigError(argument, "", f"there is no node {name!r}; there is {', '.join(self.nodes)}")
+        return self.nodes[name]
+
+    async def pod(self, ref: Ref, argument: str) -> Pod:
+        """The pod that a word names; of several the first one."""
+        namespace, name = ref.namespace or "default", ref.name
+        found: tuple[Pod, ...]
+        if any(sign in name for sign in "=!,"):
+            found = await self.objects.pods("" if namespace == "*" else namespace, parse_selector(name))
+        else:
+            exact = await self.objects.pod(namespace, name)
+            if exact is not None:
+                return exact
+            found = tuple(p for p in await self.objects.pods(namespace) if p.metadata.name.startswith(f"{name}-"))
+        running = sorted((p for p in found if p.addresses and not p.finished), key=lambda p: p.metadata.name)
+        if not running:
+            raise ConfigError(argument, "", f"{ref.word!r} names no running pod; {await self._running(namespace)}")
+        if len(running) > 1:
+            self.notes.append(f"{ref.word} are {len(running)} pods; this is for {running[0].metadata.name}")
+        return running[0]
+
+    async def _running(self, namespace: str) -> str:
+        """Which pods a namespace has."""
+        if namespace == "*":
+            return "`kubectl get pods -A` lists them"
+        pods = [p for p in await self.objects.pods(namespace) if p.addresses and not p.finished]
+        names = sorted(pod.metadata.name for pod in pods)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        there = f"there is {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
+        return f"in namespace {namespace} {there}"
+
+    async def towards(self, client: Client, ref: Ref) -> Question:
+        """The whole question."""
+        port, protocol = syntax.parse_port(self.asked.port) if self.asked.port else ("", "")
+        if ref.port:
+            inside = syntax.parse_port(ref.port)
+            if (port and port != inside[0]) or (protocol and inside[1] and protocol != inside[1]):
+                raise ConfigError("PORT", "", f"{self.asked.port!r} is not the port in {ref.word!r}")
+            port, protocol = inside[0], protocol or inside[1]
+        if ref.kind == "name" and ref.name in self.nodes:
+            ref = msgspec.structs.replace(ref, kind="node")
+        if ref.kind in ("service", "name"):
+            return await self._to_service(client, await self._service(client, ref), port, protocol)
+        if ref.kind == "node":
+            node = self.node(ref.name, "TO")
+            place = Place(kind="Node", name=ref.name)
+            return await self._to_address(client, place, node.internal_ips, (port, protocol))
+        if ref.kind == "pod":
+            pod = await self.pod(ref, "TO")
+            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            place = Place(kind="Pod", name=name, node=pod.spec.node_name)
+            if not port.isdigit():
+                port, protocol = _pod_port(pod, port, protocol)
+            return await self._to_address(client, place, pod.addresses, (port, protocol))
+        if ref.kind == "external":
+            return await self._to_address(client, Place(kind="External"), self._nobody(client), (port, protocol))
+        return await self._to_address(client, Place(kind="Address"), (ref.name,), (port, protocol))
+
+    def _nobody(self, client: Client) -> tuple[str, ...]:
+        """Addresses of a server outside."""
+        if client.place.kind == "External":
+            raise ConfigError("TO", "", "from outside to outside: no node of the cluster sees that")
+        return self.asked.outside
+
+    async def _service(self, client: Client, ref: Ref) -> Service:
+        namespace, name = ref.namespace or client.namespace, ref.name
+        if ref.kind == "name":
+            parts = syntax.dns_parts(ref.name, client.namespace, self.asked.domain)
+            if parts is None:
+                problem = f"{ref.word!r} is no DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
+                raise ConfigError("TO", "", f"{problem}; {_OUTSIDE}")
+            namespace, name = parts
+        found = await self.objects.service(namespace, name)
+        if found is None:
+            outside = f"; {_OUTSIDE}" if "." in ref.name else ""
+            raise ConfigError("TO", "", f"{ref.word!r}: there is no Service {name} in namespace {namespace}{outside}")
+        return found
+
+    async def _to_service(self, client: Client, service: Service, port: str, protocol: str) -> Question:
+        place = Place(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
+        if service.spec.type == "ExternalName":
+            return self._by_name(client, client.addresses[0], place, service, ("0", protocol))
+        number, protocol, node_port = _service_port(service, port, protocol)
+        if service.headless:
+            question = await self._headless(client, place, service, (str(number), protocol))
+            return msgspec.structs.replace(question, port_named=bool(port) and not port.isdigit())
+        addresses, where = _ways_in(service), None
+        if client.place.kind == "External":
+            from_outside = _ways_from_outside(service)
+            if from_outside:
+                addresses = from_outside
+            elif node_port:
+                where = self._entry(())
+                addresses, number = where.internal_ips, node_port
+        question = await self._to_address(client, place, addresses, (str(number), protocol), where)
+        return msgspec.structs.replace(question, service=service)
+
+    async def _headless(self, client: Client, place: Place, service: Service, port: tuple[str, str]) -> Question:
+        """A question about a Service of which clients get the endpoints' addresses, of a family that they have."""
+        pieces = await self.objects.slices(service)
+        listed = [end.addresses[0] for piece in pieces for end in piece.endpoints or () if end.addresses]
+        source = self._same_family(client.addresses, listed, place)[0] if listed else client.addresses[0]
+        return self._by_name(client, source, place, service, port)
+
+    def _by_name(self, client: Client, source: str, place: Place, service: Service, port: tuple[str, str]) -> Question:
+        """A question about a Service that has no address of its own."""
+        return Question(
+            source=msgspec.structs.replace(client.place, address=source),
+            target=msgspec.structs.replace(place, port=int(port[0])),
+            protocol=port[1] or "tcp",
+            node=client.node or self._entry(()),
+            on_node=client.on_node,
+            service=service,
+            notes=tuple(self.notes),
+        )
+
+    async def _to_address(
+        self,
+        client: Client,
+        place: Place,
+        addresses: Sequence[str],
+        port: tuple[str, str],
+        where: Node | None = None,
+    ) -> Question:
+        source, target = self._same_family(client.addresses, addresses, place)
+        number, protocol = port
+        if not number.isdigit():
+            number, protocol = await self._only_port(target, port)
+        node = client.node or where or self._entry((target,))
+        if ip_address(target).is_unspecified or ip_address(target).is_multicast:
+            raise ConfigError("TO", "", f"{target} is nobody's address that a connection could go to")
+        if ip_address(target).is_loopback:
+            if not client.on_node:
+                raise ConfigError("TO", "", f"{target} is the client itself; no node sees that")
+            source = target
+        return Question(
+            source=msgspec.structs.replace(client.place, address=source),
+            target=msgspec.structs.replace(place, address=target, port=int(number)),
+            protocol=protocol or "tcp",
+            node=node,
+            on_node=client.on_node,
+            notes=tuple(self.notes),
+        )
+
+    async def _only_port(self, target: str, port: tuple[str, str]) -> tuple[str, str]:
+        """The port of the Service with this address, where it has one only or the word is its name."""
+        for service in await self.objects.services_at(target, 0):
+            number, protocol, _ = _service_port(service, *port)
+            return str(number), protocol
+        raise ConfigError("PORT", "", f"which port of {target}? no Service has this address, so it has to be said")
+
+    def _same_family(self, sources: Sequence[str], targets: Sequence[str], place: Place) -> tuple[str, str]:
+        for target in targets:
+            six = ":" in target
+            if self.asked.family and (self.asked.family == "ip6") != six:
+                continue
+            for source in sources:
+                if (":" in source) == six:
+                    return source, target
+        if not targets:
+            raise ConfigError("TO", "", f"{place} has no address")
+        wanted = {"ip": "an IPv4 address", "ip6": "an IPv6 address"}.get(self.asked.family, "addresses of one family")
+        raise ConfigError("TO", "", f"not both have {wanted}: FROM has {', '.join(sources)}, TO {', '.join(targets)}")
+
+    def _entry(self, targets: Sequence[str]) -> Node:
+        """The node that gets a packet from outside."""
+        if self.asked.node:
+            return self.node(self.asked.node, "--node")
+        for node in self.nodes.values():
+            if set(targets) & set(node.internal_ips):
+                return node
+        ready = [node for node in self.nodes.values() if node.ready and node.internal_ips] or list(self.nodes.values())
+        name = ready[0].metadata.name
+        self.notes.append(f"the network outside chooses which node gets this; shown is {name} (--node names another)")
+        return ready[0]
+
+
+def _of_node(node: Node) -> Client:
+    return Client(Place(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
+
+
+def _pod_port(pod: Pod, port: str, protocol: str) -> tuple[str, str]:
+    """Number and protocol of a pod's port, by its name or because it is the only one.
+
+    Raises: ConfigError.
+    """
+    declared = [p for container in pod.spec.containers for p in container.ports]
+    fits = [p for p in declared if (not port or p.name == port) and (not protocol or p.protocol.lower() == protocol)]
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    if len({(p.container_port, p.protocol) for p in fits}) == 1:
+        return str(fits[0].container_port), fits[0].protocol.lower()
+    listed = ", ".join(f"{p.name + ' ' if p.name else ''}{p.container_port}/{p.protocol}" for p in declared)
+    problem = f"{name} has no port {port!r}" if port and not fits else f"which port of {name}"
+    raise ConfigError("PORT", "", f"{problem}; it declares {listed or 'none, so give a number'}")
+
+
+def _ways_in(service: Service) -> tuple[str, ...]:
+    """Cluster addresses, the first family first."""
+    given = service.spec.cluster_ips or (service.spec.cluster_ip,)
+    return tuple(filter(None, (canonical_address(text) for text in given)))
+
+
+def _ways_from_outside(service: Service) -> tuple[str, ...]:
+    """Load balancer addresses, then external ones."""
+    spec = service.spec
+    balanced = (entry.ip for entry in service.status.load_balancer.ingress if entry.ip and entry.ip_mode != "Proxy")
+    given = (*(balanced if spec.type == "LoadBalancer" else ()), *spec.external_ips)
+    return tuple(filter(None, (canonical_address(text) for text in given)))
+
+
+def _service_port(service: Service, port: str, protocol: str) -> tuple[int, str, int]:
+    """Number, protocol and node port of what was asked for; a number that the Service has not is taken as it is.
+
+    Raises: ConfigError when it is not clear which one is meant.
+    """
+    ports = [p for p in service.spec.ports if not protocol or p.protocol.lower() == protocol]
+    name = f"Service {service.metadata.namespace}/{service.metadata.name}"
+    listed = ", ".join(f"{p.name + ' ' if p.name else ''}{p.port}/{p.protocol}" for p in service.spec.ports)
+    if not port:
+        if len(ports) != 1:
+            raise ConfigError("PORT", "", f"{name} has several ports, or none like that; say which of {listed}")
+        fits = ports
+    elif port.isdigit():
+        fits = [p for p in ports if p.port == int(port)]
+    else:
+        fits = [p for p in ports if p.name == port]
+        if not fits:
+            raise ConfigError("PORT", "", f"{name} has no port {port!r}; there is {listed}")
+    if not fits:
+        return int(port), protocol or "tcp", 0
+    chosen = next((p for p in fits if p.protocol == "TCP"), fits[0])
+    return chosen.port, chosen.protocol.lower(), chosen.node_port

@@ -1,0 +1,156 @@
+"""What Kubernetes says must become of a connection to a Service, and in its terms why (pure).
+
+This is the specification said a second time, without any rules: who the client is, which policy is in force, which
+endpoints that leaves, and the table of source translation. ``why`` takes reasons from here and facts from the rules;
+where the two disagree it says so.
+
+==============================  ========  ===================  ===================
+masquerade                      policy    node port, external  cluster address
+                                Cluster   address, Local       (each policy)
+==============================  ========  ===================  ===================
+a pod                           yes       no                   no
+the node itself                 yes       yes                  yes
+anybody else                    yes       no                   yes
+an endpoint that meets itself   yes       yes                  yes
+==============================  ========  ===================  ===================
+
+The first column is for node ports and external addresses. Source: Kubernetes 1.36, pkg/proxy.
+"""
+
+from ipaddress import ip_address, ip_network
+from typing import Literal
+
+import msgspec
+
+from podwire.proxy.servicemap import Endpoint, NodeFacts, ServiceMap, ServicePort, of_family
+from podwire.trace.packet import Machine, Packet
+from podwire.why.answer import Outcome, Reason
+from podwire.why.services.matching import Matched, in_ranges, is_cluster_ip
+
+Client = Literal["pod", "node", "external"]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What must become of it."""
+
+    outcome: Outcome
+    reason: Reason
+    endpoints: tuple[Endpoint, ...] = ()
+    local: bool = False
+    """Whether the endpoints are chosen by policy Local."""
+    masquerade: bool = False
+    """Whether the endpoint sees the node's address; one that meets itself always does."""
+    snat: Reason | None = None
+    """Why ``masquerade`` is as it is."""
+
+
+def client_of(packet: Packet, facts: NodeFacts, machine: Machine) -> Client:
+    """Who sends a packet, as the proxy can tell."""
+    if machine.owns(packet.source) and not packet.input:
+        return "node"
+    if facts.pod_interface:
+        name = facts.pod_interface
+        came = packet.input.startswith(name[:-1]) if name.endswith("*") else packet.input == name
+        return "pod" if came else "external"
+    return "pod" if in_ranges(packet.source, of_family(facts.pod_cidrs, packet.family)) else "external"
+
+
+def decide(front: Matched | None, packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap) -> Decision:
+    """What must become of a packet that is for a frontend (None: for none) on a node."""
+    if front is None:
+        return _no_frontend(packet, facts, machine, services)
+    client = client_of(packet, facts, machine)
+    if front.kind == "LoadBalancerIP" and not _allowed(front.port, packet, facts):
+        ranges = ", ".join(front.port.source_ranges)
+        return _end("dropped", "SourceRanges", f"{packet.source} is not in loadBalancerSourceRanges ({ranges})")
+    return _to_cluster_ip(front, client, facts) if front.internal else _from_outside(front, client, facts)
+
+
+def _end(outcome: Outcome, reason: str, message: str) -> Decision:
+    return Decision(outcome, Reason(reason=reason, message=message))
+
+
+def _allowed(port: ServicePort, packet: Packet, facts: NodeFacts) -> bool:
+    """Source ranges; a node that may reach its own load balancer address comes with that address."""
+    if not port.source_ranges or in_ranges(packet.source, port.source_ranges):
+        return True
+    own = of_family(facts.addresses, port.family)
+    return packet.source in port.load_balancer_ips and any(in_ranges(a, port.source_ranges) for a in own)
+
+
+def _no_frontend(packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap) -> Decision:
+    address, what = packet.destination, f"port {packet.destination_port}/{packet.protocol.upper()}"
+    if not packet.destination_port:
+        what = "ICMP"
+    if service := is_cluster_ip(services, address):
+        return _end("refused", "NoSuchPort", f"Service {service} has no {what}")
+    if any(ip_address(address) in ip_network(cidr) for cidr in of_family(facts.service_cidrs, packet.family)):
+        return _end("dropped", "NoSuchService", f"{address} is in the Service range, and no Service has it")
+    if machine.owns(address):
+        for service, ports in services.items():
+            if packet.protocol == "tcp" and any(p.health_check_node_port == packet.destination_port for p in ports):
+                message = f"it is the healthCheckNodePort of Service {service}, which the node's agent answers"
+                return _end("untouched", "HealthCheckNodePort", message)
+        return _end("untouched", "NoNodePort", f"no Service has node {what} at {address}; it is for the node itself")
+    return _end("untouched", "NoService", f"no Service has {address} {what}")
+
+
+def _endless(front: Matched) -> Decision:
+    """A frontend that no endpoint may serve."""
+    if front.port.has_endpoints:
+        field = "internalTrafficPolicy" if front.internal else "externalTrafficPolicy"
+        return _end("dropped", "NoLocalEndpoint", f"{field} is Local, and no usable endpoint is on this node")
+    return _end("refused", "NoEndpoints", "the Service has no usable endpoint")
+
+
+def _forward(front: Matched, endpoints: tuple[Endpoint, ...], snat: tuple[bool, str, str], *, local: bool) -> Decision:
+    count = "the only usable endpoint" if len(endpoints) == 1 else f"one of {len(endpoints)} usable endpoints"
+    scope = " on this node" if local else ""
+    masquerade, word, message = snat
+    return Decision(
+        outcome="forwarded",
+        reason=Reason(reason="Endpoints", message=f"to {count}{scope}"),
+        endpoints=endpoints,
+        local=local,
+        masquerade=masquerade,
+        snat=Reason(reason=word, message=message),
+    )
+
+
+def _to_cluster_ip(front: Matched, client: Client, facts: NodeFacts) -> Decision:
+    endpoints = front.port.internal_endpoints
+    if not endpoints:
+        return _endless(front)
+    if facts.masquerade_all:
+        snat = True, "MasqueradeAll", "masqueradeAll is set: every client of a cluster IP gets the node's address"
+    elif client == "pod":
+        snat = False, "PodToClusterIP", "a pod that calls a cluster IP keeps its address"
+    elif not (facts.pod_interface or of_family(facts.pod_cidrs, front.port.family)):
+        snat = False, "PodsNotKnown", "nothing says which sources are pods, so towards a cluster IP all keep theirs"
+    elif client == "node":
+        snat = True, "NodeToClusterIP", "a node that calls a cluster IP is masqueraded; only pods are not"
+    else:
+        snat = True, "ExternalToClusterIP", "who calls a cluster IP from outside is masqueraded, so answers come back"
+    return _forward(front, endpoints, snat, local=front.port.internal_local)
+
+
+def _from_outside(front: Matched, client: Client, facts: NodeFacts) -> Decision:
+    port = front.port
+    if not port.external_local:
+        message = "externalTrafficPolicy is Cluster: answers come back through this node"
+        snat = True, "ExternalTrafficPolicyCluster", message
+        return _forward(front, port.cluster_endpoints, snat, local=False) if port.cluster_endpoints else _endless(front)
+    if client == "external":
+        message = "externalTrafficPolicy is Local: the client's address is kept"
+        snat = False, "ExternalTrafficPolicyLocal", message
+        return _forward(front, port.local_endpoints, snat, local=True) if port.local_endpoints else _endless(front)
+    if not port.cluster_endpoints:
+        return _endless(front)
+    if client == "pod":
+        message = "externalTrafficPolicy is Local: a pod keeps its address, and may use every endpoint"
+        snat = False, "PodToLocal", message
+    else:
+        known = bool(facts.pod_interface or of_family(facts.pod_cidrs, port.family))
+        message = "externalTrafficPolicy is Local: the node itself may use every endpoint, and is masqueraded"
+        snat = known, "NodeToLocal", message
+    return _forward(front, port.cluster_endpoints, snat, local=False)

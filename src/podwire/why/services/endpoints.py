@@ -1,0 +1,109 @@
+"""What is said of each endpoint of a Service port: whether it is used, why in Kubernetes' terms, how likely (pure)."""
+
+from collections.abc import Iterable, Mapping
+
+from podwire.proxy.resolve import Candidate, Explained, Why
+from podwire.proxy.servicemap import NodeFacts
+from podwire.why.answer import EndpointSaid
+
+Shares = Mapping[tuple[str, int], tuple[float, bool]]
+"""How likely each (address, port) is by the rules, and whether the client is masqueraded towards it."""
+
+
+def said_of(  # noqa: PLR0913 - what is known of endpoints comes from as many sides
+    explained: Iterable[Explained],
+    doubles: Iterable[Candidate],
+    shares: Shares,
+    facts: NodeFacts,
+    *,
+    local: bool,
+    forwarded: bool,
+    kept: bool,
+) -> tuple[EndpointSaid, ...]:
+    """The endpoints in the order of the explanation, then entries that do not count, then what only the kernel has.
+
+    ``local``: chosen by policy Local. ``forwarded``: the connection goes to an endpoint at all. ``kept``: session
+    affinity keeps the client's endpoint.
+    """
+    found: list[EndpointSaid] = []
+    rest = dict(shares)
+    for one in explained:
+        why = one.local if local else one.cluster
+        end = one.candidate.endpoint
+        share = rest.pop((end.address, end.port), None)
+        reason, message = why.value, _message(one.candidate, why, facts)
+        if why.chosen and share is None and forwarded:
+            reason, message = _passed_over(message, kept=kept)
+        elif not why.chosen and share is not None:
+            reason, message = "OnlyInKernel", f"{message}, yet the rules in force use it"
+        used = share is not None or (why.chosen and not forwarded)
+        found.append(_said(one.candidate, used, (reason, message), share or (0.0, False)))
+    found += map(_double, doubles)
+    for (address, port), (share_, masqueraded) in rest.items():
+        found.append(
+            EndpointSaid(
+                address=address,
+                port=port,
+                used=True,
+                reason="OnlyInKernel",
+                message="in no EndpointSlice of the Service, yet the rules in force use it",
+                probability=share_,
+                masqueraded=masqueraded,
+            )
+        )
+    return tuple(found)
+
+
+def listed(candidates: Iterable[Candidate], doubles: Iterable[Candidate]) -> tuple[EndpointSaid, ...]:
+    """The endpoints that DNS lists, and those that it does not."""
+    found = []
+    for candidate in candidates:
+        reason = (Why.READY.value, "ready") if candidate.ready else (Why.NOT_READY.value, "not ready")
+        found.append(_said(candidate, candidate.ready, reason, (0.0, False)))
+    return (*found, *(_double(candidate) for candidate in doubles))
+
+
+def _double(candidate: Candidate) -> EndpointSaid:
+    text = f"another entry of this address counts (slice {candidate.slice_name})"
+    return _said(candidate, False, ("Duplicate", text), (0.0, False))
+
+
+def _passed_over(message: str, *, kept: bool) -> tuple[str, str]:
+    if kept:
+        return "Affinity", "session affinity keeps this client at another endpoint"
+    return "NotInKernel", f"{message}, yet the rules in force leave it out"
+
+
+def _said(candidate: Candidate, used: bool, reason: tuple[str, str], share: tuple[float, bool]) -> EndpointSaid:
+    entry, end = candidate.entry, candidate.endpoint
+    target = entry.target_ref
+    return EndpointSaid(
+        address=end.address,
+        port=end.port,
+        used=used,
+        reason=reason[0],
+        message=reason[1],
+        probability=share[0],
+        masqueraded=share[1],
+        pod=f"{target.namespace}/{target.name}" if target is not None and target.kind == "Pod" else "",
+        node=entry.node_name or "",
+        zone=entry.zone or "",
+        slice=candidate.slice_name,
+    )
+
+
+def _message(candidate: Candidate, why: Why, facts: NodeFacts) -> str:
+    where = candidate.entry.node_name or "an unknown node"
+    zones, nodes = ", ".join(sorted(candidate.zones)), ", ".join(sorted(candidate.nodes))
+    return {
+        Why.READY: "ready",
+        Why.HINTED_FOR_NODE: f"ready, hinted for this node ({facts.name})",
+        Why.HINTED_FOR_ZONE: f"ready, hinted for zone {facts.zone}, where this node is",
+        Why.TERMINATING_FALLBACK: "terminating but still serving, and no endpoint is ready",
+        Why.NOT_READY: "not ready",
+        Why.NOT_SERVING: "terminating, and no longer serving",
+        Why.TERMINATING: "terminating, and others are ready",
+        Why.OTHER_NODE: f"hinted for node {nodes}; this node is {facts.name}",
+        Why.OTHER_ZONE: f"hinted for zone {zones}; this node is in {facts.zone}",
+        Why.NOT_LOCAL: f"on {where}; the policy is Local and this node is {facts.name}",
+    }[why]

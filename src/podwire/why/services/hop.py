@@ -1,0 +1,326 @@
+"""What one node does with the first packet of a connection to a Service, and why (pure).
+
+Facts come from the rules (:mod:`podwire.proxy.tracing`): every way that chance allows is followed, which gives the
+endpoints with their probabilities and who is masqueraded. Reasons come from the objects (``decision`` for the
+connection, ``proxy.resolve`` for each endpoint). The rules are also followed as they should be; where held and planned
+rules lead to different ends, the steps that differ are the drift.
+
+Cost: a walk of the rules for each endpoint, twice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from podwire.model.service import EndpointSlice, Service
+from podwire.model.service import ServicePort as ApiPort
+from podwire.proxy.resolve import Candidate, Explained, explain, resolve, survey
+from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ServicePort
+from podwire.proxy.tracing import Tracer
+from podwire.trace.packet import RELAY, Machine, Outcome, Packet
+from podwire.why.answer import AffinitySaid, Drift, EndpointSaid, Hop, Reason, ServiceSaid, SnatSaid, Step
+from podwire.why.answer import Outcome as Word
+from podwire.why.services.decision import Decision, decide
+from podwire.why.services.endpoints import said_of
+from podwire.why.services.matching import Matched, find
+
+Backed = tuple[Service, tuple[EndpointSlice, ...]]
+"""A Service and its slices."""
+
+End = tuple[Word, str, int, bool]
+"""Where a connection ends: word, address and port behind the rules, whether masqueraded."""
+
+_RELAYED = "the relay opens a connection of its own to the endpoint, from the node's address"
+_OUT = "what a pod sends to where no pods are gets the node's address"
+_FAMILIES = {"ip": "IPv4", "ip6": "IPv6"}
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as far as it matters here; a tracer is None where the data plane cannot be traced or not be read."""
+
+    mode: str
+    facts: NodeFacts
+    machine: Machine
+    planned: Tracer | None = None
+    held: Tracer | None = None
+    beyond: Tracer | None = None
+    """The tables behind those of Services: routing masquerades what pods send out of the cluster; and hostPort."""
+
+
+def explain_hop(packet: Packet, backed: Iterable[Backed], view: View) -> tuple[Hop, Packet]:
+    """What the node does, and the packet as it leaves the node where no Service takes it."""
+    return _Explainer(packet, {f"{s.metadata.namespace}/{s.metadata.name}": (s, p) for s, p in backed}, view).run()
+
+
+def end_of(outcome: Outcome) -> End:
+    """Where an outcome of a trace ends."""
+    packet = outcome.packet
+    if outcome.verdict in ("drop", "reject"):
+        return ("dropped" if outcome.verdict == "drop" else "refused"), "", 0, False
+    if not outcome.translated:
+        return "untouched", "", 0, outcome.masqueraded
+    return "forwarded", packet.destination, packet.destination_port, outcome.masqueraded
+
+
+class _Explainer:
+    """The parts of one answer, each made from those before."""
+
+    def __init__(self, packet: Packet, backed: Mapping[str, Backed], view: View) -> None:
+        self.packet = packet
+        self.view = view
+        self.backed = backed
+        self.services = {key: resolve(service, pieces, view.facts) for key, (service, pieces) in backed.items()}
+        facts = view.facts
+        if view.mode != "iptables":
+            facts = msgspec.structs.replace(facts, iptables=IptablesSettings(localhost_node_ports=False))
+        fronts = find(self.services, facts, view.machine, packet)
+        tracer = view.held or view.planned
+        self.outcomes = [] if tracer is None else list(tracer.outcomes(packet))
+        self.planned = self.outcomes
+        if view.held is not None and view.planned is not None:
+            self.planned = list(view.planned.outcomes(packet))
+        self.hidden: set[str] = set()
+        """Endpoints towards which routing masquerades, though the Service does not."""
+        self.ends = self._chances()
+        self.fronts = fronts
+        self.front = self._in_force()
+        self.decision = decide(self.front, packet, view.facts, view.machine, self.services)
+        if not self.ends:
+            self.ends = _expected(self.decision, packet, view.machine)
+
+    def _in_force(self) -> Matched | None:
+        """Of Services that share an address and port, the one whose endpoints the rules use."""
+        reached = {(address, port) for _, address, port, _ in self.ends}
+        for front in self.fronts:
+            used = (*front.port.cluster_endpoints, *front.port.local_endpoints)
+            if reached & {(e.address, e.port) for e in used}:
+                return front
+        return self.fronts[0] if self.fronts else None
+
+    def run(self) -> tuple[Hop, Packet]:
+        """The whole answer of this node."""
+        words = _by_word(self.ends)
+        outcome = max(words, key=lambda word: words[word])
+        drift = self._drift()
+        reason = self._reason(outcome, words, drift)
+        snat, leaving = self._snat(outcome)
+        return Hop(
+            node=self.view.facts.name,
+            mode=self.view.mode,
+            state="held" if self.view.held is not None else "planned",
+            outcome=outcome,
+            reason=reason.reason,
+            message=reason.message,
+            service=self._service(),
+            endpoints=self._endpoints(outcome),
+            snat=snat,
+            affinity=self._affinity(),
+            steps=self._steps(),
+            drift=drift,
+        ), leaving
+
+    def _reason(self, outcome: Word, words: Mapping[Word, float], drift: Sequence[Drift]) -> Reason:
+        if set(words) == {self.decision.outcome} and not drift:
+            return self._host_port() or self.decision.reason
+        rest = ", ".join(f"{word} in {share:.0%}" for word, share in words.items() if word != outcome)
+        often = f"{outcome} in {words[outcome]:.0%} of connections, {rest}; " if rest else ""
+        should = f"by the objects it is {self.decision.outcome}: {self.decision.reason.message}"
+        if drift:
+            return Reason(reason="Drift", message=f"{often}the rules in force are not those that should be; {should}")
+        return Reason(reason="Mode", message=f"{often}so does mode {self.view.mode}; {should}")
+
+    def _service(self) -> ServiceSaid | None:
+        front = self.front
+        if front is None:
+            return None
+        port = front.port
+        others = [other.port.service for other in self.fronts if other.port.service != port.service]
+        namespace, _, name = port.service.partition("/")
+        return ServiceSaid(
+            namespace=namespace,
+            name=name,
+            type=self.backed[port.service][0].spec.type,
+            port_name=port.port_name,
+            port=port.port,
+            protocol=port.protocol.upper(),
+            frontend=front.kind,
+            policy=front.policy,
+            also_claimed_by=tuple(others),
+        )
+
+    def _explained(self, port: ServicePort) -> tuple[tuple[Explained, ...], tuple[Candidate, ...]]:
+        _, pieces = self.backed[port.service]
+        wanted = ApiPort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
+        own = [piece for piece in pieces if piece.address_type == _FAMILIES[port.family]]
+        candidates, doubles = survey(own, wanted, self.view.facts.name)
+        return explain(candidates, self.view.facts), doubles
+
+    def _endpoints(self, outcome: Word) -> tuple[EndpointSaid, ...]:
+        if self.front is None:
+            return ()
+        shares: dict[tuple[str, int], tuple[float, bool]] = {}
+        for (word, address, port, masqueraded), share in self.ends.items():
+            if word == "forwarded":
+                shares[address, port] = share, masqueraded
+        local = self.decision.local if self.decision.endpoints else self._local_alone()
+        explained, doubles = self._explained(self.front.port)
+        remembered = any(o.remembered for o in self.outcomes)
+        return said_of(
+            explained, doubles, shares, self.view.facts, local=local, forwarded=outcome == "forwarded", kept=remembered
+        )
+
+    def _local_alone(self) -> bool:
+        """Without an endpoint: whether those of other nodes were left out."""
+        return self.decision.reason.reason == "NoLocalEndpoint"
+
+    def _snat(self, outcome: Word) -> tuple[SnatSaid | None, Packet]:
+        """Whether the source is masqueraded and why; and the packet as it leaves when nothing else is done."""
+        leaving = self.packet
+        if outcome in ("refused", "dropped"):
+            return None, leaving
+        flags = {flag for _, address, _, flag in self.ends if address != leaving.source and not self._here(address)}
+        if outcome == "forwarded":
+            if any(step.hook == RELAY for each in self.outcomes for step in each.steps):
+                return _told(True, Reason(reason="Relay", message=_RELAYED)), leaving
+            if not flags:
+                return self._special(), leaving
+            masqueraded, why = True in flags, self.decision.snat
+            if self.hidden and not self.decision.masquerade:
+                return _told(True, Reason(reason="Routing", message=_OUT)), leaving
+            if why is not None and masqueraded == self.decision.masquerade:
+                return _told(masqueraded, why), leaving
+            return _told(masqueraded, Reason(reason="Rules", message="so say the rules")), leaving
+        return self._routed(leaving)
+
+    def _here(self, address: str) -> bool:
+        """Whether a packet from elsewhere that goes to this endpoint stays on the node."""
+        return _stays(address, self.packet, self.view.machine)
+
+    def _special(self) -> SnatSaid:
+        """Where the client can only get to itself or to the node."""
+        if any(self._here(address) for _, address, _, _ in self.ends):
+            message = "the endpoint is in this node's own network, so the packet does not leave it"
+            return _told(False, Reason(reason="EndpointOnNode", message=message))
+        return _told(True, Reason(reason="Hairpin", message="the endpoint is the client itself"))
+
+    def _routed(self, packet: Packet) -> tuple[SnatSaid | None, Packet]:
+        own = self.view.machine.owns(packet.destination)
+        if self.view.beyond is None or own or not packet.input:
+            return None, packet
+        if not self._hides(packet):
+            return _told(False, Reason(reason="Routing", message="routing keeps the client's address")), packet
+        same = [a for a in self.view.facts.addresses if (":" in a) == (":" in packet.source)]
+        left = msgspec.structs.replace(packet, source=same[0]) if same else packet
+        return _told(True, Reason(reason="Routing", message=_OUT)), left
+
+    def _hides(self, packet: Packet) -> bool:
+        """Whether routing masquerades a packet."""
+        return self.view.beyond is not None and next(self.view.beyond.outcomes(packet)).masqueraded
+
+    def _host_port(self) -> Reason | None:
+        """Where a pod has the port of the node for itself."""
+        if self.view.beyond is None or self.decision.outcome != "untouched":
+            return None
+        found = next(self.view.beyond.outcomes(self.packet))
+        if not found.translated:
+            return None
+        target = f"{found.packet.destination} port {found.packet.destination_port}"
+        return Reason(reason="HostPort", message=f"{self.decision.reason.message}, and by its hostPort for {target}")
+
+    def _chances(self) -> dict[End, float]:
+        """How likely each end is, by the rules."""
+        found: dict[End, float] = {}
+        for outcome in self.outcomes:
+            word, address, port, masqueraded = end_of(outcome)
+            if word == "forwarded" and self.packet.input and not masqueraded and not self._here(address):
+                masqueraded = self._hides(outcome.packet)
+                self.hidden |= {address} if masqueraded else set()
+            end = word, address, port, masqueraded
+            found[end] = found.get(end, 0.0) + outcome.probability
+        return found
+
+    def _affinity(self) -> AffinitySaid | None:
+        if self.front is None or not self.front.port.affinity_s:
+            return None
+        entries = dict.fromkeys(entry for outcome in self.outcomes for entry in outcome.remembered)
+        return AffinitySaid(timeout_seconds=self.front.port.affinity_s, entries=tuple(entries))
+
+    def _steps(self) -> tuple[Step, ...]:
+        """Those of the likeliest way."""
+        if not self.outcomes:
+            return ()
+        way = max(self.outcomes, key=lambda outcome: outcome.probability)
+        found = []
+        for step in way.steps:
+            subject = self._subject((step.rule, *step.elements))
+            where = f"{step.hook}: {step.table} {step.chain}"
+            found.append(Step(layer="service", where=where, rule=step.rule, elements=step.elements, object=subject))
+        return tuple(found)
+
+    def _subject(self, texts: Iterable[str]) -> str:
+        """The Service that a step is there for."""
+        if self.front is None:
+            return ""
+        port = self.front.port
+        said = " ".join(texts)
+        number = port.node_port if self.front.kind == "NodePort" else port.port
+        address = "" if self.front.kind == "NodePort" else f"{self.packet.destination} . "
+        key = f"{address}{port.protocol} . {number}"
+        return f"Service {port.service}" if key in said or f'"{port.service}' in said else ""
+
+    def _drift(self) -> tuple[Drift, ...]:
+        want, have = ({end_of(outcome) for outcome in some} for some in (self.planned, self.outcomes))
+        kept = any(outcome.remembered for outcome in self.outcomes)
+        if want == have or (kept and have <= want) or self._others_turn(want, have):
+            return ()
+        missing = _lines(o for o in self.planned if end_of(o) not in have)
+        surplus = _lines(o for o in self.outcomes if end_of(o) not in want)
+        held, planned = _lines(self.outcomes), _lines(self.planned)
+        plus = (Drift(where=where, sign="+", text=text) for where, text in missing if (where, text) not in held)
+        minus = (Drift(where=where, sign="-", text=text) for where, text in surplus if (where, text) not in planned)
+        return (*plus, *minus)
+
+    def _others_turn(self, want: set[End], have: set[End]) -> bool:
+        """Whether the rules serve another of the Services that name the same address: the first to come has it."""
+        if len(self.fronts) < 2 or {end[0] for end in want | have} != {"forwarded"}:
+            return False
+        some = (*(f.port.cluster_endpoints for f in self.fronts), *(f.port.local_endpoints for f in self.fronts))
+        known = {(e.address, e.port) for endpoints in some for e in endpoints}
+        return all((address, port) in known for _, address, port, _ in have)
+
+
+def _told(masqueraded: bool, why: Reason) -> SnatSaid:
+    return SnatSaid(masqueraded=masqueraded, reason=why.reason, message=why.message)
+
+
+def _stays(address: str, packet: Packet, machine: Machine) -> bool:
+    return bool(packet.input) and machine.owns(address)
+
+
+def _expected(decision: Decision, packet: Packet, machine: Machine) -> dict[End, float]:
+    """Where connections end by Kubernetes' rules alone."""
+    if not decision.endpoints:
+        return {(decision.outcome, "", 0, False): 1.0}
+    share = 1 / len(decision.endpoints)
+    found: dict[End, float] = {}
+    for e in decision.endpoints:
+        masquerade = decision.masquerade and not _stays(e.address, packet, machine)
+        found["forwarded", e.address, e.port, masquerade or e.address == packet.source] = share
+    return found
+
+
+def _by_word(ends: Mapping[End, float]) -> dict[Word, float]:
+    found: dict[Word, float] = {}
+    for (word, *_), share in ends.items():
+        found[word] = found.get(word, 0.0) + share
+    return found
+
+
+def _lines(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], None]:
+    """Rules and elements of all steps with where they are, in their order, each once."""
+    found: dict[tuple[str, str], None] = {}
+    for outcome in outcomes:
+        for step in outcome.steps:
+            found[f"{step.table} {step.chain}", step.rule] = None
+            found |= {(step.table, element): None for element in step.elements}
+    return found

@@ -1,0 +1,81 @@
+"""Services that DNS alone knows: headless ones and aliases; no rule of the proxy takes part (pure).
+
+Of a headless Service clients get the addresses of the endpoints, and nobody translates a port: who connects to
+``db:80`` comes to port 80 of the pods, whatever their target port is. Only who looks up the port by its name (SRV) gets
+that one.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from podwire.model.service import EndpointPort, EndpointSlice, ServicePort
+from podwire.proxy.resolve import Candidate, survey
+from podwire.proxy.servicemap import NodeFacts
+from podwire.why.answer import EndpointSaid, Hop, ServiceSaid
+from podwire.why.services.endpoints import listed
+from podwire.why.services.hop import Backed
+
+
+class Wanted(NamedTuple):
+    """The port that was asked for."""
+
+    port: int
+    protocol: str
+    named: bool = False
+    """Whether by its name."""
+
+
+def explain_name(backed: Backed, wanted: Wanted, facts: NodeFacts) -> Hop:
+    """What clients of the Service get: the answer of DNS."""
+    service, pieces = backed
+    spec, meta = service.spec, service.metadata
+    offered = next((p for p in spec.ports if (p.port, p.protocol.lower()) == (wanted.port, wanted.protocol)), None)
+    endpoints: tuple[EndpointSaid, ...] = ()
+    if spec.type == "ExternalName":
+        reason, message = "ExternalName", f"the Service is an alias, DNS answers with {spec.external_name}"
+    else:
+        own = () if offered is None else listed(*survey(pieces, offered, facts.name))
+        endpoints = own if wanted.named else listed(*_as_asked(pieces, wanted, facts.name))
+        reason, message = "Headless", _answer(own, endpoints, wanted)
+    return Hop(
+        node=facts.name,
+        mode="",
+        state="planned",
+        outcome="untouched",
+        reason=reason,
+        message=message,
+        service=ServiceSaid(
+            namespace=meta.namespace,
+            name=meta.name,
+            type=spec.type,
+            port_name=offered.name if offered is not None else "",
+            port=wanted.port,
+            protocol=wanted.protocol.upper(),
+            frontend="Name",
+        ),
+        endpoints=endpoints,
+    )
+
+
+def _as_asked(
+    pieces: Iterable[EndpointSlice], wanted: Wanted, node: str
+) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """The endpoints at the very port that was asked for, whichever ports they have."""
+    protocol = wanted.protocol.upper()
+    ports = (EndpointPort(name="", port=wanted.port, protocol=protocol),)
+    asked = (msgspec.structs.replace(piece, ports=ports) for piece in pieces)
+    return survey(asked, ServicePort(port=wanted.port, protocol=protocol), node)
+
+
+def _answer(own: Iterable[EndpointSaid], endpoints: Iterable[EndpointSaid], wanted: Wanted) -> str:
+    """What DNS says, and what is easily overlooked."""
+    if not any(end.used for end in endpoints):
+        return "the Service is headless and no endpoint is ready, so DNS answers with no address"
+    said = "the Service is headless, DNS answers with the addresses of its ready endpoints"
+    others = sorted({end.port for end in own if end.port != wanted.port})
+    if others and not wanted.named:
+        listening = " and ".join(map(str, others))
+        said += f"; nobody translates its port: connections go to port {wanted.port} of the pods, not to {listening}"
+    return said

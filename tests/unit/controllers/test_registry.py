@@ -1,0 +1,52 @@
+"""Configuration of a controller process."""
+
+import asyncio
+
+import pytest
+
+from podwire.controllers.registry import ControllerConfig, make_parts, registry
+from podwire.errors import ApiError, ApiUnreachable, ConfigError
+from podwire.kube.client import Client
+from podwire.kube.config import ApiConfig
+from podwire.kube.controller import Environment, namespace_ends
+from podwire.local.controllers import registry as local_registry
+from podwire.runtime.clock import SystemClock
+
+
+def made(config, known):
+    async def run():
+        return make_parts(Environment(Client(ApiConfig("http://127.0.0.1:1"), SystemClock())), config, known)
+
+    return asyncio.run(run())
+
+
+def test_every_registered_part_can_be_made():
+    assert list(made(ControllerConfig(), registry)) == list(registry)
+    config = ControllerConfig(parts=tuple(local_registry))
+    assert list(made(config, local_registry)) == list(local_registry)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"parts": ("nope",)}, "no part 'nope'; there are nodeipam, endpointslice, endpointslicemirroring, service"),
+        ({"cluster_cidrs": ("10.0.0.0/8", "11.0.0.0/8")}, "clusterCIDRs: expected at most one IPv4"),
+        ({"service_cidrs": ("x",)}, r"serviceCIDRs\[0\]"),
+        ({"node_cidr_masks": (24, 64)}, "one mask for each"),
+    ],
+)
+def test_errors_name_the_field(config, message):
+    with pytest.raises(ConfigError, match=message):
+        made(ControllerConfig(**config), registry)
+
+
+@pytest.mark.parametrize(
+    ("failure", "want"),
+    [
+        (ApiError(403, "Forbidden", "... in namespace x because it is being terminated"), True),
+        (ApiError(403, "Forbidden", "quota"), False),
+        (ApiUnreachable("being terminated"), False),
+    ],
+)
+def test_a_namespace_that_ends_is_told_apart(failure, want):
+    assert namespace_ends(failure) is want

@@ -1,0 +1,128 @@
+import asyncio
+import datetime
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podwire.embedded.apiserver import certificates
+from podwire.embedded.apiserver.http import Result, Streaming
+from podwire.embedded.apiserver.messages import Request, Response
+from podwire.embedded.apiserver.server import Server
+from podwire.embedded.apiserver.settings import Settings
+from podwire.runtime.clock import SystemClock
+
+ADMIN = {"subject": ((("organizationName", "system:masters"),), (("commonName", "admin"),))}
+
+
+class Events:
+    """A watch's stream: collects events as objects."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self.closed = self.aborted = False
+        self.buffered = 0
+        self.on_close: Callable[[], None] | None = None
+
+    def write_framed(self, chunk: bytes) -> None:
+        while chunk:
+            size, _, rest = chunk.partition(b"\r\n")
+            data, chunk = rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+            self.seen.extend(json.loads(line) for line in data.splitlines())
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    @property
+    def short(self) -> list[str]:
+        return [f"{e['type']} {e['object']['metadata'].get('name', '')}".strip() for e in self.seen]
+
+
+class Harness:
+    """An API server without sockets."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    async def raw(
+        self, method: str, target: str, body: bytes = b"", *, user: dict[str, Any] | None = ADMIN, **headers: str
+    ) -> Result:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = Request(method, target, sent, body)
+        request.peer_certificate = user
+        result = self.server.api.handle(request)
+        return await result if isinstance(result, Awaitable) else result
+
+    async def __call__(self, method: str, target: str, body: Any = None, **more: Any) -> tuple[int, dict[str, Any]]:
+        data = b"" if body is None else json.dumps(body).encode()
+        result = await self.raw(method, target, data, **more)
+        assert isinstance(result, Response), result
+        return result.status, json.loads(result.body) if result.body else {}
+
+    async def watch(self, target: str, **headers: str) -> Events:
+        result = await self.raw("GET", target, **headers)
+        assert isinstance(result, Streaming), result
+        events = Events()
+        result.start(events)  # type: ignore[arg-type]
+        return events
+
+    async def settle(self, turns: int = 20) -> None:
+        """Until nothing is left to do for the garbage collector and the like."""
+        store = self.server.store
+        for _ in range(turns):
+            await asyncio.sleep(0.002)
+            pending = store.durable(store.version)
+            if pending is not None:
+                await pending
+
+
+@pytest.fixture(scope="session")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("credentials")
+    now = datetime.datetime.now(datetime.UTC)
+    authority = certificates.make_authority("test", now)
+    certificates.write_pair(directory, "ca", authority)
+    pair = certificates.issue(authority, "apiserver", (), ("127.0.0.1", "localhost"), "server", now)
+    certificates.write_pair(directory, "server", pair)
+    pair = certificates.issue(authority, "admin", ("system:masters",), (), "client", now)
+    certificates.write_pair(directory, "admin", pair)
+    certificates.write_private(directory / "signing.key", certificates.make_signing_key())
+    return directory
+
+
+@pytest.fixture
+def settings(credentials: Path, tmp_path: Path) -> Settings:
+    return Settings(
+        listen=("127.0.0.1:0",),
+        state=tmp_path / "api.db",
+        certificate=credentials / "server.crt",
+        key=credentials / "server.key",
+        client_ca=credentials / "ca.crt",
+        signing_key=credentials / "signing.key",
+    )
+
+
+Scenario = Callable[[Harness], Awaitable[None]]
+
+
+@pytest.fixture
+def play(settings: Settings) -> Iterator[Callable[[Scenario], None]]:
+    """Runs a coroutine function against a fresh server; a second call finds the state of the first."""
+
+    def run(scenario: Scenario) -> None:
+        async def body() -> None:
+            server = Server(settings, SystemClock())
+            try:
+                await server.start()
+                await scenario(Harness(server))
+            finally:
+                await server.close()
+
+        asyncio.run(asyncio.wait_for(body(), 20))
+
+    yield run

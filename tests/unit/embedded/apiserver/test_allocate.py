@@ -1,0 +1,177 @@
+"""Addresses and node ports of Services: choice, collisions, families, type changes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwire.embedded.apiserver.allocate import ServiceAllocator
+from podwire.embedded.apiserver.defaults import objects
+from podwire.embedded.apiserver.kinds import BY_KIND
+from podwire.embedded.apiserver.validate.objects import check as check_objects
+from podwire.errors import ApiError, Invalid
+
+SERVICE = BY_KIND["", "v1", "Service"]
+V4, V6 = "10.96.0.0/16", "fd00:96::/108"
+
+
+def service(name: str = "web", **spec: Any) -> dict[str, Any]:
+    spec.setdefault("ports", [{"port": 80}])
+    obj = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+    return objects.apply(SERVICE, obj)
+
+
+def allocator(*cidrs: str, stored: tuple[dict[str, Any], ...] = ()) -> ServiceAllocator:
+    found = ServiceAllocator(cidrs or (V4,), (30000, 32767))
+    for item in stored:
+        found.observe(None, item)
+    return found
+
+
+def store(found: ServiceAllocator, new: dict[str, Any], old: dict[str, Any] | None = None) -> dict[str, Any]:
+    out = found.assign(new, old)
+    found.observe(old, out)
+    return out
+
+
+def test_an_address_of_the_upper_band() -> None:
+    spec = allocator().assign(service())["spec"]
+    assert spec["clusterIP"] == "10.96.1.1"
+    assert spec["clusterIPs"] == ["10.96.1.1"]
+    assert (spec["ipFamilies"], spec["ipFamilyPolicy"]) == (["IPv4"], "SingleStack")
+    assert "nodePort" not in spec["ports"][0]
+
+
+def test_assign_reserves_nothing_and_changes_nothing() -> None:
+    found, wanted = allocator(), service(type="NodePort")
+    assert found.assign(wanted) == found.assign(wanted)
+    assert "clusterIP" not in wanted["spec"]
+    assert "nodePort" not in wanted["spec"]["ports"][0]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"clusterIP": "10.96.5.5"},
+     'spec.clusterIPs: Invalid value: ["10.96.5.5"]: failed to allocate IP 10.96.5.5: '
+     "provided IP is already allocated"),
+    ({"clusterIP": "10.97.0.1"},
+     'spec.clusterIPs: Invalid value: ["10.97.0.1"]: failed to allocate IP 10.97.0.1: the provided IP '
+     "(10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16"),
+    ({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},
+     "spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated"),
+    ({"type": "NodePort", "ports": [{"port": 80, "nodePort": 80}]},
+     "spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. "
+     "The range of valid ports is 30000-32767"),
+    ({"ipFamilyPolicy": "RequireDualStack"},
+     'spec.ipFamilyPolicy: Invalid value: "RequireDualStack": this cluster is not configured for '
+     "dual-stack services"),
+    ({"ipFamilies": ["IPv6"]}, 'spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster'),
+    ({"clusterIP": "nonsense"}, 'spec.clusterIPs[0]: Invalid value: "nonsense": must be a valid IP address'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "message"), REFUSED)
+def test_refused(spec: dict[str, Any], message: str) -> None:
+    taken = service("old", type="NodePort", clusterIP="10.96.5.5", ports=[{"port": 1, "nodePort": 30080}])
+    found = allocator(stored=(allocator().assign(taken),))
+    with pytest.raises(Invalid) as caught:
+        found.assign(service(**spec))
+    assert caught.value.message == f'Service "web" is invalid: {message}'
+
+
+def test_headless_and_external_name_have_no_address() -> None:
+    headless = allocator().assign(service(clusterIP="None", selector={"a": "b"}))["spec"]
+    assert headless["clusterIPs"] == ["None"]
+    assert headless["ipFamilies"] == ["IPv4"]
+    external = allocator().assign(service(type="ExternalName", externalName="a.b", ports=[]))["spec"]
+    assert not {"clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"} & external.keys()
+
+
+def test_dual_stack() -> None:
+    found = allocator(V4, V6)
+    spec = found.assign(service(ipFamilyPolicy="PreferDualStack"))["spec"]
+    assert spec["ipFamilies"] == ["IPv4", "IPv6"]
+    assert spec["clusterIPs"][1].startswith("fd00:96::")
+    spec = found.assign(service(ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv6", "IPv4"]))["spec"]
+    assert spec["clusterIP"].startswith("fd00:96::")
+    assert found.assign(service(ipFamilies=["IPv6"]))["spec"]["ipFamilyPolicy"] == "SingleStack"
+    single = store(found, service())
+    upgraded = store(found, service(ipFamilyPolicy="PreferDualStack"), single)
+    assert upgraded["spec"]["clusterIPs"][0] == single["spec"]["clusterIP"]
+    assert len(upgraded["spec"]["clusterIPs"]) == 2
+    again = {**upgraded, "spec": {**upgraded["spec"], "ipFamilyPolicy": "SingleStack"}}
+    assert store(found, again, upgraded)["spec"]["clusterIPs"] == [single["spec"]["clusterIP"]]
+
+
+def test_an_update_keeps_what_it_leaves_out() -> None:
+    found = allocator()
+    old = store(found, service(type="NodePort"))
+    new = store(found, service(type="LoadBalancer"), old)
+    assert new["spec"]["clusterIP"] == old["spec"]["clusterIP"]
+    assert new["spec"]["ports"][0]["nodePort"] == old["spec"]["ports"][0]["nodePort"]
+
+
+def test_type_changes_give_back() -> None:
+    found = allocator()
+    old = store(found, service(type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))
+    plain = {**old, "spec": {**old["spec"], "type": "ClusterIP"}}
+    new = store(found, plain, old)
+    assert "nodePort" not in new["spec"]["ports"][0]
+    assert "externalTrafficPolicy" not in new["spec"]
+    assert store(found, service("b", type="NodePort", ports=[{"port": 1, "nodePort": 30080}]))
+    gone = store(found, service(type="ExternalName", externalName="x.y"), new)
+    assert "clusterIP" not in gone["spec"]
+    assert store(found, service("c", clusterIP=old["spec"]["clusterIP"]))
+
+
+def test_a_changed_address_is_one_address_for_the_validation_to_refuse() -> None:
+    found = allocator()
+    old = store(found, service())
+    new = {**old, "spec": {**old["spec"], "clusterIP": "10.96.7.7"}}
+    changed = found.assign(new, old)
+    assert changed["spec"]["clusterIPs"] == ["10.96.7.7"]
+    assert [cause.field for cause in check_objects(SERVICE, changed, old)] == ["spec.clusterIPs[0]"]
+
+
+def test_a_former_alias_forgets_its_target() -> None:
+    found = allocator()
+    old = store(found, service(type="ExternalName", externalName="x.y"))
+    new = {**old, "spec": {**old["spec"], "type": "ClusterIP"}}
+    assert "externalName" not in found.assign(new, old)["spec"]
+
+
+def test_health_check_port() -> None:
+    found = allocator()
+    local = store(found, service(type="LoadBalancer", externalTrafficPolicy="Local"))
+    number = local["spec"]["healthCheckNodePort"]
+    assert number != local["spec"]["ports"][0]["nodePort"]
+    cluster = {**local, "spec": {**local["spec"], "externalTrafficPolicy": "Cluster"}}
+    assert "healthCheckNodePort" not in store(found, cluster, local)["spec"]
+
+
+def test_two_protocols_share_one_number() -> None:
+    ports = [{"port": 53, "protocol": "UDP", "name": "u"}, {"port": 53, "protocol": "TCP", "name": "t"}]
+    given_ports = allocator().assign(service(type="NodePort", ports=ports))["spec"]["ports"]
+    assert given_ports[0]["nodePort"] == given_ports[1]["nodePort"]
+
+
+def test_full_ranges() -> None:
+    found = ServiceAllocator(("10.96.0.0/29",), (30000, 30001))
+    for index in range(6):
+        store(found, service(f"s{index}"))
+    with pytest.raises(ApiError, match="range is full"):
+        found.assign(service("more"))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["put", "drop"])), max_size=40))
+def test_no_address_and_no_port_is_held_twice(steps: list[tuple[int, str]]) -> None:
+    found = ServiceAllocator(("10.0.0.0/27",), (30000, 30031))
+    held: dict[str, dict[str, Any]] = {}
+    for number, action in steps:
+        name = f"s{number}"
+        if action == "put":
+            held[name] = store(found, service(name, type="NodePort"), held.get(name))
+        elif name in held:
+            found.observe(held.pop(name), None)
+    assert len({item["spec"]["clusterIP"] for item in held.values()}) == len(held)
+    assert len({item["spec"]["ports"][0]["nodePort"] for item in held.values()}) == len(held)

@@ -1,0 +1,50 @@
+"""Health, version and metrics of the API server, and warnings about what is stored and no more."""
+
+from collections.abc import Callable
+from typing import Any
+
+from podwire.embedded.apiserver.messages import Response
+
+
+def test_health_in_whole_and_in_parts(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        async def get(path: str) -> tuple[int, str]:
+            answer = await api.raw("GET", path)
+            assert isinstance(answer, Response)
+            return answer.status, answer.body.decode()
+
+        for path in ("/healthz", "/livez", "/readyz", "/readyz/ping"):
+            assert await get(path) == (200, "ok")
+        assert (await get("/readyz?verbose"))[1].splitlines() == [
+            "[+]ping ok", "[+]journal ok", "[+]bootstrap ok", "readyz check passed",
+        ]  # fmt: skip
+        assert "ping" not in (await get("/livez?verbose&exclude=ping"))[1]
+        assert (await get("/healthz/nonsense"))[0] == 404
+        api.server.api.ready = lambda: {"ping": True, "journal": False}
+        assert await get("/readyz") == (500, "[+]ping ok\n[-]journal failed\nreadyz check failed\n")
+        assert await get("/readyz?exclude=journal") == (200, "ok")
+        assert await get("/livez") == (200, "ok")
+
+    play(scenario)
+
+
+def test_metrics_count_what_is_stored_and_are_not_for_everyone(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "a"}})
+        answer = await api.raw("GET", "/metrics")
+        lines = answer.body.decode().splitlines()
+        assert 'apiserver_storage_objects{resource="configmaps"} 1' in lines
+        assert 'apiserver_storage_objects{resource="namespaces"} 4' in lines
+        assert (await api.raw("GET", "/metrics", user=None)).status == 403
+
+    play(scenario)
+
+
+def test_who_makes_what_nothing_acts_on_is_told(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        body = b'{"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}'
+        answer = await api.raw("POST", "/api/v1/namespaces/default/resourcequotas", body)
+        assert answer.status == 201
+        assert dict(answer.headers)["Warning"] == '299 - "resourcequotas: it is stored and not enforced"'
+
+    play(scenario)

@@ -1,0 +1,69 @@
+"""The rules of resourceVersion for lists, and how long a page may wait for the next."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from podwire.embedded.apiserver import reads
+
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+
+RULES: dict[str, tuple[int, str]] = {
+    "resourceVersion=0": (200, ""),
+    "resourceVersion={old}": (200, ""),
+    "resourceVersion={now}": (200, ""),
+    "resourceVersion={old}&resourceVersionMatch=NotOlderThan": (200, ""),
+    "resourceVersion=0&resourceVersionMatch=NotOlderThan": (200, ""),
+    "resourceVersion={now}&resourceVersionMatch=Exact": (200, ""),
+    "resourceVersion={now}&limit=1": (200, ""),
+    "resourceVersion={old}&resourceVersionMatch=Exact": (410, "Expired"),
+    "resourceVersion={old}&limit=1": (410, "Expired"),
+    "resourceVersion=999999": (504, "Timeout"),
+    "resourceVersion=0&resourceVersionMatch=Exact": (422, "Invalid"),
+    "resourceVersion={now}&resourceVersionMatch=About": (422, "Invalid"),
+    "resourceVersionMatch=NotOlderThan": (422, "Invalid"),
+    "resourceVersion=yesterday": (400, "BadRequest"),
+    "limit=1&resourceVersion={now}&continue={token}": (400, "BadRequest"),
+    "continue=nonsense": (400, "BadRequest"),
+}
+"""A query by what comes of it; ``old`` is the version before the last change, ``now`` that of the last."""
+
+
+@pytest.mark.parametrize("query", RULES)
+def test_rules_of_versions(play: Callable[..., None], query: str) -> None:
+    wanted, reason = RULES[query]
+
+    async def scenario(api: Any) -> None:
+        versions = []
+        for name in ("a", "b"):
+            _, made = await api("POST", CONFIGMAPS, {"metadata": {"name": name}})
+            versions.append(made["metadata"]["resourceVersion"])
+        _, page = await api("GET", f"{CONFIGMAPS}?limit=1")
+        words = {"old": versions[0], "now": versions[1], "token": page["metadata"]["continue"]}
+        status, answer = await api("GET", f"{CONFIGMAPS}?{query.format(**words)}")
+        assert (status, answer.get("reason", "")) == (wanted, reason), answer
+        if status == 200:
+            assert [item["metadata"]["name"] for item in answer["items"]][:1] == ["a"]
+            assert int(answer["metadata"]["resourceVersion"]) >= int(versions[1])
+
+    play(scenario)
+
+
+def test_a_page_waits_for_the_next_for_a_while_only(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(api: Any) -> None:
+        for name in "abc":
+            await api("POST", CONFIGMAPS, {"metadata": {"name": name}})
+
+        async def following() -> tuple[int, dict[str, Any]]:
+            _, page = await api("GET", f"{CONFIGMAPS}?limit=1")
+            status, answer = await api("GET", f"{CONFIGMAPS}?limit=1&continue={page['metadata']['continue']}")
+            return status, answer
+
+        status, answer = await following()
+        assert (status, answer["items"][0]["metadata"]["name"]) == (200, "b")
+        monkeypatch.setattr(reads, "_SNAPSHOT_S", -1.0)
+        status, answer = await following()
+        assert (status, answer["reason"], answer["code"]) == (410, "Expired", 410)
+
+    play(scenario)

@@ -1,0 +1,245 @@
+"""Logs and upgraded connections through the API server, over real sockets to a kubelet of the test's own."""
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from podwire.embedded.apiserver.http import HttpServer, Result, Stream, Streaming, Upgrade, switching
+from podwire.embedded.apiserver.messages import Request, Response
+from podwire.embedded.apiserver.server import Server
+from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.tls import server_context, subject_of
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.tasks import TaskSet
+
+POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x"}]}}
+
+
+class Shout(asyncio.Protocol):
+    def __init__(self, transport: asyncio.Transport, leftover: bytes) -> None:
+        self.transport = transport
+        transport.write(switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))) + leftover.upper())
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data.upper())
+
+
+class Swallow(asyncio.Protocol):
+    """Reads with pauses and says nothing until it has read a line's end; then how many bytes there were."""
+
+    def __init__(self, transport: asyncio.Transport, leftover: bytes) -> None:
+        self.transport = transport
+        self.size = len(leftover)
+        transport.write(switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))))
+
+    def data_received(self, data: bytes) -> None:
+        self.size += len(data)
+        if data.endswith(b"\n"):
+            self.transport.write(b"%d\n" % self.size)
+            return
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_later(0.002, self.transport.resume_reading)
+
+
+class Kubelet:
+    """Answers like a kubelet and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.users: set[str] = set()
+        self.streams: list[Stream] = []
+        self.stream_closed = asyncio.Event()
+
+    def handle(self, request: Request) -> Result:
+        self.asked.append(request.target)
+        self.users.add(subject_of(request.peer_certificate)[0])
+        if request.path.startswith("/attach/"):
+            return Upgrade(Swallow)
+        if request.path.startswith("/exec/"):
+            return Upgrade(Shout)
+        if "follow" in request.query():
+            return Streaming(self.follow, content_type="text/plain")
+        if request.path.startswith("/containerLogs/"):
+            return Response(200, b"a line\n", "text/plain")
+        return Response(404, b"no such path\n", "text/plain")
+
+    def follow(self, stream: Stream) -> None:
+        stream.on_close = self.stream_closed.set
+        self.streams.append(stream)
+        stream.write(b"first\n")
+
+
+class Client:
+    """Speaks raw HTTP to the API server."""
+
+    def __init__(self, address: tuple[str, int], directory: Path) -> None:
+        self.address = address
+        self.context = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+        self.context.load_cert_chain(directory / "admin.crt", directory / "admin.key")
+
+    async def open(self, text: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.address, ssl=self.context)
+        writer.write(text.encode())
+        return reader, writer
+
+    async def get(self, path: str) -> bytes:
+        reader, writer = await self.open(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        data = await reader.read()
+        writer.close()
+        return data
+
+    async def post(self, path: str, body: Any) -> bytes:
+        text = json.dumps(body)
+        reader, writer = await self.open(
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(text)}\r\n\r\n{text}"
+        )
+        data = await reader.read()
+        writer.close()
+        return data
+
+
+@pytest.fixture
+def tunnelled(settings: Settings, credentials: Path) -> Any:
+    """Runs a coroutine function with a client and a kubelet behind an API server."""
+    configured = msgspec.structs.replace(
+        settings, kubelet_certificate=credentials / "admin.crt", kubelet_key=credentials / "admin.key"
+    )
+
+    def run(scenario: Any) -> None:
+        async def body() -> None:
+            kubelet = Kubelet()
+            tasks = TaskSet(lambda name, failure: None)
+            http = HttpServer(kubelet.handle, tasks, SystemClock())
+            names = [str(credentials / name) for name in ("server.crt", "server.key", "ca.crt")]
+            _, port = await http.listen("127.0.0.1", 0, server_context(*names))
+            server = Server(configured, SystemClock())
+            try:
+                client = Client((await server.start())[0], credentials)
+                status = {
+                    "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+                    "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+                }
+                await client.post("/api/v1/nodes", {"metadata": {"name": "n"}, "status": status})
+                await client.post("/api/v1/namespaces/default/pods", POD)
+                await scenario(client, kubelet)
+            finally:
+                await server.close()
+                await http.close()
+                await tasks.close()
+
+        asyncio.run(asyncio.wait_for(body(), 20))
+
+    return run
+
+
+LOG = "/api/v1/namespaces/default/pods/p/log"
+
+
+def test_a_log_is_fetched_with_the_servers_certificate(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        assert (await client.get(f"{LOG}?tailLines=5")).endswith(b"\r\n\r\na line\n")
+        assert kubelet.asked == ["/containerLogs/default/p/c?tailLines=5"]
+        assert kubelet.users == {"admin"}
+        assert b"container d is not valid for pod p" in await client.get(f"{LOG}?container=d")
+        assert b" 404 " in (await client.get(LOG.replace("/p/", "/q/")))[:20]
+
+    tunnelled(scenario)
+
+
+def test_a_followed_log_streams_until_either_side_ends(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        for ending in ("kubelet", "client"):
+            reader, writer = await client.open(f"GET {LOG}?follow=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"first\n")
+            kubelet.streams[-1].write(b"second\n")
+            await reader.readuntil(b"second\n")
+            if ending == "kubelet":
+                kubelet.streams[-1].close()
+                await reader.readuntil(b"0\r\n\r\n")
+            writer.close()
+        await kubelet.stream_closed.wait()
+
+    tunnelled(scenario)
+
+
+def test_exec_becomes_two_pipes(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        path = "/api/v1/namespaces/default/pods/p/exec?command=sh&command=-c&stdin=true&stdout=true"
+        reader, writer = await client.open(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearly"
+        )
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"EARLY")
+        payload = b"x" * 3_000_000
+        writer.write(payload + b"end")
+        received = await reader.readexactly(len(payload) + 3)
+        assert received == payload.upper() + b"END"
+        writer.close()
+        assert kubelet.asked[-1].startswith("/exec/default/p/c?command=sh&command=-c&stdin=true&stdout=true")
+
+    tunnelled(scenario)
+
+
+def test_input_flows_while_the_kubelet_says_nothing(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        reader, writer = await client.open(
+            "GET /api/v1/namespaces/default/pods/p/attach?stdin=true HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+            "Upgrade: websocket\r\n\r\n"
+        )
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"x" * 12_000_000 + b"\n")
+        assert await reader.readline() == b"12000001\n"
+        writer.close()
+
+    tunnelled(scenario)
+
+
+def test_an_unreachable_kubelet_is_an_error_not_a_hang(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},
+        }
+        await client.post("/api/v1/nodes", {"metadata": {"name": "gone"}, "status": status})
+        await client.post(
+            "/api/v1/namespaces/default/pods",
+            {"metadata": {"name": "q"}, "spec": POD["spec"] | {"nodeName": "gone"}},  # type: ignore[operator]
+        )
+        assert b"error dialing the node" in await client.get(LOG.replace("/p/", "/q/"))
+
+    tunnelled(scenario)
+
+
+def test_another_port_of_a_node_is_reached_without_certificates(tunnelled: Any, credentials: Path) -> None:
+    """As agents are asked for what they tell on their health endpoints."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(credentials / "server.crt", credentials / "server.key")
+
+    async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(target), target))
+        await writer.drain()
+        writer.close()
+
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        plain = await asyncio.start_server(tell, "127.0.0.1", 0)
+        secured = await asyncio.start_server(tell, "127.0.0.1", 0, ssl=tls)
+        async with plain, secured:
+            port, other = (server.sockets[0].getsockname()[1] for server in (plain, secured))
+            for name in (f"n:{port}", f"http:n:{port}", f"https:n:{other}"):
+                answer = await client.get(f"/api/v1/nodes/{name}/proxy/policy/log?after=3&last=9")
+                assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n/policy/log?after=3&last=9")
+        assert kubelet.asked == []
+        assert b"error dialing the node" in await client.get(f"/api/v1/nodes/n:{port}/proxy/metrics")
+        assert b" 404 " in (await client.get("/api/v1/nodes/m:80/proxy/metrics")).split(b"\r\n")[0]
+        for name in ("n:x", "n:0", "n:70000", "ftp:n:80", "http:n:80:80"):
+            answer = await client.get(f"/api/v1/nodes/{name}/proxy/metrics")
+            assert answer.startswith(b"HTTP/1.1 400 ") and b"expected NAME, NAME:PORT or SCHEME:NAME:PORT" in answer
+
+    tunnelled(scenario)

@@ -1,0 +1,148 @@
+"""Watches, without sockets."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from podwire.embedded.apiserver import store, watches
+
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+MERGE = "application/merge-patch+json"
+
+
+def config_map(name: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+async def relabel(api: Any, name: str, value: str | None) -> None:
+    await api("PATCH", f"{CONFIGMAPS}/{name}", {"metadata": {"labels": {"x": value}}}, content_type=MERGE)
+
+
+def test_a_watch_begins_with_what_exists_and_follows(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", CONFIGMAPS, config_map("a"))
+        for start in ("", "&resourceVersion=0"):
+            events = await api.watch(f"{CONFIGMAPS}?watch=true{start}")
+            assert events.short == ["ADDED a"]
+        await api("POST", CONFIGMAPS, config_map("b"))
+        await relabel(api, "b", "1")
+        await api("DELETE", f"{CONFIGMAPS}/b")
+        await asyncio.sleep(0.01)
+        assert events.short == ["ADDED a", "ADDED b", "MODIFIED b", "DELETED b"]
+        versions = [int(e["object"]["metadata"]["resourceVersion"]) for e in events.seen]
+        assert versions == sorted(set(versions))
+
+    play(scenario)
+
+
+def test_a_watch_from_a_version_gets_what_came_after_it(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        _, first = await api("POST", CONFIGMAPS, config_map("a"))
+        await api("POST", CONFIGMAPS, config_map("b"))
+        version = first["metadata"]["resourceVersion"]
+        events = await api.watch(f"{CONFIGMAPS}?watch=true&resourceVersion={version}")
+        assert events.short == ["ADDED b"]
+        assert (await api("GET", f"{CONFIGMAPS}?watch=true&resourceVersion=999999"))[0] == 504
+
+    play(scenario)
+
+
+def test_selectors_turn_changes_into_additions_and_deletions(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", CONFIGMAPS, config_map("a"))
+        events = await api.watch(f"{CONFIGMAPS}?watch=true&labelSelector=x%3D1")
+        await relabel(api, "a", "1")
+        await api("PATCH", f"{CONFIGMAPS}/a", {"data": {"k": "v"}}, content_type=MERGE)
+        await relabel(api, "a", "2")
+        await relabel(api, "a", "3")
+        await api("DELETE", f"{CONFIGMAPS}/a")
+        await asyncio.sleep(0.01)
+        assert events.short == ["ADDED a", "MODIFIED a", "DELETED a"]
+
+    play(scenario)
+
+
+def test_streaming_lists_end_with_a_marked_bookmark(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", CONFIGMAPS, config_map("a"))
+        events = await api.watch(
+            f"{CONFIGMAPS}?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
+        )
+        assert events.short == ["ADDED a", "BOOKMARK"]
+        assert events.seen[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+        assert (await api("GET", f"{CONFIGMAPS}?watch=true&sendInitialEvents=true"))[0] == 422
+
+    play(scenario)
+
+
+def test_bookmarks_tell_a_quiet_watch_how_far_it_has_seen(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "_BOOKMARK_S", 0.02)
+
+    async def scenario(api: Any) -> None:
+        asked = await api.watch(f"{CONFIGMAPS}?watch=true&allowWatchBookmarks=true&fieldSelector=metadata.name%3Da")
+        plain = await api.watch(f"{CONFIGMAPS}?watch=true&fieldSelector=metadata.name%3Da")
+        _, made = await api("POST", CONFIGMAPS, config_map("b"))
+        await asyncio.sleep(0.1)
+        assert set(asked.short) == {"BOOKMARK"}
+        last = asked.seen[-1]["object"]
+        assert (last["kind"], last["apiVersion"]) == ("ConfigMap", "v1")
+        assert int(last["metadata"]["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
+        assert plain.short == []
+
+    play(scenario)
+
+
+def test_a_version_that_is_forgotten_is_gone(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "HISTORY", 3)
+
+    async def scenario(api: Any) -> None:
+        versions = []
+        for name in "abcdef":
+            _, made = await api("POST", CONFIGMAPS, config_map(name))
+            versions.append(made["metadata"]["resourceVersion"])
+        status, gone = await api("GET", f"{CONFIGMAPS}?watch=true&resourceVersion={versions[1]}")
+        assert (status, gone["reason"]) == (410, "Expired")
+        assert gone["message"].startswith("too old resource version")
+        events = await api.watch(f"{CONFIGMAPS}?watch=true&resourceVersion={versions[2]}")
+        assert events.short == ["ADDED d", "ADDED e", "ADDED f"]
+
+    play(scenario)
+
+
+def test_tables_send_their_columns_once(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+        events = await api.watch(f"{CONFIGMAPS}?watch=true", accept=accept)
+        for name in ("a", "b"):
+            await api("POST", CONFIGMAPS, config_map(name))
+        await asyncio.sleep(0.01)
+        assert [bool(e["object"]["columnDefinitions"]) for e in events.seen] == [True, False]
+        assert events.seen[1]["object"]["rows"][0]["cells"][0] == "b"
+
+    play(scenario)
+
+
+def test_a_client_that_does_not_read_is_cut(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        events = await api.watch(f"{CONFIGMAPS}?watch=true")
+        events.buffered = 1 << 30
+        await api("POST", CONFIGMAPS, config_map("a"))
+        assert events.aborted
+
+    play(scenario)
+
+
+def test_other_namespaces_are_not_shown(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        events = await api.watch(f"{CONFIGMAPS}?watch=true")
+        everywhere = await api.watch("/api/v1/configmaps?watch=true&fieldSelector=metadata.name%3Da")
+        await api("POST", "/api/v1/namespaces/kube-system/configmaps", config_map("a"))
+        await api("POST", "/api/v1/namespaces/kube-system/configmaps", config_map("b"))
+        await asyncio.sleep(0.01)
+        assert (events.short, everywhere.short) == ([], ["ADDED a"])
+
+    play(scenario)

@@ -1,0 +1,80 @@
+"""The image table: which program a container becomes."""
+
+import pytest
+
+from podwire.embedded.images.table import Asked, Program, Rule, choose, find_rule, repository
+
+HERE = {"sh", "bash", "/bin/sh", "sleep", "curl", "python3", "/opt/app"}
+ENTRIES = ("dns", "standin")
+RULES = (
+    Rule(("/opt/app", "--fast"), name="acme/app", env={"MODE": "local"}, working_dir="/srv"),
+    Rule(("python3", "-m", "http.server"), prefix="ghcr.io/acme/"),
+    Rule(("python3", "special"), prefix="ghcr.io/acme/special"),
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("nginx", "nginx"),
+        ("nginx:1.25", "nginx"),
+        ("localhost:5000/a/b:v1", "localhost:5000/a/b"),
+        ("a/b@sha256:00", "a/b"),
+        ("registry.k8s.io/pause:3.9@sha256:00", "registry.k8s.io/pause"),
+    ],
+)
+def test_repository(image: str, expected: str) -> None:
+    assert repository(image) == expected
+
+
+@pytest.mark.parametrize(
+    ("image", "command"),
+    [
+        ("acme/app", "/opt/app"),
+        ("acme/app:v7", "/opt/app"),
+        ("docker.io/acme/app:v7", "/opt/app"),
+        ("acme/apple", None),
+        ("ghcr.io/acme/web:1", "python3 -m http.server"),
+        ("ghcr.io/acme/special-thing", "python3 special"),
+        ("ghcr.io/other/web", None),
+    ],
+)
+def test_find_rule(image: str, command: str | None) -> None:
+    rule = find_rule(image, RULES)
+    found = None if rule is None else " ".join(rule.command).removesuffix(" --fast")
+    assert found == command
+
+
+def stand_in(*ports: int, ends: bool = False) -> Program:
+    return Program(entry="standin", ports=tuple((port, "TCP") for port in ports), ends=ends)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (
+            Asked("acme/app", args=("-v",)),
+            Program(("/opt/app", "--fast", "-v"), env={"MODE": "local"}, working_dir="/srv"),
+        ),
+        (Asked("ghcr.io/acme/x", command=("sh", "-c"), args=("ls",)), Program(("sh", "-c", "ls"))),
+        (Asked("ghcr.io/acme/x", command=("/no/such",)), Program(("python3", "-m", "http.server"))),
+        (Asked("podwire/dns"), Program(entry="dns")),
+        (Asked("registry.example/podwire/dns:1"), Program(entry="dns")),
+        (Asked("podwire/standin", ports=((7, "TCP"),)), stand_in(7)),
+        (Asked("busybox:1.36", command=("sh", "-c", "ls")), Program(("sh", "-c", "ls"))),
+        (Asked("busybox", args=("sleep", "9")), Program(("sleep", "9"))),
+        (Asked("curlimages/curl", args=("-s", "http://a")), Program(("curl", "-s", "http://a"))),
+        (Asked("python:3.12-slim", command=("python3", "-c", "1")), Program(("python3", "-c", "1"))),
+        (Asked("alpine", command=("nc", "-l")), stand_in()),
+        (Asked("nginx", command=("sh", "-c", "nginx"), ports=((8080, "TCP"),)), stand_in(8080)),
+        (Asked("nginx"), stand_in(80)),
+        (Asked("bitnami/redis:7"), stand_in(6379)),
+        (Asked("mycorp/api", probed=(9000, 9000)), stand_in(9000)),
+        (Asked("postgres", command=("sh", "-c", "until pg_isready"), init=True), stand_in(ends=True)),
+        (Asked("mycorp/migrate", may_end=True), stand_in(ends=True)),
+        (Asked("mycorp/serve", ports=((80, "TCP"),), may_end=True), stand_in(80)),
+    ],
+    ids=str,
+)
+def test_choose(asked: Asked, expected: Program) -> None:
+    assert choose(asked, RULES, ENTRIES, HERE.__contains__) == expected

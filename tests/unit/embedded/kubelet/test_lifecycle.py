@@ -1,0 +1,99 @@
+"""What a pod needs next, as tables: init containers, sidecars, restart policies, back-off."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from podwire.embedded.kubelet.lifecycle import Actions, State, back_off, is_sidecar, plan
+from podwire.embedded.kubelet.orders import Record
+from podwire.model.pod import Container, Pod
+
+
+def pod(policy: str = "Always", *, init: tuple[str, ...] = (), sidecars: tuple[str, ...] = ()) -> Pod:
+    inits: list[dict[str, Any]] = [{"name": name} for name in init]
+    inits += [{"name": name, "restartPolicy": "Always"} for name in sidecars]
+    spec = {"restartPolicy": policy, "initContainers": inits, "containers": [{"name": "a"}, {"name": "b"}]}
+    return msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
+
+
+def states(given: Pod, **words: str) -> dict[str, State]:
+    """``new``, ``runs`` (not started yet), ``started``, ``done`` (0), ``failed`` (1), ``waits`` (1, retry at 50)."""
+    found = {}
+    for container in given.spec.init_containers + given.spec.containers:
+        word = words.get(container.name, "new")
+        state = State(container, sidecar=is_sidecar(container))
+        record = Record(name=container.name, attempt=0, id="i", log="l", started_at="t")
+        if word in ("runs", "started"):
+            state.record, state.started = record, word == "started"
+        elif word != "new":
+            code = 0 if word == "done" else 1
+            state.record = msgspec.structs.replace(record, finished_at="t", code=code)
+            state.retry_at = 50.0 if word == "waits" else 0.0
+        found[container.name] = state
+    return found
+
+
+PLAIN, NEVER, ON_FAILURE = pod(), pod("Never"), pod("OnFailure")
+INIT = pod(init=("i", "j"))
+SIDE = pod("Never", sidecars=("s",))
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "expected"),
+    [
+        (PLAIN, {}, Actions(("a", "b"))),
+        (PLAIN, {"a": "started", "b": "started"}, Actions()),
+        (PLAIN, {"a": "done", "b": "started"}, Actions(("a",))),
+        (PLAIN, {"a": "waits", "b": "started"}, Actions(wake_at=50.0)),
+        (NEVER, {"a": "done", "b": "started"}, Actions()),
+        (NEVER, {"a": "done", "b": "done"}, Actions(phase="Succeeded")),
+        (NEVER, {"a": "done", "b": "failed"}, Actions(phase="Failed")),
+        (ON_FAILURE, {"a": "done", "b": "failed"}, Actions(("b",))),
+        (ON_FAILURE, {"a": "done", "b": "done"}, Actions(phase="Succeeded")),
+        (INIT, {}, Actions(("i",))),
+        (INIT, {"i": "runs"}, Actions()),
+        (INIT, {"i": "done"}, Actions(("j",))),
+        (INIT, {"i": "failed"}, Actions(("i",))),
+        (INIT, {"i": "waits"}, Actions(wake_at=50.0)),
+        (INIT, {"i": "done", "j": "done"}, Actions(("a", "b"))),
+        (INIT, {"i": "done", "j": "done", "a": "failed", "b": "started"}, Actions(("a",))),
+        (pod("Never", init=("i",)), {"i": "failed"}, Actions(phase="Failed")),
+        (SIDE, {}, Actions(("s",))),
+        (SIDE, {"s": "runs"}, Actions()),
+        (SIDE, {"s": "started"}, Actions(("a", "b"))),
+        (SIDE, {"s": "failed", "a": "started", "b": "started"}, Actions(("s",))),
+        (SIDE, {"s": "started", "a": "done", "b": "done"}, Actions(phase="Succeeded")),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_plan(given: Pod, words: dict[str, str], expected: Actions) -> None:
+    assert plan(given, states(given, **words), now=10.0) == expected
+
+
+def test_a_container_that_is_being_started_is_not_started_twice() -> None:
+    held = states(PLAIN)
+    held["a"].starting = True
+    assert plan(PLAIN, held, now=0.0) == Actions(("b",))
+
+
+def test_back_off_doubles_to_five_minutes_and_forgets_after_ten() -> None:
+    waits, last = [], 0.0
+    for _ in range(8):
+        wait, last = back_off(last, 1.0)
+        waits.append(wait)
+    assert waits == [0, 10, 20, 40, 80, 160, 300, 300]
+    assert back_off(300.0, 700.0) == (0.0, 10.0)
+
+
+def test_ephemeral_containers_start_at_once_and_run_once() -> None:
+    given = pod("Never", init=("i",))
+    debug = msgspec.convert({"name": "d"}, Container)
+    given = msgspec.structs.replace(given, spec=msgspec.structs.replace(given.spec, ephemeral_containers=(debug,)))
+    held = states(given, i="runs")
+    held["d"] = State(debug, ephemeral=True)
+    assert plan(given, held, 0.0) == Actions(("d",))
+    held["d"].record = Record(name="d", attempt=0, id="i", log="l", started_at="t", finished_at="t", code=1)
+    assert plan(given, held, 0.0) == Actions()
+    held |= states(given, i="done", a="done", b="done")
+    assert plan(given, held, 0.0) == Actions(phase="Succeeded")

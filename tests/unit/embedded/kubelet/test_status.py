@@ -1,0 +1,118 @@
+"""Statuses as the API shows them, as a table over container states."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from podwire.embedded.kubelet.lifecycle import State, is_sidecar
+from podwire.embedded.kubelet.orders import Record
+from podwire.embedded.kubelet.status import Sandbox, is_news, qos_class, render_status, same_status
+from podwire.model.pod import Pod
+
+NOW = "2026-01-01T00:00:00Z"
+UP = Sandbox(("192.0.2.1",), ("10.0.0.5",), NOW, up=True)
+RUN = Record(name="c", attempt=0, id="abc", log="/l", started_at=NOW)
+
+
+def over(code: int, attempt: int = 0) -> Record:
+    reason = "Error" if code else "Completed"
+    return msgspec.structs.replace(RUN, finished_at=NOW, code=code, reason=reason, attempt=attempt)
+
+
+def pod(policy: str = "Always", *, init: bool = False, **status: Any) -> Pod:
+    spec: dict[str, Any] = {"restartPolicy": policy, "containers": [{"name": "c", "image": "nginx"}]}
+    if init:
+        spec["initContainers"] = [{"name": "i"}]
+    return msgspec.convert({"metadata": {"name": "p"}, "spec": spec, "status": status}, Pod)
+
+
+def render(given: Pod, sandbox: Sandbox = UP, **changes: Any) -> dict[str, Any]:
+    states = {c.name: State(c, sidecar=is_sidecar(c)) for c in given.spec.init_containers + given.spec.containers}
+    for key, value in changes.items():
+        name, _, field = key.partition("_")
+        setattr(states[name], field, value)
+    return render_status(given, states, sandbox, NOW)
+
+
+def conditions(status: dict[str, Any]) -> dict[str, str]:
+    return {c["type"]: c["status"] for c in status["conditions"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "phase", "ready", "state"),
+    [
+        (pod(), {}, "Pending", "False", "waiting"),
+        (pod(), {"c_record": RUN}, "Running", "False", "running"),
+        (pod(), {"c_record": RUN, "c_ready": True, "c_started": True}, "Running", "True", "running"),
+        (pod(), {"c_record": over(1)}, "Running", "False", "terminated"),
+        (pod(), {"c_record": over(1), "c_waiting": ("CrashLoopBackOff", "m")}, "Running", "False", "waiting"),
+        (pod("Never"), {"c_record": over(0)}, "Succeeded", "False", "terminated"),
+        (pod("Never"), {"c_record": over(3)}, "Failed", "False", "terminated"),
+        (pod("OnFailure"), {"c_record": over(3)}, "Running", "False", "terminated"),
+        (pod(init=True), {"i_record": RUN}, "Pending", "False", "waiting"),
+        (pod("Never", init=True), {"i_record": over(1)}, "Failed", "False", "waiting"),
+    ],
+    ids=str,
+)
+def test_phases(given: Pod, changes: dict[str, Any], phase: str, ready: str, state: str) -> None:
+    status = render(given, **changes)
+    assert status["phase"] == phase
+    assert conditions(status)["Ready"] == ready
+    assert list(status["containerStatuses"][0]["state"]) == [state]
+
+
+def test_a_crash_loop_shows_reason_count_and_last_state() -> None:
+    status = render(pod(), c_record=over(2, attempt=3), c_waiting=("CrashLoopBackOff", "back-off 10s"))
+    container = status["containerStatuses"][0]
+    assert container["restartCount"] == 3
+    assert container["state"]["waiting"] == {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
+    assert container["lastState"]["terminated"]["exitCode"] == 2
+
+
+def test_conditions_keep_their_time_until_they_turn() -> None:
+    held = [{"type": "Initialized", "status": "True", "lastTransitionTime": "then"},
+            {"type": "Ready", "status": "True", "lastTransitionTime": "then"}]  # fmt: skip
+    status = render(pod(conditions=held), c_record=RUN)
+    times = {c["type"]: c["lastTransitionTime"] for c in status["conditions"]}
+    assert (times["Initialized"], times["Ready"]) == ("then", NOW)
+
+
+def test_readiness_gates() -> None:
+    given = msgspec.convert(
+        {"spec": {"containers": [{"name": "c"}], "readinessGates": [{"conditionType": "x/y"}]}}, Pod
+    )
+    status = render(given, c_record=RUN, c_ready=True)
+    assert conditions(status) | {"Ready": "False", "ContainersReady": "True"} == conditions(status)
+    reasons = {c["type"]: c["reason"] for c in status["conditions"]}
+    assert reasons["Ready"] == "ReadinessGatesNotReady"
+
+
+def test_addresses_that_are_gone_are_removed() -> None:
+    status = render(pod(podIPs=[{"ip": "10.0.0.4"}]), c_record=RUN)
+    assert status["podIPs"] == [{"ip": "10.0.0.5"}, {"$patch": "delete", "ip": "10.0.0.4"}]
+    assert status["hostIPs"] == [{"ip": "192.0.2.1"}]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({}, "BestEffort"),
+        ({"requests": {"cpu": "1"}}, "Burstable"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}, "Burstable"),
+    ],
+    ids=str,
+)
+def test_qos(resources: dict[str, Any], expected: str) -> None:
+    given = {"spec": {"containers": [{"name": "c", "resources": resources}]}}
+    assert qos_class(msgspec.convert(given, Pod)) == expected
+
+
+def test_news() -> None:
+    pending, running = render(pod()), render(pod(), c_record=RUN)
+    assert not is_news(pending, {})
+    assert is_news(running, {})
+    assert is_news(running, pending)
+    assert not is_news(running, running)
+    assert same_status(running, dict(running))

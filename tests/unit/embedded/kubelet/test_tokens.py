@@ -1,0 +1,78 @@
+"""Service account tokens of a pod: one request each, again when four fifths of their life have passed."""
+
+import asyncio
+import datetime
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.kubelet.objects import PodTokens
+from podwire.embedded.kubelet.volumes import TokenWish
+from podwire.model.pod import Pod
+from podwire.runtime.clock import rfc3339
+from podwire.testing.clock import FakeClock
+
+POD = msgspec.convert(
+    {
+        "metadata": {"name": "p", "namespace": "shop", "uid": "u-1"},
+        "spec": {"serviceAccountName": "clerk"},
+    },
+    Pod,
+)
+
+
+class Issuer:
+    """The token subresource of the API."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.config = self
+        self.ca = b"PEM"
+        self._clock = clock
+        self.requests: list[tuple[str, str, str, dict[str, Any]]] = []
+
+    async def create(self, resource: Any, body: dict[str, Any], namespace: str, *, name: str, subresource: str) -> Any:
+        self.requests.append((namespace, name, subresource, body["spec"]))
+        expires = self._clock.now() + datetime.timedelta(seconds=body["spec"]["expirationSeconds"])
+        return {"status": {"token": f"t{len(self.requests)}", "expirationTimestamp": rfc3339(expires)}}
+
+
+def _volume(*sources: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "v", "projected": {"sources": [{"serviceAccountToken": s} for s in sources]}}
+
+
+def test_a_token_is_bound_to_its_pod_and_renewed_in_time() -> None:
+    async def body() -> None:
+        clock = FakeClock()
+        issuer = Issuer(clock)
+        tokens = PodTokens(issuer, clock)  # type: ignore[arg-type]
+        volumes = [_volume({"path": "token", "expirationSeconds": 1000})]
+        wish = TokenWish("", 1000)
+        found, renew_at = await tokens.for_volumes(POD, volumes)
+        assert (found.by_wish, found.ca, renew_at) == ({wish: "t1"}, b"PEM", 800.0)
+        reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-1"}
+        assert issuer.requests == [("shop", "clerk", "token", {"expirationSeconds": 1000, "boundObjectRef": reference})]
+        await clock.advance(799)
+        assert (await tokens.for_volumes(POD, volumes))[0].by_wish == {wish: "t1"}
+        await clock.advance(2)
+        found, renew_at = await tokens.for_volumes(POD, volumes)
+        assert (found.by_wish, renew_at) == ({wish: "t2"}, 1601.0)
+
+    asyncio.run(body())
+
+
+def test_each_audience_and_life_has_its_token_and_the_first_to_end_is_due() -> None:
+    async def body() -> None:
+        clock = FakeClock()
+        issuer = Issuer(clock)
+        tokens = PodTokens(issuer, clock)  # type: ignore[arg-type]
+        volumes = [_volume({"path": "a", "audience": "vault"}, {"path": "b", "expirationSeconds": 600}, {"path": "c"})]
+        found, renew_at = await tokens.for_volumes(POD, volumes)
+        assert found.by_wish.keys() == {TokenWish("vault"), TokenWish("", 600), TokenWish()}
+        assert sorted(str(spec.get("audiences")) for *_, spec in issuer.requests) == ["None", "None", "['vault']"]
+        assert renew_at == 480.0
+        assert await tokens.for_volumes(POD, [{"name": "e", "emptyDir": {}}]) == (
+            type(found)({}, b"PEM"),
+            0.0,
+        )
+
+    asyncio.run(body())

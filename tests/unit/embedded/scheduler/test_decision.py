@@ -1,0 +1,277 @@
+"""Where pods go and what is said when they go nowhere."""
+
+import msgspec
+import pytest
+
+from podwire.embedded.scheduler.decision import choose, explain
+from podwire.embedded.scheduler.facts import Facts, pod_facts
+from podwire.embedded.scheduler.filters import Refusal, demand, refusal
+from podwire.embedded.scheduler.matching import node_wanted, tolerates, untolerated
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeSpec, NodeStatus, Taint
+from podwire.model.pod import Pod, Toleration
+
+ROOM = {"cpu": "2", "memory": "4Gi", "pods": "10"}
+AFFINE = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFER = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def node(name, labels=None, *, taints=(), unschedulable=False, room=None):
+    return Node(
+        metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name} | (labels or {})),
+        spec=NodeSpec(taints=taints, unschedulable=unschedulable),
+        status=NodeStatus(allocatable=room or ROOM),
+    )
+
+
+def pod(name, spec=None, labels=None, owner="", namespace="d"):
+    meta = {"name": name, "uid": name, "namespace": namespace, "labels": labels or {}}
+    if owner:
+        meta["ownerReferences"] = [{"kind": "ReplicaSet", "uid": owner, "name": owner, "controller": True}]
+    return msgspec.convert({"metadata": meta, "spec": {"containers": [{"name": "c"}]} | (spec or {})}, Pod)
+
+
+def cluster(*nodes):
+    facts = Facts()
+    for one in nodes or (node("n1"), node("n2"), node("n3")):
+        facts.put_node(one)
+    return facts
+
+
+def put(facts, one, where):
+    facts.place(pod_facts(one), where)
+
+
+def decide(one, facts):
+    return choose(pod_facts(one), facts)
+
+
+def container(requests=None, ports=()):
+    return {"containers": [{"name": "c", "resources": {"requests": requests or {}}, "ports": list(ports)}]}
+
+
+def term(labels, key="kubernetes.io/hostname", **more):
+    return {"topologyKey": key, "labelSelector": {"matchLabels": labels}} | more
+
+
+REFUSALS = [
+    ("selector", {"nodeSelector": {"a": "b"}}, "3 node(s) didn't match Pod's node affinity/selector"),
+    (
+        "node affinity",
+        {"affinity": {"nodeAffinity": {AFFINE: {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}},
+        "3 node(s) didn't match Pod's node affinity/selector",
+    ),
+    ("cpu", container({"cpu": "3"}), "3 Insufficient cpu"),
+    ("two resources", container({"cpu": "3", "memory": "8Gi"}), "3 Insufficient cpu, 3 Insufficient memory"),
+    ("unknown resource", container({"gpu": "1"}), "3 Insufficient gpu"),
+    ("pod affinity", {"affinity": {"podAffinity": {AFFINE: [term({"x": "y"})]}}},
+     "3 node(s) didn't match pod affinity rules"),
+    (
+        "spread without the label",
+        {"topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {"matchLabels": {"x": "y"}}}]},
+        "3 node(s) didn't match pod topology spread constraints (missing required label)",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "reason"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+def test_refusals(spec, reason):
+    decision = decide(pod("p", spec), cluster())
+    assert decision.node == ""
+    assert decision.message.startswith(f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 ")
+
+
+def test_taints_cordons_and_counts_are_named_as_in_kubernetes():
+    control = Taint(key="node-role.kubernetes.io/control-plane", effect="NoSchedule")
+    facts = cluster(node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"}))
+    assert decide(pod("p"), facts).message == (
+        "0/3 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint "
+        "{node-role.kubernetes.io/control-plane: }, 1 node(s) were unschedulable. "
+        "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, "
+        "2 Preemption is not helpful for scheduling."
+    )
+    tolerant = pod("q", {"tolerations": [{"operator": "Exists"}]})
+    assert decide(tolerant, facts).node in ("n1", "n2")
+
+
+def test_no_nodes():
+    assert decide(pod("p"), Facts()).message == "no nodes available to schedule pods"
+
+
+@pytest.mark.parametrize(
+    ("toleration", "taint", "want"),
+    [
+        (Toleration(operator="Exists"), Taint(key="k", effect="NoExecute"), True),
+        (Toleration(key="k", operator="Exists"), Taint(key="k", value="v", effect="NoSchedule"), True),
+        (Toleration(key="k", value="v"), Taint(key="k", value="v", effect="NoSchedule"), True),
+        (Toleration(key="k", value="w"), Taint(key="k", value="v", effect="NoSchedule"), False),
+        (
+            Toleration(key="k", operator="Exists", effect="NoExecute"),
+            Taint(key="k", effect="NoSchedule"),
+            False,
+        ),
+        (Toleration(), Taint(key="k", effect="NoSchedule"), False),
+    ],
+)
+def test_tolerations(toleration, taint, want):
+    assert tolerates(toleration, taint) is want
+    assert (untolerated((toleration,), (taint,), (taint.effect,)) is None) is want
+    assert untolerated((), (taint,), ("PreferNoSchedule",)) is None
+
+
+def test_node_affinity_by_name_and_operators():
+    by_name = pod("p", {"affinity": {"nodeAffinity": {AFFINE: {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}}}})  # fmt: skip
+    assert decide(by_name, cluster()).node == "n2"
+    newer = pod("p", {"affinity": {"nodeAffinity": {AFFINE: {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "gen", "operator": "Gt", "values": ["3"]}]}, {}]}}}})  # fmt: skip
+    assert [node_wanted(newer, node("n", {"gen": g})) for g in ("3", "4", "x")] == [False, True, False]
+
+
+def test_host_ports():
+    facts = cluster(node("n1"), node("n2"))
+    port = {"containerPort": 80, "hostPort": 8080}
+    put(facts, pod("a", container(ports=[port])), "n1")
+    assert decide(pod("b", container(ports=[port])), facts).node == "n2"
+    put(facts, pod("b", container(ports=[port])), "n2")
+    refused = decide(pod("c", container(ports=[port])), facts)
+    assert "2 node(s) didn't have free ports for the requested pod ports" in refused.message
+    other = container(ports=[port | {"protocol": "UDP"}])
+    assert decide(pod("d", other), facts).node
+    put(facts, pod("e", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "10.0.0.1"}])), "n1")
+    loopback = pod("f", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "127.0.0.1"}]))
+    assert refusal(demand(pod_facts(loopback), facts), facts.nodes["n1"]) is None
+    host = pod("g", container(ports=[{"containerPort": 8080}]) | {"hostNetwork": True})
+    assert "free ports" in decide(host, facts).message
+
+
+def test_requests_fill_nodes_and_are_given_back():
+    facts = cluster(node("n1"))
+    big = container({"cpu": "1500m"})
+    put(facts, pod("a", big), "n1")
+    assert "Insufficient cpu" in decide(pod("b", big), facts).message
+    assert facts.remove("a")
+    assert not facts.remove("a")
+    assert decide(pod("b", big), facts).node == "n1"
+
+
+def test_init_containers_and_sidecars_count():
+    spec = {
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}],
+        "initContainers": [
+            {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "200m"}}},
+            {"name": "i", "resources": {"requests": {"cpu": "1"}}},
+        ],
+    }
+    assert pod_facts(pod("p", spec)).requests == {"cpu": 1200}
+
+
+def test_pod_affinity_follows_and_the_first_of_a_group_may_start():
+    facts = cluster()
+    group = pod("a", {"affinity": {"podAffinity": {AFFINE: [term({"g": "1"})]}}}, {"g": "1"})
+    first = decide(group, facts).node
+    put(facts, group, first)
+    for name in "bcd":
+        follower = pod(name, {"affinity": {"podAffinity": {AFFINE: [term({"g": "1"})]}}}, {"g": "1"})
+        assert decide(follower, facts).node == first
+        put(facts, follower, first)
+
+
+def test_anti_affinity_both_ways_and_namespaces():
+    facts = cluster()
+    shy = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"})]}}}
+    for name in "abc":
+        one = pod(name, shy, {"g": "1"})
+        put(facts, one, decide(one, facts).node)
+    assert {facts.node_of(name) for name in "abc"} == {"n1", "n2", "n3"}
+    assert "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), facts).message
+    plain = pod("e", labels={"g": "1"})
+    assert "3 node(s) didn't satisfy existing pods anti-affinity rules" in decide(plain, facts).message
+    assert decide(pod("f", labels={"g": "1"}, namespace="other"), facts).node
+    facts.namespaces = {"d": {"team": "x"}, "other": {"team": "y"}}
+    everywhere = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"}, namespaceSelector={})]}}}
+    assert decide(pod("g", everywhere, namespace="other"), facts).node == ""
+    some = {"affinity": {"podAntiAffinity": {AFFINE: [
+        term({"g": "1"}, namespaceSelector={"matchLabels": {"team": "y"}})]}}}  # fmt: skip
+    assert decide(pod("h", some, namespace="other"), facts).node
+
+
+def test_hard_spread_over_zones():
+    facts = cluster(node("n1", {"zone": "a"}), node("n2", {"zone": "a"}), node("n3", {"zone": "b"}))
+    spread = {"topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {"matchLabels": {"x": "y"}}}]}  # fmt: skip
+    zones = []
+    for n in range(6):
+        one = pod(f"p{n}", spread, {"x": "y"})
+        where = decide(one, facts).node
+        put(facts, one, where)
+        zones.append(facts.nodes[where].labels["zone"])
+        assert abs(zones.count("a") - zones.count("b")) <= 1
+    facts.put_node(node("n3", {"zone": "b"}, unschedulable=True))
+    put(facts, pod("extra", labels={"x": "y"}), "n1")
+    assert "topology spread constraints" in decide(pod("last", spread, {"x": "y"}), facts).message
+
+
+PREFERENCES = [
+    ("node affinity", {"affinity": {"nodeAffinity": {PREFER: [{"weight": 5, "preference": {
+        "matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}]}}}, "n3"),
+    ("pod affinity", {"affinity": {"podAffinity": {PREFER: [
+        {"weight": 9, "podAffinityTerm": term({"x": "y"})}]}}}, "n1"),
+    ("pod anti-affinity", {"affinity": {"podAntiAffinity": {PREFER: [
+        {"weight": 9, "podAffinityTerm": term({"x": "y"})}]}}}, "n2"),
+    ("soft spread", {"topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+         "labelSelector": {"matchLabels": {"x": "y"}}}]}, "n2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "want"), [row[1:] for row in PREFERENCES], ids=[row[0] for row in PREFERENCES])
+def test_preferences(spec, want):
+    facts = cluster(node("n1"), node("n2"), node("n3", {"disk": "ssd"}))
+    put(facts, pod("there", labels={"x": "y"}), "n1")
+    assert decide(pod("p", spec), facts).node == want
+
+
+def test_soft_taints_are_avoided():
+    soft = Taint(key="k", effect="PreferNoSchedule")
+    facts = cluster(node("n1", taints=(soft,)), node("n2"))
+    assert decide(pod("p"), facts).node == "n2"
+
+
+def test_pods_of_one_owner_spread_and_pods_balance():
+    facts = cluster()
+    for n in range(30):
+        one = pod(f"p{n}", owner=f"rs{n % 5}")
+        put(facts, one, decide(one, facts).node)
+    assert [len(n.pods) for n in facts.nodes.values()] == [10, 10, 10]
+    for n in facts.nodes.values():
+        assert set(n.owners.values()) == {2}
+
+
+def test_a_node_that_comes_back_still_has_its_pods():
+    facts = cluster(node("n1"))
+    put(facts, pod("early"), "n2")
+    put(facts, pod("a"), "n1")
+    facts.drop_node("n1")
+    facts.put_node(node("n1"))
+    facts.put_node(node("n2"))
+    assert list(facts.nodes["n1"].pods) == ["a"]
+    assert list(facts.nodes["n2"].pods) == ["early"]
+    put(facts, pod("a"), "n2")
+    assert list(facts.nodes["n1"].pods) == []
+
+
+def test_explain_sorts_reasons():
+    assert explain([Refusal(("b",)), Refusal(("a",), movable=True), Refusal(("b",))]).startswith(
+        "0/3 nodes are available: 1 a, 2 b."
+    )
+
+
+def test_a_thousand_pods_are_spread_over_a_hundred_nodes():
+    facts = cluster(*(node(f"n{n:03}", room={"cpu": "64", "memory": "256Gi", "pods": "110"}) for n in range(100)))
+    for n in range(1000):
+        one = pod(f"p{n}", container({"cpu": "100m", "memory": "64Mi"}), owner=f"rs{n % 10}")
+        put(facts, one, decide(one, facts).node)
+    assert {len(n.pods) for n in facts.nodes.values()} == {10}

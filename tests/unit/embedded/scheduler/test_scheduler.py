@@ -1,0 +1,79 @@
+"""What the scheduler makes of changes that it did not see one by one."""
+
+import asyncio
+
+import msgspec
+
+from podwire.embedded.scheduler.scheduler import Scheduler
+from podwire.kube.resources import NODES, PODS
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.runtime.supervise import Supervisor
+from podwire.testing.clock import FakeClock
+
+
+class Cluster:
+    """An environment whose objects change as the test says; what is bound is noted."""
+
+    def __init__(self):
+        self.client = self
+        self.clock = FakeClock()
+        self.objects = {}
+        self.subscribers = {}
+        self.bound = []
+
+    def recorder(self, component):
+        return self
+
+    def event(self, *said):
+        pass
+
+    def of(self, resource):
+        return Informer(self, resource)
+
+    async def create(self, resource, body, namespace, **how):
+        self.bound.append(body["metadata"]["name"])
+
+    async def patch(self, *how, **more):
+        pass
+
+    def put(self, resource, key, value):
+        old, self.objects[key] = self.objects.get(key), value
+        self.subscribers[resource](key, old, value)
+
+
+class Informer:
+    def __init__(self, cluster, resource):
+        self.cluster, self.resource = cluster, resource
+
+    def subscribe(self, callback):
+        self.cluster.subscribers[self.resource] = callback
+
+    def get(self, key):
+        return self.cluster.objects.get(key)
+
+
+def pod(name, uid, node=""):
+    container = {"name": "c", "resources": {"requests": {"cpu": "3"}}}
+    meta = {"name": name, "namespace": "d", "uid": uid}
+    return msgspec.convert({"metadata": meta, "spec": {"nodeName": node, "containers": [container]}}, Pod)
+
+
+def test_a_pod_that_was_replaced_while_nobody_watched_takes_room_once():
+    async def run():
+        cluster = Cluster()
+        scheduler = Scheduler(cluster)
+        allocatable = {"cpu": "7", "pods": "110"}
+        status = {"allocatable": allocatable, "capacity": allocatable}
+        cluster.put(NODES, "n1", msgspec.convert({"metadata": {"name": "n1"}, "status": status}, Node))
+        for uid in ("first", "second"):
+            cluster.put(PODS, "d/web-0", pod("web-0", uid, "n1"))
+        cluster.put(PODS, "d/other", pod("other", "other"))
+        async with Supervisor(cluster.clock, print) as supervisor:
+            scheduler.start(supervisor)
+            await cluster.clock.advance(1)
+            assert cluster.bound == ["other"]
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    asyncio.run(run())

@@ -1,0 +1,62 @@
+"""What the stand-in says."""
+
+import msgspec
+import pytest
+
+from podwire.embedded.standin.answers import (
+    HttpAnswer,
+    Identity,
+    Port,
+    answer_http,
+    called_urls,
+    line,
+    render_http,
+    say,
+)
+
+SAID = say(Identity("web-1", "shop", "node-2", "web"), Port(80), "::ffff:10.244.1.5")
+
+
+def test_an_answer_names_pod_and_client() -> None:
+    assert msgspec.json.decode(line(SAID)) == {
+        "pod": "web-1", "namespace": "shop", "node": "node-2", "container": "web", "port": 80, "protocol": "TCP",
+        "client": "10.244.1.5",
+    }  # fmt: skip
+    assert line(SAID).count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "delay_s"),
+    [
+        ("/", 200, 0.0),
+        ("/healthz", 200, 0.0),
+        ("/any/path?x=1", 200, 0.0),
+        ("/status/503", 503, 0.0),
+        ("/status/abc", 200, 0.0),
+        ("/status/999", 200, 0.0),
+        ("/sleep?ms=250", 200, 0.25),
+        ("/sleep?ms=x", 200, 0.0),
+        ("/sleep?ms=999999999", 200, 60.0),
+    ],
+)
+def test_paths(path: str, status: int, delay_s: float) -> None:
+    assert answer_http(path, SAID) == HttpAnswer(status, line(SAID), delay_s)
+
+
+@pytest.mark.parametrize(
+    ("path", "urls"),
+    [
+        ("/call?url=http://a&url=http://b:8080/x", ("http://a", "http://b:8080/x")),
+        ("/call", ()),
+        ("/other?url=http://a", ()),
+    ],
+)
+def test_called_urls(path: str, urls: tuple[str, ...]) -> None:
+    assert called_urls(path) == urls
+
+
+def test_http_form() -> None:
+    answer = HttpAnswer(404, b"{}\n")
+    head = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 3\r\n"
+    assert render_http(answer, head_only=False, keep=True) == head + b"\r\n{}\n"
+    assert render_http(answer, head_only=True, keep=False) == head + b"Connection: close\r\n\r\n"

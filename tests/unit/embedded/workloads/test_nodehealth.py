@@ -1,0 +1,127 @@
+"""Nodes that fall silent, budgets, histories."""
+
+import msgspec
+import pytest
+
+from podwire.embedded.workloads import nodehealth
+from podwire.embedded.workloads.disruption import plan as plan_budget
+from podwire.embedded.workloads.nodehealth import eviction_in_s, lost_conditions, taints, unready_pod
+from podwire.embedded.workloads.revisions import data_of, history, surplus, template_of
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, Taint
+from podwire.model.workload import ControllerRevision, PodDisruptionBudget
+
+
+def node(ready="True", *, marks=(), unschedulable=False):
+    conditions = [{"type": "Ready", "status": ready}, {"type": "Other", "status": "True"}] if ready else []
+    body = {
+        "metadata": {"name": "n"},
+        "spec": {"taints": [msgspec.to_builtins(mark) for mark in marks], "unschedulable": unschedulable},
+        "status": {"conditions": conditions},
+    }
+    return msgspec.convert(body, Node)
+
+
+OWN = Taint(key="mine", effect="NoExecute")
+GONE = [Taint(key=nodehealth.UNREACHABLE, effect=e, time_added="t") for e in ("NoSchedule", "NoExecute")]
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        (node(), []),
+        (node(""), []),
+        (node("False"), ["not-ready:NoSchedule", "not-ready:NoExecute"]),
+        (node("Unknown"), ["unreachable:NoSchedule", "unreachable:NoExecute"]),
+        (node(marks=GONE), []),
+        (node("False", marks=GONE), ["not-ready:NoSchedule", "not-ready:NoExecute"]),
+        (node(unschedulable=True, marks=[OWN]), ["mine:NoExecute", "unschedulable:NoSchedule"]),
+    ],
+)
+def test_taints(made, given, want):
+    assert [f"{t.key.rpartition('/')[2]}:{t.effect}" for t in taints(given, made.NOW)] == want
+
+
+def test_taints_that_are_there_keep_their_time(made):
+    assert {t.time_added for t in taints(node("Unknown", marks=GONE), made.NOW)} == {"t"}
+
+
+def test_a_lost_node(made):
+    conditions = {c.type: c for c in lost_conditions(node(), made.NOW)}
+    assert conditions["Ready"].status == "Unknown"
+    assert conditions["Ready"].message == "Kubelet stopped posting node status."
+    assert conditions["Other"].status == "True"
+    assert lost_conditions(node("Unknown"), made.NOW) is None
+    unready = unready_pod(made.pod("a"), made.NOW)
+    assert (unready[0].status, unready[0].reason) == ("False", "NodeNotReady")
+    assert unready_pod(made.pod("a", ready=False), made.NOW) is None
+
+
+def tolerant(made, *tolerations):
+    pod = made.pod("p")
+    spec = msgspec.convert({"tolerations": list(tolerations)}, type(pod.spec))
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+LOST = nodehealth.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "marks", "want"),
+    [
+        ([], [Taint(key="k", effect="NoExecute")], 0.0),
+        ([], [Taint(key="k", effect="NoSchedule")], None),
+        ([{"operator": "Exists"}], [Taint(key="k", effect="NoExecute")], None),
+        ([], [Taint(key=LOST, effect="NoExecute", time_added="2026-01-01T11:59:00Z")], 240.0),
+        ([{"key": LOST, "operator": "Exists", "tolerationSeconds": 60}],
+         [Taint(key=LOST, effect="NoExecute", time_added="2026-01-01T11:59:00Z")], 0.0),
+        ([{"key": LOST, "operator": "Exists", "tolerationSeconds": 100}, {"operator": "Exists"}],
+         [Taint(key=LOST, effect="NoExecute", time_added="2026-01-01T11:59:00Z")], 40.0),
+        ([{"key": LOST, "operator": "Exists"}], [Taint(key=LOST, effect="NoExecute")], None),
+    ],
+)  # fmt: skip
+def test_eviction(made, tolerations, marks, want):
+    assert eviction_in_s(tolerant(made, *tolerations), marks, made.NOW) == want
+
+
+BUDGETS = [
+    ({"minAvailable": 2}, 3, 0, (1, 2, 3)),
+    ({"minAvailable": 2}, 1, 2, (0, 2, 3)),
+    ({"minAvailable": "50%"}, 3, 1, (0, 3, 5)),
+    ({"maxUnavailable": 1}, 5, 0, (1, 4, 5)),
+    ({"maxUnavailable": "40%"}, 5, 0, (2, 3, 5)),
+]
+
+
+@pytest.mark.parametrize(("spec", "ready", "unready", "want"), BUDGETS)
+def test_budgets(made, spec, ready, unready, want):
+    owner = [{"kind": "ReplicaSet", "name": "r", "uid": "R", "controller": True}]
+    pods = [made.pod(f"p{n}", ready=n < ready, ownerReferences=owner) for n in range(ready + unready)]
+    budget = msgspec.convert({"metadata": {"generation": 4}, "spec": spec}, PodDisruptionBudget)
+    status = plan_budget(budget, pods, {"R": 5}, made.NOW)
+    assert (status.disruptions_allowed, status.desired_healthy, status.expected_pods) == want
+    assert status.conditions[0].status == str(want[0] > 0)
+    assert status.observed_generation == 4
+
+
+def test_pods_without_a_controller_count_by_themselves(made):
+    budget = msgspec.convert({"spec": {"maxUnavailable": 1}}, PodDisruptionBudget)
+    status = plan_budget(budget, [made.pod("a"), made.pod("b"), made.pod("c", going=True)], {}, made.NOW)
+    assert (status.expected_pods, status.desired_healthy, status.disruptions_allowed) == (2, 1, 1)
+    assert plan_budget(budget, [], {}, made.NOW).disruptions_allowed == 0
+
+
+def revision(number, template, digest):
+    meta = ObjectMeta(name=f"r{number}", labels={"controller-revision-hash": digest})
+    return ControllerRevision(metadata=meta, data=data_of(template), revision=number)
+
+
+def test_history():
+    one, two, three = ({"spec": {"n": n}} for n in (1, 2, 3))
+    known = history([revision(2, two, "b"), revision(1, one, "a")], one)
+    assert [item.revision for item in known.revisions] == [1, 2]
+    assert (known.current.revision, known.next_number) == (1, 3)
+    assert template_of(known.current) == one
+    assert history([], three).current is None
+    many = [revision(n, {"n": n}, f"h{n}") for n in range(6)]
+    assert [item.revision for item in surplus(many, ["h0", "h5"], 2)] == [1, 2]

@@ -1,0 +1,97 @@
+"""A number of equal pods."""
+
+import pytest
+
+from podwire.embedded.workloads.podstate import available_in_s, victims
+from podwire.embedded.workloads.replicaset import Replicated, plan, replicaset_view
+from podwire.embedded.workloads.template import Owner, equal_templates, pod_of, template_hash, with_label
+from podwire.model.meta import ObjectMeta
+from podwire.model.selector import LabelSelector
+from podwire.model.workload import ReplicaSet, ReplicaSetStatus, changed_status
+
+TEMPLATE = {
+    "metadata": {"labels": {"app": "a"}, "creationTimestamp": None},
+    "spec": {"unknownField": {"x": [1]}},
+}
+
+
+def wanted(replicas, min_ready_s=0, **meta):
+    owner = Owner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", generation=3, namespace="d", **meta))
+    return Replicated(owner, replicas, LabelSelector(), TEMPLATE, min_ready_s, ReplicaSetStatus())
+
+
+def test_missing_pods_are_created_and_ended_ones_do_not_count(made):
+    pods = (made.pod("a"), made.pod("b", phase="Failed"), made.pod("c", going=True))
+    chosen = plan(wanted(3), pods, made.NOW)
+    assert (chosen.create, chosen.delete) == (2, ())
+    assert (
+        chosen.status.replicas,
+        chosen.status.terminating_replicas,
+        chosen.status.observed_generation,
+    ) == (1, 1, 3)
+
+
+def test_an_object_that_goes_creates_nothing(made):
+    assert plan(wanted(3, deletion_timestamp="t"), (), made.NOW).create == 0
+
+
+def test_min_ready_seconds_delay_availability(made):
+    pods = (made.pod("a", since=-5), made.pod("b", since=-20), made.pod("c", ready=False))
+    chosen = plan(wanted(3, 10), pods, made.NOW)
+    assert (chosen.status.ready_replicas, chosen.status.available_replicas, chosen.again_s) == (2, 1, 5.0)
+    assert available_in_s(pods[2], 0, made.NOW) is None
+
+
+def test_victims_in_order(made):
+    cost = {"controller.kubernetes.io/pod-deletion-cost": "-5"}
+    pods = [
+        made.pod("old-ready", since=-500),
+        made.pod("young-ready", since=-10),
+        made.pod("unready", ready=False),
+        made.pod("pending", ready=False, phase="Pending"),
+        made.pod("nowhere", ready=False, phase="Pending", node=""),
+        made.pod("cheap", annotations=cost),
+        made.pod("crowded-1", node="n2", since=-900),
+        made.pod("crowded-2", node="n2", since=-901),
+    ]
+    names = [pod.metadata.name for pod in victims(pods, len(pods))]
+    assert names == [
+        "nowhere", "pending", "unready", "cheap", "young-ready", "old-ready", "crowded-1", "crowded-2",
+    ]  # fmt: skip
+    assert [p.metadata.name for p in plan(wanted(7), tuple(pods), made.NOW).delete] == ["nowhere"]
+
+
+def test_pods_carry_the_template_verbatim():
+    owner = Owner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", namespace="d"))
+    body = pod_of(TEMPLATE, owner)
+    assert body["spec"] == {"unknownField": {"x": [1]}}
+    assert body["metadata"]["generateName"] == "rs-"
+    assert body["metadata"]["labels"] == {"app": "a"}
+    assert body["metadata"]["ownerReferences"][0] == {
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "R",
+        "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+
+
+def test_hashes_tell_templates_apart_and_are_stable():
+    first = template_hash(TEMPLATE)
+    assert first == template_hash({"spec": TEMPLATE["spec"], "metadata": TEMPLATE["metadata"]})
+    assert len({first, template_hash(TEMPLATE, 1), template_hash({"spec": {}})}) == 3
+    assert set(first) <= set("bcdfghjklmnpqrstvwxz2456789")
+    labelled = with_label(TEMPLATE, "pod-template-hash", first)
+    assert equal_templates(labelled, TEMPLATE)
+    assert TEMPLATE["metadata"]["labels"] == {"app": "a"}
+
+
+def test_a_status_patch_has_only_what_changed():
+    old = ReplicaSetStatus(replicas=3, ready_replicas=1)
+    assert changed_status(old, old) == {}
+    assert changed_status(old, ReplicaSetStatus(replicas=3)) == {"readyReplicas": 0}
+
+
+@pytest.mark.parametrize("replicas", [0, 4])
+def test_view(replicas):
+    item = ReplicaSet(metadata=ObjectMeta(name="x"))
+    assert replicaset_view(item).replicas == 1
+    assert replicaset_view(item).owner.kind == "ReplicaSet"
+    assert replicas >= 0

@@ -1,0 +1,43 @@
+"""Reading one's own writes, and Services that may go."""
+
+import pytest
+
+from podwire.kube.ownwrites import OwnWrites, number
+from podwire.model.meta import ObjectMeta
+from podwire.model.pod import Pod
+
+
+class Informer:
+    resource_version = "5"
+
+    def subscribe(self, callback):
+        self.callback = callback
+
+
+def test_an_owner_waits_until_the_informer_shows_its_last_write():
+    informer = Informer()
+    own = OwnWrites(informer)
+    assert own.seen("o")
+    own.wrote("o", {"metadata": {"resourceVersion": "7"}})
+    own.wrote("o", {"metadata": {"resourceVersion": "6"}})
+    assert not own.seen("o")
+    assert own.seen("other")
+    informer.resource_version = "10"
+    assert own.seen("o")
+
+
+def test_a_deleted_pod_is_remembered_until_the_informer_drops_it():
+    informer = Informer()
+    own = OwnWrites(informer)
+    own.deleted("u")
+    assert own.is_deleted("u")
+    pod = Pod(metadata=ObjectMeta(uid="u", deletion_timestamp="t"))
+    informer.callback("k", pod, pod)
+    assert own.is_deleted("u")
+    informer.callback("k", pod, None)
+    assert not own.is_deleted("u")
+
+
+@pytest.mark.parametrize(("text", "value"), [("12", 12), ("", 0), ("x", 0)])
+def test_number(text, value):
+    assert number(text) == value

@@ -1,0 +1,73 @@
+"""Blocks of addresses."""
+
+import msgspec
+import pytest
+from tests.unit.policy.check.scenes import ids, policy, said, scene
+
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.check.blocks import check
+from podwire.policy.check.context import Around, Scene
+
+_OUT = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress], egress: [{to: [%s]}]"
+_AT = "spec.egress[0].to[0].ipBlock"
+
+
+@pytest.mark.parametrize(
+    ("cidr", "kind", "text"),
+    [
+        ("10.96.0.0/24", "block-of-services", "10.96.0.0/24 is addresses of Services"),
+        ("10.96.0.80/32", "block-of-services", "the address of Service shop/web"),
+        ("10.244.0.2/32", "block-of-one-pod", "pod shop/web today"),
+    ],
+)
+def test_addresses_that_are_somebody_s(cidr: str, kind: str, text: str) -> None:
+    found = said(check, policy("shop/p", _OUT % f"{{ipBlock: {{cidr: {cidr}}}}}"))
+    assert [each[:2] for each in found] == [(kind, f"{_AT}.cidr")]
+    assert text in found[0][2]
+
+
+def test_blocks_without_findings() -> None:
+    for text in ("cidr: 192.0.2.0/24", "cidr: 10.0.0.0/8, except: [10.96.0.0/16]", "cidr: 10.244.0.0/16"):
+        assert ids(check, policy("shop/p", _OUT % f"{{ipBlock: {{{text}}}}}")) == []
+
+
+def test_addresses_of_pods() -> None:
+    some = policy("shop/p", _OUT % "{ipBlock: {cidr: 10.244.0.0/25}}")
+    assert ids(check, some, pod_cidrs=("10.244.0.0/24",)) == [("block-of-pods", f"{_AT}.cidr")]
+    assert ids(check, some, pod_cidrs=("10.244.1.0/24",)) == []
+    assert ids(check, some, pod_cidrs=("10.244.0.0/24",), made_up=True) == []
+
+
+def test_one_family_of_two() -> None:
+    one = policy("shop/p", _OUT % "{ipBlock: {cidr: 0.0.0.0/0}}")
+    both = policy("shop/p", _OUT % '{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}')
+    assert ids(check, one) == [("one-family", _AT)]
+    assert ids(check, both) == []
+    assert ids(check, one, made_up=True) == []
+
+
+def stored(block: dict[str, object]) -> Scene:
+    """With a policy that an API server took before it looked at blocks."""
+    spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": block}]}]}
+    old = msgspec.convert({"metadata": {"name": "old", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+    return Scene(msgspec.structs.replace(scene().world, policies=(old,)), Around())
+
+
+@pytest.mark.parametrize(
+    ("block", "kind", "field"),
+    [
+        ({"cidr": "192.0.2.7/24"}, "host-bits", f"{_AT}.cidr"),
+        ({"cidr": "192.0.2.0/24", "except": ["198.51.100.0/24"]}, "except-outside", f"{_AT}.except[0]"),
+        ({"cidr": "192.0.2.0/24", "except": ["192.0.0.0/16"]}, "except-outside", f"{_AT}.except[0]"),
+        ({"cidr": "192.0.2.0/24", "except": ["192.0.2.9/30"]}, "host-bits", f"{_AT}.except[0]"),
+        ({"cidr": "192.0.2.0/24", "except": ["x"]}, "no-address", f"{_AT}.except[0]"),
+        ({"cidr": "192.0.2"}, "no-address", f"{_AT}.cidr"),
+    ],
+)
+def test_what_api_servers_took_once(block: dict[str, object], kind: str, field: str) -> None:
+    assert [(each.id, each.field) for each in check(stored(block))] == [(kind, field)]
+
+
+def test_networks_of_a_cluster_policy() -> None:
+    out = policy("p", "egress: [{action: Deny, to: [{networks: [10.96.0.0/16]}]}]")
+    assert ids(check, out) == [("block-of-services", "spec.egress[0].to[0].networks[0]")]

@@ -1,0 +1,88 @@
+"""All checks together, annotations that ignore, and the page that lists what is found."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from tests.unit.policy.check.scenes import CLUSTER, policy, scene
+
+from podwire.policy.check.checks import CHECKS, check
+from podwire.policy.check.context import Scene
+from podwire.policy.check.finding import KINDS
+from podwire.testing.policycases import Case, read_cases
+
+_ROOT = Path(__file__).parents[4]
+CASES = read_cases(_ROOT / "tests/cases/policies")
+
+
+def found(*policies: dict[str, object]) -> list[tuple[str, str]]:
+    made: Scene = scene(*policies)
+    return [(each.id, each.severity) for each in check(made.world, made.around)]
+
+
+def test_good_policies_are_without_findings() -> None:
+    deny = policy("shop/deny", "podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress, Egress]")
+    allow = policy(
+        "shop/allow",
+        "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], "
+        "ports: [{port: sql}]}]",
+    )
+    admin = policy("admin", "ingress: [{action: Pass, from: [{namespaces: {}}]}]")
+    assert found(deny, allow, admin) == []
+
+
+def test_an_annotation_ignores() -> None:
+    spec = "podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 80}, {port: admin}]}]"
+    assert found(policy("shop/p", spec)) == [("service-port", "warning"), ("port-name-unknown", "warning")]
+    assert found(policy("shop/p", spec, ignore="service-port, port-name-unknown")) == []
+    assert found(policy("shop/p", spec, ignore="service-port,no-such")) == [
+        ("unknown-ignore", "warning"),
+        ("port-name-unknown", "warning"),
+    ]
+
+
+def test_annotations_that_are_misspelled() -> None:
+    spec = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]"
+    assert found(policy("shop/p", spec, mode="enforce", log="none", enforced="{}")) == []
+    made: Scene = scene(policy("shop/p", spec, mode="Audit", logs="all"))
+    assert [(each.id, each.field, each.text) for each in check(made.world, made.around)] == [
+        (
+            "unknown-annotation",
+            "metadata.annotations[podwire.io/logs]",
+            "there is no such annotation of policies, it has no effect; there are podwire.io/enforced, podwire.io/mode"
+            ", podwire.io/log, podwire.io/ignore",
+        ),
+        (
+            "unknown-annotation",
+            "metadata.annotations[podwire.io/mode]",
+            "'Audit' is not known, there are audit, enforce; the policy is enforced",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_packet_table_is_checked_without_trouble(case: Case) -> None:
+    for finding in check(case.world):
+        assert finding.id in KINDS
+        assert finding.text
+
+
+def test_every_kind_is_found_somewhere_and_stands_in_the_docs() -> None:
+    page = (_ROOT / "docs/policy-check.md").read_text()
+    folder = _ROOT / "src/podwire/policy/check"
+    words = {
+        node.value
+        for path in folder.glob("*.py")
+        if path.name != "finding.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    for name, (severity, meaning) in KINDS.items():
+        assert f"| `{name}` | {severity} | {meaning} |" in page
+        assert name in words
+    assert page.count("\n| `") == len(KINDS)
+
+
+def test_checks_are_listed_once() -> None:
+    assert len(set(CHECKS)) == len(CHECKS)
+    assert "kind: NetworkPolicy" not in CLUSTER

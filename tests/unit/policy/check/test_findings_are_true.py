@@ -1,0 +1,113 @@
+"""What findings say has no effect is taken out of random policies, and no verdict changes."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from podwire.model.meta import key_of
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.check.checks import check
+from podwire.policy.check.finding import Finding
+from podwire.policy.diff.compare import compare
+from podwire.policy.world import World
+from podwire.testing.policycases import read_cases
+from podwire.testing.randompolicies import RandomPolicies
+
+BASE = read_cases(Path(__file__).parents[3] / "cases/policies")[0].world
+FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "60"))
+RULE = re.compile(r"spec\.(ingress|egress)\[(\d+)\]")
+WITHOUT_EFFECT = ("covered", "never-reached", "overruled")
+PEERS = ("peer-matches-nothing", "own-namespace-only", "host-network-only")
+
+
+def random_world(seed: int) -> World:
+    """One of the random clusters; every other one has a policy that denies all pods, and goes first."""
+    world = RandomPolicies(BASE, seed).world()
+    if seed % 2:
+        return world
+    everybody = [{"namespaces": {}}]
+    rule = {"action": "Deny", "from": everybody, "to": everybody}
+    spec = {"tier": "Admin", "priority": 0, "subject": {"namespaces": {}}, "ingress": [rule], "egress": [rule]}
+    deny = msgspec.convert({"metadata": {"name": "a"}, "spec": spec}, ClusterNetworkPolicy)
+    return msgspec.structs.replace(world, cluster_policies=(deny, *world.cluster_policies))
+
+
+def without(world: World, places: set[tuple[str, str, int]], spec: str = "") -> World:
+    """The same cluster without some rules (policy, section and place), and without a section."""
+
+    def cut(policy: Any, kind: type[Any]) -> Any:
+        body = msgspec.to_builtins(policy)
+        key = key_of(policy.metadata)
+        if kind is NetworkPolicy:
+            body["spec"]["policyTypes"] = list(policy.spec.types)
+        for section in ("ingress", "egress"):
+            rules = enumerate(body["spec"].get(section, ()))
+            body["spec"][section] = [rule for place, rule in rules if (key, section, place) not in places]
+        if (key, spec, -1) in places:
+            del body["spec"][spec]
+        return msgspec.convert(body, kind)
+
+    return msgspec.structs.replace(
+        world,
+        policies=tuple(cut(policy, NetworkPolicy) for policy in world.policies),
+        cluster_policies=tuple(cut(policy, ClusterNetworkPolicy) for policy in world.cluster_policies),
+    )
+
+
+def place(finding: Finding) -> tuple[str, str, int]:
+    found = RULE.match(finding.field)
+    assert found is not None, finding
+    return finding.name, found[1], int(found[2])
+
+
+def in_force(world: World) -> World:
+    """The same cluster, with the policies in audit in force."""
+
+    def enforced(policy: Any) -> Any:
+        meta = msgspec.structs.replace(policy.metadata, annotations={})
+        return msgspec.structs.replace(policy, metadata=meta)
+
+    return msgspec.structs.replace(
+        world,
+        policies=tuple(map(enforced, world.policies)),
+        cluster_policies=tuple(map(enforced, world.cluster_policies)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_rules_without_effect(seed: int) -> None:
+    """Of a policy in audit, when all are in force."""
+    world = random_world(seed)
+    every = check(world)
+    audited = {each.name for each in every if each.id == "in-audit"}
+    found = [each for each in every if each.id in WITHOUT_EFFECT]
+    for finding in found:
+        judged = in_force(world) if finding.name in audited else world
+        assert compare(judged, without(judged, {place(finding)})).differences == (), finding
+    together = {place(finding) for finding in found if finding.id != "overruled"}
+    assert compare(world, without(world, together)).differences == ()
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_policies_and_sections_without_effect(seed: int) -> None:
+    world = random_world(seed)
+    for finding in check(world):
+        if finding.id == "section-ignored":
+            section = finding.field.removeprefix("spec.")
+            gone = without(world, {(finding.name, section, -1)}, section)
+            assert compare(world, gone).differences == (), finding
+        if finding.id == "selects-nothing" or (finding.id in PEERS and finding.field == "spec.podSelector"):
+            policies = tuple(each for each in world.policies if key_of(each.metadata) != finding.name)
+            cluster = tuple(each for each in world.cluster_policies if each.metadata.name != finding.name)
+            gone = msgspec.structs.replace(world, policies=policies, cluster_policies=cluster)
+            assert compare(world, gone).differences == (), finding
+
+
+def test_there_is_enough_of_it() -> None:
+    found = [each.id for seed in range(60) for each in check(random_world(seed))]
+    for name in (*WITHOUT_EFFECT, "section-ignored", "peer-matches-nothing"):
+        assert found.count(name) >= 5, name

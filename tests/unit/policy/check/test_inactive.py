@@ -1,0 +1,60 @@
+import pytest
+from tests.unit.policy.check.scenes import ids, policy, said, scene
+
+from podwire.policy.check import inactive
+from podwire.policy.check.checks import check
+from podwire.policy.check.context import Other
+
+CILIUM = Other(api_version="cilium.io/v2", kind="CiliumNetworkPolicy", name="shop/web", where="c.yaml:1")
+
+
+def test_policies_that_come_twice() -> None:
+    web = policy("shop/web", "podSelector: {matchLabels: {app: web}}")
+    assert ids(inactive.check, web) == []
+    assert ids(inactive.check, web, twice={"NetworkPolicy shop/web": "a.yaml:3"}) == [("given-twice", "metadata.name")]
+
+
+def test_policies_in_audit_are_not_in_force() -> None:
+    found = said(inactive.check, policy("shop/web", "podSelector: {}", mode="audit"), policy("a", "", mode="audit"))
+    assert [each[:2] for each in found] == [("in-audit", "metadata.annotations[podwire.io/mode]")] * 2
+    assert found[0][2].startswith("it isolates nobody and drops nothing")
+    assert found[1][2].startswith("it neither denies nor accepts nor passes")
+    assert ids(inactive.check, policy("shop/web", "podSelector: {}", mode="enforce")) == []
+
+
+def test_policies_of_another_kind() -> None:
+    (found,) = inactive.check(scene(others=(CILIUM,)))
+    assert str(found) == (
+        "c.yaml:1: warning: CiliumNetworkPolicy shop/web kind: podwire enforces no CiliumNetworkPolicy of cilium.io/v2"
+        ", and does not check it: only what else enforces it in the cluster makes it hold [not-enforced]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "instead"),
+    [
+        ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "v1alpha2 with tier Admin has taken its place"),
+        (
+            "policy.networking.k8s.io/v1alpha1",
+            "BaselineAdminNetworkPolicy",
+            "v1alpha2 with tier Baseline has taken its place",
+        ),
+        ("extensions/v1beta1", "NetworkPolicy", "podwire reads networking.k8s.io/v1"),
+        ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "only what else enforces it in the cluster makes it hold"),
+    ],
+)
+def test_what_has_taken_the_place_of_an_old_kind(version: str, kind: str, instead: str) -> None:
+    old = Other(api_version=version, kind=kind, name="a", where="a.yaml:1")
+    (found,) = inactive.check(scene(others=(old,)))
+    assert found.text.endswith(instead)
+    sentence = inactive.passed_over(old)
+    assert sentence.startswith(f"{kind} a in a.yaml:1 is passed over: podwire enforces no {kind} of {version}; ")
+    assert sentence.endswith(instead)
+
+
+def test_it_can_be_ignored() -> None:
+    meant = {"podwire.io/ignore": "not-enforced"}
+    for annotations, count in (({}, 1), (meant, 0)):
+        other = Other(**{**{f: getattr(CILIUM, f) for f in CILIUM.__struct_fields__}, "annotations": annotations})
+        made = scene(others=(other,))
+        assert len([each for each in check(made.world, made.around) if each.id == "not-enforced"]) == count

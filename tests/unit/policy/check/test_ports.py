@@ -1,0 +1,74 @@
+"""Ports that no pod has so."""
+
+import msgspec
+import pytest
+from tests.unit.policy.check.scenes import ids, policy, said, scene
+
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.check.context import Scene
+from podwire.policy.check.ports import check
+
+
+@pytest.mark.parametrize(
+    ("app", "ports", "kind", "text"),
+    [
+        (
+            "web",
+            "{port: htttp}",
+            "port-name-unknown",
+            "pod shop/web has no port named htttp: nothing matches; there is http",
+        ),
+        ("web", "{port: admin}", "port-name-unknown", "names of ports there are http"),
+        ("web", "{port: http, protocol: UDP}", "port-name-protocol", "http is a port of TCP there, not of UDP"),
+        ("web", "{port: 80}", "service-port", "80 is the port of Service shop/web, which leads to port 8080"),
+        ("db", "{port: 5432, protocol: UDP}", "port-protocol", "pods declare 5432 as TCP, not as UDP"),
+    ],
+)
+def test_ingress(app: str, ports: str, kind: str, text: str) -> None:
+    spec = f"podSelector: {{matchLabels: {{app: {app}}}}}, ingress: [{{ports: [{ports}]}}]"
+    found = said(check, policy("shop/p", spec))
+    assert [each[:2] for each in found] == [(kind, "spec.ingress[0].ports[0]")]
+    assert text in found[0][2]
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [
+        "{port: http}",
+        "{port: 8080}",
+        "{port: 9999}",
+        "{port: 80}, {port: 8080}",
+        "{port: 80, endPort: 90}",
+        "{port: 8080, protocol: UDP}, {port: http}, {port: 8080}",
+    ],
+)
+def test_nothing_is_wrong(ports: str) -> None:
+    spec = f"podSelector: {{matchLabels: {{app: web}}}}, ingress: [{{ports: [{ports}]}}]"
+    assert ids(check, policy("shop/p", spec)) == []
+
+
+def test_a_name_that_some_pods_have() -> None:
+    found = said(check, policy("shop/p", "podSelector: {}, ingress: [{ports: [{port: sql}]}]"))
+    assert [each[0] for each in found] == ["port-name-partly"]
+    assert "shop/web" in found[0][2]
+
+
+def test_egress_is_about_the_ports_of_the_peers() -> None:
+    to_web = "to: [{podSelector: {matchLabels: {app: web}}}]"
+    spec = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress], egress: [{%s}]"
+    assert ids(check, policy("shop/p", spec % f"{to_web}, ports: [{{port: 80}}]")) == [
+        ("service-port", "spec.egress[0].ports[0]")
+    ]
+    assert ids(check, policy("shop/p", spec % f"{to_web}, ports: [{{port: sql}}]")) == [
+        ("port-name-unknown", "spec.egress[0].ports[0]")
+    ]
+    assert ids(check, policy("shop/p", spec % "ports: [{port: 80}]")) == [], "80 may be anybody's"
+    outside = "to: [{podSelector: {matchLabels: {app: web}}}, {ipBlock: {cidr: 192.0.2.0/24}}], ports: [{port: 80}]"
+    assert ids(check, policy("shop/p", spec % outside)) == []
+
+
+def test_a_range_that_ends_before_it_begins_as_api_servers_took_it_once() -> None:
+    spec = {"podSelector": {}, "ingress": [{"ports": [{"port": 90, "endPort": 80}]}]}
+    old = msgspec.convert({"metadata": {"name": "old", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+    found = check(Scene(msgspec.structs.replace(scene().world, policies=(old,))))
+    assert [(each.id, each.field) for each in found] == [("end-before-port", "spec.ingress[0].ports[0]")]

@@ -1,0 +1,118 @@
+"""Rules that others leave nothing for."""
+
+from tests.unit.policy.check.scenes import ids, policy, said, scene
+
+from podwire.policy.check.finding import NOTE, WARNING
+from podwire.policy.check.redundant import check
+
+_WEB = "{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 80}]}"
+_ALL = "{from: [{podSelector: {}}]}"
+
+
+def test_a_rule_that_another_one_covers() -> None:
+    found = said(check, policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_ALL}]"))
+    assert found == [("covered", "spec.ingress[0]", "spec.ingress[1] allows all of it anyway")]
+
+
+def test_of_two_equal_rules_the_second_is_superfluous() -> None:
+    twice = policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_WEB}]")
+    assert ids(check, twice) == [("covered", "spec.ingress[1]")]
+    one, other = (policy(f"shop/{name}", f"podSelector: {{}}, ingress: [{_WEB}]") for name in "ab")
+    found = list(check(scene(one, other)))
+    assert [(each.name, each.text) for each in found] == [
+        ("shop/b", "spec.ingress[0] of shop/a allows all of it anyway")
+    ]
+
+
+def test_a_policy_for_fewer_pods_covers_nothing_of_one_for_more() -> None:
+    few = policy("shop/few", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{_ALL}]")
+    many = policy("shop/many", f"podSelector: {{}}, ingress: [{_WEB}]")
+    other = policy("blog/many", f"podSelector: {{}}, ingress: [{_ALL}]")
+    assert ids(check, few, many, other) == []
+
+
+def rule(action: str, peers: str = "namespaces: {}", ports: str = "") -> str:
+    return f"{{action: {action}, from: [{{{peers}}}]{ports}}}"
+
+
+_TCP_1 = ", protocols: [{tcp: {destinationPort: {number: 1}}}]"
+
+
+def test_a_rule_that_is_never_reached() -> None:
+    shadowed = policy("p", f"ingress: [{rule('Deny')}, {rule('Accept', 'namespaces: {}', _TCP_1)}]")
+    found = list(check(scene(shadowed)))
+    assert [(each.id, each.field, each.severity) for each in found] == [("never-reached", "spec.ingress[1]", WARNING)]
+    assert "spec.ingress[0] denies all of it before" in found[0].text
+    same = policy("p", f"ingress: [{rule('Deny')}, {rule('Deny', 'namespaces: {}', _TCP_1)}]")
+    assert [each.severity for each in check(scene(same))] == [NOTE]
+    assert ids(check, policy("p", f"ingress: [{rule('Accept', ports=_TCP_1)}, {rule('Deny')}]")) == []
+
+
+def test_priorities_say_which_policy_is_first() -> None:
+    deny = policy("deny", f"priority: 5, ingress: [{rule('Deny')}]")
+    accept = policy("accept", f"priority: 9, ingress: [{rule('Accept')}]")
+    sales = policy(
+        "sales", f"priority: 9, subject: {{namespaces: {{matchLabels: {{team: sales}}}}}}, ingress: [{rule('Pass')}]"
+    )
+    baseline = policy("base", f"tier: Baseline, ingress: [{rule('Accept')}]")
+    assert [each.name for each in check(scene(deny, accept, sales, baseline))] == ["accept", "sales"]
+    some = policy("accept", f"priority: 9, ingress: [{rule('Accept', ports=_TCP_1)}]")
+    assert ids(check, policy("deny", f"priority: 10, ingress: [{rule('Deny')}]"), some) == []
+
+
+def test_what_an_admin_policy_denies_no_network_policy_allows() -> None:
+    deny = policy("deny", f"ingress: [{rule('Deny', 'namespaces: {}')}]")
+    allow = policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}]")
+    assert ids(check, deny, allow) == [("overruled", "spec.ingress[0]")]
+    first = policy("first", f"priority: 1, ingress: [{rule('Pass', 'namespaces: {matchLabels: {team: sales}}')}]")
+    assert ids(check, first, deny, allow) == []
+    elsewhere = policy("deny", f"subject: {{namespaces: {{matchLabels: {{team: press}}}}}}, ingress: [{rule('Deny')}]")
+    assert ids(check, elsewhere, allow) == []
+
+
+def in_audit(*names: str, **policies: str) -> dict[str, dict[str, object]]:
+    """Policies by the words of their names; those that are named are in audit."""
+    made = {}
+    for word, spec in policies.items():
+        meta = {"mode": "audit"} if word in names else {}
+        made[word] = policy(f"shop/{word}" if "podSelector" in spec else word, spec, **meta)
+    return made
+
+
+def test_a_policy_in_audit_covers_nothing_of_one_in_force_and_is_covered_itself() -> None:
+    specs = {"one": f"podSelector: {{}}, ingress: [{_WEB}]", "two": f"podSelector: {{}}, ingress: [{_ALL}]"}
+    for audited, covered in (
+        ((), ["shop/one"]),
+        (("two",), []),
+        (("one",), ["shop/one"]),
+        (("one", "two"), ["shop/one"]),
+    ):
+        assert [each.name for each in check(scene(*in_audit(*audited, **specs).values()))] == covered
+    same = {"one": specs["two"], "two": specs["two"]}
+    assert [each.name for each in check(scene(*in_audit("one", **same).values()))] == ["shop/one"]
+    assert [each.name for each in check(scene(*in_audit("two", **same).values()))] == ["shop/two"]
+
+
+def test_what_is_in_audit_decides_nothing_before_what_is_in_force() -> None:
+    deny, accept = f"priority: 1, ingress: [{rule('Deny')}]", f"priority: 2, ingress: [{rule('Accept')}]"
+    allow = f"podSelector: {{}}, ingress: [{_WEB}]"
+    specs = {"deny": deny, "accept": accept, "web": allow}
+
+    def found(*audited: str) -> list[tuple[str, str]]:
+        return [(each.id, each.name) for each in check(scene(*in_audit(*audited, **specs).values()))]
+
+    assert found() == [("never-reached", "accept"), ("overruled", "shop/web")]
+    assert found("deny") == []
+    assert found("accept") == [("never-reached", "accept"), ("overruled", "shop/web")]
+    assert found("deny", "accept", "web") == [("never-reached", "accept"), ("overruled", "shop/web")]
+
+
+def test_an_accept_in_audit_does_not_come_before_a_deny() -> None:
+    specs = {
+        "first": f"priority: 1, ingress: [{rule('Accept', 'namespaces: {matchLabels: {team: press}}')}]",
+        "deny": f"priority: 2, ingress: [{rule('Deny')}]",
+        "web": f"podSelector: {{}}, ingress: [{_WEB}]",
+    }
+    assert [each.id for each in check(scene(*in_audit(**specs).values()))] == []
+    assert [each.id for each in check(scene(*in_audit("first", **specs).values()))] == ["overruled"]
+    assert [each.id for each in check(scene(*in_audit("first", "web", **specs).values()))] == []

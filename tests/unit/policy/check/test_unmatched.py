@@ -1,0 +1,97 @@
+"""Selectors that match nothing."""
+
+import pytest
+from tests.unit.policy.check.scenes import CLUSTER, ids, policy, said
+
+from podwire.policy.check.unmatched import check
+
+
+@pytest.mark.parametrize(
+    ("selector", "reason"),
+    [
+        ("matchLabels: {app: webb}", "no pod of namespace shop has app=webb, 1 pod has app=web"),
+        (
+            "matchLabels: {app: cache}",
+            "no pod of namespace shop has app=cache; values of app there are db (1), web (1)",
+        ),
+        ("matchLabels: {ap: web}", "no pod of namespace shop has a label ap, 1 pod has app=web"),
+        ("matchLabels: {tyer: back}", "no pod of namespace shop has a label tyer; there is tier"),
+        (
+            "matchLabels: {app: db, tier: front}",
+            "of those with tier=front, no pod of namespace shop has app=db; values of app there are web (1)",
+        ),
+        ("matchExpressions: [{key: app, operator: DoesNotExist}]", "no pod of namespace shop is without a label app"),
+        ("matchLabels: {a: b, c: d}", "no pod of namespace shop has all of it: a=b matches no pod, c=d matches no pod"),
+    ],
+)
+def test_a_policy_that_selects_nobody(selector: str, reason: str) -> None:
+    found = said(check, policy("shop/p", f"podSelector: {{{selector}}}"))
+    assert [each[:2] for each in found] == [("selects-nothing", "spec.podSelector")]
+    assert reason in found[0][2]
+
+
+def test_pods_that_policies_do_not_see() -> None:
+    agent = policy("shop/p", "podSelector: {matchLabels: {app: agent}}")
+    job = policy("shop/p", "podSelector: {matchLabels: {app: job}}")
+    everybody = policy("shop/p", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: agent}}}]}]")
+    assert ids(check, agent) == [("host-network-only", "spec.podSelector")]
+    assert "ended" in said(check, job)[0][2]
+    assert ids(check, everybody) == [
+        ("host-network-partly", "spec.podSelector"),
+        ("host-network-only", "spec.ingress[0].from[0].podSelector"),
+    ]
+    assert ids(check, policy("p", "ingress: []")) == [], "cluster policies are about whole namespaces"
+
+
+@pytest.mark.parametrize(
+    ("peer", "kind", "field", "reason"),
+    [
+        ("podSelector: {matchLabels: {app: webb}}", "peer-matches-nothing", ".podSelector", "1 pod has app=web"),
+        ("podSelector: {matchLabels: {role: reader}}", "own-namespace-only", ".podSelector", "namespace blog"),
+        ("namespaceSelector: {matchLabels: {team: pres}}", "peer-matches-nothing", ".namespaceSelector", "team=press"),
+        (
+            "namespaceSelector: {matchLabels: {name: blog}}",
+            "peer-matches-nothing",
+            ".namespaceSelector",
+            "metadata.name",
+        ),
+        (
+            "namespaceSelector: {matchLabels: {team: press}}, podSelector: {matchLabels: {app: db}}",
+            "peer-matches-nothing",
+            ".podSelector",
+            "no pod of namespace blog has app=db",
+        ),
+    ],
+)
+def test_a_peer_that_is_nobody(peer: str, kind: str, field: str, reason: str) -> None:
+    found = said(
+        check, policy("shop/p", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: [{{{peer}}}]}}]")
+    )
+    assert [each[:2] for each in found] == [(kind, f"spec.ingress[0].from[0]{field}")]
+    assert reason in found[0][2]
+
+
+def test_what_is_there_is_no_finding() -> None:
+    peers = "[{podSelector: {matchLabels: {app: web}}}, {namespaceSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]"
+    assert (
+        ids(check, policy("shop/p", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: {peers}}}]")) == []
+    )
+
+
+def test_what_files_leave_out_is_not_held_against_a_policy() -> None:
+    dns = "namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}"
+    out = policy("shop/p", f"podSelector: {{}}, egress: [{{to: [{{{dns}}}]}}]")
+    watched = policy("shop/w", "podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {zone: a}}}]}]")
+    other = policy("till/p", "podSelector: {matchLabels: {app: till}}")
+    slip = policy("shop/q", "podSelector: {}, egress: [{to: [{namespaceSelector: {matchLabels: {team: pres}}}]}]")
+    around = {"whole": False, "cluster": CLUSTER.replace("app: agent", "app: web")}
+    assert ids(check, out, **around) == [("host-network-partly", "spec.podSelector")]
+    assert [each[0] for each in said(check, watched, other, **around)][1:] == ["not-checked", "not-checked"]
+    assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, slip, **around)
+    assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, out)
+
+
+def test_nodes_of_a_cluster_policy() -> None:
+    out = policy("p", "egress: [{action: Deny, to: [{nodes: {matchLabels: {role: gateway}}}]}]")
+    assert ids(check, out) == [("peer-matches-nothing", "spec.egress[0].to[0].nodes")]
+    assert ids(check, out, whole=False, made_up=True) == []

@@ -1,0 +1,103 @@
+"""On how many nodes a policy is in force."""
+
+from msgspec.structs import replace
+
+from podwire.model.meta import ObjectMeta
+from podwire.model.policy import NetworkPolicy
+from podwire.policy.status.coverage import Enforced, Place, furthest, kept, parse, standing
+from podwire.policy.status.inforce import Digest, History
+from podwire.policy.status.report import Commit, Report
+
+KIND = "NetworkPolicy"
+META = ObjectMeta(name="db", namespace="shop", uid="u", generation=1)
+NEWER = replace(META, generation=2)
+
+
+def digest(meta: ObjectMeta) -> str:
+    made = Digest()
+    made.put("shop/db", meta)
+    return str(made)
+
+
+def place(*told: tuple[ObjectMeta, int, float], ready: bool = True, problem: str = "") -> Place:
+    commits = tuple(Commit(digest(meta), at_ms, took_ms) for meta, at_ms, took_ms in told)
+    return Place(ready, Report("", {KIND: commits}, problem))
+
+
+def changed() -> History:
+    history = History([("shop/db", META)])
+    history.put("shop/db", NEWER)
+    return history
+
+
+def found(policy: ObjectMeta, history: History, **places: Place) -> Enforced:
+    made = standing("shop/db", KIND, NetworkPolicy(metadata=policy), history, places)
+    assert made is not None
+    return made
+
+
+def test_on_all_nodes_since_the_last_of_them() -> None:
+    said = found(NEWER, changed(), a=place((META, 1000, 3), (NEWER, 2000, 4)), b=place((NEWER, 2345, 11.6)))
+    assert said == Enforced(generation=2, nodes="2/2", since="1970-01-01T00:00:02.345Z", took="12ms")
+    assert said.complete
+    assert said.text() == '{"generation":2,"nodes":"2/2","since":"1970-01-01T00:00:02.345Z","took":"12ms"}'
+    assert parse(said.text()) == said
+
+
+def test_nodes_that_lag_behind_are_named_with_the_reason() -> None:
+    lagging = place((META, 1000, 3), problem="nft: no memory")
+    said = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=lagging, c=place((META, 1000, 3)), d=place())
+    silent = "has not told that it is in force"
+    assert (said.nodes, said.since, said.took) == ("1/4", "", "")
+    assert said.missing == ("b: nft: no memory", f"c: {silent}", f"d: {silent}")
+    assert not said.explained and found(NEWER, changed(), b=lagging).explained
+    assert not said.complete
+
+
+def test_what_has_not_changed_since_is_in_force_there() -> None:
+    history = changed()
+    other = replace(META, name="web", uid="w")
+    history.put("shop/web", other)
+    only = place((NEWER, 2000, 4))
+    assert found(NEWER, history, a=only).nodes == "1/1"
+    made = standing("shop/web", KIND, NetworkPolicy(metadata=other), history, {"a": only})
+    assert made is not None and made.nodes == "0/1"
+
+
+def test_nodes_that_are_not_ready_are_told_apart() -> None:
+    said = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=place((META, 1000, 3), ready=False))
+    assert (said.nodes, said.not_ready, said.complete) == ("1/1", ("b",), True)
+    said = found(NEWER, changed(), b=place((NEWER, 1000, 3), ready=False))
+    assert (said.nodes, said.complete) == ("0/0", False)
+
+
+def test_nothing_is_said_while_no_node_has_told_anything() -> None:
+    assert standing("shop/db", KIND, NetworkPolicy(metadata=META), changed(), {}) is None
+
+
+def test_a_policy_in_audit_says_so() -> None:
+    meta = replace(META, annotations={"podwire.io/mode": "audit"})
+    history = History([("shop/db", meta)])
+    assert found(meta, history, a=place((meta, 1, 1))).mode == "audit"
+
+
+def test_a_node_more_does_not_change_since_when() -> None:
+    before = Enforced(generation=2, nodes="2/2", since="2026-01-01T00:00:00.000Z", took="9ms")
+    now = replace(before, nodes="3/3", since="2026-02-01T00:00:00.000Z", took="1ms")
+    assert kept(before, now) == replace(before, nodes="3/3")
+    assert kept(replace(before, generation=1), now) == now
+    assert kept(replace(before, mode="audit"), now) == now
+    assert kept(replace(before, nodes="1/2"), now) == now
+    assert kept(None, now) == now
+
+
+def test_what_is_no_annotation_of_ours() -> None:
+    assert parse("") is None and parse("[]") is None
+    assert parse('{"nodes":"1/1","later":true}') == Enforced(nodes="1/1")
+
+
+def test_how_far_a_node_has_come() -> None:
+    history = changed()
+    assert furthest(history, KIND, place((META, 1, 1), (NEWER, 2, 1)).report) == 1
+    assert furthest(history, KIND, place((META, 1, 1)).report) == 0
+    assert furthest(history, KIND, None) == -1

@@ -1,0 +1,44 @@
+"""In which order contents hear of a change, and of which pods."""
+
+from collections.abc import Iterable, Mapping
+
+from tests.unit.policy.test_compile import CASES, filled
+
+from podwire.policy.compile import Delta, PodProfiles
+from podwire.policy.contents import follow
+from podwire.policy.profile import Profile, ProfileKey
+
+
+class Contents:
+    """What was said, in its order."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
+        self.said += [("made", delta.made <= profiles.keys())]
+
+    def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
+        self.said.append((pod, device, profiles))
+
+    def end(self, keys: Iterable[ProfileKey]) -> None:
+        self.said.append(("ended", set(keys)))
+
+
+def test_profiles_come_before_the_pods_that_have_them_and_end_behind() -> None:
+    compiler = filled(CASES[0].world, "n1")
+    first, *others = compiler.pods
+    contents = Contents()
+    follow(contents, compiler, compiler.everything(), {first: "veth1"})
+    assert contents.said == [
+        ("made", True),
+        (first, "veth1", compiler.pods[first]),
+        *((pod, "", None) for pod in others),
+        ("ended", set()),
+    ], "a pod without a device is none of this node's"
+
+
+def test_everything_is_what_a_compiler_has() -> None:
+    compiler = filled(CASES[0].world, "n1")
+    delta = compiler.everything()
+    assert (delta.pods, delta.made, delta.ended) == (compiler.pods, compiler.profiles.keys(), set())

@@ -1,0 +1,52 @@
+"""What the kernel's table says of a port: its slots, capacity and numbers."""
+
+import msgspec
+import pytest
+
+from podwire.proxy.dataplanes.nftables.adopted import Known
+from podwire.proxy.dataplanes.nftables.compile import PortCompiler
+from podwire.proxy.dataplanes.nftables.contents import Contents
+from podwire.proxy.dataplanes.nftables.layout import Layout, Shape, capacity_of
+from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+
+LAYOUT = Layout("ip", NodeFacts(name="n1", addresses=("192.168.99.1",)))
+ENDPOINTS = tuple(Endpoint(f"10.0.0.{number}", 8080, number % 2 == 0) for number in range(1, 8))
+PORT = ServicePort(
+    service="default/web",
+    port_name="http",
+    protocol="tcp",
+    family="ip",
+    port=80,
+    cluster_ip="172.30.0.1",
+    node_port=30080,
+    cluster_endpoints=ENDPOINTS,
+    local_endpoints=ENDPOINTS[1::2],
+    has_endpoints=True,
+)
+
+
+@pytest.mark.parametrize("affinity_s", [0, 600])
+@pytest.mark.parametrize("external_local", [False, True])
+@pytest.mark.parametrize("internal_local", [False, True])
+def test_both_lists_are_found_again(affinity_s: int, external_local: bool, internal_local: bool) -> None:
+    port = msgspec.structs.replace(
+        PORT, affinity_s=affinity_s, external_local=external_local, internal_local=internal_local
+    )
+    contents = Contents(LAYOUT)
+    contents.change({"default/web": (port,)})
+    fewer = msgspec.structs.replace(port, cluster_endpoints=ENDPOINTS[3:], local_endpoints=ENDPOINTS[3::2])
+    contents.change({"default/web": (fewer,)})
+    cluster, local = Known(contents.table(), PortCompiler(LAYOUT)).spreads(fewer)
+    assert cluster.endpoints == (ENDPOINTS[4], ENDPOINTS[5], ENDPOINTS[6], ENDPOINTS[3])
+    assert cluster.capacity == 8
+    assert bool(cluster.numbered) == bool(affinity_s)
+    assert cluster.numbered is None or cluster.numbered.endpoints[ENDPOINTS[3]] == 4
+    if internal_local or external_local:
+        assert sorted(local.endpoints) == sorted(fewer.local_endpoints)
+        assert local.capacity == 4
+
+
+def test_the_capacity_is_in_the_name_of_the_chain() -> None:
+    for shape in (Shape("cluster", 8), Shape("local", 16, True), Shape("external", 4, True, 600)):
+        assert capacity_of(shape.chain) == shape.capacity
+    assert capacity_of("refuse") == 4

@@ -1,0 +1,29 @@
+"""Whose cluster is whose."""
+
+import os
+import subprocess
+import sys
+
+from podwire.local import processes
+from podwire.testing.lifecycle import free_name, kept_name, stale
+
+
+def test_a_cluster_is_stale_when_the_process_of_its_name_has_ended() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    mine = processes.start_time(os.getpid()) or 0
+    names = (
+        f"pytest-{os.getpid()}-{mine}-1",
+        f"pytest-{os.getpid()}-{mine + 1}-1",  # the number of the process was used again
+        f"pytest-{ended.pid}-{mine}-2",
+        kept_name(),
+        "podwire",
+        "pytest-of-mine",
+    )
+    assert stale(names) == (names[1], names[2])
+
+
+def test_names_fit_and_are_ones_own() -> None:
+    name = free_name()
+    assert len(name) <= 32
+    assert stale((name,)) == ()

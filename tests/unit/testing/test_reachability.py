@@ -1,0 +1,73 @@
+"""Yes, no, and neither."""
+
+import pytest
+
+from podwire.local.probe.plan import Attempt, Place, Port
+from podwire.local.probe.result import Result
+from podwire.testing.reachability import JUDGED, Reached, Undecided
+
+BECAUSE = "shop/web -> shop/db TCP 80: dropped at ingress: isolated by shop/deny"
+
+
+def result(name: str, *, reached: bool, because: str = "", either: bool = False) -> Result:
+    attempt = Attempt(
+        source=Place(name=name),
+        target="shop/db",
+        address="10.0.0.1",
+        port=Port(number=80),
+        because=because,
+        either=either,
+    )
+    return Result(
+        attempt, reached=reached, answered_by="shop/db" if reached else "", error="" if reached else "refused"
+    )
+
+
+def reached(*results: Result) -> Reached:
+    return Reached("shop/web", "db:80", results, lambda found: f"said of {found.attempt.source.name}")
+
+
+def test_all_is_yes_and_none_is_no() -> None:
+    assert reached(result("shop/web-1", reached=True), result("shop/web-2", reached=True))
+    assert not reached(result("shop/web-1", reached=False), result("shop/web-2", reached=False))
+
+
+def test_some_is_no_answer() -> None:
+    some = reached(result("shop/web-1", reached=True), result("shop/web-2", reached=False))
+    with pytest.raises(Undecided, match=r"shop/web-2 -> shop/db .* not reached, refused"):
+        bool(some)
+    assert repr(some) == "<shop/web -> db:80: some reached, some not>"
+
+
+def test_an_endpoint_that_might_as_well_have_been_another_is_no_answer() -> None:
+    with pytest.raises(Undecided):
+        bool(reached(result("shop/web-1", reached=True, because=BECAUSE, either=True)))
+
+
+def test_denied_is_not_refused() -> None:
+    assert reached(result("shop/web", reached=False, because=BECAUSE)).denied
+    assert not reached(result("shop/web", reached=False)).denied
+    assert not reached(result("shop/web", reached=True, because=BECAUSE)).denied
+
+
+def test_what_pytest_shows() -> None:
+    assert repr(reached(result("shop/web", reached=True))) == "<shop/web -> db:80: reached>"
+    assert repr(reached(result("shop/web", reached=False))) == "<shop/web -> db:80: not reached, refused>"
+    denied = reached(result("shop/web", reached=False, because=BECAUSE))
+    assert repr(denied) == "<shop/web -> db:80: not reached, policies deny it>"
+
+
+def test_the_whole_text_says_once_what_policies_say() -> None:
+    two = reached(result("shop/web-1", reached=False), result("shop/web-2", reached=False))
+    assert str(two).splitlines() == [
+        "shop/web-1 -> shop/db (10.0.0.1) 80/TCP: not reached, refused",
+        "said of shop/web-1",
+        "shop/web-2 -> shop/db (10.0.0.1) 80/TCP: not reached, refused",
+    ]
+
+
+def test_what_was_asserted_last_is_known() -> None:
+    one = reached(result("shop/web", reached=True))
+    assert JUDGED.get() is not one
+    assert one
+    assert JUDGED.get() is one

@@ -1,0 +1,230 @@
+"""The policy part of answers: ends behind Services, both nodes, and rules that are not what they should be."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.unit.policy.dataplanes.nftables.test_contents import device
+from tests.unit.policy.test_compile import filled
+from tests.unit.policy.test_packet_table import POD_RANGES, device_of
+
+from podwire.model.meta import ObjectMeta
+from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPolicySpec, PolicyPeer
+from podwire.policy.compile import Compiler
+from podwire.policy.dataplane import Facts
+from podwire.policy.evaluate import Rules
+from podwire.policy.tracing import MODULES, open_tracing
+from podwire.policy.world import Party, World
+from podwire.testing.policycases import Case, read_cases
+from podwire.trace.packet import Machine
+from podwire.why.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
+from podwire.why.policies.answering import with_policies
+from podwire.why.policies.enforced import Guard
+
+CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
+WEB, DB, BLOG, NODE1, NODE2 = "10.180.0.1", "10.180.0.2", "10.180.1.2", "192.168.99.1", "192.168.99.2"
+OUT = "203.0.113.9"
+
+
+class Nodes:
+    """Nodes whose kernels hold ``held``, and should hold ``world``; without ``held`` nothing is read."""
+
+    def __init__(
+        self, world: World, held: World | None = None, *, own_node_egress: bool = True, mode: str = "nftables"
+    ) -> None:
+        self.world, self.held, self.own_node_egress, self.mode = world, held, own_node_egress, mode
+        self.guards: dict[str, Guard] = {}
+
+    def rules(self, node: str) -> Rules:
+        return Rules(own_node_egress=self.own_node_egress)
+
+    def guard(self, node: str) -> Guard | None:
+        if node not in self.guards:
+            self.guards[node] = self.read(node)
+        return self.guards[node]
+
+    def read(self, node: str) -> Guard:
+        seam = open_tracing(self.mode)
+        assert seam is not None
+        found = next(each for each in self.world.nodes if each.metadata.name == node)
+        facts = Facts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
+        machine = Machine(addresses=frozenset(found.internal_ips))
+
+        def compiled(world: World) -> Compiler:
+            return filled(world, node, own_node_egress=self.own_node_egress)
+
+        devices = {key: device(key) for key in compiled(self.world).pods}
+        planned = seam.planned(compiled(self.world), devices, facts, machine)
+        if self.held is None:
+            return Guard(mode=self.mode, planned=planned)
+        held = seam.planned(compiled(self.held), devices, facts, machine)
+        return Guard(mode=self.mode, planned=planned, held=held, reads=True)
+
+    def device(self, node: str, party: Party) -> str:
+        return device_of(party, node)
+
+
+def case(name: str) -> Case:
+    return next(each for each in CASES if each.name == name)
+
+
+def hop(
+    node: str = "n1",
+    outcome: Outcome = "untouched",
+    endpoints: tuple[EndpointSaid, ...] = (),
+    snat: SnatSaid | None = None,
+) -> Hop:
+    return Hop(
+        node=node, mode="m", state="held", outcome=outcome, reason="", message="", endpoints=endpoints, snat=snat
+    )
+
+
+def answered(source: str, target: str, port: int, *hops: Hop, protocol: str = "TCP") -> Answer:
+    return Answer(
+        source=Place(kind="Address", address=source),
+        target=Place(kind="Address", address=target, port=port),
+        protocol=protocol,
+        outcome=hops[-1].outcome if hops else "untouched",
+        hops=hops or (hop(),),
+    )
+
+
+def endpoint(address: str, port: int, *, masqueraded: bool = False, probability: float = 1.0) -> EndpointSaid:
+    return EndpointSaid(
+        address=address,
+        port=port,
+        used=True,
+        reason="Ready",
+        message="ready",
+        probability=probability,
+        masqueraded=masqueraded,
+    )
+
+
+@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("one", CASES, ids=lambda case: case.name)
+def test_packet_table(one: Case, mode: str) -> None:
+    nodes = Nodes(one.world, one.world, own_node_egress=one.own_node_egress, mode=mode)
+    for check in one.checks:
+        for family in check.families:
+            asked = one.connection(check, family)
+            asking = answered(asked.source.address, asked.destination.address, asked.port, protocol=asked.protocol)
+            (said,) = with_policies(asking, one.world, nodes).policies
+            assert (said.outcome == "allowed") == check.allowed, (str(check), family, said.message)
+            assert not any(each.drifted or each.drift for each in said.nodes), (str(check), family)
+
+
+def only(answer: Answer) -> PolicySaid:
+    (said,) = answer.policies
+    return said
+
+
+QUIET = "a policy without rules isolates"
+FREE = "without a policy everything passes"
+
+
+def test_what_policies_drop_is_dropped() -> None:
+    world = case(QUIET).world
+    found = with_policies(answered(WEB, DB, 5432), world, Nodes(world))
+    assert found.outcome == "dropped"
+    assert [(each.node, each.state, each.outcome) for each in only(found).nodes] == [("n1", "planned", "dropped")]
+    steps = only(found).nodes[0].steps
+    assert "shop/quiet" in steps[-1].object
+    assert steps[-1].rule.endswith("drop")
+
+
+def test_each_endpoint_of_a_service_is_asked() -> None:
+    world = case(QUIET).world
+    ends = (endpoint(DB, 5432, probability=0.5), endpoint(BLOG, 8080, probability=0.5))
+    found = with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome="forwarded", endpoints=ends)), world, Nodes(world))
+    assert found.outcome == "forwarded"
+    assert [(each.pod, each.outcome, each.probability) for each in found.policies] == [
+        ("shop/db", "dropped", 0.5),
+        ("blog/web", "allowed", 0.5),
+    ]
+    assert [each.node for each in found.policies[1].nodes] == ["n1", "n2"]
+
+
+def test_another_node_sees_the_masqueraded_source() -> None:
+    world = case(QUIET).world
+    near = hop("n1", "forwarded", endpoints=(endpoint(DB, 5432, masqueraded=True),))
+    far = hop("n2", "forwarded", endpoints=(endpoint(DB, 5432, masqueraded=True),))
+    own, other = (only(with_policies(answered(OUT, NODE1, 30000, each), world, Nodes(world))) for each in (near, far))
+    assert (own.ingress.peer, own.outcome) == (OUT, "dropped")
+    assert (other.ingress.peer, other.outcome) == ("node n2", "dropped")
+    node = only(with_policies(answered(NODE1, NODE1, 30000, near), world, Nodes(world)))
+    assert (node.ingress.reason, node.outcome) == ("OwnNode", "allowed")
+
+
+def test_a_node_port_of_another_node_is_two_packets() -> None:
+    world = case(QUIET).world
+    through = (
+        hop("n1", snat=SnatSaid(masqueraded=True, reason="Routing", message="")),
+        hop("n2", "forwarded", endpoints=(endpoint(BLOG, 8080, masqueraded=True),)),
+    )
+    said = only(with_policies(answered(WEB, NODE2, 30000, *through), world, Nodes(world)))
+    assert (said.egress.peer, said.ingress.peer) == ("node n2", "node n1")
+    assert [(each.node, each.outcome) for each in said.nodes] == [("n1", "allowed"), ("n2", "allowed")]
+
+
+def test_a_relay_makes_two_connections_of_it() -> None:
+    world = case(QUIET).world
+    relayed = SnatSaid(masqueraded=True, reason="Relay", message="")
+    for end, outcome in ((endpoint(DB, 5432, masqueraded=True), "allowed"), (endpoint(BLOG, 8080), "allowed")):
+        through = hop("n1", "forwarded", endpoints=(end,), snat=relayed)
+        said = only(with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world)))
+        assert (said.egress.reason, said.egress.peer, said.ingress.peer) == ("OwnNode", "node n1", "node n1")
+        assert said.outcome == outcome
+
+
+@pytest.mark.parametrize("outcome", ["refused", "dropped"])
+def test_what_does_not_get_so_far_is_not_asked(outcome: Outcome) -> None:
+    world = case(FREE).world
+    assert with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome=outcome)), world, Nodes(world)).policies == ()
+
+
+def test_endpoints_of_a_name_are_alike() -> None:
+    world = case(QUIET).world
+    ends = (endpoint(DB, 5432, probability=0), endpoint(BLOG, 8080, probability=0))
+    named = ServiceSaid(namespace="shop", name="db", type="ClusterIP", port=80, protocol="TCP", frontend="Name")
+    answer = answered(WEB, "", 80, msgspec.structs.replace(hop(endpoints=ends), service=named))
+    found = with_policies(answer, world, Nodes(world))
+    assert [each.probability for each in found.policies] == [0.5, 0.5]
+
+
+def test_rules_that_are_missing() -> None:
+    world, none = case(QUIET).world, case(FREE).world
+    said = only(with_policies(answered(WEB, DB, 5432), world, Nodes(world, none)))
+    assert (said.outcome, said.nodes[0].drifted) == ("allowed", True)
+    assert said.message.startswith("the rules of n1 pass it and are not those that should be; by the objects: shop/web")
+    assert any(each.sign == "+" and "counter drop" in each.text for each in said.nodes[0].drift)
+
+
+def test_rules_that_are_too_much() -> None:
+    world, none = case(QUIET).world, case(FREE).world
+    found = with_policies(answered(WEB, DB, 5432), none, Nodes(none, world))
+    assert found.outcome == "dropped"
+    assert only(found).message.startswith("the rules of n1 drop it and are not those that should be")
+    assert any(each.sign == "-" and "counter drop" in each.text for each in only(found).nodes[0].drift)
+
+
+def test_rules_that_serve_no_policy() -> None:
+    world = case(FREE).world
+    for source, target in (("10.180.0.77", DB), (WEB, "10.180.0.77")):
+        said = only(with_policies(answered(source, target, 80), world, Nodes(world, world)))
+        assert (said.outcome, said.nodes[0].drifted) == ("dropped", False)
+        assert said.message.startswith("dropped by rules of n1 that serve no policy")
+
+
+def test_a_range_with_the_address_of_a_service() -> None:
+    world = case(FREE).world
+    rule = EgressRule(peers=(PolicyPeer(ip_block=IPBlock(cidr="10.96.0.0/16")),))
+    spec = NetworkPolicySpec(policy_types=("Egress",), egress=(rule,))
+    policy = NetworkPolicy(metadata=ObjectMeta(name="out", namespace="shop"), spec=spec)
+    world = msgspec.structs.replace(world, policies=(policy,))
+    through = hop(outcome="forwarded", endpoints=(endpoint(DB, 5432),))
+    found = with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world))
+    assert found.outcome == "dropped"
+    (note,) = found.notes
+    assert note.startswith("shop/out egress[0] has an ipBlock with 10.96.0.9, the address of a Service; policies see")
+    assert with_policies(answered(WEB, "192.0.2.1", 80), world, Nodes(world)).notes == ()

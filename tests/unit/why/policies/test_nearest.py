@@ -1,0 +1,53 @@
+"""The nearest rule in random clusters: no rule misses on fewer sides, and what is said to miss or match does so."""
+
+import pytest
+from tests.unit.policy.test_compile import Chaos
+
+from podwire.policy.evaluate import EGRESS, INGRESS, Case, Connection, Rules, decide, ends, evaluate, policy_rules
+from podwire.policy.world import World
+from podwire.why.policies.explain import said
+from podwire.why.policies.nearest import nearest
+
+
+def sides(case: Case) -> list[int]:
+    """On how many sides each rule of the policies that isolate misses."""
+    return [
+        (not case.peers_match(policy, rule.peers)) + (not case.ports_match(rule.ports))
+        for policy in case.isolating()
+        for rule in policy_rules(policy, case.direction)
+    ]
+
+
+def check(world: World, connection: Connection, direction: str) -> bool:
+    """Whether there was a nearest rule to look at."""
+    if decide(world, connection, direction, Rules()).policy or not decide(world, connection, direction, Rules()).tier:
+        return False
+    subject, peer = ends(connection, direction)
+    assert subject.pod is not None
+    case = Case(world, connection, direction, subject.pod, peer)
+    found = nearest(case)
+    if found is None:
+        assert not sides(case)
+        return False
+    assert found.policy in case.isolating()
+    rule = policy_rules(found.policy, direction)[found.place]
+    assert bool(found.peer_misses) == (not case.peers_match(found.policy, rule.peers))
+    assert (found.port_miss is not None) == (not case.ports_match(rule.ports))
+    assert bool(found.peer_misses) + (found.port_miss is not None) == min(sides(case))
+    assert (found.peer is None) == (not rule.peers or bool(found.peer_misses))
+    assert (found.port is None) == (not rule.ports or found.port_miss is not None)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_clusters(seed: int) -> None:
+    chaos = Chaos(4000 + seed)
+    looked = 0
+    for _ in range(6):
+        for _ in range(4):
+            chaos.change()
+        for connection in chaos.connections():
+            verdict = evaluate(chaos.world, connection)
+            assert (said(chaos.world, connection).outcome == "allowed") == verdict.allowed
+            looked += sum(check(chaos.world, connection, direction) for direction in (INGRESS, EGRESS))
+    assert looked
