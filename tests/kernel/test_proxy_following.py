@@ -32,10 +32,10 @@ from tests.kernel.serviceworld import (
 from podwire.kernel import netns
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
-from podwire.model.node import Node
+from podwire.model.node import ZONE_LABEL, Node
 from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.registry import DATAPLANES, open_dataplane
-from podwire.proxy.runner import ZONE_LABEL, ServiceProxy, Sources
+from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.runtime.clock import SystemClock
 from podwire.testing.servicecases import ADDRESSES, NODE, Case, parse_case
 

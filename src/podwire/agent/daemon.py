@@ -201,7 +201,7 @@ class Agent:
             me, _ = own.me()
             if me is not None:
                 cni.set_node(_pod_node(me.underlay.mtu, me.addresses, node))
-            elif node.spec.pod_cidrs:
+            elif node.pod_cidrs:
                 cni.set_node(_pod_node(DEFAULT_MTU, (), node))
 
         self.nodes.subscribe(changed)

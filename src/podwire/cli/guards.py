@@ -156,7 +156,7 @@ class Guards:
         devices = set(self._devices(node.metadata.name).values())
         links = state.links if state is not None else ()
         return Facts(
-            pod_ranges=node.spec.pod_cidrs or tuple(filter(None, (node.spec.pod_cidr,))),
+            pod_ranges=node.pod_cidrs,
             addresses=node.internal_ips,
             log=settings.log,
             cluster_ranges=ranges.ranges,

@@ -106,7 +106,7 @@ async def gather(client: Client) -> Gathered:
     around = Around(
         services=(await client.list(SERVICES)).items,
         service_cidrs=tuple(cidr for one in cidrs for cidr in one.get("spec", {}).get("cidrs", ())),
-        pod_cidrs=tuple(c for node in world.nodes for c in (node.spec.pod_cidrs or (node.spec.pod_cidr,)) if c),
+        pod_cidrs=tuple(cidr for node in world.nodes for cidr in node.pod_cidrs),
         written={name: body for policy in world.policies for name, body in _written("NetworkPolicy", policy)},
     )
     return Gathered(world, around, lambda _kind, _key, _field: "", ())

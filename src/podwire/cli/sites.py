@@ -8,7 +8,6 @@ import http.client
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -218,10 +217,10 @@ def _beyond(place: Path | None, machine: Machine) -> Tracer | None:
 
 def remote(nodes: tuple[Node, ...], service_cidrs: tuple[str, ...]) -> Callable[[str], Known]:
     """Nodes of which the objects alone are known: pods are whoever has an address of a node's pod range."""
-    ranges: list[Any] = [cidr for node in nodes for cidr in (node.spec.pod_cidrs or (node.spec.pod_cidr,)) if cidr]
+    ranges = tuple(cidr for node in nodes for cidr in node.pod_cidrs)
 
     def known(name: str) -> Known:
-        config = AgentConfig(node_name=name, cluster_cidrs=tuple(ranges), service_cidrs=service_cidrs)
+        config = AgentConfig(node_name=name, cluster_cidrs=ranges, service_cidrs=service_cidrs)
         return Known(config=config, readable=False)
 
     return known

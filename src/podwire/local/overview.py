@@ -44,7 +44,7 @@ def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
                 meta.name,
                 "Ready" if node.ready else "NotReady",
                 ",".join(node.internal_ips),
-                ",".join(node.spec.pod_cidrs),
+                ",".join(node.pod_cidrs),
                 str(running),
                 meta.annotations.get(f"{ANNOTATION}routing", "-"),
                 meta.annotations.get(f"{ANNOTATION}proxy", "-"),

@@ -1,11 +1,16 @@
 """Node and Lease (``v1``, ``coordination.k8s.io/v1``)."""
 
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import msgspec
 
 from podwire.model.meta import Condition, Fact, ObjectMeta
+
+Network = IPv4Network | IPv6Network
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+"""The label of a Node that names its zone."""
 
 
 class Taint(Fact, frozen=True):
@@ -75,6 +80,21 @@ class Node(Fact, frozen=True):
         return tuple(filter(None, (_address(a.address) for a in self.status.addresses if a.type in types)))
 
     @property
+    def pod_cidrs(self) -> tuple[str, ...]:
+        """The ranges of the node's pods as the object spells them: ``spec.podCIDRs``, else ``spec.podCIDR``."""
+        return self.spec.pod_cidrs or ((self.spec.pod_cidr,) if self.spec.pod_cidr else ())
+
+    @property
+    def pod_networks(self) -> tuple[Network, ...]:
+        """The ranges of the node's pods, in the order of the object; a text that is no range is left out."""
+        return tuple(network for text in self.pod_cidrs if (network := _network(text)) is not None)
+
+    @property
+    def zone(self) -> str:
+        """The zone of the node; empty when the node has no zone label."""
+        return self.metadata.labels.get(ZONE_LABEL, "")
+
+    @property
     def ready(self) -> bool:
         """Whether the Ready condition is True."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
@@ -106,3 +126,12 @@ def _address(text: str) -> str:
         return str(ip_address(text))
     except ValueError:
         return ""
+
+
+@lru_cache(maxsize=4096)
+def _network(text: str) -> Network | None:
+    """The range, host bits cleared; None when the text is no range: the API takes any text."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None

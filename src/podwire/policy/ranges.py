@@ -39,7 +39,7 @@ class ClusterRanges:
         ranges: tuple[str, ...] = ()
         addresses: tuple[str, ...] = ()
         if node is not None:
-            ranges = node.spec.pod_cidrs or tuple(filter(None, (node.spec.pod_cidr,)))
+            ranges = node.pod_cidrs
             addresses = node.internal_ips
         before = self._of.get(name, ())
         if (before, self._at.get(name, ())) == (ranges, addresses):

@@ -322,8 +322,7 @@ class Enforcement:
         self.compiler.set_node(key, new)
         self._ranges.follow(key, new)
         if key == self.compiler.node and new is not None:
-            ranges = new.spec.pod_cidrs or tuple(filter(None, (new.spec.pod_cidr,)))
-            self._adopt(pod_ranges=ranges, addresses=(*new.internal_ips, *inner_addresses(new)))
+            self._adopt(pod_ranges=new.pod_cidrs, addresses=(*new.internal_ips, *inner_addresses(new)))
         self._mark(f"node {key}")
 
     def _policy_changed(self, key: str, old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:
@@ -407,6 +406,6 @@ def _alike(old: Node, new: Node) -> bool:
     """Whether a node is for policies what it was."""
 
     def told(node: Node) -> tuple[object, ...]:
-        return node.metadata.labels, node.status.addresses, node.spec.pod_cidrs, node.spec.pod_cidr
+        return node.metadata.labels, node.status.addresses, node.pod_cidrs
 
     return told(old) == told(new)

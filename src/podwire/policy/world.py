@@ -5,7 +5,6 @@ address that two pods list belongs to the one that is not being deleted, then to
 """
 
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -83,11 +82,7 @@ def inner_addresses(node: Node) -> dict[str, tuple[str, ...]]:
     comes from there, where users can only name the addresses in its Node.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for text in node.spec.pod_cidrs or tuple(filter(None, (node.spec.pod_cidr,))):
-        try:
-            network = ip_network(text, strict=False)
-        except ValueError:
-            continue
+    for network in node.pod_networks:
         known = tuple(address for address in addresses_of(node) if (":" in address) == (network.version == 6))
         if known and network.num_addresses > 2:
             found |= {str(network[0]): known, str(network[1]): known}

@@ -33,7 +33,6 @@ from podwire.runtime.clock import Clock
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
-ZONE_LABEL = "topology.kubernetes.io/zone"
 _GATHER_S = 0.002
 _REST = 4
 _REST_MOST_S = 1.0
@@ -207,11 +206,9 @@ class ServiceProxy:
     def _node_changed(self, key: str, _old: Node | None, new: Node | None) -> None:
         if key != self._facts.name or new is None:
             return
-        zone = new.metadata.labels.get(ZONE_LABEL, "")
-        facts = msgspec.structs.replace(self._facts, zone=zone, addresses=new.internal_ips)
+        facts = msgspec.structs.replace(self._facts, zone=new.zone, addresses=new.internal_ips)
         if facts.pod_cidrs_of_node:
-            own = new.spec.pod_cidrs or tuple(filter(None, (new.spec.pod_cidr,)))
-            facts = msgspec.structs.replace(facts, pod_cidrs=own)
+            facts = msgspec.structs.replace(facts, pod_cidrs=new.pod_cidrs)
         if facts != self._facts:
             self._facts = facts
             self._full = True

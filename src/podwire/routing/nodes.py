@@ -14,7 +14,6 @@ from ipaddress import (
     IPv6Interface,
     IPv6Network,
     ip_address,
-    ip_network,
 )
 
 import msgspec
@@ -94,16 +93,14 @@ def _told(node: Node) -> tuple[object, ...]:
     return (
         node.metadata.name,
         node.status.addresses,
-        node.spec.pod_cidrs,
-        node.spec.pod_cidr,
+        node.pod_cidrs,
         node.metadata.annotations.get(ANNOTATION),
     )
 
 
 def pod_cidrs_of(node: Node) -> tuple[Network, ...]:
-    """The node's pod CIDRs in the order given; what does not parse is left out."""
-    texts = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
-    return tuple(n for text in texts if (n := _network(text)) is not None)
+    """The node's pod CIDRs in the order of its object; a CIDR without room for the node's own address is left out."""
+    return tuple(network for network in node.pod_networks if network.num_addresses >= 2)
 
 
 def node_address(cidr: Network) -> Address:
@@ -122,14 +119,6 @@ def _address(text: str) -> Address | None:
         return ip_address(text)
     except ValueError:
         return None
-
-
-def _network(text: str) -> Network | None:
-    try:
-        network = ip_network(text, strict=False)
-    except ValueError:
-        return None
-    return network if network.num_addresses >= 2 else None
 
 
 def _facts(text: str) -> Facts | None:

@@ -12,9 +12,9 @@ import pytest
 from podwire.errors import KernelError
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
-from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.model.node import ZONE_LABEL, Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.proxy.resolve import SERVICE_NAME_LABEL
-from podwire.proxy.runner import ZONE_LABEL, ServiceProxy, Sources
+from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
 
 SERVICE = api.Service(

@@ -23,8 +23,6 @@ from podwire.model.service import (
     ServicePort,
 )
 
-ZONE = "topology.kubernetes.io/zone"
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -108,7 +106,7 @@ def _endpoint(service: Service, pod: Pod, address: str, node: Node | None) -> En
     terminating = pod.metadata.deletion_timestamp is not None
     serving = pod.ready
     ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
-    zone = node.metadata.labels.get(ZONE) if node is not None else None
+    zone = (node.zone or None) if node is not None else None
     named = pod.spec.hostname and pod.spec.subdomain == service.metadata.name
     return Endpoint(
         addresses=(address,),

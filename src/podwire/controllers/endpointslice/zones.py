@@ -14,7 +14,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from podwire.controllers.endpointslice.endpoints import ZONE, Desired
+from podwire.controllers.endpointslice.endpoints import Desired
 from podwire.model.node import Node
 from podwire.model.service import Endpoint, EndpointHints, HintTarget, Service
 
@@ -38,7 +38,7 @@ def shares(nodes: Iterable[Node]) -> dict[str, float]:
         labels = node.metadata.labels
         if not node.ready or any(label in labels for label in _CONTROL_PLANE):
             continue
-        zone, size = labels.get(ZONE, ""), millicores(node.status.allocatable.get("cpu", ""))
+        zone, size = node.zone, millicores(node.status.allocatable.get("cpu", ""))
         if not zone or not size:
             return {}
         sizes[zone] = sizes.get(zone, 0) + size

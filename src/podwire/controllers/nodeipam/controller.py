@@ -5,9 +5,7 @@ changed, only set where there are none; 3. one write per node; 4. a node that ge
 ``CIDRNotAvailable`` and is tried again when another node goes, and every 30 s.
 """
 
-from ipaddress import ip_network
-
-from podwire.controllers.nodeipam.allocate import Exhausted, Network, NodeCidrs
+from podwire.controllers.nodeipam.allocate import Exhausted, NodeCidrs
 from podwire.errors import NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.events import reference
@@ -40,7 +38,7 @@ class NodeIpamController:
             self._cidrs.release(key)
             for other in self._without:
                 self._loop.touch(other)
-        elif given := _networks(new):
+        elif given := new.pod_networks:
             self._cidrs.occupy(key, given)
             self._without.discard(key)
         else:
@@ -48,7 +46,7 @@ class NodeIpamController:
 
     async def _reconcile(self, key: str) -> None:
         node = self._nodes.get(key)
-        if node is None or _networks(node) or node.metadata.deletion_timestamp is not None:
+        if node is None or node.pod_networks or node.metadata.deletion_timestamp is not None:
             return
         try:
             networks = self._cidrs.allocate(key)
@@ -65,14 +63,3 @@ class NodeIpamController:
             await self._client.patch(NODES, key, body)
         except NotFound:
             return
-
-
-def _networks(node: Node) -> tuple[Network, ...]:
-    texts = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
-    networks: list[Network] = []
-    for text in texts:
-        try:
-            networks.append(ip_network(text, strict=False))
-        except ValueError:
-            continue
-    return tuple(networks)

@@ -21,6 +21,7 @@ from podwire.embedded.kubelet.network import Network
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, CniError, NotFound, ProtocolError
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.resources import LEASES, NAMESPACES, NODES, Json
+from podwire.model.node import ZONE_LABEL
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock, rfc3339, rfc3339_micro
 
@@ -49,7 +50,7 @@ def node_labels(config: KubeletConfig) -> dict[str, str]:
         "kubernetes.io/hostname": config.node, "kubernetes.io/os": "linux", "kubernetes.io/arch": machine,
     }  # fmt: skip
     if config.zone:
-        labels["topology.kubernetes.io/zone"] = config.zone
+        labels[ZONE_LABEL] = config.zone
     return labels | config.labels
 
 

@@ -40,12 +40,12 @@ def machines(nodes: Iterable[Node]) -> tuple[Machine, ...]:
     return tuple(
         Machine(
             name=node.metadata.name,
-            ranges=node.spec.pod_cidrs or (node.spec.pod_cidr,),
+            ranges=node.pod_cidrs,
             addresses=node.internal_ips,
             labels=node.metadata.labels,
         )
         for node in sorted(nodes, key=lambda node: node.metadata.name)
-        if node.spec.pod_cidrs or node.spec.pod_cidr
+        if node.pod_cidrs
     )
 
 

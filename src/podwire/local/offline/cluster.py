@@ -142,7 +142,7 @@ class _Maker:
     def described(self) -> Described:
         """All of it."""
         self._make_slices()
-        own = [cidr for node in self.nodes for cidr in (node.spec.pod_cidrs or (node.spec.pod_cidr,)) if cidr]
+        own = [cidr for node in self.nodes for cidr in node.pod_cidrs]
         return Described(
             objects=Collection(self.services, self.slices, self.pods, self.nodes),
             world=self._world(),

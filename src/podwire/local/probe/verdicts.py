@@ -20,7 +20,6 @@ from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.why.policies import explain
 
 _MODE = "podwire.io/proxy"
-_ZONE = "topology.kubernetes.io/zone"
 _RELAYED = "userspace"
 
 
@@ -116,7 +115,7 @@ class Verdicts:
     def _ports(self, service: Service, node: str) -> tuple[ServicePort, ...]:
         pieces = self._slices.get(key_of(service.metadata), [])
         known = self._nodes.get(node)
-        zone = known.metadata.labels.get(_ZONE, "") if known is not None else ""
+        zone = known.zone if known is not None else ""
         return resolve(service, pieces, NodeFacts(name=node, zone=zone))
 
     def _any(self, ends: Iterable[tuple[Party, Endpoint]], protocol: str) -> Verdict | None:

@@ -22,7 +22,6 @@ from podwire.why.services.names import Wanted, explain_name
 from podwire.why.syntax import PING
 
 _PING6 = "ipv6-icmp"
-ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
 class Site(Protocol):
@@ -54,12 +53,10 @@ class Site(Protocol):
 
 def of_node(facts: NodeFacts, node: Node) -> NodeFacts:
     """The facts with what the Node object says."""
-    zone = node.metadata.labels.get(ZONE_LABEL, "")
-    facts = msgspec.structs.replace(facts, zone=zone, addresses=node.internal_ips)
+    facts = msgspec.structs.replace(facts, zone=node.zone, addresses=node.internal_ips)
     if not facts.pod_cidrs_of_node:
         return facts
-    own = node.spec.pod_cidrs or tuple(filter(None, (node.spec.pod_cidr,)))
-    return msgspec.structs.replace(facts, pod_cidrs=own)
+    return msgspec.structs.replace(facts, pod_cidrs=node.pod_cidrs)
 
 
 async def answer(question: Question, objects: Objects, site: Site) -> Answer:

@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.controllers.endpointslice.endpoints import ZONE, Group
+from podwire.controllers.endpointslice.endpoints import Group
 from podwire.controllers.endpointslice.zones import automatic, millicores, share_out, shares, unfair, with_hints
 from podwire.model.meta import Condition, ObjectMeta
-from podwire.model.node import Node, NodeStatus
+from podwire.model.node import ZONE_LABEL, Node, NodeStatus
 from podwire.model.service import Endpoint, EndpointConditions, Service
 
 
 def node(zone: str, cpu: str = "4", ready: str = "True", **labels: str) -> Node:
     conditions = (Condition(type="Ready", status=ready),)
     return Node(
-        metadata=ObjectMeta(name=f"n-{zone}", labels={ZONE: zone, **labels}),
+        metadata=ObjectMeta(name=f"n-{zone}", labels={ZONE_LABEL: zone, **labels}),
         status=NodeStatus(conditions=conditions, allocatable={"cpu": cpu} if cpu else {}),
     )
 
