@@ -20,7 +20,7 @@ def made(config, known):
     return asyncio.run(run())
 
 
-def test_every_registered_part_can_be_made():
+def test_every_registered_part_can_be_made() -> None:
     assert list(made(ControllerConfig(), registry)) == list(registry)
     config = ControllerConfig(parts=tuple(local_registry))
     assert list(made(config, local_registry)) == list(local_registry)
@@ -35,7 +35,7 @@ def test_every_registered_part_can_be_made():
         ({"node_cidr_masks": (24, 64)}, "one mask for each"),
     ],
 )
-def test_errors_name_the_field(config, message):
+def test_errors_name_the_field(config, message) -> None:
     with pytest.raises(ConfigError, match=message):
         made(ControllerConfig(**config), registry)
 
@@ -48,5 +48,5 @@ def test_errors_name_the_field(config, message):
         (ApiUnreachable("being terminated"), False),
     ],
 )
-def test_a_namespace_that_ends_is_told_apart(failure, want):
+def test_a_namespace_that_ends_is_told_apart(failure, want) -> None:
     assert namespace_ends(failure) is want

@@ -37,11 +37,11 @@ class ScriptedServer:
         self.port = self.server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, *failure):
+    async def __aexit__(self, *failure) -> None:
         self.server.close()
         await self.server.wait_closed()
 
-    async def _serve(self, reader, writer):
+    async def _serve(self, reader, writer) -> None:
         self.connections += 1
         try:
             while True:
@@ -67,12 +67,12 @@ def answer(writer, value, status=200):
     return True
 
 
-def open_stream(writer):
+def open_stream(writer) -> None:
     """Starts a chunked answer."""
     writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
 
 
-def chunk(writer, value):
+def chunk(writer, value) -> None:
     """One chunk of a chunked answer."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode() + b"\n"
     writer.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")

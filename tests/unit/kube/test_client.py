@@ -24,11 +24,11 @@ def against(http, handler, body, **config):
     return asyncio.run(run())
 
 
-def test_one_connection_serves_many_requests(http):
+def test_one_connection_serves_many_requests(http) -> None:
     async def handler(seen, writer):
         return http.answer(writer, {"metadata": {"name": seen.target.rsplit("/", 1)[1]}})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         for name in ("a", "b", "c"):
             assert (await client.get(CONFIGMAPS, name, "ns"))["metadata"]["name"] == name
         assert server.connections == 1
@@ -37,25 +37,25 @@ def test_one_connection_serves_many_requests(http):
     against(http, handler, body)
 
 
-def test_parallel_requests_open_more_connections(http):
+def test_parallel_requests_open_more_connections(http) -> None:
     async def handler(seen, writer):
         await asyncio.sleep(0.02)
         return http.answer(writer, {})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         await asyncio.gather(*(client.get(NODES, f"n{i}") for i in range(5)))
         assert server.connections == 5
 
     against(http, handler, body)
 
 
-def test_parallel_writes_take_turns_on_connections_that_are_in_use(http, monkeypatch):
+def test_parallel_writes_take_turns_on_connections_that_are_in_use(http, monkeypatch) -> None:
     monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
 
     async def handler(seen, writer):
         return http.answer(writer, {"metadata": {"name": seen.json["metadata"]["name"]}})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         names = [f"n{i}" for i in range(40)]
         answers = await asyncio.gather(
             *(client.create(CONFIGMAPS, {"metadata": {"name": name}}, "ns") for name in names)
@@ -66,7 +66,7 @@ def test_parallel_writes_take_turns_on_connections_that_are_in_use(http, monkeyp
     against(http, handler, body)
 
 
-def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short(http, monkeypatch):
+def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short(http, monkeypatch) -> None:
     began = asyncio.Queue()
 
     async def handler(seen, writer):
@@ -75,7 +75,7 @@ def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short(http, monkeypa
             await asyncio.sleep(60)
         return http.answer(writer, {})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         slow = [asyncio.ensure_future(client.patch(NODES, "slow", {})) for _ in range(3)]
         for _ in slow:
             await began.get()
@@ -92,20 +92,20 @@ def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short(http, monkeypa
     against(http, handler, body)
 
 
-def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(http, monkeypatch):
+def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(http, monkeypatch) -> None:
     monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
 
     async def handler(seen, writer):
         await asyncio.sleep(0.02)
         return http.answer(writer, {})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         first = asyncio.ensure_future(client.patch(NODES, "first", {}))
         await asyncio.sleep(0.001)
         others = [asyncio.ensure_future(client.patch(NODES, f"n{i}", {})) for i in range(2)]
         give_back = client._give_back
 
-        def give_back_and_cancel(connection):
+        def give_back_and_cancel(connection) -> None:
             give_back(connection)
             others[0].cancel()
 
@@ -120,11 +120,11 @@ def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(http, monkeypatch):
     against(http, handler, body)
 
 
-def test_writes_carry_manager_and_content_type(http):
+def test_writes_carry_manager_and_content_type(http) -> None:
     async def handler(seen, writer):
         return http.answer(writer, {"kind": "ConfigMap"})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         await client.create(CONFIGMAPS, {"metadata": {"name": "x"}}, "ns")
         await client.patch(CONFIGMAPS, "x", {"data": {}}, "ns")
         await client.patch(CONFIGMAPS, "x", {"data": {}}, "ns", patch_type=APPLY_PATCH)
@@ -147,7 +147,7 @@ def test_writes_carry_manager_and_content_type(http):
     against(http, handler, body)
 
 
-def test_list_decodes_into_the_model_and_drops_nulls(http):
+def test_list_decodes_into_the_model_and_drops_nulls(http) -> None:
     async def handler(seen, writer):
         items = [
             {"metadata": {"name": "a"}, "spec": {"ports": None}},
@@ -155,7 +155,7 @@ def test_list_decodes_into_the_model_and_drops_nulls(http):
         ]
         return http.answer(writer, {"metadata": {"resourceVersion": "5"}, "items": items})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         page = await client.list(SERVICES, label_selector="a in (b,c)", limit=2)
         assert [s.metadata.name for s in page.items] == ["a"]
         assert "b" in page.rejected[0]
@@ -165,11 +165,11 @@ def test_list_decodes_into_the_model_and_drops_nulls(http):
     against(http, handler, body)
 
 
-def test_raw_lists_know_their_kind(http):
+def test_raw_lists_know_their_kind(http) -> None:
     async def handler(seen, writer):
         return http.answer(writer, {"items": [{"metadata": {"name": "a"}}]})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         page = await client.list(CONFIGMAPS)
         assert page.items[0]["kind"] == "ConfigMap"
         assert (await client.get(PODS, "a", "b", decode_as=Pod)).kind == "Pod"
@@ -189,18 +189,18 @@ def test_raw_lists_know_their_kind(http):
         (500, "Expired", Gone),
     ],
 )
-def test_failures_have_their_class(code, reason, kind):
+def test_failures_have_their_class(code, reason, kind) -> None:
     failure = failure_of(code, b'{"kind":"Status","reason":"%s","message":"m"}' % reason.encode())
     assert type(failure) is kind
     assert failure.message == "m"
 
 
-def test_a_failure_that_is_no_status_keeps_its_text():
+def test_a_failure_that_is_no_status_keeps_its_text() -> None:
     assert failure_of(502, b"bad gateway").message == "bad gateway"
 
 
-def test_nobody_listens():
-    async def run():
+def test_nobody_listens() -> None:
+    async def run() -> None:
         client = Client(ApiConfig("http://127.0.0.1:1"), SystemClock())
         with pytest.raises(ApiUnreachable, match=r"127\.0\.0\.1:1"):
             await client.get(NODES, "n")
@@ -208,7 +208,7 @@ def test_nobody_listens():
     asyncio.run(run())
 
 
-def test_a_dead_kept_connection_is_replaced_for_reads_only(http):
+def test_a_dead_kept_connection_is_replaced_for_reads_only(http) -> None:
     served = []
 
     async def handler(seen, writer):
@@ -218,7 +218,7 @@ def test_a_dead_kept_connection_is_replaced_for_reads_only(http):
             return False
         return http.answer(writer, {})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         await client.get(NODES, "a")
         await client.get(NODES, "b")
         assert server.connections == 2
@@ -228,19 +228,19 @@ def test_a_dead_kept_connection_is_replaced_for_reads_only(http):
     against(http, handler, body)
 
 
-def test_time_out(http):
+def test_time_out(http) -> None:
     async def handler(seen, writer):
         await asyncio.sleep(0.3)
         return False
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         with pytest.raises(ApiUnreachable, match="no answer to GET /api/v1/nodes/a"):
             await client.get(NODES, "a")
 
     against(http, handler, body, timeout_s=0.05)
 
 
-def test_an_answer_that_does_not_begin_is_waited_for_once(http):
+def test_an_answer_that_does_not_begin_is_waited_for_once(http) -> None:
     """On a kept connection too, and whatever the request: a second try would only double the wait."""
     frozen = asyncio.Event()
 
@@ -250,7 +250,7 @@ def test_an_answer_that_does_not_begin_is_waited_for_once(http):
             return False
         return http.answer(writer, {})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         await client.get(NODES, "a")
         frozen.set()
         with pytest.raises(ApiUnreachable, match=r": no answer to GET /api/v1/nodes/b in 0\.05 s$"):
@@ -263,7 +263,7 @@ def test_an_answer_that_does_not_begin_is_waited_for_once(http):
     against(http, handler, body, answer_s=0.05)
 
 
-def test_what_has_begun_may_take_longer(http):
+def test_what_has_begun_may_take_longer(http) -> None:
     """A long list, and a watch for as long as it lasts."""
 
     async def handler(seen, writer):
@@ -274,7 +274,7 @@ def test_what_has_begun_may_take_longer(http):
         writer.write(b"0\r\n\r\n")
         return True
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         assert (await client.get(NODES, "a"))["metadata"]["name"] == "late"
         async with client.stream(Request("GET", "/api/v1/nodes", {"watch": "true"})) as connection:
             assert b"late" in b"".join([piece async for piece in connection.chunks()])
@@ -282,55 +282,55 @@ def test_what_has_begun_may_take_longer(http):
     against(http, handler, body, answer_s=0.05)
 
 
-def test_without_a_bound_it_waits(http):
+def test_without_a_bound_it_waits(http) -> None:
     async def handler(seen, writer):
         await asyncio.sleep(0.05)
         return http.answer(writer, {"metadata": {"name": "a"}})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         assert (await client.get(NODES, "a"))["metadata"]["name"] == "a"
 
     against(http, handler, body, answer_s=None, timeout_s=None)
 
 
-def test_garbage(http):
+def test_garbage(http) -> None:
     async def handler(seen, writer):
         writer.write(b"SSH-2.0-x\r\n")
         return True
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         with pytest.raises(ApiUnreachable, match="does not speak HTTP"):
             await client.get(NODES, "a")
 
     against(http, handler, body)
 
 
-def test_unreadable_object(http):
+def test_unreadable_object(http) -> None:
     async def handler(seen, writer):
         return http.answer(writer, b"nope")
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         with pytest.raises(ProtocolError):
             await client.get(NODES, "a")
 
     against(http, handler, body)
 
 
-def test_token_file_is_read_and_sent(http, tmp_path):
+def test_token_file_is_read_and_sent(http, tmp_path) -> None:
     token = tmp_path / "token"
     token.write_text("abc\n")
 
     async def handler(seen, writer):
         return http.answer(writer, {})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         await client.get(NODES, "a")
         assert server.seen[0].headers["authorization"] == "bearer abc"
 
     against(http, handler, body, token_file=token)
 
 
-def test_stream_gives_chunks_and_status(http):
+def test_stream_gives_chunks_and_status(http) -> None:
     async def handler(seen, writer):
         http.open_stream(writer)
         http.chunk(writer, b"one")
@@ -338,7 +338,7 @@ def test_stream_gives_chunks_and_status(http):
         writer.write(b"0\r\n\r\n")
         return True
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         async with client.stream(Request("GET", "/log")) as stream:
             assert stream.status == 200
             assert b"".join([piece async for piece in stream.chunks()]) == b"onetwo"
@@ -346,7 +346,7 @@ def test_stream_gives_chunks_and_status(http):
     against(http, handler, body)
 
 
-def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_replaced(http):
+def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_replaced(http) -> None:
     served = []
 
     async def handler(seen, writer):
@@ -360,7 +360,7 @@ def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_rep
             return True
         return http.answer(writer, {})
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         await client.get(NODES, "a")
         async with client.stream(Request("GET", "/log")):
             assert server.connections == 1
@@ -372,11 +372,11 @@ def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_rep
     against(http, handler, body)
 
 
-def test_a_stream_that_is_refused_says_why(http):
+def test_a_stream_that_is_refused_says_why(http) -> None:
     async def handler(seen, writer):
         return http.answer(writer, {"kind": "Status", "reason": "Gone", "message": "too old"}, 410)
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         with pytest.raises(Gone, match="too old"):
             async with client.stream(Request("GET", "/log")):
                 pass
@@ -384,13 +384,13 @@ def test_a_stream_that_is_refused_says_why(http):
     against(http, handler, body)
 
 
-def test_a_large_body_arrives_whole(http):
+def test_a_large_body_arrives_whole(http) -> None:
     blob = b"x" * 5_000_000
 
     async def handler(seen, writer):
         return http.answer(writer, blob)
 
-    async def body(client, server):
+    async def body(client, server) -> None:
         assert (await client.raw("GET", "/blob")).body == blob
 
     against(http, handler, body)

@@ -12,7 +12,7 @@ from podwire.runtime.supervise import Supervisor
 SUBJECT = reference("v1", "Pod", ObjectMeta(name="p", namespace="d", uid="u", resource_version="7"))
 
 
-def test_spam_allows_a_burst_and_then_one_in_five_seconds():
+def test_spam_allows_a_burst_and_then_one_in_five_seconds() -> None:
     spam = Spam()
     assert sum(spam.allows("a", 0.0) for _ in range(100)) == 25
     assert spam.allows("b", 0.0)
@@ -20,7 +20,7 @@ def test_spam_allows_a_burst_and_then_one_in_five_seconds():
     assert sum(spam.allows("a", 10 + t) for t in range(50)) in (10, 11)
 
 
-def test_equal_events_become_a_count(http):
+def test_equal_events_become_a_count(http) -> None:
     async def handler(seen, writer):
         return http.answer(writer, {})
 
@@ -55,8 +55,8 @@ def test_equal_events_become_a_count(http):
     assert seen[1].target.startswith(f"/api/v1/namespaces/d/events/{first['metadata']['name']}?")
 
 
-def test_an_absent_api_drops_events_and_blocks_nobody():
-    async def run():
+def test_an_absent_api_drops_events_and_blocks_nobody() -> None:
+    async def run() -> None:
         recorder = EventRecorder(Client(ApiConfig("http://127.0.0.1:1"), SystemClock()), "c")
         for n in range(5000):
             recorder.event(reference("v1", "Pod", ObjectMeta(name=f"p{n}", uid=f"{n}")), "Normal", "R", "m")

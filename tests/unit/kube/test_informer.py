@@ -24,7 +24,7 @@ def event(kind, item):
 class Script:
     """Lists and watches in the order given; the last watch stays open."""
 
-    def __init__(self, http, lists, watches):
+    def __init__(self, http, lists, watches) -> None:
         self.http = http
         self.lists = list(lists)
         self.watches = list(watches)
@@ -71,7 +71,7 @@ def follow(http, script, until, resource=PODS, trim=None, **options):
     return asyncio.run(run())
 
 
-def test_list_then_watch(http):
+def test_list_then_watch(http) -> None:
     script = Script(
         http,
         [("3", [pod("a", "1"), pod("b", "2")])],
@@ -91,20 +91,20 @@ def test_list_then_watch(http):
     assert informer.resource_version == "6"
 
 
-def test_a_bookmark_moves_the_version_and_the_watch_goes_on_from_there(http):
+def test_a_bookmark_moves_the_version_and_the_watch_goes_on_from_there(http) -> None:
     script = Script(http, [("3", [])], [[event("BOOKMARK", {"metadata": {"resourceVersion": "99"}})]])
     follow(http, script, lambda i, c: len(script.targets) == 3)
     assert "resourceVersion=99" in script.targets[2]
 
 
-def test_gone_lists_again_and_reports_the_difference(http):
+def test_gone_lists_again_and_reports_the_difference(http) -> None:
     gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
     script = Script(http, [("3", [pod("a", "1"), pod("b", "2")]), ("9", [pod("a", "1"), pod("c", "8")])], [[gone]])
     _, changes = follow(http, script, lambda i, c: len(c) == 4)
     assert changes[2:] == [("d/b", True, False), ("d/c", False, True)]
 
 
-def test_only_what_is_left_of_an_object_is_kept(http):
+def test_only_what_is_left_of_an_object_is_kept(http) -> None:
     def trim(whole):
         return msgspec.structs.replace(whole, spec=PodSpec())
 
@@ -114,7 +114,7 @@ def test_only_what_is_left_of_an_object_is_kept(http):
     assert (informer.resource_version, changes) == ("5", [("d/a", False, True), ("d/b", False, True)])
 
 
-def test_an_object_that_does_not_decode_keeps_its_last_form(http):
+def test_an_object_that_does_not_decode_keeps_its_last_form(http) -> None:
     broken = pod("a", "4")
     broken["spec"]["containers"] = 7
     script = Script(http, [("3", [pod("a", "1")])], [[event("MODIFIED", broken), event("ADDED", pod("b", "5"))]])
@@ -122,7 +122,7 @@ def test_an_object_that_does_not_decode_keeps_its_last_form(http):
     assert informer.objects["d/a"].metadata.resource_version == "1"
 
 
-def test_decode_as_dict_and_selectors(http):
+def test_decode_as_dict_and_selectors(http) -> None:
     script = Script(http, [("3", [{"metadata": {"name": "x", "namespace": "d"}, "data": {"k": "v"}}])], [])
     informer, _ = follow(
         http,
@@ -137,8 +137,8 @@ def test_decode_as_dict_and_selectors(http):
     assert "labelSelector=a%3Db" in script.targets[1]
 
 
-def test_the_last_state_is_kept_while_the_api_is_away():
-    async def run():
+def test_the_last_state_is_kept_while_the_api_is_away() -> None:
+    async def run() -> None:
         client = Client(ApiConfig("http://127.0.0.1:1"), SystemClock())
         informer = Informer(client, PODS)
         informer.objects["d/a"] = Pod()
@@ -151,7 +151,7 @@ def test_the_last_state_is_kept_while_the_api_is_away():
     asyncio.run(run())
 
 
-def test_an_index_follows_changes(http):
+def test_an_index_follows_changes(http) -> None:
     script = Script(
         http,
         [("3", [pod("a", "1", "n1"), pod("b", "2", "n1")])],

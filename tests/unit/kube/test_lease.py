@@ -13,7 +13,7 @@ from podwire.testing.clock import FakeClock
 class Leases:
     """One Lease with optimistic concurrency, as a client would see it."""
 
-    def __init__(self, clock):
+    def __init__(self, clock) -> None:
         self.clock = clock
         self.stored = None
         self.version = 0
@@ -27,12 +27,12 @@ class Leases:
 
 
 class LeaseClient:
-    def __init__(self, leases, name):
+    def __init__(self, leases, name) -> None:
         self.leases = leases
         self.name = name
         self.clock = leases.clock
 
-    def reach(self):
+    def reach(self) -> None:
         if self.name in self.leases.away:
             raise ApiUnreachable("away")
 
@@ -64,8 +64,8 @@ class LeaseClient:
         return self.leases.stored
 
 
-def run(body):
-    async def go():
+def run(body) -> None:
+    async def go() -> None:
         clock = FakeClock()
         leases = Leases(clock)
         leading = []
@@ -73,14 +73,14 @@ def run(body):
         def contend(supervisor, name):
             election = LeaderElection(leases.client(name), Election("ns", "e", name))
 
-            async def lead():
+            async def lead() -> None:
                 leading.append(name)
                 try:
                     await clock.sleep(1e9)
                 finally:
                     leading.remove(name)
 
-            async def forever():
+            async def forever() -> None:
                 while True:
                     await election.run(lead)
 
@@ -94,8 +94,8 @@ def run(body):
     asyncio.run(go())
 
 
-def test_one_leads_and_another_takes_over_after_the_duration():
-    async def body(clock, leases, leading, contend):
+def test_one_leads_and_another_takes_over_after_the_duration() -> None:
+    async def body(clock, leases, leading, contend) -> None:
         contend("a")
         await clock.advance(0.1)
         contend("b")
@@ -114,8 +114,8 @@ def test_one_leads_and_another_takes_over_after_the_duration():
     run(body)
 
 
-def test_a_leader_stops_before_anybody_else_may_start():
-    async def body(clock, leases, leading, contend):
+def test_a_leader_stops_before_anybody_else_may_start() -> None:
+    async def body(clock, leases, leading, contend) -> None:
         contend("a")
         await clock.advance(3)
         leases.away.add("a")
@@ -125,8 +125,8 @@ def test_a_leader_stops_before_anybody_else_may_start():
     run(body)
 
 
-def test_a_clean_end_hands_over_at_once():
-    async def body(clock, leases, leading, contend):
+def test_a_clean_end_hands_over_at_once() -> None:
+    async def body(clock, leases, leading, contend) -> None:
         first = contend("a")
         await clock.advance(1)
         contend("b")
@@ -138,8 +138,8 @@ def test_a_clean_end_hands_over_at_once():
     run(body)
 
 
-def test_a_renewal_under_way_at_a_clean_end_does_not_keep_the_successor_waiting():
-    async def body(clock, leases, leading, contend):
+def test_a_renewal_under_way_at_a_clean_end_does_not_keep_the_successor_waiting() -> None:
+    async def body(clock, leases, leading, contend) -> None:
         first = contend("a")
         await clock.advance(1)
         contend("b")
@@ -152,13 +152,13 @@ def test_a_renewal_under_way_at_a_clean_end_does_not_keep_the_successor_waiting(
     run(body)
 
 
-def test_a_leader_stops_when_the_api_says_nothing_any_more():
-    async def go():
+def test_a_leader_stops_when_the_api_says_nothing_any_more() -> None:
+    async def go() -> None:
         leases = Leases(LoopClock())
         election = LeaderElection(leases.client("a"), Election("ns", "e", "a", 3.0, 2.0, 0.5))
         until = []
 
-        async def lead():
+        async def lead() -> None:
             leases.silent = True
             try:
                 await asyncio.sleep(3600)

@@ -10,11 +10,11 @@ from podwire.model.pod import Pod
 class Informer:
     resource_version = "5"
 
-    def subscribe(self, callback):
+    def subscribe(self, callback) -> None:
         self.callback = callback
 
 
-def test_an_owner_waits_until_the_informer_shows_its_last_write():
+def test_an_owner_waits_until_the_informer_shows_its_last_write() -> None:
     informer = Informer()
     own = OwnWrites(informer)
     assert own.seen("o")
@@ -26,7 +26,7 @@ def test_an_owner_waits_until_the_informer_shows_its_last_write():
     assert own.seen("o")
 
 
-def test_a_deleted_pod_is_remembered_until_the_informer_drops_it():
+def test_a_deleted_pod_is_remembered_until_the_informer_drops_it() -> None:
     informer = Informer()
     own = OwnWrites(informer)
     own.deleted("u")
@@ -39,5 +39,5 @@ def test_a_deleted_pod_is_remembered_until_the_informer_drops_it():
 
 
 @pytest.mark.parametrize(("text", "value"), [("12", 12), ("", 0), ("x", 0)])
-def test_number(text, value):
+def test_number(text, value) -> None:
     assert number(text) == value

@@ -17,16 +17,16 @@ from podwire.kube.resources import DEPLOYMENTS, NODES, PODS, Resource
         (PODS, ("ns", "a/../b"), "/api/v1/namespaces/ns/pods/a%2F..%2Fb"),
     ],
 )
-def test_paths(resource, args, path):
+def test_paths(resource, args, path) -> None:
     assert resource.path(*args) == path
 
 
-def test_raw_keeps_everything_but_the_type():
+def test_raw_keeps_everything_but_the_type() -> None:
     assert PODS.raw.type is dict
     assert PODS.raw.path("a", "b") == PODS.path("a", "b")
 
 
-def test_constants_agree_with_the_types():
+def test_constants_agree_with_the_types() -> None:
     for value in vars(resources).values():
         if isinstance(value, Resource) and hasattr(value.type, "__struct_fields__"):
             empty = value.type()

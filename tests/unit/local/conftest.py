@@ -27,7 +27,7 @@ from podwire.runtime.clock import rfc3339
 class HollowNodes:
     """Kubelets without containers; ``unready`` holds prefixes of pod names that never get ready."""
 
-    def __init__(self, client, names, *, delay_s=0.0):
+    def __init__(self, client, names, *, delay_s=0.0) -> None:
         self.client = client
         self.names = names
         self.delay_s = delay_s
@@ -38,7 +38,7 @@ class HollowNodes:
         self.addresses = itertools.count(1)
         self.tasks = set()
 
-    async def register(self, name, labels=None):
+    async def register(self, name, labels=None) -> None:
         node = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -53,7 +53,7 @@ class HollowNodes:
     def now(self):
         return rfc3339(self.client.clock.now())
 
-    def changed(self, key, _old, pod):
+    def changed(self, key, _old, pod) -> None:
         if pod is None or pod.spec.node_name not in self.names:
             return
         state = "going" if pod.metadata.deletion_timestamp else "bound"
@@ -64,7 +64,7 @@ class HollowNodes:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def act(self, pod, state):
+    async def act(self, pod, state) -> None:
         meta = pod.metadata
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
@@ -86,7 +86,7 @@ class HollowNodes:
             patch_type="application/strategic-merge-patch+json",
         )
 
-    async def run(self):
+    async def run(self) -> None:
         self.pods.subscribe(self.changed)
         await self.pods.run()
 
@@ -94,7 +94,7 @@ class HollowNodes:
 class Plane:
     """What a test has: a client, the nodes, and waiting."""
 
-    def __init__(self, client, nodes, folder, port, restart):
+    def __init__(self, client, nodes, folder, port, restart) -> None:
         self.restart = restart
         self.client = client
         self.nodes = nodes
@@ -143,7 +143,7 @@ def plane(credentials, tmp_path):
         servers = [Server(settings, clock)]
         await servers[0].start()
 
-        async def restart(away_s):
+        async def restart(away_s) -> None:
             await servers.pop().close()
             await asyncio.sleep(away_s)
             servers.append(Server(settings, clock))

@@ -46,8 +46,8 @@ async def available(p, name, replicas, resource=DEPLOYMENTS):
     return await p.until(probe)
 
 
-def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane):
-    async def run():
+def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane) -> None:
+    async def run() -> None:
         async with plane() as p:
             await p.client.create(SERVICES, service("web"), "default")
             await p.client.create(DEPLOYMENTS, workload("Deployment", "web"), "default")
@@ -90,8 +90,8 @@ def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane):
     asyncio.run(run())
 
 
-def test_rolling_update_undo_and_scale(plane):
-    async def run():
+def test_rolling_update_undo_and_scale(plane) -> None:
+    async def run() -> None:
         async with plane() as p:
             await p.client.create(DEPLOYMENTS, workload("Deployment", "web", 4), "default")
             await available(p, "web", 4)
@@ -114,8 +114,8 @@ def test_rolling_update_undo_and_scale(plane):
     asyncio.run(run())
 
 
-def test_daemonset_statefulset_and_job(plane):
-    async def run():
+def test_daemonset_statefulset_and_job(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(DAEMONSETS, workload("DaemonSet", "agent"), "default")
             await p.client.create(STATEFULSETS, workload("StatefulSet", "db", 2, serviceName="db"), "default")
@@ -168,8 +168,8 @@ def test_daemonset_statefulset_and_job(plane):
     asyncio.run(run())
 
 
-def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane):
-    async def run():
+def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane) -> None:
+    async def run() -> None:
         async with plane() as p:
             pod = {
                 "metadata": {"name": "a"},
@@ -203,10 +203,10 @@ def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane):
     asyncio.run(run())
 
 
-def test_a_hundred_pods_at_once(plane):
+def test_a_hundred_pods_at_once(plane) -> None:
     """Everything in one process, nodes included; 0.4 s on an idle machine."""
 
-    async def run():
+    async def run() -> None:
         async with plane() as p:
             await p.client.create(DEPLOYMENTS, workload("Deployment", "web", 100), "default")
             await available(p, "web", 100)

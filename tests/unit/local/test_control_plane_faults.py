@@ -40,10 +40,10 @@ async def pods_where(p, test, count):
     return await p.until(probe)
 
 
-def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch):
+def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch) -> None:
     monkeypatch.setattr(nodelifecycle, "_GRACE_S", 3.0)
 
-    async def run():
+    async def run() -> None:
         async with plane(nodes=2) as p:
             unreachable = {"key": "node.kubernetes.io/unreachable", "operator": "Exists"}
             tolerations = [
@@ -58,7 +58,7 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
             )
             beating = True
 
-            async def beat():
+            async def beat() -> None:
                 while True:
                     names = ["node-1", "node-2"] if beating else ["node-2"]
                     for name in names:
@@ -99,11 +99,11 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
     asyncio.run(run())
 
 
-def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch):
+def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch) -> None:
     monkeypatch.setattr(nodelifecycle, "_GRACE_S", 5.0)
     monkeypatch.setattr(nodelifecycle, "_CONTACT_S", 0.1)
 
-    async def run():
+    async def run() -> None:
         async with plane(nodes=2) as p:
             for name in ("node-1", "node-2"):
                 await p.client.create(LEASES, {"metadata": {"name": name}}, "kube-node-lease")
@@ -113,7 +113,7 @@ def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch
             watching = asyncio.ensure_future(seen.run())
             await seen.synced.wait()
 
-            async def beat(*names):
+            async def beat(*names) -> None:
                 for name in names:
                     spec = {"spec": {"renewTime": rfc3339_micro(p.client.clock.now())}}
                     await p.client.patch(LEASES, name, spec, "kube-node-lease")
@@ -135,10 +135,10 @@ def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch
     asyncio.run(run())
 
 
-def test_pods_of_a_deleted_node_are_collected(plane, monkeypatch):
+def test_pods_of_a_deleted_node_are_collected(plane, monkeypatch) -> None:
     monkeypatch.setattr(nodelifecycle, "_GONE_S", 0.3)
 
-    async def run():
+    async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 4), "default")
             await pods_where(p, lambda pod: pod.ready, 4)
@@ -150,8 +150,8 @@ def test_pods_of_a_deleted_node_are_collected(plane, monkeypatch):
     asyncio.run(run())
 
 
-def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane):
-    async def run():
+def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             orphan = {
                 "metadata": {"name": "orphan", "labels": {"app": "web"}},
@@ -180,8 +180,8 @@ async def counted(p, ready):
     return (await p.client.get(REPLICASETS, "web", "default"))["status"].get("readyReplicas") == ready
 
 
-def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane):
-    async def run():
+def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             body = deployment("web", 2)["spec"]
             await p.client.create(REPLICASETS, {"metadata": {"name": "web"}, "spec": body}, "default")
@@ -196,8 +196,8 @@ def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane):
     asyncio.run(run())
 
 
-def test_recreate_never_runs_two_versions(plane):
-    async def run():
+def test_recreate_never_runs_two_versions(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=1, delay_s=0.05) as p:
             first = deployment("web", 3, "one", strategy={"type": "Recreate"})
             await p.client.create(DEPLOYMENTS, first, "default")
@@ -216,8 +216,8 @@ def test_recreate_never_runs_two_versions(plane):
     asyncio.run(run())
 
 
-def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane):
-    async def run():
+def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             template = {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": CONTAINERS}}}}
             cron = {
@@ -251,8 +251,8 @@ def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane):
     asyncio.run(run())
 
 
-def test_the_api_goes_away_and_comes_back(plane):
-    async def run():
+def test_the_api_goes_away_and_comes_back(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
             await pods_where(p, lambda pod: pod.ready, 2)
@@ -265,8 +265,8 @@ def test_the_api_goes_away_and_comes_back(plane):
     asyncio.run(run())
 
 
-def test_a_lease_in_the_real_api(plane):
-    async def run():
+def test_a_lease_in_the_real_api(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=0) as p:
             led = []
 
@@ -274,7 +274,7 @@ def test_a_lease_in_the_real_api(plane):
                 client = Client(p.client.config, p.client.clock)
                 election = Election("kube-system", "e", name, duration_s=1.0, renew_deadline_s=0.6, retry_s=0.1)
 
-                async def body():
+                async def body() -> None:
                     led.append(name)
                     await asyncio.sleep(3600)
 

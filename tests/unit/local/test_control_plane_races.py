@@ -38,7 +38,7 @@ async def names(p, test=lambda pod: True):
     return {pod.metadata.name for pod in (await p.client.list(PODS, "default")).items if test(pod)}
 
 
-async def quiet():
+async def quiet() -> None:
     """Until nothing is on its way that would have things looked at anyway."""
     await asyncio.sleep(0.5)
 
@@ -69,8 +69,8 @@ def lost(p, monkeypatch, verb, times, concerns, *, done=False):
 
 
 @pytest.mark.parametrize("resource", [REPLICASETS, STATEFULSETS], ids=lambda resource: resource.plural)
-def test_a_pod_that_could_not_be_told_to_go_is_told_again(plane, monkeypatch, resource):
-    async def run():
+def test_a_pod_that_could_not_be_told_to_go_is_told_again(plane, monkeypatch, resource) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             await p.client.create(resource, workload(replicas=2), "default")
             await settled(p, 2, lambda pod: pod.ready)
@@ -87,8 +87,8 @@ def test_a_pod_that_could_not_be_told_to_go_is_told_again(plane, monkeypatch, re
     [(DAEMONSETS, {}, "any"), (STATEFULSETS, {"replicas": 1}, "web-0")],
     ids=["daemonset", "statefulset"],
 )
-def test_what_is_adopted_is_not_made_again(plane, resource, more, name):
-    async def run():
+def test_what_is_adopted_is_not_made_again(plane, resource, more, name) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             await p.client.create(PODS, pod(name), "default")
             await settled(p, 1, lambda pod: pod.ready)
@@ -116,8 +116,8 @@ def test_what_is_adopted_is_not_made_again(plane, resource, more, name):
     [(DAEMONSETS, workload(), "late"), (STATEFULSETS, workload(replicas=1), "web-7")],
     ids=["daemonset", "statefulset"],
 )
-def test_an_orphan_that_comes_later_is_taken_care_of(plane, resource, body, name):
-    async def run():
+def test_an_orphan_that_comes_later_is_taken_care_of(plane, resource, body, name) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             await p.client.create(PODS, pod(name, {"app": "other"}), "default")
             await p.client.create(resource, body, "default")
@@ -130,8 +130,8 @@ def test_an_orphan_that_comes_later_is_taken_care_of(plane, resource, body, name
     asyncio.run(run())
 
 
-def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch):
-    async def run():
+def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}}
             await p.client.create(PODDISRUPTIONBUDGETS, {"metadata": {"name": "b"}, "spec": budget}, "default")
@@ -139,7 +139,7 @@ def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch):
             await p.client.create(REPLICASETS, workload(replicas=1, selector={"matchLabels": LABELS | {"x": "y"}},
                 template={"metadata": {"labels": LABELS | {"x": "y"}}, "spec": containers()}), "default")  # fmt: skip
 
-            async def says(healthy, desired):
+            async def says(healthy, desired) -> None:
                 async def probe():
                     status = (await p.client.get(PODDISRUPTIONBUDGETS, "b", "default")).get("status") or {}
                     return (status.get("currentHealthy"), status.get("desiredHealthy")) == (healthy, desired)
@@ -158,10 +158,10 @@ def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch):
     asyncio.run(run())
 
 
-def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane, monkeypatch):
+def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane, monkeypatch) -> None:
     monkeypatch.setattr(nodelifecycle, "_GRACE_S", 2.0)
 
-    async def run():
+    async def run() -> None:
         async with plane(nodes=1) as p:
             await p.client.create(LEASES, {"metadata": {"name": "node-1"}}, "kube-node-lease")
             for name in ("one", "two"):
@@ -180,8 +180,8 @@ def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane
     asyncio.run(run())
 
 
-def test_a_binding_whose_answer_is_lost_counts(plane, monkeypatch):
-    async def run():
+def test_a_binding_whose_answer_is_lost_counts(plane, monkeypatch) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             left = lost(p, monkeypatch, "create", 1, lambda _, how: how.get("subresource") == "binding", done=True)
             await p.client.create(PODS, pod("one", **containers(cpu="3")), "default")
@@ -204,8 +204,8 @@ def test_a_binding_whose_answer_is_lost_counts(plane, monkeypatch):
     asyncio.run(run())
 
 
-def test_a_set_that_left_its_pods_behind_comes_again_and_again(plane):
-    async def run():
+def test_a_set_that_left_its_pods_behind_comes_again_and_again(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=1) as p:
             for _ in range(4):
                 stored = await p.client.create(STATEFULSETS, workload(replicas=1), "default")

@@ -20,7 +20,7 @@ ZONE = "topology.kubernetes.io/zone"
 class Addresses:
     """A balancer that gives out numbered addresses and remembers what it was asked."""
 
-    def __init__(self, name="l2", load_balancer_class=""):
+    def __init__(self, name="l2", load_balancer_class="") -> None:
         self.name = name
         self.load_balancer_class = load_balancer_class
         self.given = {}
@@ -28,7 +28,7 @@ class Addresses:
         self.failure = ""
         self.changed = None
 
-    def watch(self, changed):
+    def watch(self, changed) -> None:
         self.changed = changed
 
     async def ensure(self, service):
@@ -40,7 +40,7 @@ class Addresses:
         self.given.setdefault(key, f"192.0.2.{len(self.given) + 1}")
         return (LoadBalancerIngress(ip=self.given[key]),)
 
-    async def release(self, service):
+    async def release(self, service) -> None:
         key = f"{service.metadata.namespace}/{service.metadata.name}"
         self.calls.append(f"release {key}")
         if self.failure:
@@ -81,14 +81,14 @@ async def reasons(p, name="web"):
     return {e["reason"] for e in found if e["involvedObject"]["name"] == name}
 
 
-async def told(p, *wanted, name="web"):
+async def told(p, *wanted, name="web") -> None:
     async def probe():
         return await reasons(p, name) >= set(wanted)
 
     await p.until(probe)
 
 
-async def gone(p, name="web"):
+async def gone(p, name="web") -> None:
     async def probe():
         try:
             await p.client.get(SERVICES.raw, name, "default")
@@ -99,8 +99,8 @@ async def gone(p, name="web"):
     await p.until(probe)
 
 
-def test_an_address_is_given_and_taken_back(plane):
-    async def run():
+def test_an_address_is_given_and_taken_back(plane) -> None:
+    async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
             async with serving(p, balancer):
@@ -127,8 +127,8 @@ def test_an_address_is_given_and_taken_back(plane):
     asyncio.run(run())
 
 
-def test_a_change_of_type_takes_the_address_back(plane):
-    async def run():
+def test_a_change_of_type_takes_the_address_back(plane) -> None:
+    async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
             async with serving(p, balancer):
@@ -149,8 +149,8 @@ def test_a_change_of_type_takes_the_address_back(plane):
     asyncio.run(run())
 
 
-def test_without_a_balancer_services_wait_and_are_not_touched(plane):
-    async def run():
+def test_without_a_balancer_services_wait_and_are_not_touched(plane) -> None:
+    async def run() -> None:
         async with plane(config=WITHOUT) as p, serving(p):
             clouds = service("cloud") | {"metadata": {"name": "cloud", "finalizers": [FINALIZER]}}
             await p.client.create(SERVICES, clouds, "default")
@@ -169,8 +169,8 @@ def test_without_a_balancer_services_wait_and_are_not_touched(plane):
     asyncio.run(run())
 
 
-def test_each_class_has_its_balancer(plane):
-    async def run():
+def test_each_class_has_its_balancer(plane) -> None:
+    async def run() -> None:
         async with plane(config=WITHOUT) as p:
             usual, other = Addresses(), Addresses("bgp", "example.com/bgp")
             async with serving(p, usual, other):
@@ -188,8 +188,8 @@ def test_each_class_has_its_balancer(plane):
     asyncio.run(run())
 
 
-def test_what_cannot_be_done_is_told_and_tried_again(plane):
-    async def run():
+def test_what_cannot_be_done_is_told_and_tried_again(plane) -> None:
+    async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
             balancer.failure = "no address is left"
@@ -217,8 +217,8 @@ def test_what_cannot_be_done_is_told_and_tried_again(plane):
     asyncio.run(run())
 
 
-def test_a_restart_goes_on_and_a_balancer_that_is_gone_holds_nothing_back(plane):
-    async def run():
+def test_a_restart_goes_on_and_a_balancer_that_is_gone_holds_nothing_back(plane) -> None:
+    async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
             async with serving(p, balancer):
@@ -269,8 +269,8 @@ async def endpoints(p, count, name="web"):
     return await p.until(probe)
 
 
-def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane):
-    async def run():
+def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane) -> None:
+    async def run() -> None:
         async with plane() as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 2, tier="a"), "default")
             await p.client.create(DEPLOYMENTS, deployment("other", 3, tier="a"), "default")
@@ -306,8 +306,8 @@ def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane):
     asyncio.run(run())
 
 
-def test_hints_by_size_come_and_go_as_events(plane):
-    async def run():
+def test_hints_by_size_come_and_go_as_events(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=2) as p:
             for number in (1, 2):
                 patch = {"metadata": {"labels": {ZONE: f"z{number}"}}}
@@ -340,8 +340,8 @@ def test_hints_by_size_come_and_go_as_events(plane):
     asyncio.run(run())
 
 
-def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane):
-    async def run():
+def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane) -> None:
+    async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")
             await p.client.create(SERVICES, service("strict", "ClusterIP", selector={"app": "web"}), "default")
@@ -362,8 +362,8 @@ def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane):
     asyncio.run(run())
 
 
-def test_annotations_of_endpoints_by_hand_come_along(plane):
-    async def run():
+def test_annotations_of_endpoints_by_hand_come_along(plane) -> None:
+    async def run() -> None:
         async with plane(config=WITHOUT) as p:
             await p.client.create(SERVICES, service(kind="ClusterIP", selector=None), "default")
             by_hand = {

@@ -22,17 +22,17 @@ DENY = {
 class Agents:
     """The reports of the nodes' agents; a node has in force what it was told to."""
 
-    def __init__(self, client):
+    def __init__(self, client) -> None:
         self.client = client
         self.metas = {}
         self.reports = {}
         self.tasks = TaskSet(print)
 
-    async def start(self):
+    async def start(self) -> None:
         for node in (await self.client.list(NODES)).items:
             self.begin(node)
 
-    def begin(self, node):
+    def begin(self, node) -> None:
         name = node.metadata.name
         found = Node(metadata=ObjectMeta(name=name, uid=node.metadata.uid))
         report = PolicyReport(self.client, name, lambda: found, lambda kind, key: self.metas.get((name, kind, key)))
@@ -40,7 +40,7 @@ class Agents:
         report.committed({})
         self.tasks.start(name, report.run())
 
-    async def commit(self, *names):
+    async def commit(self, *names) -> None:
         """These nodes have the policy in force as it is now."""
         policies = (await self.client.list(NETWORKPOLICIES, "default")).items
         for name in names:
@@ -71,8 +71,8 @@ async def events(p):
     return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["kind"] == "NetworkPolicy"]
 
 
-def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane):
-    async def run():
+def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane) -> None:
+    async def run() -> None:
         async with plane() as p:
             agents = Agents(p.client)
             await agents.start()
@@ -118,8 +118,8 @@ def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane):
     asyncio.run(run())
 
 
-def test_reports_are_small_and_outlive_their_agents(plane):
-    async def run():
+def test_reports_are_small_and_outlive_their_agents(plane) -> None:
+    async def run() -> None:
         async with plane() as p:
             agents = Agents(p.client)
             for number in range(20):
@@ -155,8 +155,8 @@ def test_reports_are_small_and_outlive_their_agents(plane):
     asyncio.run(run())
 
 
-def test_an_annotation_that_nobody_knows_is_an_event(plane):
-    async def run():
+def test_an_annotation_that_nobody_knows_is_an_event(plane) -> None:
+    async def run() -> None:
         async with plane() as p:
             annotations = {"podwire.io/mode": "Audit"}
             body = DENY | {"metadata": {"name": "deny", "annotations": annotations}}

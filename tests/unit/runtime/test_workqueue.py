@@ -8,8 +8,8 @@ from podwire.runtime.workqueue import ReconcileLoop, WorkQueue, in_parallel
 from podwire.testing.clock import FakeClock
 
 
-def test_a_waiting_key_is_not_added_twice_and_order_is_kept():
-    async def run():
+def test_a_waiting_key_is_not_added_twice_and_order_is_kept() -> None:
+    async def run() -> None:
         queue = WorkQueue(FakeClock())
         for key in ("a", "b", "a", "c", "b"):
             queue.add(key)
@@ -18,8 +18,8 @@ def test_a_waiting_key_is_not_added_twice_and_order_is_kept():
     asyncio.run(run())
 
 
-def test_a_key_added_while_worked_on_runs_once_more_and_not_at_the_same_time():
-    async def run():
+def test_a_key_added_while_worked_on_runs_once_more_and_not_at_the_same_time() -> None:
+    async def run() -> None:
         queue = WorkQueue(FakeClock())
         queue.add("a")
         key = await queue.get()
@@ -34,8 +34,8 @@ def test_a_key_added_while_worked_on_runs_once_more_and_not_at_the_same_time():
     asyncio.run(run())
 
 
-def with_delays(body):
-    async def run():
+def with_delays(body) -> None:
+    async def run() -> None:
         clock = FakeClock()
         queue = WorkQueue(clock)
         async with Supervisor(clock, lambda name, failure: None) as supervisor:
@@ -46,8 +46,8 @@ def with_delays(body):
     asyncio.run(run())
 
 
-def test_a_delayed_key_comes_when_due_and_the_earliest_time_wins():
-    async def body(clock, queue):
+def test_a_delayed_key_comes_when_due_and_the_earliest_time_wins() -> None:
+    async def body(clock, queue) -> None:
         queue.add_after("a", 10)
         queue.add_after("a", 2)
         queue.add_after("a", 5)
@@ -64,8 +64,8 @@ def test_a_delayed_key_comes_when_due_and_the_earliest_time_wins():
     with_delays(body)
 
 
-def test_retries_wait_longer_until_forgotten():
-    async def body(clock, queue):
+def test_retries_wait_longer_until_forgotten() -> None:
+    async def body(clock, queue) -> None:
         delays = [queue.retry("a") for _ in range(4)]
         assert all(later >= 1.6 * earlier for earlier, later in itertools.pairwise(delays))
         queue.forget("a")
@@ -74,10 +74,10 @@ def test_retries_wait_longer_until_forgotten():
     with_delays(body)
 
 
-def test_in_parallel_returns_failures_and_runs_all():
+def test_in_parallel_returns_failures_and_runs_all() -> None:
     done = []
 
-    async def work(n):
+    async def work(n) -> None:
         done.append(n)
         if n == 1:
             raise ValueError("one")
@@ -91,8 +91,8 @@ async def in_parallel_of(work):
     return await in_parallel(work(n) for n in range(3))
 
 
-def reconcile(reconcile_key, body, **options):
-    async def run():
+def reconcile(reconcile_key, body, **options) -> None:
+    async def run() -> None:
         clock = FakeClock()
         reports = []
         loop = ReconcileLoop(
@@ -108,15 +108,15 @@ def reconcile(reconcile_key, body, **options):
     asyncio.run(run())
 
 
-def test_an_expected_failure_is_reported_and_tried_again():
+def test_an_expected_failure_is_reported_and_tried_again() -> None:
     tries = []
 
-    async def work(key):
+    async def work(key) -> None:
         tries.append(key)
         if len(tries) < 3:
             raise OSError("no")
 
-    async def body(clock, loop, reports, failures):
+    async def body(clock, loop, reports, failures) -> None:
         loop.touch("k")
         await clock.advance(1)
         assert tries == ["k", "k", "k"]
@@ -126,15 +126,15 @@ def test_an_expected_failure_is_reported_and_tried_again():
     reconcile(work, body)
 
 
-def test_a_defect_is_raised_to_the_supervisor_and_tried_again():
+def test_a_defect_is_raised_to_the_supervisor_and_tried_again() -> None:
     tries = []
 
-    async def work(key):
+    async def work(key) -> None:
         tries.append(key)
         if len(tries) == 1:
             raise ZeroDivisionError
 
-    async def body(clock, loop, reports, failures):
+    async def body(clock, loop, reports, failures) -> None:
         loop.touch("k")
         await clock.advance(1)
         assert tries == ["k", "k"]
@@ -143,13 +143,13 @@ def test_a_defect_is_raised_to_the_supervisor_and_tried_again():
     reconcile(work, body)
 
 
-def test_a_burst_of_touches_costs_two_runs():
+def test_a_burst_of_touches_costs_two_runs() -> None:
     tries = []
 
-    async def work(key):
+    async def work(key) -> None:
         tries.append(key)
 
-    async def body(clock, loop, reports, failures):
+    async def body(clock, loop, reports, failures) -> None:
         for _ in range(50):
             loop.touch("k")
             await clock.advance(0.01)

@@ -57,7 +57,7 @@ def only(found):
     return group, list(endpoints.values())
 
 
-def test_ports_are_resolved_per_pod_and_group_the_endpoints():
+def test_ports_are_resolved_per_pod_and_group_the_endpoints() -> None:
     found = desired(service(), [pod("a"), pod("b", port=8081), pod("c")], NODES)
     assert {
         tuple(p.port for p in group.ports): sorted(e.target_ref.name for e in ends.values())
@@ -76,7 +76,7 @@ def test_ports_are_resolved_per_pod_and_group_the_endpoints():
         (True, "2026-01-01T00:00:00Z", True, (True, True, True)),
     ],
 )
-def test_conditions(ready, deleted, publish, want):
+def test_conditions(ready, deleted, publish, want) -> None:
     found = desired(service(publish_not_ready_addresses=publish), [pod("a", ready=ready, deleted=deleted)], NODES)
     _, (endpoint,) = only(found)
     conditions = endpoint.conditions
@@ -84,11 +84,11 @@ def test_conditions(ready, deleted, publish, want):
 
 
 @pytest.mark.parametrize("left_out", [pod("a", phase="Failed"), pod("a", phase="Succeeded"), pod("a", ips=())])
-def test_pods_without_an_endpoint(left_out):
+def test_pods_without_an_endpoint(left_out) -> None:
     assert desired(service(), [left_out], NODES) == {}
 
 
-def test_a_named_port_that_a_pod_lacks_is_left_out():
+def test_a_named_port_that_a_pod_lacks_is_left_out() -> None:
     ports = (
         ServicePort(name="other", port=1, target_port="nope"),
         ServicePort(name="n", port=2, target_port="22"),
@@ -97,7 +97,7 @@ def test_a_named_port_that_a_pod_lacks_is_left_out():
     assert group.ports == (EndpointPort(name="n", port=22),)
 
 
-def test_both_families():
+def test_both_families() -> None:
     found = desired(service(ip_families=("IPv6", "IPv4")), [pod("a", ("10.0.0.1", "fd00::1"))], NODES)
     assert {group.address_type: [e.addresses for e in ends.values()] for group, ends in found.items()} == {
         "IPv6": [("fd00::1",)],
@@ -113,11 +113,11 @@ def test_both_families():
         ({"ip_families": (), "cluster_ips": ("10.0.0.1", "fd00::1")}, ("IPv4", "IPv6")),
     ],
 )
-def test_families_of_a_service(spec, families):
+def test_families_of_a_service(spec, families) -> None:
     assert address_types(service(**spec)) == families
 
 
-def test_hostname_zone_and_hints():
+def test_hostname_zone_and_hints() -> None:
     named = pod("a", hostname="db-0", subdomain="svc")
     _, (endpoint,) = only(desired(service(traffic_distribution="PreferSameNode"), [named], NODES))
     assert (endpoint.hostname, endpoint.zone, endpoint.node_name) == ("db-0", "z1", "n1")
@@ -128,7 +128,7 @@ def test_hostname_zone_and_hints():
     assert (other.hostname, other.hints) == (None, None)
 
 
-def test_a_pod_on_a_node_that_is_not_there_is_left_out_unless_it_is_wanted_so():
+def test_a_pod_on_a_node_that_is_not_there_is_left_out_unless_it_is_wanted_so() -> None:
     lost, here = pod("a", node="gone"), pod("b", ("10.0.0.2",))
     _, (endpoint,) = only(desired(service(), [lost, here], NODES))
     assert endpoint.target_ref.name == "b"
@@ -136,12 +136,12 @@ def test_a_pod_on_a_node_that_is_not_there_is_left_out_unless_it_is_wanted_so():
     assert {e.target_ref.name: e.zone for e in both} == {"a": None, "b": "z1"}
 
 
-def test_a_service_may_have_no_ports():
+def test_a_service_may_have_no_ports() -> None:
     group, (endpoint,) = only(desired(service(ports=(), cluster_ip="None"), [pod("a")], NODES))
     assert (group.ports, endpoint.addresses) == ((), ("10.0.0.1",))
 
 
-def test_a_port_of_a_sidecar_has_a_name_too():
+def test_a_port_of_a_sidecar_has_a_name_too() -> None:
     sidecar = Container(name="s", restart_policy="Always", ports=(ContainerPort(container_port=15000, name="proxy"),))
     first = Container(name="f", ports=(ContainerPort(container_port=1, name="proxy"),))
     ports = (ServicePort(name="p", port=1, target_port="proxy"),)
@@ -164,7 +164,7 @@ GROUP = Group("IPv4", (EndpointPort(name="http", port=80),))
 class Cluster:
     """Slices as an API server would hold them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.slices = {}
         self.serial = 0
         self.writes = 0
@@ -189,7 +189,7 @@ class Cluster:
         return [len(s.endpoints) for s in self.slices.values()]
 
 
-def test_a_service_without_endpoints_has_one_empty_slice():
+def test_a_service_without_endpoints_has_one_empty_slice() -> None:
     cluster = Cluster()
     cluster.apply([])
     assert cluster.sizes() == [0]
@@ -201,7 +201,7 @@ def test_a_service_without_endpoints_has_one_empty_slice():
     assert cluster.sizes() == [0]
 
 
-def test_labels_owner_and_annotation():
+def test_labels_owner_and_annotation() -> None:
     cluster = Cluster()
     cluster.apply([1], svc=service(cluster_ip="None"))
     (item,) = cluster.slices.values()
@@ -217,7 +217,7 @@ def test_labels_owner_and_annotation():
     assert HEADLESS not in item.metadata.labels
 
 
-def test_a_write_without_a_trigger_has_no_time_and_what_others_note_stays():
+def test_a_write_without_a_trigger_has_no_time_and_what_others_note_stays() -> None:
     cluster = Cluster()
     cluster.apply([1, 2])
     (name,) = cluster.slices
@@ -231,7 +231,7 @@ def test_a_write_without_a_trigger_has_no_time_and_what_others_note_stays():
     assert annotations == {"mine": "x", "endpoints.kubernetes.io/last-change-trigger-time": "later"}
 
 
-def test_at_most_a_hundred_and_one_write_for_one_change():
+def test_at_most_a_hundred_and_one_write_for_one_change() -> None:
     cluster = Cluster()
     cluster.apply(range(250))
     assert sorted(cluster.sizes()) == [50, 100, 100]
@@ -244,7 +244,7 @@ def test_at_most_a_hundred_and_one_write_for_one_change():
     assert max(cluster.sizes()) <= 100
 
 
-def test_a_changed_condition_is_replaced_in_place():
+def test_a_changed_condition_is_replaced_in_place() -> None:
     cluster = Cluster()
     cluster.apply([1, 2])
     changes = cluster.apply([1, 2], ready=False)
@@ -252,14 +252,14 @@ def test_a_changed_condition_is_replaced_in_place():
     assert all(e.conditions.ready is False for s in cluster.slices.values() for e in s.endpoints)
 
 
-def test_other_ports_mean_other_slices():
+def test_other_ports_mean_other_slices() -> None:
     cluster = Cluster()
     cluster.apply([1])
     cluster.apply([1], Group("IPv4", (EndpointPort(name="http", port=81),)))
     assert [s.ports[0].port for s in cluster.slices.values()] == [81]
 
 
-def test_a_duplicate_endpoint_is_mended():
+def test_a_duplicate_endpoint_is_mended() -> None:
     cluster = Cluster()
     cluster.apply(range(100))
     (item,) = cluster.slices.values()
@@ -271,7 +271,7 @@ def test_a_duplicate_endpoint_is_mended():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 400), max_size=320), min_size=1, max_size=6))
-def test_slices_hold_exactly_what_is_wanted_and_settle(rounds):
+def test_slices_hold_exactly_what_is_wanted_and_settle(rounds) -> None:
     cluster = Cluster()
     for wanted in rounds:
         cluster.apply(wanted)
@@ -282,7 +282,7 @@ def test_slices_hold_exactly_what_is_wanted_and_settle(rounds):
         assert cluster.writes == 0
 
 
-def test_mirror():
+def test_mirror() -> None:
     found = desired(
         service(),
         [
@@ -305,7 +305,7 @@ def test_mirror():
     assert big.metadata.annotations == {"endpoints.kubernetes.io/over-capacity": "truncated"}
 
 
-def test_what_is_not_ready_is_cut_first_and_all_subsets_count():
+def test_what_is_not_ready_is_cut_first_and_all_subsets_count() -> None:
     late = [pod(f"a{n}", (f"10.0.{n // 250}.{n % 250}",), ready=False) for n in range(600)]
     good = [pod(f"b{n}", (f"10.1.{n // 250}.{n % 250}",)) for n in range(300)]
     more = [pod(f"c{n}", (f"10.2.{n // 250}.{n % 250}",), port=8081) for n in range(400)]
@@ -314,7 +314,7 @@ def test_what_is_not_ready_is_cut_first_and_all_subsets_count():
     assert found.metadata.annotations == {mirror.OVER_CAPACITY: "truncated"}
 
 
-def test_endpoints_are_written_when_they_differ_and_keep_what_others_noted():
+def test_endpoints_are_written_when_they_differ_and_keep_what_others_noted() -> None:
     want = mirror.render(service(), desired(service(), [pod("a")], NODES), "IPv4")
     assert mirror.overlay(want, want) is None
     noted = msgspec.structs.replace(want.metadata, annotations={"mine": "x"})

@@ -18,26 +18,26 @@ def texts(networks):
     return [str(network) for network in networks]
 
 
-def test_blocks_are_given_in_order_and_kept():
+def test_blocks_are_given_in_order_and_kept() -> None:
     pool = cidrs("10.244.0.0/16")
     assert texts(pool.allocate("a")) == ["10.244.0.0/24"]
     assert texts(pool.allocate("b")) == ["10.244.1.0/24"]
     assert texts(pool.allocate("a")) == ["10.244.0.0/24"]
 
 
-def test_dual_stack():
+def test_dual_stack() -> None:
     pool = cidrs("10.244.0.0/16", "fd00:10::/56")
     assert texts(pool.allocate("a")) == ["10.244.0.0/24", "fd00:10::/64"]
     assert texts(pool.allocate("b")) == ["10.244.1.0/24", "fd00:10:0:1::/64"]
 
 
-def test_existing_nodes_and_service_cidrs_are_left_alone():
+def test_existing_nodes_and_service_cidrs_are_left_alone() -> None:
     pool = cidrs("10.244.0.0/16", excluded=("10.244.1.0/25", "10.244.2.0/23"))
     pool.occupy("old", [ip_network("10.244.0.0/24")])
     assert texts(pool.allocate("new")) == ["10.244.4.0/24"]
 
 
-def test_a_freed_block_comes_back_only_after_the_others():
+def test_a_freed_block_comes_back_only_after_the_others() -> None:
     pool = cidrs("10.0.0.0/22")
     for name in "abc":
         pool.allocate(name)
@@ -48,7 +48,7 @@ def test_a_freed_block_comes_back_only_after_the_others():
         pool.allocate("f")
 
 
-def test_exhaustion_of_one_family_gives_the_other_back():
+def test_exhaustion_of_one_family_gives_the_other_back() -> None:
     pool = cidrs("10.0.0.0/16", "fd00::/63")
     pool.allocate("a")
     pool.allocate("b")
@@ -58,7 +58,7 @@ def test_exhaustion_of_one_family_gives_the_other_back():
     assert texts(pool.allocate("c"))[1] == "fd00::/64"
 
 
-def test_a_node_with_a_block_of_another_size_occupies_all_it_touches():
+def test_a_node_with_a_block_of_another_size_occupies_all_it_touches() -> None:
     pool = cidrs("10.0.0.0/20")
     pool.occupy("big", [ip_network("10.0.0.0/22")])
     pool.occupy("small", [ip_network("10.0.4.128/26")])
@@ -66,7 +66,7 @@ def test_a_node_with_a_block_of_another_size_occupies_all_it_touches():
     assert texts(pool.allocate("a")) == ["10.0.5.0/24"]
 
 
-def test_a_block_written_twice_by_hand_stays_used():
+def test_a_block_written_twice_by_hand_stays_used() -> None:
     pool = cidrs("10.0.0.0/23")
     pool.occupy("a", [ip_network("10.0.0.0/24")])
     pool.occupy("b", [ip_network("10.0.0.0/24")])
@@ -79,7 +79,7 @@ def test_a_block_written_twice_by_hand_stays_used():
 @pytest.mark.parametrize(
     ("cidr", "mask"), [("10.0.0.0/8", 24), ("10.0.0.0/28", 32), ("fd00::/56", 64), ("fd00::/96", 104)]
 )
-def test_default_masks(cidr, mask):
+def test_default_masks(cidr, mask) -> None:
     assert default_mask(ip_network(cidr)) == mask
 
 
@@ -92,7 +92,7 @@ def test_default_masks(cidr, mask):
         (["10.0.0.0/8", "11.0.0.0/8"], "at most one IPv4"),
     ],
 )
-def test_parse(given_cidrs, message):
+def test_parse(given_cidrs, message) -> None:
     if message is None:
         assert parse_cidrs("s", "p", given_cidrs)
     else:
@@ -101,13 +101,13 @@ def test_parse(given_cidrs, message):
 
 
 @pytest.mark.parametrize(("cidr", "mask"), [("10.0.0.0/8", 28), ("10.0.0.0/24", 20)])
-def test_masks_that_do_not_fit(cidr, mask):
+def test_masks_that_do_not_fit(cidr, mask) -> None:
     with pytest.raises(ConfigError):
         cidrs(cidr, masks=(mask,))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefghijkl"), st.booleans()), max_size=60))
-def test_no_two_nodes_overlap_and_services_stay_free(steps):
+def test_no_two_nodes_overlap_and_services_stay_free(steps) -> None:
     services = ip_network("10.0.2.0/24")
     pool = cidrs("10.0.0.0/21", "fd00::/61", excluded=(str(services),))
     for name, add in steps:

@@ -38,7 +38,7 @@ def cluster(*nodes):
     return facts
 
 
-def put(facts, one, where):
+def put(facts, one, where) -> None:
     facts.place(pod_facts(one), where)
 
 
@@ -77,13 +77,13 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("spec", "reason"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
-def test_refusals(spec, reason):
+def test_refusals(spec, reason) -> None:
     decision = decide(pod("p", spec), cluster())
     assert decision.node == ""
     assert decision.message.startswith(f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 ")
 
 
-def test_taints_cordons_and_counts_are_named_as_in_kubernetes():
+def test_taints_cordons_and_counts_are_named_as_in_kubernetes() -> None:
     control = Taint(key="node-role.kubernetes.io/control-plane", effect="NoSchedule")
     facts = cluster(node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"}))
     assert decide(pod("p"), facts).message == (
@@ -96,7 +96,7 @@ def test_taints_cordons_and_counts_are_named_as_in_kubernetes():
     assert decide(tolerant, facts).node in ("n1", "n2")
 
 
-def test_no_nodes():
+def test_no_nodes() -> None:
     assert decide(pod("p"), Facts()).message == "no nodes available to schedule pods"
 
 
@@ -115,13 +115,13 @@ def test_no_nodes():
         (Toleration(), Taint(key="k", effect="NoSchedule"), False),
     ],
 )
-def test_tolerations(toleration, taint, want):
+def test_tolerations(toleration, taint, want) -> None:
     assert tolerates(toleration, taint) is want
     assert (untolerated((toleration,), (taint,), (taint.effect,)) is None) is want
     assert untolerated((), (taint,), ("PreferNoSchedule",)) is None
 
 
-def test_node_affinity_by_name_and_operators():
+def test_node_affinity_by_name_and_operators() -> None:
     by_name = pod("p", {"affinity": {"nodeAffinity": {AFFINE: {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}}}})  # fmt: skip
     assert decide(by_name, cluster()).node == "n2"
@@ -130,7 +130,7 @@ def test_node_affinity_by_name_and_operators():
     assert [node_wanted(newer, node("n", {"gen": g})) for g in ("3", "4", "x")] == [False, True, False]
 
 
-def test_host_ports():
+def test_host_ports() -> None:
     facts = cluster(node("n1"), node("n2"))
     port = {"containerPort": 80, "hostPort": 8080}
     put(facts, pod("a", container(ports=[port])), "n1")
@@ -147,7 +147,7 @@ def test_host_ports():
     assert "free ports" in decide(host, facts).message
 
 
-def test_requests_fill_nodes_and_are_given_back():
+def test_requests_fill_nodes_and_are_given_back() -> None:
     facts = cluster(node("n1"))
     big = container({"cpu": "1500m"})
     put(facts, pod("a", big), "n1")
@@ -157,7 +157,7 @@ def test_requests_fill_nodes_and_are_given_back():
     assert decide(pod("b", big), facts).node == "n1"
 
 
-def test_init_containers_and_sidecars_count():
+def test_init_containers_and_sidecars_count() -> None:
     spec = {
         "containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}],
         "initContainers": [
@@ -168,7 +168,7 @@ def test_init_containers_and_sidecars_count():
     assert pod_facts(pod("p", spec)).requests == {"cpu": 1200}
 
 
-def test_pod_affinity_follows_and_the_first_of_a_group_may_start():
+def test_pod_affinity_follows_and_the_first_of_a_group_may_start() -> None:
     facts = cluster()
     group = pod("a", {"affinity": {"podAffinity": {AFFINE: [term({"g": "1"})]}}}, {"g": "1"})
     first = decide(group, facts).node
@@ -179,7 +179,7 @@ def test_pod_affinity_follows_and_the_first_of_a_group_may_start():
         put(facts, follower, first)
 
 
-def test_anti_affinity_both_ways_and_namespaces():
+def test_anti_affinity_both_ways_and_namespaces() -> None:
     facts = cluster()
     shy = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"})]}}}
     for name in "abc":
@@ -198,7 +198,7 @@ def test_anti_affinity_both_ways_and_namespaces():
     assert decide(pod("h", some, namespace="other"), facts).node
 
 
-def test_hard_spread_over_zones():
+def test_hard_spread_over_zones() -> None:
     facts = cluster(node("n1", {"zone": "a"}), node("n2", {"zone": "a"}), node("n3", {"zone": "b"}))
     spread = {"topologySpreadConstraints": [
         {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {"matchLabels": {"x": "y"}}}]}  # fmt: skip
@@ -228,19 +228,19 @@ PREFERENCES = [
 
 
 @pytest.mark.parametrize(("spec", "want"), [row[1:] for row in PREFERENCES], ids=[row[0] for row in PREFERENCES])
-def test_preferences(spec, want):
+def test_preferences(spec, want) -> None:
     facts = cluster(node("n1"), node("n2"), node("n3", {"disk": "ssd"}))
     put(facts, pod("there", labels={"x": "y"}), "n1")
     assert decide(pod("p", spec), facts).node == want
 
 
-def test_soft_taints_are_avoided():
+def test_soft_taints_are_avoided() -> None:
     soft = Taint(key="k", effect="PreferNoSchedule")
     facts = cluster(node("n1", taints=(soft,)), node("n2"))
     assert decide(pod("p"), facts).node == "n2"
 
 
-def test_pods_of_one_owner_spread_and_pods_balance():
+def test_pods_of_one_owner_spread_and_pods_balance() -> None:
     facts = cluster()
     for n in range(30):
         one = pod(f"p{n}", owner=f"rs{n % 5}")
@@ -250,7 +250,7 @@ def test_pods_of_one_owner_spread_and_pods_balance():
         assert set(n.owners.values()) == {2}
 
 
-def test_a_node_that_comes_back_still_has_its_pods():
+def test_a_node_that_comes_back_still_has_its_pods() -> None:
     facts = cluster(node("n1"))
     put(facts, pod("early"), "n2")
     put(facts, pod("a"), "n1")
@@ -263,13 +263,13 @@ def test_a_node_that_comes_back_still_has_its_pods():
     assert list(facts.nodes["n1"].pods) == []
 
 
-def test_explain_sorts_reasons():
+def test_explain_sorts_reasons() -> None:
     assert explain([Refusal(("b",)), Refusal(("a",), movable=True), Refusal(("b",))]).startswith(
         "0/3 nodes are available: 1 a, 2 b."
     )
 
 
-def test_a_thousand_pods_are_spread_over_a_hundred_nodes():
+def test_a_thousand_pods_are_spread_over_a_hundred_nodes() -> None:
     facts = cluster(*(node(f"n{n:03}", room={"cpu": "64", "memory": "256Gi", "pods": "110"}) for n in range(100)))
     for n in range(1000):
         one = pod(f"p{n}", container({"cpu": "100m", "memory": "64Mi"}), owner=f"rs{n % 10}")

@@ -15,7 +15,7 @@ from podwire.testing.clock import FakeClock
 class Cluster:
     """An environment whose objects change as the test says; what is bound is noted."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.client = self
         self.clock = FakeClock()
         self.objects = {}
@@ -25,28 +25,28 @@ class Cluster:
     def recorder(self, component):
         return self
 
-    def event(self, *said):
+    def event(self, *said) -> None:
         pass
 
     def of(self, resource):
         return Informer(self, resource)
 
-    async def create(self, resource, body, namespace, **how):
+    async def create(self, resource, body, namespace, **how) -> None:
         self.bound.append(body["metadata"]["name"])
 
-    async def patch(self, *how, **more):
+    async def patch(self, *how, **more) -> None:
         pass
 
-    def put(self, resource, key, value):
+    def put(self, resource, key, value) -> None:
         old, self.objects[key] = self.objects.get(key), value
         self.subscribers[resource](key, old, value)
 
 
 class Informer:
-    def __init__(self, cluster, resource):
+    def __init__(self, cluster, resource) -> None:
         self.cluster, self.resource = cluster, resource
 
-    def subscribe(self, callback):
+    def subscribe(self, callback) -> None:
         self.cluster.subscribers[self.resource] = callback
 
     def get(self, key):
@@ -59,8 +59,8 @@ def pod(name, uid, node=""):
     return msgspec.convert({"metadata": meta, "spec": {"nodeName": node, "containers": [container]}}, Pod)
 
 
-def test_a_pod_that_was_replaced_while_nobody_watched_takes_room_once():
-    async def run():
+def test_a_pod_that_was_replaced_while_nobody_watched_takes_room_once() -> None:
+    async def run() -> None:
         cluster = Cluster()
         scheduler = Scheduler(cluster)
         allocatable = {"cpu": "7", "pods": "110"}

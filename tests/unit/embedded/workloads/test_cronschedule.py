@@ -35,11 +35,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("text", "now", "want"), TABLE)
-def test_next(text, now, want):
+def test_next(text, now, want) -> None:
     assert parse_schedule(text).next_after(when(now)) == when(want)
 
 
-def test_never():
+def test_never() -> None:
     assert parse_schedule("0 0 31 2 *").next_after(when("2026-01-01T00:00")) is None
 
 
@@ -54,12 +54,12 @@ def test_never():
         ("@never", "expected five fields"),
     ],
 )
-def test_errors(text, message):
+def test_errors(text, message) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_schedule(text)
 
 
-def test_daylight_saving():
+def test_daylight_saving() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     spring = parse_schedule("30 2 * * *").next_after(when("2026-03-28T12:00", berlin))
     assert spring == when("2026-03-30T02:30", berlin)
@@ -73,7 +73,7 @@ def test_daylight_saving():
     st.sampled_from(["*/7 * * * *", "3 4 * * 1", "0 */5 2 * *", "59 23 31 12 *", "1 1 1 * 3"]),
     st.integers(1_577_836_800, 1_893_456_000),
 )
-def test_times_only_grow_and_nothing_is_skipped(text, stamp):
+def test_times_only_grow_and_nothing_is_skipped(text, stamp) -> None:
     now = datetime.datetime.fromtimestamp(stamp, datetime.UTC)
     schedule = parse_schedule(text)
     found = schedule.next_after(now)
@@ -104,7 +104,7 @@ def chosen(item, jobs=()):
     return plan(item, parse_schedule(item.spec.schedule), jobs, NOW)
 
 
-def test_only_the_last_missed_time_starts():
+def test_only_the_last_missed_time_starts() -> None:
     found = chosen(cron())
     assert (found.start, found.again_s) == (when("2026-01-01T12:00"), 570.0)
     assert chosen(cron({"lastScheduleTime": "2026-01-01T12:00:00Z"})).start is None
@@ -113,17 +113,17 @@ def test_only_the_last_missed_time_starts():
     assert chosen(rare).start == when("2025-03-01T00:00")
 
 
-def test_a_deadline_forgets_what_is_too_old():
+def test_a_deadline_forgets_what_is_too_old() -> None:
     assert chosen(cron(startingDeadlineSeconds=10)).start is None
     assert chosen(cron(startingDeadlineSeconds=60)).start == when("2026-01-01T12:00")
 
 
-def test_suspended():
+def test_suspended() -> None:
     found = chosen(cron(suspend=True))
     assert (found.start, found.again_s) == (None, None)
 
 
-def test_concurrency():
+def test_concurrency() -> None:
     running = [job("r")]
     assert chosen(cron(), running).start is not None
     assert chosen(cron(concurrencyPolicy="Forbid"), running).start is None
@@ -131,14 +131,14 @@ def test_concurrency():
     assert (replaced.start is not None, replaced.delete) == (True, tuple(running))
 
 
-def test_history():
+def test_history() -> None:
     jobs = [job(f"s{n}", "Complete", f"2026-01-01T1{n}:00:00Z") for n in range(5)]
     jobs += [job("f0", "Failed", "2026-01-01T01:00:00Z"), job("f1", "Failed")]
     names = [item.metadata.name for item in chosen(cron(), jobs).delete]
     assert names == ["s0", "s1", "f0"]
 
 
-def test_job_body():
+def test_job_body() -> None:
     body = job_body(cron(), when("2026-01-01T12:00"))
     assert body["metadata"]["name"] == "c-29454480"
     assert body["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"] == "2026-01-01T12:00:00Z"

@@ -57,11 +57,11 @@ NODES = [node("n1"), node("n2"), node("n3")]
         ({"nodeName": "n2"}, NODES, ("n2",)),
     ],
 )
-def test_where_pods_go(made, spec, nodes, want):
+def test_where_pods_go(made, spec, nodes, want) -> None:
     assert run(made, daemon(spec), nodes).create == want
 
 
-def test_what_is_in_the_wrong_place_goes(made):
+def test_what_is_in_the_wrong_place_goes(made) -> None:
     item = daemon({"nodeSelector": {"disk": "ssd"}})
     pods = [member(made, "a", "n1"), member(made, "b", "n2"), member(made, "c", "gone")]
     chosen = run(made, item, [node("n1", {"disk": "ssd"}), node("n2")], pods)
@@ -69,20 +69,20 @@ def test_what_is_in_the_wrong_place_goes(made):
     assert (chosen.status.number_misscheduled, chosen.status.desired_number_scheduled) == (2, 1)
 
 
-def test_a_no_schedule_taint_does_not_drive_out_but_no_execute_does(made):
+def test_a_no_schedule_taint_does_not_drive_out_but_no_execute_does(made) -> None:
     pods = [member(made, "a", "n1")]
     assert not run(made, daemon(), [node("n1", {}, Taint(key="k", effect="NoSchedule"))], pods).delete
     assert names(run(made, daemon(), [node("n1", {}, Taint(key="k", effect="NoExecute"))], pods).delete) == ["a"]
 
 
-def test_duplicates_and_failed_pods_go(made):
+def test_duplicates_and_failed_pods_go(made) -> None:
     pods = [member(made, "a", "n1"), member(made, "b", "n1"), member(made, "f", "n2", phase="Failed")]
     chosen = run(made, daemon(), NODES[:2], pods)
     assert len(chosen.delete) == 2
     assert "f" in names(chosen.delete)
 
 
-def test_a_pod_still_on_its_way_counts_for_its_node(made):
+def test_a_pod_still_on_its_way_counts_for_its_node(made) -> None:
     body = pod_body(daemon(), "h2", "n1")
     pending = msgspec.convert(
         {"metadata": {"name": "a", "uid": "a", "labels": body["metadata"]["labels"]},
@@ -92,11 +92,11 @@ def test_a_pod_still_on_its_way_counts_for_its_node(made):
     assert run(made, daemon(), NODES[:2], [pending]).create == ("n2",)
 
 
-def test_a_node_whose_pod_is_going_waits(made):
+def test_a_node_whose_pod_is_going_waits(made) -> None:
     assert run(made, daemon(), NODES[:1], [member(made, "a", "n1", going=True)]).create == ()
 
 
-def test_rolling_update_takes_one_at_a_time_and_sick_ones_first(made):
+def test_rolling_update_takes_one_at_a_time_and_sick_ones_first(made) -> None:
     old = [member(made, f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
     chosen = run(made, daemon(), NODES, old)
     assert names(chosen.delete) == ["p1"]
@@ -111,7 +111,7 @@ def test_rolling_update_takes_one_at_a_time_and_sick_ones_first(made):
     assert run(made, on_delete, NODES, old).delete == ()
 
 
-def test_surge_brings_the_new_pod_first(made):
+def test_surge_brings_the_new_pod_first(made) -> None:
     item = daemon(strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}})
     old = [member(made, f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
     chosen = run(made, item, NODES, old)
@@ -123,7 +123,7 @@ def test_surge_brings_the_new_pod_first(made):
     assert names(run(made, item, NODES, ready).delete) == ["p1"]
 
 
-def test_status(made):
+def test_status(made) -> None:
     pods = [member(made, "a", "n1"), member(made, "b", "n2", "h1", ready=False)]
     status = run(made, daemon(), NODES, pods).status
     assert (status.desired_number_scheduled, status.current_number_scheduled, status.number_ready) == (
@@ -135,7 +135,7 @@ def test_status(made):
     assert status.observed_generation == 2
 
 
-def test_a_pod_fits_its_node_only_and_keeps_its_own_terms():
+def test_a_pod_fits_its_node_only_and_keeps_its_own_terms() -> None:
     spec = for_node(
         {"hostNetwork": True, "tolerations": [{"key": "x"}], "affinity": {"podAffinity": {"y": 1}, "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [

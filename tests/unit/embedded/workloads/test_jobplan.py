@@ -46,13 +46,13 @@ STARTS = [
 
 
 @pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in STARTS], ids=[row[0] for row in STARTS])
-def test_starts(made, spec, text, want):
+def test_starts(made, spec, text, want) -> None:
     chosen = plan(job(**spec), pods(made, text), made.NOW)
     assert len(chosen.start) == want
     assert set(chosen.start) <= {NO_INDEX}
 
 
-def test_indexes(made):
+def test_indexes(made) -> None:
     spec = {"completions": 5, "parallelism": 3, "completionMode": "Indexed"}
     chosen = plan(job(**spec), pods(made, "s0 a1 s3 s3"), made.NOW)
     assert chosen.start == (2, 4)
@@ -65,11 +65,11 @@ def test_indexes(made):
     ("numbers", "text"),
     [([], ""), ([1], "1"), ([1, 2], "1,2"), ([0, 2, 3, 4, 9], "0,2-4,9"), ([3, 1, 2], "1-3")],
 )
-def test_ranges(numbers, text):
+def test_ranges(numbers, text) -> None:
     assert ranges(numbers) == text
 
 
-def test_complete(made):
+def test_complete(made) -> None:
     chosen = plan(job(completions=2), pods(made, "s0 s1 a2"), made.NOW)
     assert (chosen.ended.type, len(chosen.delete), chosen.status.completion_time) == (
         "Complete",
@@ -86,7 +86,7 @@ def test_complete(made):
     assert queue.ended.type == "Complete"
 
 
-def test_failed_after_the_limit(made):
+def test_failed_after_the_limit(made) -> None:
     assert plan(job(completions=1, backoffLimit=1), pods(made, "f0"), made.NOW).ended is None
     ended = plan(job(completions=1, backoffLimit=1), pods(made, "f0 f1 a2"), made.NOW)
     assert (ended.ended.type, ended.ended.reason, ended.status.failed) == (
@@ -105,7 +105,7 @@ def test_failed_after_the_limit(made):
     assert plan(job(policy="OnFailure", backoffLimit=5), [restarted], made.NOW).ended is None
 
 
-def test_backoff_after_failures(made):
+def test_backoff_after_failures(made) -> None:
     recent = made.pod("f", phase="Failed", ready=False, creationTimestamp=made.at(-3))
     chosen = plan(job(completions=1), [recent], made.NOW)
     assert (chosen.start, chosen.again_s) == ((), 7.0)
@@ -114,7 +114,7 @@ def test_backoff_after_failures(made):
     assert plan(job(completions=1), [late, recent], made.NOW).again_s == 17.0
 
 
-def test_deadline(made):
+def test_deadline(made) -> None:
     chosen = plan(job(completions=1, activeDeadlineSeconds=50), pods(made, "a0"), made.NOW)
     assert (chosen.ended.reason, len(chosen.delete)) == ("DeadlineExceeded", 1)
     early = plan(job(completions=1, activeDeadlineSeconds=90), pods(made, "a0"), made.NOW)
@@ -122,7 +122,7 @@ def test_deadline(made):
     assert 30 <= early.again_s <= 30.2
 
 
-def test_suspend_and_resume(made):
+def test_suspend_and_resume(made) -> None:
     suspended = plan(job(completions=1, suspend=True), pods(made, "a0"), made.NOW)
     assert len(suspended.delete) == 1
     assert (suspended.status.active, suspended.status.start_time) == (0, None)
@@ -135,11 +135,11 @@ def test_suspend_and_resume(made):
     assert (resumed.status.conditions[0].reason, resumed.status.start_time) == ("JobResumed", made.at(0))
 
 
-def test_surplus_pods_go(made):
+def test_surplus_pods_go(made) -> None:
     assert len(plan(job(completions=5, parallelism=1), pods(made, "a0 a1 a2"), made.NOW).delete) == 2
 
 
-def test_pods_know_their_index():
+def test_pods_know_their_index() -> None:
     body = pod_body(job(completions=2, completionMode="Indexed"), 1)
     assert body["metadata"]["annotations"] == {INDEX: "1"}
     assert body["metadata"]["generateName"] == "j-1-"

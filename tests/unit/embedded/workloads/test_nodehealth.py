@@ -38,15 +38,15 @@ GONE = [Taint(key=nodehealth.UNREACHABLE, effect=e, time_added="t") for e in ("N
         (node(unschedulable=True, marks=[OWN]), ["mine:NoExecute", "unschedulable:NoSchedule"]),
     ],
 )
-def test_taints(made, given, want):
+def test_taints(made, given, want) -> None:
     assert [f"{t.key.rpartition('/')[2]}:{t.effect}" for t in taints(given, made.NOW)] == want
 
 
-def test_taints_that_are_there_keep_their_time(made):
+def test_taints_that_are_there_keep_their_time(made) -> None:
     assert {t.time_added for t in taints(node("Unknown", marks=GONE), made.NOW)} == {"t"}
 
 
-def test_a_lost_node(made):
+def test_a_lost_node(made) -> None:
     conditions = {c.type: c for c in lost_conditions(node(), made.NOW)}
     assert conditions["Ready"].status == "Unknown"
     assert conditions["Ready"].message == "Kubelet stopped posting node status."
@@ -80,7 +80,7 @@ LOST = nodehealth.UNREACHABLE
         ([{"key": LOST, "operator": "Exists"}], [Taint(key=LOST, effect="NoExecute")], None),
     ],
 )  # fmt: skip
-def test_eviction(made, tolerations, marks, want):
+def test_eviction(made, tolerations, marks, want) -> None:
     assert eviction_in_s(tolerant(made, *tolerations), marks, made.NOW) == want
 
 
@@ -94,7 +94,7 @@ BUDGETS = [
 
 
 @pytest.mark.parametrize(("spec", "ready", "unready", "want"), BUDGETS)
-def test_budgets(made, spec, ready, unready, want):
+def test_budgets(made, spec, ready, unready, want) -> None:
     owner = [{"kind": "ReplicaSet", "name": "r", "uid": "R", "controller": True}]
     pods = [made.pod(f"p{n}", ready=n < ready, ownerReferences=owner) for n in range(ready + unready)]
     budget = msgspec.convert({"metadata": {"generation": 4}, "spec": spec}, PodDisruptionBudget)
@@ -104,7 +104,7 @@ def test_budgets(made, spec, ready, unready, want):
     assert status.observed_generation == 4
 
 
-def test_pods_without_a_controller_count_by_themselves(made):
+def test_pods_without_a_controller_count_by_themselves(made) -> None:
     budget = msgspec.convert({"spec": {"maxUnavailable": 1}}, PodDisruptionBudget)
     status = plan_budget(budget, [made.pod("a"), made.pod("b"), made.pod("c", going=True)], {}, made.NOW)
     assert (status.expected_pods, status.desired_healthy, status.disruptions_allowed) == (2, 1, 1)
@@ -116,7 +116,7 @@ def revision(number, template, digest):
     return ControllerRevision(metadata=meta, data=data_of(template), revision=number)
 
 
-def test_history():
+def test_history() -> None:
     one, two, three = ({"spec": {"n": n}} for n in (1, 2, 3))
     known = history([revision(2, two, "b"), revision(1, one, "a")], one)
     assert [item.revision for item in known.revisions] == [1, 2]

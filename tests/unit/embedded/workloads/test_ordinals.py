@@ -69,7 +69,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_order(made, spec, text, want):
+def test_order(made, spec, text, want) -> None:
     assert did(plan(stateful(**spec), pods(made, text), STABLE, made.NOW)) == want
 
 
@@ -89,11 +89,11 @@ UPDATES = [
 
 
 @pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in UPDATES], ids=[row[0] for row in UPDATES])
-def test_updates(made, spec, text, want):
+def test_updates(made, spec, text, want) -> None:
     assert did(plan(stateful(**spec), pods(made, text), ROLLING, made.NOW)) == want
 
 
-def test_a_replaced_pod_gets_the_revision_of_its_ordinal(made):
+def test_a_replaced_pod_gets_the_revision_of_its_ordinal(made) -> None:
     told = plan(stateful(), pods(made, "0' 1' 2'"), ROLLING, made.NOW)
     assert told.status.current_replicas == 2
     during = stateful(status=msgspec.to_builtins(told.status))
@@ -104,14 +104,14 @@ def test_a_replaced_pod_gets_the_revision_of_its_ordinal(made):
     assert plan(parted, pods(made, "0'"), ROLLING, made.NOW).create == [(1, NEW)]
 
 
-def test_the_current_revision_moves_when_all_is_done(made):
+def test_the_current_revision_moves_when_all_is_done(made) -> None:
     status = plan(stateful(), pods(made, "0 1 2"), ROLLING, made.NOW).status
     assert (status.current_revision, status.update_revision, status.current_replicas) == (NEW, NEW, 3)
     status = plan(stateful(), pods(made, "0' 1 2"), ROLLING, made.NOW).status
     assert (status.current_revision, status.updated_replicas) == (OLD, 2)
 
 
-def test_one_that_goes_is_left_alone(made):
+def test_one_that_goes_is_left_alone(made) -> None:
     item = stateful()
     item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, deletion_timestamp="t"))
     assert did(plan(item, [], STABLE, made.NOW)) == ([], [])
@@ -120,7 +120,7 @@ def test_one_that_goes_is_left_alone(made):
 @pytest.mark.parametrize(
     ("name", "want"), [("db-3", 3), ("db-x", None), ("other-1", None), ("db-1-2", None), ("db", None)]
 )
-def test_ordinals_of_names(name, want):
+def test_ordinals_of_names(name, want) -> None:
     assert ordinal_of("db", name) == want
 
 
@@ -135,7 +135,7 @@ def make_pod(name, *, ready=True, labels=None):
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 5), st.integers(0, 6), st.booleans(), st.integers(0, 3), st.integers(0, 2**32))
-def test_whatever_happens_it_settles_with_one_disturbed_at_a_time(before, after, ordered, losses, seed):
+def test_whatever_happens_it_settles_with_one_disturbed_at_a_time(before, after, ordered, losses, seed) -> None:
     """Scale and update at once while pods are lost: at the end all are there and new."""
     chooser = random.Random(seed)  # noqa: S311
     policy = "OrderedReady" if ordered else "Parallel"
@@ -167,7 +167,7 @@ def test_whatever_happens_it_settles_with_one_disturbed_at_a_time(before, after,
     assert {pod.metadata.labels["controller-revision-hash"] for pod in world.values()} <= {NEW}
 
 
-def test_pods_and_claims_have_stable_names():
+def test_pods_and_claims_have_stable_names() -> None:
     item = stateful(
         volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}],
         selector={"matchLabels": {"app": "db"}},

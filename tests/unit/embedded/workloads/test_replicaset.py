@@ -20,7 +20,7 @@ def wanted(replicas, min_ready_s=0, **meta):
     return Replicated(owner, replicas, LabelSelector(), TEMPLATE, min_ready_s, ReplicaSetStatus())
 
 
-def test_missing_pods_are_created_and_ended_ones_do_not_count(made):
+def test_missing_pods_are_created_and_ended_ones_do_not_count(made) -> None:
     pods = (made.pod("a"), made.pod("b", phase="Failed"), made.pod("c", going=True))
     chosen = plan(wanted(3), pods, made.NOW)
     assert (chosen.create, chosen.delete) == (2, ())
@@ -31,18 +31,18 @@ def test_missing_pods_are_created_and_ended_ones_do_not_count(made):
     ) == (1, 1, 3)
 
 
-def test_an_object_that_goes_creates_nothing(made):
+def test_an_object_that_goes_creates_nothing(made) -> None:
     assert plan(wanted(3, deletion_timestamp="t"), (), made.NOW).create == 0
 
 
-def test_min_ready_seconds_delay_availability(made):
+def test_min_ready_seconds_delay_availability(made) -> None:
     pods = (made.pod("a", since=-5), made.pod("b", since=-20), made.pod("c", ready=False))
     chosen = plan(wanted(3, 10), pods, made.NOW)
     assert (chosen.status.ready_replicas, chosen.status.available_replicas, chosen.again_s) == (2, 1, 5.0)
     assert available_in_s(pods[2], 0, made.NOW) is None
 
 
-def test_victims_in_order(made):
+def test_victims_in_order(made) -> None:
     cost = {"controller.kubernetes.io/pod-deletion-cost": "-5"}
     pods = [
         made.pod("old-ready", since=-500),
@@ -61,7 +61,7 @@ def test_victims_in_order(made):
     assert [p.metadata.name for p in plan(wanted(7), tuple(pods), made.NOW).delete] == ["nowhere"]
 
 
-def test_pods_carry_the_template_verbatim():
+def test_pods_carry_the_template_verbatim() -> None:
     owner = Owner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", namespace="d"))
     body = pod_of(TEMPLATE, owner)
     assert body["spec"] == {"unknownField": {"x": [1]}}
@@ -73,7 +73,7 @@ def test_pods_carry_the_template_verbatim():
     }  # fmt: skip
 
 
-def test_hashes_tell_templates_apart_and_are_stable():
+def test_hashes_tell_templates_apart_and_are_stable() -> None:
     first = template_hash(TEMPLATE)
     assert first == template_hash({"spec": TEMPLATE["spec"], "metadata": TEMPLATE["metadata"]})
     assert len({first, template_hash(TEMPLATE, 1), template_hash({"spec": {}})}) == 3
@@ -83,14 +83,14 @@ def test_hashes_tell_templates_apart_and_are_stable():
     assert TEMPLATE["metadata"]["labels"] == {"app": "a"}
 
 
-def test_a_status_patch_has_only_what_changed():
+def test_a_status_patch_has_only_what_changed() -> None:
     old = ReplicaSetStatus(replicas=3, ready_replicas=1)
     assert changed_status(old, old) == {}
     assert changed_status(old, ReplicaSetStatus(replicas=3)) == {"readyReplicas": 0}
 
 
 @pytest.mark.parametrize("replicas", [0, 4])
-def test_view(replicas):
+def test_view(replicas) -> None:
     item = ReplicaSet(metadata=ObjectMeta(name="x"))
     assert replicaset_view(item).replicas == 1
     assert replicaset_view(item).owner.kind == "ReplicaSet"

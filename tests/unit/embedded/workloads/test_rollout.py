@@ -67,7 +67,7 @@ def replicaset(version, replicas, available=None, *, age=0, annotations=None):
         (4, "x", "y", (1, 1)),
     ],
 )
-def test_limits(replicas, surge, unavailable, want):
+def test_limits(replicas, surge, unavailable, want) -> None:
     found = rollout.limits(deployment(replicas, surge=surge, unavailable=unavailable).spec)
     assert (found.surge, found.unavailable) == want
 
@@ -87,13 +87,13 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("numbers", "want"), [row[1:] for row in STEPS], ids=[row[0] for row in STEPS])
-def test_rolling_steps(numbers, want):
+def test_rolling_steps(numbers, want) -> None:
     new, new_ok, old, old_ok = numbers
     sets = Sets(replicaset(2, new, new_ok), (replicaset(1, old, old_ok, age=5),))
     assert rollout.rolling(deployment(10, 2).spec, sets) == want
 
 
-def test_recreate():
+def test_recreate() -> None:
     spec = deployment(3, 2, kind="Recreate").spec
     old, new = replicaset(1, 3), replicaset(2, 0)
     assert rollout.recreate(spec, Sets(new, (old,)), old_pods=3) == {"web-1": 0}
@@ -103,7 +103,7 @@ def test_recreate():
     assert rollout.maximum(spec) == 3
 
 
-def test_partition_ignores_the_hash_label_and_takes_the_oldest():
+def test_partition_ignores_the_hash_label_and_takes_the_oldest() -> None:
     first = replicaset(2, 1, age=5)
     labelled = msgspec.structs.replace(
         first.spec,
@@ -123,7 +123,7 @@ def marked(item, desired, most):
     return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, annotations=notes))
 
 
-def test_scaling_in_the_middle_of_a_rollout_is_proportional():
+def test_scaling_in_the_middle_of_a_rollout_is_proportional() -> None:
     spec = deployment(20, 2, surge=5, unavailable=2).spec
     sets = Sets(marked(replicaset(2, 7), 10, 15), (marked(replicaset(1, 8), 10, 15),))
     assert rollout.resized(spec, sets)
@@ -137,7 +137,7 @@ def test_scaling_in_the_middle_of_a_rollout_is_proportional():
     assert rollout.scale(zero, sets) == {"web-2": 0, "web-1": 0}
 
 
-def test_scaling_one_set_and_none():
+def test_scaling_one_set_and_none() -> None:
     spec = deployment(5).spec
     one = marked(replicaset(1, 3), 3, 4)
     assert rollout.scale(spec, Sets(one, ())) == {"web-1": 5}
@@ -146,7 +146,7 @@ def test_scaling_one_set_and_none():
     assert not rollout.resized(spec, Sets(replicaset(1, 3), ()))
 
 
-def test_revisions_and_annotations():
+def test_revisions_and_annotations() -> None:
     old = replicaset(1, 0, annotations={rollout.REVISION: "3"})
     new = replicaset(2, 0, annotations={rollout.REVISION: "2", rollout.HISTORY: "1"})
     shown = deployment(4, 2)
@@ -163,7 +163,7 @@ def test_revisions_and_annotations():
     assert rollout.set_annotations(shown, Sets(None, ()))[rollout.REVISION] == "1"
 
 
-def test_obsolete_sets_beyond_the_history():
+def test_obsolete_sets_beyond_the_history() -> None:
     old = tuple(replicaset(n, 0, annotations={rollout.REVISION: str(n)}) for n in (3, 1, 2))
     spec = deployment(revision_history_limit=1).spec
     assert [item.metadata.name for item in rollout.obsolete(spec, Sets(None, old))] == ["web-1", "web-2"]
@@ -177,16 +177,16 @@ def test_obsolete_sets_beyond_the_history():
 class Cluster:
     """ReplicaSets whose pods get available in any order; deletions count at once."""
 
-    def __init__(self, spec, chooser):
+    def __init__(self, spec, chooser) -> None:
         self.spec = spec
         self.random = chooser
         self.sets = {}
         self.least = self.most = None
 
-    def add(self, version, replicas, available):
+    def add(self, version, replicas, available) -> None:
         self.sets[f"web-{version}"] = replicaset(version, replicas, available, age=10 - len(self.sets))
 
-    def scale(self, name, size):
+    def scale(self, name, size) -> None:
         item = self.sets[name]
         available = min(item.status.available_replicas, size)
         status = ReplicaSetStatus(replicas=size, available_replicas=available)
@@ -228,7 +228,7 @@ class Cluster:
     st.integers(0, 12),
     st.integers(0, 2**32),
 )
-def test_a_rollout_ends_and_keeps_within_its_limits(replicas, surge, unavailable, sick, seed):
+def test_a_rollout_ends_and_keeps_within_its_limits(replicas, surge, unavailable, sick, seed) -> None:
     shown = deployment(replicas, 2, surge=surge, unavailable=unavailable)
     limits = rollout.limits(shown.spec)
     chooser = random.Random(seed)  # noqa: S311
@@ -248,7 +248,7 @@ def test_a_rollout_ends_and_keeps_within_its_limits(replicas, surge, unavailable
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 10), st.integers(0, 2**32))
-def test_a_bad_version_never_takes_more_than_allowed_and_undo_mends(replicas, seed):
+def test_a_bad_version_never_takes_more_than_allowed_and_undo_mends(replicas, seed) -> None:
     chooser = random.Random(seed)  # noqa: S311
     bad = deployment(replicas, 2)
     limits = rollout.limits(bad.spec)
@@ -282,7 +282,7 @@ def reasons(shown):
     return {c.type: (c.status, c.reason) for c in shown.status.conditions}
 
 
-def test_conditions_through_a_rollout_that_gets_stuck():
+def test_conditions_through_a_rollout_that_gets_stuck() -> None:
     shown = deployment(4, 2, progress_deadline_seconds=60)
     event = deploymentstatus.progressing("NewReplicaSetCreated", "x")
     shown = status_of(shown, replicaset(2, 4, 0), event=event)
@@ -304,7 +304,7 @@ def test_conditions_through_a_rollout_that_gets_stuck():
     assert again.status == shown.status
 
 
-def test_numbers_and_pause():
+def test_numbers_and_pause() -> None:
     shown = deployment(4, 2, paused=True)
     pause = deploymentstatus.progressing("DeploymentPaused", "Deployment is paused", "Unknown")
     shown = status_of(shown, replicaset(2, 1, 1), replicaset(1, 4, 3, age=3), event=pause)
