@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from driver import Cluster, eventually, podwire
-from traffic import Traffic
+from tests.e2e.driver import Cluster, eventually, podwire
+from tests.e2e.traffic import Traffic
 
 from podwire.errors import ProtocolError
 from podwire.local import inforce, inventory

@@ -6,15 +6,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from driver import Cluster, podwire  # noqa: E402
+from tests.e2e.driver import Cluster, podwire
 
 _ROOT = Path(__file__).parents[2]
 _UP_S = 180

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import done, flows, identities, layout, netns_of, own_name, running, server
-from driver import NOTICED_S, Cluster, eventually, shell_pod
+from tests.e2e.clusters import done, flows, identities, layout, netns_of, own_name, running, server
+from tests.e2e.driver import NOTICED_S, Cluster, eventually, shell_pod
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name

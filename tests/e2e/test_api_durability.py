@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver import eventually
+from tests.e2e.driver import eventually
 
 from podwire.embedded.apiserver import certificates
 from podwire.embedded.apiserver.server import render_settings

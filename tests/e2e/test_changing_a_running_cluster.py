@@ -8,9 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import address_of, done, flows, identities, in_node, netns_of, own_name, run, running, server, up
-from driver import Cluster, deployment, eventually
-from traffic import Traffic
+from tests.e2e.clusters import (
+    address_of,
+    done,
+    flows,
+    identities,
+    in_node,
+    netns_of,
+    own_name,
+    run,
+    running,
+    server,
+    up,
+)
+from tests.e2e.driver import Cluster, deployment, eventually
+from tests.e2e.traffic import Traffic
 
 from podwire.kernel import netns
 

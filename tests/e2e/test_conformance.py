@@ -8,8 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from clusters import done, own_name, run, running
-from driver import Cluster, Lines, eventually, podwire
+from tests.e2e.clusters import done, own_name, run, running
+from tests.e2e.driver import Cluster, Lines, eventually, podwire
 
 CASES = Path(__file__).parents[1] / "cases/conformance/policies.yaml"
 _FIRST = 'TCP/80: {shop/web: "...", shop/db: "...", bank/teller: "..."}'

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from byhand import answered, manifest
-from clusters import done, in_node, layout, netns_of, own_name, running
-from driver import Cluster, eventually
+from tests.e2e.clusters import done, in_node, layout, netns_of, own_name, running
+from tests.e2e.driver import Cluster, eventually
+from tests.e2e.handwritten_endpoints import answered, manifest
 
 from podwire.kernel import netns
 from podwire.kernel.attributes import attribute, be16, nested, u8

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from driver import Cluster, eventually
+from tests.e2e.driver import Cluster, eventually
 
 from podwire.embedded.apiserver.kinds import BY_KIND
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from driver import Cluster, eventually
+from tests.e2e.driver import Cluster, eventually
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driver import Cluster, deployment, eventually, podwire
-from traffic import Traffic
+from tests.e2e.driver import Cluster, deployment, eventually, podwire
+from tests.e2e.traffic import Traffic
 
 from podwire.local import inventory
 from podwire.local.layout import Layout

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import done, flows, identities, layout, own_name, running, server
-from driver import Cluster, eventually
+from tests.e2e.clusters import done, flows, identities, layout, own_name, running, server
+from tests.e2e.driver import Cluster, eventually
 
 NAME = own_name("full")
 SIZE = "24m"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from driver import Cluster, eventually, podwire
+from tests.e2e.driver import Cluster, eventually, podwire
 
 IN_CLUSTER = """
 import sys

@@ -6,7 +6,7 @@ import select
 import subprocess
 import time
 
-from driver import Cluster, deployment, eventually
+from tests.e2e.driver import Cluster, deployment, eventually
 
 
 def _talk(cluster: Cluster, words: list[str], said: bytes, until: bytes, within: float = 60) -> str:

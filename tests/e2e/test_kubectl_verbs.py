@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from driver import Cluster, deployment, eventually, shell_pod
+from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
 
 def _web(cluster: Cluster, namespace: str, replicas: int = 1) -> None:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from driver import Cluster, shell_pod
+from tests.e2e.driver import Cluster, shell_pod
 
 SIZE = 24 << 20
 # Sends back the size and digest of what it is sent up to the end, then as many bytes.

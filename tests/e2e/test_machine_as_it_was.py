@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driver import podwire
-
-from machine import inventory
+from tests.e2e.driver import podwire
+from tests.e2e.machine_inventory import inventory
 
 NAME = f"gone-{os.getpid()}"
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 import pytest
-from clusters import netns_of
-from driver import Cluster, eventually, shell_pod
+from tests.e2e.clusters import netns_of
+from tests.e2e.driver import Cluster, eventually, shell_pod
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name

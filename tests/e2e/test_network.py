@@ -5,7 +5,7 @@ import socket
 import urllib.request
 from typing import Any
 
-from driver import Cluster, deployment, eventually, shell_pod
+from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
 _SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: %s\n"
 

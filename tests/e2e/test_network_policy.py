@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import address_of, in_node, layout, netns_of, own_name, policies_in_force, run, running, server
-from driver import NOTICED_S, Cluster, eventually
+from tests.e2e.clusters import address_of, in_node, layout, netns_of, own_name, policies_in_force, run, running, server
+from tests.e2e.driver import NOTICED_S, Cluster, eventually
 
 from podwire.kernel import netns
 

@@ -1,7 +1,7 @@
 """A kubectl that speaks SPDY alone, as those before 1.31 do, is told what is needed in place of a puzzle."""
 
 import pytest
-from driver import Cluster, shell_pod
+from tests.e2e.driver import Cluster, shell_pod
 
 SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
 

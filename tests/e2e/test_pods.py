@@ -7,7 +7,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from driver import Cluster, eventually, shell_pod
+from tests.e2e.driver import Cluster, eventually, shell_pod
 
 
 def pod(name: str, *containers: dict[str, Any], **spec: Any) -> str:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from byhand import api
-from clusters import address_of, in_node, layout, netns_of, own_name, policies_in_force, running, server
-from driver import Cluster, eventually
-from traffic import Traffic
+from tests.e2e.clusters import address_of, in_node, layout, netns_of, own_name, policies_in_force, running, server
+from tests.e2e.driver import Cluster, eventually
+from tests.e2e.handwritten_endpoints import api
+from tests.e2e.traffic import Traffic
 
 from podwire.kernel import netns
 from podwire.kube.client import Client

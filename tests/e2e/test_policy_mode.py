@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import done, own_name, run, running, server
-from driver import Cluster, eventually
-from test_network_policy import reaches
+from tests.e2e.clusters import done, own_name, run, running, server
+from tests.e2e.driver import Cluster, eventually
+from tests.e2e.test_network_policy import reaches
 
 _DENY = """
 apiVersion: networking.k8s.io/v1

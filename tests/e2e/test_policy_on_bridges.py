@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from clusters import address_of, done, in_node, layout, netns_of, own_name, running, server
-from driver import Cluster, eventually
+from tests.e2e.clusters import address_of, done, in_node, layout, netns_of, own_name, running, server
+from tests.e2e.driver import Cluster, eventually
 
 from podwire.kernel import netns
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import done, layout, own_name, run, running, server
-from driver import Cluster, eventually
-from test_network_policy import pid_of, reaches
+from tests.e2e.clusters import done, layout, own_name, run, running, server
+from tests.e2e.driver import Cluster, eventually
+from tests.e2e.test_network_policy import pid_of, reaches
 
 _POLICY = """
 apiVersion: networking.k8s.io/v1

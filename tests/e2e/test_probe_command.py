@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from clusters import address_of, own_name, run, running, server
-from driver import Cluster, eventually, podwire
+from tests.e2e.clusters import address_of, own_name, run, running, server
+from tests.e2e.driver import Cluster, eventually, podwire
 
 NAME = own_name("probe")
 FIELDS = ["from", "to", "protocol", "port", "reached", "answered_by", "source_seen", "ms"]

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from driver import Cluster, eventually, shell_pod
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
+from tests.e2e.driver import Cluster, eventually, shell_pod
 
 
 @pytest.fixture

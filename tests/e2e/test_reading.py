@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from driver import Cluster, deployment, eventually
+from tests.e2e.driver import Cluster, deployment, eventually
 
 
 def test_nodes_are_ready_and_wide_shows_their_addresses(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driver import Lines, podwire
+from tests.e2e.driver import Lines, podwire
 
 NAME = f"refusals-{os.getpid()}"
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusters import netns_of
-from driver import Cluster, deployment, eventually, shell_pod
+from tests.e2e.clusters import netns_of
+from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
 from podwire.kernel import netns
 

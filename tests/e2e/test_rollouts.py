@@ -1,7 +1,7 @@
 """kubectl rollout for StatefulSets and DaemonSets; that of Deployments is in test_workloads."""
 
 import pytest
-from driver import Cluster, eventually
+from tests.e2e.driver import Cluster, eventually
 
 SET = """
 apiVersion: apps/v1

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from driver import Cluster, eventually
+from tests.e2e.driver import Cluster, eventually
 
 
 def deployment(name: str, replicas: int, **spec: Any) -> str:

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from clusters import address_of, done, flows, in_node, netns_of, own_name, run, running, server
-from driver import Cluster, eventually, shell_pod
+from tests.e2e.clusters import address_of, done, flows, in_node, netns_of, own_name, run, running, server
+from tests.e2e.driver import Cluster, eventually, shell_pod
 
 from podwire.kernel import netns
 

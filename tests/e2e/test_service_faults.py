@@ -11,7 +11,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from byhand import (
+from tests.e2e.clusters import netns_of, own_name, running
+from tests.e2e.connection_load import Load
+from tests.e2e.driver import Cluster, eventually
+from tests.e2e.handwritten_endpoints import (
     PODS,
     agent,
     another,
@@ -24,9 +27,6 @@ from byhand import (
     manifest,
     set_endpoints,
 )
-from clusters import netns_of, own_name, running
-from driver import Cluster, eventually
-from load import Load
 
 from podwire.kernel import netns
 

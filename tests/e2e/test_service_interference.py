@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byhand import (
+from tests.e2e.clusters import address_of, in_node, own_name, running
+from tests.e2e.connection_load import Load
+from tests.e2e.driver import NOTICED_S, Cluster, eventually
+from tests.e2e.handwritten_endpoints import (
     PODS,
     agent,
     answered,
@@ -28,9 +31,6 @@ from byhand import (
     piece,
     set_endpoints,
 )
-from clusters import address_of, in_node, own_name, running
-from driver import NOTICED_S, Cluster, eventually
-from load import Load
 
 from podwire.kube.client import Client
 from podwire.kube.resources import ENDPOINTSLICES

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from byhand import answered, in_force, load, manifest
-from clusters import in_node, own_name, running
-from driver import NOTICED_S, Cluster, eventually
-from load import Load
+from tests.e2e.clusters import in_node, own_name, running
+from tests.e2e.connection_load import Load
+from tests.e2e.driver import NOTICED_S, Cluster, eventually
+from tests.e2e.handwritten_endpoints import answered, in_force, load, manifest
 
 
 def switch(cluster: Cluster, mode: str) -> None:

@@ -5,11 +5,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from byhand import agent, in_force, load, manifest
-from clusters import done, in_node, layout, own_name, running
-from driver import Cluster, eventually
-from load import Load
-from test_service_mode_under_load import switch
+from tests.e2e.clusters import done, in_node, layout, own_name, running
+from tests.e2e.connection_load import Load
+from tests.e2e.driver import Cluster, eventually
+from tests.e2e.handwritten_endpoints import agent, in_force, load, manifest
+from tests.e2e.test_service_mode_under_load import switch
 
 from podwire.proxy.dataplanes.userspace.link import Link
 from podwire.proxy.dataplanes.userspace.orders import State

@@ -4,8 +4,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from clusters import done, flows, in_node, own_name, running, server, up
-from driver import Cluster, eventually
+from tests.e2e.clusters import done, flows, in_node, own_name, running, server, up
+from tests.e2e.driver import Cluster, eventually
 
 NAME = own_name("settings")
 SERVICE = """

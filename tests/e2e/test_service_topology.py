@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from driver import Cluster, deployment, eventually, shell_pod
+from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
 _SERVICE = """
 apiVersion: v1

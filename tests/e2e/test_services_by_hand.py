@@ -7,8 +7,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from clusters import in_node, layout
-from driver import Cluster, deployment, eventually
+from tests.e2e.clusters import in_node, layout
+from tests.e2e.driver import Cluster, deployment, eventually
 
 from podwire.kernel import netns
 

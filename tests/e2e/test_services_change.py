@@ -6,8 +6,8 @@ import urllib.request
 from typing import Any
 
 import pytest
-from clusters import netns_of
-from driver import Cluster, deployment, eventually, shell_pod
+from tests.e2e.clusters import netns_of
+from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
 from podwire.kernel import netns
 

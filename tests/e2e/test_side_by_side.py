@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from clusters import done, flows, layout, own_name, run, running, server, up
-from driver import Cluster, podwire
+from tests.e2e.clusters import done, flows, layout, own_name, run, running, server, up
+from tests.e2e.driver import Cluster, podwire
 
 A, B = own_name("side-a"), own_name("side-b")
 MANIFEST = f"""{server("one", "node-1", "tier: web")}{server("two", "node-2", "tier: web")}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from driver import NOTICED_S, Cluster, deployment, eventually, podwire
+from tests.e2e.driver import NOTICED_S, Cluster, deployment, eventually, podwire
 
 
 def state(cluster: Cluster, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

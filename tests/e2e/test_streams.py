@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.request
 
-from driver import Cluster, Lines, deployment, eventually, shell_pod
+from tests.e2e.driver import Cluster, Lines, deployment, eventually, shell_pod
 
 _COUNTER = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.1; done"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import own_name, run
-from driver import Cluster, podwire
+from tests.e2e.clusters import own_name, run
+from tests.e2e.driver import Cluster, podwire
 
 NAME = own_name("sees")
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from clusters import address_of, in_node, layout, netns_of, own_name, run, running, server
-from driver import Cluster, eventually, podwire, shell_pod
+from tests.e2e.clusters import address_of, in_node, layout, netns_of, own_name, run, running, server
+from tests.e2e.driver import Cluster, eventually, podwire, shell_pod
 
 from podwire.cli.main import root
 from podwire.kernel import netns

@@ -2,7 +2,7 @@
 
 import json
 
-from driver import Cluster, deployment, eventually, shell_pod
+from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
 
 def _images(cluster: Cluster, namespace: str, app: str) -> set[str]:

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from driver import Cluster, deployment, eventually
+from tests.e2e.driver import Cluster, deployment, eventually
 
 _CONFIG = """
 apiVersion: v1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import own_name, run
+from tests.e2e.clusters import own_name, run
 
 NAME = own_name("wrong")
 RUN = Path("/run/podwire", NAME)

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from driver import eventually
+from tests.e2e.driver import eventually
 
 from podwire.kernel import netns
 

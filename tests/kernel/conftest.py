@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernel.cninode import NodeAgent
+from tests.kernel.cni_node import NodeAgent
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kernel.agentmachine import Machine, eventually, inside
+from tests.kernel.agent_cluster import Machine, eventually, inside
 
 from podwire.kernel import netns
 from podwire.kube.resources import CONFIGMAPS, NODES

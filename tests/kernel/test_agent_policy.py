@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kernel.agentmachine import AGENT, Machine, eventually, inside
+from tests.kernel.agent_cluster import AGENT, Machine, eventually, inside
 
 from podwire.cni import program
 from podwire.kernel import netns

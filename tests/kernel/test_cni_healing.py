@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.kernel.cninode import NodeAgent, inside, ping
+from tests.kernel.cni_node import NodeAgent, inside, ping
 
 from podwire.agent import comparison
 from podwire.cni import wiring

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.kernel.cninode import NodeAgent, inside, ping
+from tests.kernel.cni_node import NodeAgent, inside, ping
 
 from podwire.cni.wiring import Node as PodNode
 from podwire.cni.wiring import Wiring

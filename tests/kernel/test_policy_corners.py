@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from tests.kernel.policytraffic import DENY, OPEN, policy
-from tests.kernel.policyworld import ADDRESSES, OUTSIDE, RANGES, World, batch, inside, path
+from tests.kernel.policy_checks import DENY, OPEN, policy
+from tests.kernel.policy_namespaces import ADDRESSES, OUTSIDE, RANGES, World, batch, inside, path
 from tests.kernel.test_policy_packets import Planes, compilers, opened
 
 from podwire.errors import KernelError

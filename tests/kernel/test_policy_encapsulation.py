@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from tests.kernel.policytraffic import OPEN, policy
-from tests.kernel.policyworld import ADDRESSES, FACTS, RANGES, World, batch, inside, path
+from tests.kernel.policy_checks import OPEN, policy
+from tests.kernel.policy_namespaces import ADDRESSES, FACTS, RANGES, World, batch, inside, path
 from tests.kernel.test_policy_packets import Planes, compilers, opened
 
 from podwire.kernel import netns

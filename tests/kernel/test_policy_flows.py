@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec.structs import replace
-from tests.kernel.answers import Answers
-from tests.kernel.policytraffic import OPEN, policy
-from tests.kernel.policyworld import FACTS, World, path
+from tests.kernel.policy_checks import OPEN, policy
+from tests.kernel.policy_namespaces import FACTS, World, path
+from tests.kernel.raw_responders import Answers
 from tests.kernel.test_policy_packets import compilers
 
 from podwire.kernel import netns

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec.structs import replace
-from tests.kernel import policytraffic
+from tests.kernel import policy_checks
 from tests.kernel import test_policy_replacement as replacement
-from tests.kernel.policytraffic import ALLOW, DB, DENY, LATE_S, OPEN, PORTS, RANGES, Echo, begin, change, reaches
-from tests.kernel.policyworld import FACTS, World, inside, load, path
+from tests.kernel.policy_checks import ALLOW, DB, DENY, LATE_S, OPEN, PORTS, RANGES, Echo, begin, change, reaches
+from tests.kernel.policy_namespaces import FACTS, World, inside, load, path
 from tests.kernel.test_policy_packets import CASES, compilers
 from tests.kernel.test_policy_replacement import ALLOWED, DENIED, Flood
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 KINDS: tuple[Kind, ...] = ("nft", "legacy")
 seen = replacement.seen
-echo = policytraffic.echo
+echo = policy_checks.echo
 GROUP = 4712
 LOGGING = replace(FACTS["n1"], log=LogSettings(group=GROUP))
 MANGLE = {"nft": "iptables-nft", "legacy": "iptables-legacy"}
@@ -72,7 +72,7 @@ def test_the_kernel_holds_what_is_desired(world: World, plane: IptablesPolicy, c
 def test_a_connection_is_cut_by_the_change_and_comes_back_with_the_next(
     world: World, plane: IptablesPolicy, echo: Echo
 ) -> None:
-    policytraffic.cut_and_come_back(world, plane)
+    policy_checks.cut_and_come_back(world, plane)
 
 
 def under_flood(step: Callable[[int], None], count: int) -> None:
@@ -135,11 +135,11 @@ def test_what_another_data_plane_leaves_is_no_table(world: World) -> None:
 
 
 def test_a_pod_that_nobody_told_of_is_shut_off(world: World, plane: IptablesPolicy) -> None:
-    policytraffic.shut_off_strangers(world, plane)
+    policy_checks.shut_off_strangers(world, plane)
 
 
 def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: IptablesPolicy) -> None:
-    policytraffic.stop_borrowed_addresses(world, plane, lambda: drops("PODWIRE-STRANGER") + drops("PODWIRE-INTRUDER"))
+    policy_checks.stop_borrowed_addresses(world, plane, lambda: drops("PODWIRE-STRANGER") + drops("PODWIRE-INTRUDER"))
 
 
 def drops(chain: str) -> int:
@@ -150,7 +150,7 @@ def drops(chain: str) -> int:
 
 
 def test_what_is_sent_on_by_the_node_is_judged_by_who_sent_it(world: World, plane: IptablesPolicy) -> None:
-    policytraffic.judge_by_who_sent(world, plane)
+    policy_checks.judge_by_who_sent(world, plane)
 
 
 def test_marks_of_others_are_left_and_ours_are_taken_off(world: World, plane: IptablesPolicy) -> None:

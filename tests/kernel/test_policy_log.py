@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.kernel.policyworld import FACTS, Attempt, Watch, World, path
+from tests.kernel.policy_namespaces import FACTS, Attempt, Watch, World, path
 from tests.kernel.test_policy_packets import compilers
 
 from podwire.kernel import netns

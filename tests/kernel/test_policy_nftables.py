@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from tests.kernel import policytraffic
-from tests.kernel.policytraffic import (
+from tests.kernel import policy_checks
+from tests.kernel.policy_checks import (
     DB,
     DENY,
     OPEN,
@@ -25,7 +25,7 @@ from tests.kernel.policytraffic import (
     policy,
     reaches,
 )
-from tests.kernel.policyworld import FACTS, World, inside, load, path
+from tests.kernel.policy_namespaces import FACTS, World, inside, load, path
 from tests.kernel.test_policy_packets import compilers
 
 from podwire.errors import KernelError
@@ -37,7 +37,7 @@ from podwire.testing.policycases import Case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-echo = policytraffic.echo
+echo = policy_checks.echo
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def plane(world: World) -> Iterator[NftablesPolicy]:
 def test_a_connection_is_cut_by_the_change_and_comes_back_with_the_next(
     world: World, plane: NftablesPolicy, echo: Echo
 ) -> None:
-    policytraffic.cut_and_come_back(world, plane)
+    policy_checks.cut_and_come_back(world, plane)
 
 
 def test_answers_pass_where_both_ends_are_isolated(world: World, plane: NftablesPolicy, echo: Echo) -> None:
@@ -78,16 +78,16 @@ def test_answers_pass_where_both_ends_are_isolated(world: World, plane: Nftables
 
 
 def test_a_pod_that_nobody_told_of_is_shut_off(world: World, plane: NftablesPolicy) -> None:
-    policytraffic.shut_off_strangers(world, plane)
+    policy_checks.shut_off_strangers(world, plane)
 
 
 def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: NftablesPolicy) -> None:
-    policytraffic.stop_borrowed_addresses(world, plane, lambda: counter("forward-egress") + counter("input"))
+    policy_checks.stop_borrowed_addresses(world, plane, lambda: counter("forward-egress") + counter("input"))
     assert (counter("forward-egress"), counter("input")) == (2, 1)
 
 
 def test_what_is_sent_on_by_the_node_is_judged_by_who_sent_it(world: World, plane: NftablesPolicy) -> None:
-    policytraffic.judge_by_who_sent(world, plane)
+    policy_checks.judge_by_who_sent(world, plane)
 
 
 def counter(chain: str) -> int:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kernel.agentmachine import Machine, eventually, inside
-from tests.kernel.otherplugins import BRIDGE, PLUGINS
+from tests.kernel.agent_cluster import Machine, eventually, inside
+from tests.kernel.reference_plugins import BRIDGE, PLUGINS
 
 from podwire.cni import program
 from podwire.kernel import netns

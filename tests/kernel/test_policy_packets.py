@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernel.policyworld import FACTS, World, failures_of, load, path
+from tests.kernel.policy_namespaces import FACTS, World, failures_of, load, path
 
 from podwire.kernel.features import Features
 from podwire.model.meta import key_of

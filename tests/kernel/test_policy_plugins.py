@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from tests.kernel.otherplugins import ARRANGEMENTS, BRIDGE, PLUGINS, OtherWorld
-from tests.kernel.policyworld import FACTS, batch, checksum, failures_of, inside, path
+from tests.kernel.policy_namespaces import FACTS, batch, checksum, failures_of, inside, path
+from tests.kernel.reference_plugins import ARRANGEMENTS, BRIDGE, PLUGINS, OtherWorld
 from tests.kernel.test_policy_packets import CASES, compilers
 
 from podwire.errors import Unsupported

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.kernel.policyworld import World, failures_of, load
+from tests.kernel.policy_namespaces import World, failures_of, load
 from tests.kernel.test_policy_packets import CASES, Planes, compilers, opened
 
 from podwire.model.meta import key_of

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kernel.policytraffic import DB, OPEN, change, policy
-from tests.kernel.policyworld import FACTS, World, inside, load, path
+from tests.kernel.policy_checks import DB, OPEN, change, policy
+from tests.kernel.policy_namespaces import FACTS, World, inside, load, path
 from tests.kernel.test_policy_packets import compilers
 
 from podwire.kernel import netns

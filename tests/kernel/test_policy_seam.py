@@ -12,14 +12,14 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 ROOT = Path(__file__).parents[2]
 _SETTINGS = """
-from tests.kernel import borrowed_policy
+from tests.kernel import renamed_policy_dataplane
 from podwire.policy.settings import parse_settings
 print(parse_settings({"mode": "borrowed"}).mode)
 """
 
 
 def run(*words: str) -> str:
-    """What Python says with the data plane of :mod:`tests.kernel.borrowed_policy` in the registry."""
+    """What Python says with the data plane of :mod:`tests.kernel.renamed_policy_dataplane` in the registry."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
@@ -28,7 +28,7 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-PYTEST = ("-m", "pytest", "-p", "tests.kernel.borrowed_policy", "-p", "no:randomly")
+PYTEST = ("-m", "pytest", "-p", "tests.kernel.renamed_policy_dataplane", "-p", "no:randomly")
 PACKETS = "tests/kernel/test_policy_packets.py"
 
 

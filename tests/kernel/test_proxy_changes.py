@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kernel.planes import opened
-from tests.kernel.serviceworld import LATE_S, PATIENCE_S, PODS, World, path
+from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, path
 
 from podwire.kernel import netns
 from podwire.proxy.registry import DATAPLANES, open_dataplane

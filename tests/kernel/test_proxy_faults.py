@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from tests.kernel.serviceworld import LATE_S, World, by_name, inside, path, until
+from tests.kernel.service_namespaces import LATE_S, World, by_name, inside, path, until
 from tests.kernel.test_proxy_metrics import FOUR, Bench
 
 from podwire.errors import KernelError

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kernel.planes import opened
-from tests.kernel.serviceworld import (
+from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.service_namespaces import (
     LATE_S,
     PODS,
     Collection,

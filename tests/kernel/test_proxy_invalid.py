@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kernel.planes import opened
-from tests.kernel.serviceworld import World, by_name, inside, path
+from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.service_namespaces import World, by_name, inside, path
 
 from podwire.kernel import netns
 from podwire.proxy.dataplane import INVALID_DROPPED, Counting

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from tests.kernel.serviceworld import (
+from tests.kernel.service_namespaces import (
     CASES,
     LATE_S,
     Collection,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.kernel.serviceworld import ADDRESSES, Collection, World, by_name, inside, path, until
+from tests.kernel.service_namespaces import ADDRESSES, Collection, World, by_name, inside, path, until
 
 from podwire.kernel import netns
 from podwire.model.node import Node

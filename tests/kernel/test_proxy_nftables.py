@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.kernel.serviceworld import (
+from tests.kernel.service_namespaces import (
     CASES,
     World,
     affinity_to_an_endpoint_that_goes,

@@ -16,8 +16,8 @@ REAL, TRACED = "tests/kernel/test_proxy_scenarios.py", ("test_packet_table.py", 
 
 
 def run(*words: str) -> str:
-    """What pytest says with the data plane of :mod:`tests.kernel.borrowed` in the registry."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.kernel.borrowed", *words]
+    """What pytest says with the data plane of :mod:`tests.kernel.renamed_service_dataplane` in the registry."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.kernel.renamed_service_dataplane", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernel.agentmachine import Machine, eventually, inside
+from tests.kernel.agent_cluster import Machine, eventually, inside
 
 from podwire.kernel import netns
 from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES

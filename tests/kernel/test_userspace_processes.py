@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernel.relayworld import (
+from tests.kernel.relay_traffic import (
     PLANES,
     Server,
     at,
@@ -20,7 +20,7 @@ from tests.kernel.relayworld import (
     ports,
     state,
 )
-from tests.kernel.serviceworld import World, path
+from tests.kernel.service_namespaces import World, path
 
 from podwire.errors import KernelError
 from podwire.kernel import netns

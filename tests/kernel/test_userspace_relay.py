@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.kernel.relayworld import (
+from tests.kernel.relay_traffic import (
     PLANES,
     Server,
     at,
@@ -23,7 +23,7 @@ from tests.kernel.relayworld import (
     udp_client,
     udp_ports,
 )
-from tests.kernel.serviceworld import World, path
+from tests.kernel.service_namespaces import World, path
 
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.kernel.planes import opened
-from tests.kernel.serviceworld import (
+from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.service_namespaces import (
     CASES,
     LATE_S,
     World,
@@ -20,7 +20,7 @@ from tests.kernel.serviceworld import (
     inside,
     path,
 )
-from tests.uml.ipvsworld import (
+from tests.uml.ipvs_connections import (
     _PATIENCE_S,
     PODS,
     Held,

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from tests.kernel.planes import opened
-from tests.kernel.serviceworld import (
+from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.service_namespaces import (
     World,
     affinity_to_an_endpoint_that_goes,
     inside,
     path,
 )
-from tests.uml.ipvsworld import PODS, Held, another, differences, eventually, ipvsadm, kept, shares
+from tests.uml.ipvs_connections import PODS, Held, another, differences, eventually, ipvsadm, kept, shares
 
 from podwire.errors import Unsupported
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane

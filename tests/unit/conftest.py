@@ -4,7 +4,7 @@ import asyncio
 import gc
 
 from hypothesis import settings
-from tests.unit.patience import Policy
+from tests.unit.patient_loop import Policy
 
 # How long an example takes says what else the machine does.
 settings.register_profile("untimed", settings(), deadline=None)

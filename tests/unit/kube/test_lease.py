@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.unit.patience import LoopClock, hurried
+from tests.unit.patient_loop import LoopClock, hurried
 
 from podwire.errors import ApiUnreachable, Conflict, NotFound
 from podwire.kube.lease import Election, LeaderElection

@@ -10,7 +10,7 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.unit.patience import LoopClock, hurried
+from tests.unit.patient_loop import LoopClock, hurried
 
 from podwire.embedded.apiserver import certificates
 from podwire.embedded.apiserver.server import Server

@@ -15,7 +15,7 @@ from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
 from podwire.routing.backend import Options
 
-MODULE = "tests.unit.proxy.notebook"
+MODULE = "tests.unit.proxy.recording_dataplane"
 FACTS = NodeFacts(name="n1")
 
 

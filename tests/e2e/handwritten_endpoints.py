@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clusters import address_of, in_node, layout, netns_of, run, server
-from driver import Cluster, eventually, shell_pod
-from load import PATIENCE_S, Load
+from tests.e2e.clusters import address_of, in_node, layout, netns_of, run, server
+from tests.e2e.connection_load import PATIENCE_S, Load
+from tests.e2e.driver import Cluster, eventually, shell_pod
 
 from podwire.kernel import netns
 from podwire.kernel.nft import Nft

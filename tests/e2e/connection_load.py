@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from driver import eventually
+from tests.e2e.driver import eventually
 
 from podwire.kernel import netns
 

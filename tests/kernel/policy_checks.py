@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kernel.policyworld import World, batch, inside, load, path
+from tests.kernel.policy_namespaces import World, batch, inside, load, path
 from tests.kernel.test_policy_packets import CASES, compilers
 
 from podwire.kernel import netns

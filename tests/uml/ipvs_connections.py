@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
-from tests.kernel.serviceworld import (
+from tests.kernel.service_namespaces import (
     by_name,
     inside,
     path,

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from tests.kernel.serviceworld import path
+from tests.kernel.service_namespaces import path
 
 from podwire.kernel.features import Answer, Features
 from podwire.proxy.registry import FEATURES, open_dataplane

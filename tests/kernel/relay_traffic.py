@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import msgspec
-from tests.kernel.serviceworld import by_name, path
+from tests.kernel.service_namespaces import by_name, path
 
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane

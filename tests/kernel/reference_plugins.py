@@ -9,7 +9,7 @@ import json
 import subprocess
 from typing import Any
 
-from tests.kernel.policyworld import ADDRESSES, MARK, RANGES, World, batch, device, inside, path, run
+from tests.kernel.policy_namespaces import ADDRESSES, MARK, RANGES, World, batch, device, inside, path, run
 
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink

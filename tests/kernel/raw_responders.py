@@ -6,7 +6,7 @@ import struct
 import threading
 from typing import NamedTuple
 
-from tests.kernel.policyworld import checksum, crc32c, path
+from tests.kernel.policy_namespaces import checksum, crc32c, path
 
 from podwire.kernel import netns
 
