@@ -272,7 +272,7 @@ def test_a_lease_in_the_real_api(plane) -> None:
 
             def contender(name):
                 client = Client(p.client.config, p.client.clock)
-                election = Election("kube-system", "e", name, duration_s=1.0, renew_deadline_s=0.6, retry_s=0.1)
+                election = Election("kube-system", "e", name, duration_s=3.0, renew_deadline_s=2.0, retry_s=0.3)
 
                 async def body() -> None:
                     led.append(name)
@@ -286,11 +286,11 @@ def test_a_lease_in_the_real_api(plane) -> None:
             first = contender("a")
             await p.until(lambda: leads("a"))
             second = contender("b")
-            await asyncio.sleep(1.3)
+            await asyncio.sleep(3.9)
             assert led == ["a"]
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
-            await p.until(lambda: leads("b"), 3)
+            await p.until(lambda: leads("b"), 9)
             second.cancel()
             await asyncio.gather(second, return_exceptions=True)
 
