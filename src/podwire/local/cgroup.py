@@ -37,6 +37,16 @@ def create(cluster: str) -> Path | None:
     return folder
 
 
+def join(pid: int, folder: Path | None) -> None:
+    """Moves a process into a folder; nothing when there is no folder, or when the process has ended."""
+    if folder is None:
+        return
+    try:
+        (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
+    except ProcessLookupError:
+        pass
+
+
 def destroy(cluster: str) -> None:
     """Kills every process of the cluster and removes its folders; returns when they are gone."""
     top = root()

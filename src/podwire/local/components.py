@@ -34,16 +34,16 @@ from podwire.kube.resources import (
 from podwire.local import controllers, credentials
 from podwire.local.config import ClusterConfig
 from podwire.local.layout import Layout, NodePlace
-from podwire.local.processes import Order
 from podwire.model.document import not_yaml, wrong
 from podwire.observe import log
 from podwire.policy.modes import DATAPLANES as POLICY_DATAPLANES
 from podwire.proxy.registry import DATAPLANES
 from podwire.routing.registry import BACKENDS
 from podwire.runtime.child import Placement
+from podwire.runtime.children import Child
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.foreground import run_until_signal
-from podwire.runtime.forkserver import Entry
+from podwire.runtime.forkserver import Entry, ForkServer
 
 CONTROLLER_CONFIG = "controller.yaml"
 DNS_NUMBER = 10
@@ -121,6 +121,17 @@ ENTRIES: Mapping[str, Entry] = {
 """What the fork server can start."""
 
 
+def start(fork_server: ForkServer, layout: Layout, child: Child) -> int:
+    """Starts a component by the fork server, as the entry ``argv[0]`` with the payload ``argv[1]``; its pid.
+
+    Raises: ClusterError.
+    """
+    entry, path = child.argv
+    title = f"podwire: {child.name} {layout.name}"
+    placement = Placement(title=title, netns=child.netns, log=child.log, daemon=True)
+    return fork_server.spawn(entry, path.encode(), placement=placement)
+
+
 def preload() -> None:
     """Imports also what components import when they need it, once for all that are forked from this process."""
     controllers.preload()
@@ -180,7 +191,7 @@ def service_address(config: ClusterConfig, number: int) -> str:
     return str(ip_network(config.service_cidrs[0])[number])
 
 
-def apiserver(layout: Layout, config: ClusterConfig, port: int) -> Order:
+def apiserver(layout: Layout, config: ClusterConfig, port: int) -> Child:
     """The API server on loopback and on the host's fabric address."""
     place = credentials.folder(layout)
     families = {ip_network(cidr).version for cidr in config.service_cidrs}
@@ -201,10 +212,10 @@ def apiserver(layout: Layout, config: ClusterConfig, port: int) -> Order:
         "advertise": [host[4]] if 4 in families else [host[6]],
         "advertisePort": credentials.API_FABRIC_PORT,
     }
-    return _order(layout, "apiserver", "apiserver", Path(layout.run), document)
+    return _child(layout, "apiserver", "apiserver", Path(layout.run), document)
 
 
-def controller(layout: Layout, config: ClusterConfig) -> Order:
+def controller(layout: Layout, config: ClusterConfig) -> Child:
     """Controllers, scheduler and workloads in one process on the host."""
     document = {
         "kubeconfig": str(credentials.kubeconfig_path(layout, "controller")),
@@ -215,10 +226,10 @@ def controller(layout: Layout, config: ClusterConfig) -> Order:
         },
         "logLevel": config.log_level,
     }
-    return _order(layout, "controller", "controller", Path(layout.run), document)
+    return _child(layout, "controller", "controller", Path(layout.run), document)
 
 
-def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Order:
+def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Child:
     """A node's agent, in the node's namespace."""
     run = Path(layout.node_run(place.name))
     document = {
@@ -235,10 +246,10 @@ def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Order:
         "health": {"address": "0.0.0.0", "port": 9440},
         "logLevel": config.log_level,
     }
-    return _order(layout, f"agent-{place.name}", "agent", run, document, str(layout.netns(place.name)))
+    return _child(layout, f"agent-{place.name}", "agent", run, document, str(layout.netns(place.name)))
 
 
-def kubelet(layout: Layout, config: ClusterConfig, place: NodePlace, cgroup: Path | None) -> Order:
+def kubelet(layout: Layout, config: ClusterConfig, place: NodePlace, cgroup: Path | None) -> Child:
     """A node's kubelet, in the node's namespace; ``cgroup`` is the cluster's folder."""
     run = Path(layout.node_run(place.name))
     keys = credentials.folder(layout)
@@ -269,14 +280,16 @@ def kubelet(layout: Layout, config: ClusterConfig, place: NodePlace, cgroup: Pat
         "images": [msgspec.to_builtins(rule) for rule in config.images],
         "logLevel": config.log_level,
     }
-    return _order(layout, f"kubelet-{place.name}", "kubelet", run, document, str(layout.netns(place.name)))
+    return _child(layout, f"kubelet-{place.name}", "kubelet", run, document, str(layout.netns(place.name)))
 
 
-def _order(layout: Layout, name: str, entry: str, folder: Path, document: dict[str, Any], netns: str = "") -> Order:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{entry}.yaml"
-    path.write_bytes(msgspec.yaml.encode(document))
-    path.chmod(0o600)
-    log_file = f"{layout.run}/log/{name}.log"
-    placement = Placement(title=f"podwire: {name} {layout.name}", netns=netns, log=log_file, daemon=True)
-    return Order(name=name, entry=entry, payload=str(path).encode(), placement=placement)
+def _child(layout: Layout, name: str, entry: str, folder: Path, document: dict[str, Any], netns: str = "") -> Child:
+    path = f"{folder}/{entry}.yaml"
+    return Child(
+        name=name,
+        argv=(entry, path),
+        files={path: msgspec.yaml.encode(document)},
+        on_file_change="ignore",  # a component keeps the configuration that it started with
+        netns=netns,
+        log=f"{layout.run}/log/{name}.log",
+    )

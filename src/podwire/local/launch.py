@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from podwire.errors import ClusterError
-from podwire.local import cgroup, components, processes
+from podwire.local import cgroup, components
 from podwire.local.control import answers
 from podwire.local.layout import Layout
 from podwire.local.supervisor import CONTROL_SOCKET, ClusterSupervisor
@@ -79,7 +79,7 @@ def serve(layout: Layout) -> None:
     """Runs the supervisor in this process until it is ended."""
     log.configure("info")
     child.set_title(f"podwire: supervisor {layout.name}")
-    processes.join_cgroup(os.getpid(), cgroup.create(layout.name))
+    cgroup.join(os.getpid(), cgroup.create(layout.name))
     title = f"podwire: fork server {layout.name}"
     fork_server = ForkServer.start(components.ENTRIES, title=title, prepare=components.preload)
     asyncio.run(ClusterSupervisor(layout, fork_server, SystemClock()).run())

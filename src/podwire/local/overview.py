@@ -7,11 +7,12 @@ from podwire.errors import ApiUnreachable
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
-from podwire.local import credentials, processes
+from podwire.local import credentials
 from podwire.local.layout import Layout
 from podwire.local.probe.result import columns
 from podwire.model.node import Node
 from podwire.model.pod import Pod
+from podwire.runtime.children import read_record
 from podwire.runtime.clock import SystemClock
 
 ANNOTATION = "podwire.io/"
@@ -65,12 +66,11 @@ def _processes(layout: Layout) -> str:
     rows = [("PROCESS", "PID", "STATE")]
     ended = 0
     for file in sorted((Path(layout.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
-        record = processes.read_record(file)
+        record = read_record(file)
         if record is None:
             continue
-        alive = processes.start_time(record.pid) == record.started
-        ended += not alive
-        rows.append((file.stem, str(record.pid), "running" if alive else "ended"))
+        ended += not record.running
+        rows.append((file.stem, str(record.pid), "running" if record.running else "ended"))
     if len(rows) > _MANY:
         return f"{len(rows) - 1} processes, {ended} of them ended"
     return columns(rows)

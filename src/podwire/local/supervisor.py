@@ -25,9 +25,9 @@ from podwire.local.control import Ask, ControlServer, Progress
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import plan
 from podwire.local.layout import Layout
-from podwire.local.processes import Order, Processes
 from podwire.local.upstream import UpstreamRelay
 from podwire.observe.log import Log
+from podwire.runtime.children import Child, ChildEvent, Children
 from podwire.runtime.clock import Clock
 from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.supervise import Supervisor
@@ -45,11 +45,10 @@ class ClusterSupervisor:
         self._run = Path(layout.run)
         self._clock = clock
         self._log = Log("supervisor")
-        records = self._run / "processes"
-        records.mkdir(parents=True, exist_ok=True)
+        self._fork_server = fork_server
         self._cgroup = cgroup.create(layout.name)
-        self._processes = Processes(fork_server, records, self._cgroup, clock)
         self._tasks = Supervisor(clock, self._report)
+        self._children = Children(self._run / "processes", self._start, self._tasks, clock, self._report_child)
         self._changing = asyncio.Lock()
         self._relaying = False
 
@@ -60,6 +59,17 @@ class ClusterSupervisor:
 
     def _report(self, name: str, failure: BaseException) -> None:
         self._log.error("task failed", failure=failure, task=name)
+
+    def _report_child(self, event: ChildEvent) -> None:
+        if event.event == "adopted":
+            self._log.info("adopted a running process", process=event.name, pid=event.pid)
+        else:
+            self._log.warning("process ended, starting it again", process=event.name, pid=event.pid)
+
+    def _start(self, child: Child) -> int:
+        pid = components.start(self._fork_server, self._layout, child)
+        cgroup.join(pid, self._cgroup)
+        return pid
 
     async def _handle(self, ask: Ask, progress: Progress) -> dict[str, Any]:
         if ask.do != "ensure":
@@ -72,7 +82,7 @@ class ClusterSupervisor:
 
     async def _ensure(self, config: ClusterConfig, progress: Progress) -> None:
         layout, now = self._layout, self._clock.now()
-        port = components.api_port(layout, config, running=self._processes.runs("apiserver"))
+        port = components.api_port(layout, config, running=self._children.is_running("apiserver"))
         kubernetes = components.service_address(config, 1)
         if credentials.ensure(layout, port, (kubernetes,), now):
             progress("credentials made")
@@ -85,7 +95,7 @@ class ClusterSupervisor:
             upstreams = read_resolv_conf("/etc/resolv.conf", loopback=True)
             relay = UpstreamRelay((str(layout.host_address), 53), upstreams, self._clock)
             self._tasks.start("upstream", relay.serve)
-        self._keep(components.apiserver(layout, config, port))
+        await self._children.ensure(components.apiserver(layout, config, port))
         build.nodes(layout, fabric)
         progress(f"fabric: {config.nodes} nodes on {layout.segment_count} segment(s)")
         client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), self._clock)
@@ -94,23 +104,19 @@ class ClusterSupervisor:
                 credentials.ensure_node(layout, place, now)
             await self._api_ready(client)
             progress(f"API server on https://127.0.0.1:{port}")
-            self._keep(components.controller(layout, config))
-            self._keep_nodes(config)
+            await self._children.ensure(components.controller(layout, config))
+            await self._ensure_nodes(config)
             dns = components.service_address(config, components.DNS_NUMBER)
             await addons.ensure(client, config, dns, recall_config(layout))
             await self._drop_nodes(client, config)
         finally:
             await client.close()
 
-    def _keep_nodes(self, config: ClusterConfig) -> None:
+    async def _ensure_nodes(self, config: ClusterConfig) -> None:
         pods = self._cgroup.parent if self._cgroup else None
         for place in self._layout.nodes(config.nodes):
-            self._keep(components.agent(self._layout, config, place))
-            self._keep(components.kubelet(self._layout, config, place, pods))
-
-    def _keep(self, order: Order) -> None:
-        if not self._processes.keeps(order.name):
-            self._tasks.start(order.name, lambda: self._processes.keep(order))
+            await self._children.ensure(components.agent(self._layout, config, place))
+            await self._children.ensure(components.kubelet(self._layout, config, place, pods))
 
     async def _api_ready(self, client: Client) -> None:
         deadline = self._clock.monotonic() + _API_WAIT_S
@@ -133,11 +139,9 @@ class ClusterSupervisor:
         gone = [name for name in build.node_names(self._layout) if name not in wanted]
         if not gone:
             return
-        await drain.drain(client, [name for name in gone if self._processes.runs(f"kubelet-{name}")])
-        await self._processes.stop([f"{part}-{name}" for name in gone for part in ("kubelet", "agent")])
+        await drain.drain(client, [name for name in gone if self._children.is_running(f"kubelet-{name}")])
+        await self._children.stop([f"{part}-{name}" for name in gone for part in ("kubelet", "agent")])
         for name in gone:
-            for part in ("kubelet", "agent"):
-                (self._run / f"processes/{part}-{name}.json").unlink(missing_ok=True)
             if self._cgroup:
                 cgroup.destroy_folder(self._cgroup.parent / name)
             drain.remove(self._layout, name)

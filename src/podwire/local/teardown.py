@@ -14,10 +14,12 @@ from pathlib import Path
 from podwire.embedded.kubelet import mounts
 from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
-from podwire.local import cgroup, inventory, processes
+from podwire.local import cgroup, inventory
 from podwire.local.fabric.plan import owner
 from podwire.local.layout import Layout
+from podwire.runtime.children import read_record
 from podwire.runtime.polling import wait_until
+from podwire.runtime.process import send_signal, start_ticks
 
 _END_WAIT_S = 5.0
 
@@ -49,15 +51,15 @@ def end_inside(namespaces: Iterable[Path]) -> None:
 
 def _kill(victims: set[int]) -> None:
     for pid in victims:
-        processes.signal_process(pid, signal.SIGKILL)
-    wait_until(lambda: all(processes.start_time(pid) is None for pid in victims), _END_WAIT_S)
+        send_signal(pid, signal.SIGKILL)
+    wait_until(lambda: all(not start_ticks(pid) for pid in victims), _END_WAIT_S)
 
 
 def _recorded(run: Path) -> list[int]:
     found = []
     for file in (run / "processes").glob("*.json"):
-        record = processes.read_record(file)
-        if record and processes.start_time(record.pid) == record.started:
+        record = read_record(file)
+        if record is not None and record.running:
             found.append(record.pid)
     return found
 

@@ -20,8 +20,9 @@ from typing import IO, Any
 import msgspec
 
 from podwire.errors import ClusterError
-from podwire.local import inventory, processes, teardown
+from podwire.local import inventory, teardown
 from podwire.local.layout import Layout
+from podwire.runtime.process import is_running, start_ticks
 
 _OWNED = re.compile(r"pytest-(\d+)-(\d+)-\d+")
 _MEMORY = Path("/dev/shm")
@@ -34,7 +35,7 @@ Config = str | os.PathLike[str] | Mapping[str, Any] | None
 def free_name() -> str:
     """A name for one more cluster of this process."""
     taken = inventory.names()
-    own = f"pytest-{os.getpid()}-{processes.start_time(os.getpid())}"
+    own = f"pytest-{os.getpid()}-{start_ticks(os.getpid())}"
     return next(name for number in itertools.count(1) if (name := f"{own}-{number}") not in taken)
 
 
@@ -46,7 +47,7 @@ def kept_name() -> str:
 def stale(names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the names whose process has ended."""
     owned = ((name, _OWNED.fullmatch(name)) for name in names)
-    return tuple(name for name, own in owned if own and processes.start_time(int(own[1])) != int(own[2]))
+    return tuple(name for name, own in owned if own and not is_running(int(own[1]), int(own[2])))
 
 
 class Coming:

@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 
-from podwire.local import processes
+from podwire.runtime.process import start_ticks
 from podwire.testing.lifecycle import free_name, kept_name, stale
 
 
 def test_a_cluster_is_stale_when_the_process_of_its_name_has_ended() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    mine = processes.start_time(os.getpid()) or 0
+    mine = start_ticks(os.getpid())
     names = (
         f"pytest-{os.getpid()}-{mine}-1",
         f"pytest-{os.getpid()}-{mine + 1}-1",  # the number of the process was used again

@@ -6,7 +6,6 @@ ADD run side by side, since neither needs the other. On the node's network there
 """
 
 import asyncio
-import os
 import secrets
 import signal
 from collections.abc import Callable
@@ -18,14 +17,15 @@ import msgspec
 from podwire.embedded.kubelet.network import Attachment, Network, addresses
 from podwire.embedded.kubelet.orders import Answer, PodRecord, ShimOrder
 from podwire.embedded.kubelet.resolver import pod_hostname
-from podwire.embedded.kubelet.shim import start_ticks, write_atomically
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
 from podwire.errors import CniError, KernelError, PodwireError
 from podwire.kernel import netns
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
 from podwire.runtime.child import Placement
+from podwire.runtime.files import write_atomically
 from podwire.runtime.forkserver import ForkServer
+from podwire.runtime.process import is_running, send_signal, start_ticks
 
 SHIM_ENTRY = "shim"
 _MESSAGE = 4096
@@ -173,7 +173,7 @@ class Sandbox:
 
     def adopt(self) -> bool:
         """Connects to the shim that a former kubelet left; False when it has gone."""
-        if not self.record.shim_pid or start_ticks(self.record.shim_pid) != self.record.shim_ticks:
+        if not is_running(self.record.shim_pid, self.record.shim_ticks):
             return False
         try:
             self.client = ShimClient.connect(self._socket, self._event, self._gone)
@@ -219,11 +219,8 @@ class Sandbox:
 
     async def _kill(self) -> None:
         record = self.record
-        if record.shim_pid and start_ticks(record.shim_pid) == record.shim_ticks:
-            try:
-                os.kill(record.shim_pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        if is_running(record.shim_pid, record.shim_ticks):
+            send_signal(record.shim_pid, signal.SIGKILL)
         if not record.cgroup:
             return
         for _ in range(_CGROUP_TRIES):

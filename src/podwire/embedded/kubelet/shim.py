@@ -31,7 +31,9 @@ from podwire.embedded.kubelet.containerlog import LogWriter
 from podwire.embedded.kubelet.orders import LENGTH, Answer, ContainerOrder, Record, Request, ShimOrder
 from podwire.runtime.child import CLONE_NEWUTS, PR_SET_CHILD_SUBREAPER, prctl, unshare
 from podwire.runtime.clock import Clock, SystemClock, rfc3339
+from podwire.runtime.files import write_atomically
 from podwire.runtime.forkserver import leave
+from podwire.runtime.process import start_ticks
 
 IFF_UP = 1  # net/if.h
 SIOCGIFFLAGS = 0x8913  # linux/sockios.h
@@ -347,22 +349,6 @@ class Shim:
 
     def _record(self, order: ContainerOrder, record: Record) -> None:
         write_atomically(Path(order.record), msgspec.json.encode(record))
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file by rename, so that a reader sees the old or the new content."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(data)
-    beside.rename(path)
-
-
-def start_ticks(pid: int) -> int:
-    """The kernel's start time of a process in clock ticks since boot; 0 when it has gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[19])
 
 
 def _receive(kubelet: socket.socket) -> tuple[Request, list[int]]:

@@ -22,7 +22,6 @@ from podwire.embedded.kubelet.probing import Kind, ProbeState
 from podwire.embedded.kubelet.provisions import Provisions
 from podwire.embedded.kubelet.reporter import Reporter
 from podwire.embedded.kubelet.sandbox import Sandbox, explain
-from podwire.embedded.kubelet.shim import write_atomically
 from podwire.embedded.kubelet.status import Json, render_status
 from podwire.embedded.kubelet.status import Sandbox as SandboxStatus
 from podwire.embedded.kubelet.stopping import Stopper
@@ -42,6 +41,7 @@ from podwire.model.pod import Container, Pod
 from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import parse_rfc3339, rfc3339
+from podwire.runtime.files import write_atomically
 
 _SLOW_START_S = 1.0
 _FIRST_PROBE_S = 0.05

@@ -1,0 +1,312 @@
+"""Child processes that keep running: the whole desired set goes in, survivors of an earlier parent are adopted.
+
+A component that needs programs beside itself (a routing backend with a BGP daemon, the supervisor of a local cluster)
+describes each of them as a :class:`Child`: name, arguments, environment, and the files that the program reads.
+:meth:`Children.apply` makes exactly these children run. It can be called again with the same set without effect.
+
+How a routing backend uses it::
+
+    children = Children(run_dir / "children", spawn_program, supervisor, clock, report)
+    await children.apply([
+        Child(
+            name="bird",
+            argv=("/usr/sbin/bird", "-f", "-c", f"{run_dir}/bird.conf", "-s", f"{run_dir}/bird.ctl"),
+            files={f"{run_dir}/bird.conf": configuration.encode()},
+            on_file_change="reload",
+            log=f"{run_dir}/bird.log",
+        )
+    ])
+    await children.apply([])  # the backend is switched off: its children end and their files go
+
+Children outlive their parent. Each runs in a session of its own, without a parent-death signal, because traffic may
+depend on it (BGP sessions, a user-space tunnel). When the agent crashes or is upgraded, the child runs on; the next
+agent finds the child's record (number, start time and a hash of the command, in one file per child) and adopts it. A
+child whose command differs from the desired one is ended and started anew. In a container, the children end with the
+container.
+
+Guarantees: 1. a child that ends is started again: at once the first time, then after 0.1 s doubling to 5 s; 2. a child
+that ran for ten seconds starts again without delay; 3. a child that is no longer wanted gets SIGTERM, and SIGKILL after
+three seconds; when the call returns it has ended; 4. files are written before the child starts or is told to read them;
+5. a child that cannot be started is reported and tried again, and does not delay the other children.
+
+Limit: a parent that is killed between the start of a child and the writing of its record leaves a child that no later
+parent knows of.
+"""
+
+import asyncio
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from podwire.runtime.backoff import Backoff
+from podwire.runtime.child import enter_namespace, enter_netns
+from podwire.runtime.clock import Clock
+from podwire.runtime.files import write_atomically
+from podwire.runtime.process import is_running, send_signal, start_ticks
+from podwire.runtime.supervise import Supervisor
+
+_SOUND_S = 10.0
+_TERM_WAIT_S = 3.0
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that is to run."""
+
+    name: str
+    """Unique among the children of one parent; the name of the record file."""
+    argv: tuple[str, ...]
+    """The path of the program and its arguments; for another ``start`` than :func:`spawn_program` what that reads."""
+    environment: Mapping[str, str] = {}
+    """The whole environment of the program."""
+    files: Mapping[str, bytes] = {}
+    """What the program reads, by absolute path; owned by the child: deleted when the child is no longer wanted."""
+    on_file_change: Literal["restart", "reload", "ignore"] = "restart"
+    """What a running child gets when only its files change: a new start, SIGHUP, or nothing (the parent tells it)."""
+    netns: str = ""
+    """Path of the network namespace that the child runs in; empty for that of its parent."""
+    log: str = ""
+    """File that standard output and error are appended to; empty for those of the parent."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The content of a record file."""
+
+    pid: int
+    started: int
+    """Start time in clock ticks since boot."""
+    command: str
+    """Hash of what the child was started with."""
+    files: tuple[str, ...] = ()
+
+    @property
+    def running(self) -> bool:
+        """Whether this very process still runs."""
+        return is_running(self.pid, self.started)
+
+
+class ChildEvent(msgspec.Struct, frozen=True):
+    """Something that happened to a child, for the parent's log."""
+
+    name: str
+    pid: int
+    event: Literal["adopted", "ended"]
+    """``ended``: the child ended by itself and is started again."""
+
+
+Start = Callable[[Child], int]
+"""Starts a child's program and returns the number of its process. Raises: OSError, ClusterError."""
+
+
+class _Watch:
+    """The watch over one child."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.pid = 0
+        self.restarts = 0
+        self.backoff = Backoff(first_s=0.1, ceiling_s=5.0)
+        self.task: asyncio.Task[None] | None = None
+
+
+class Children:
+    """Keeps the children of one parent running; ``tasks`` runs one watching task for each of them."""
+
+    def __init__(
+        self, directory: Path, start: Start, tasks: Supervisor, clock: Clock, report: Callable[[ChildEvent], None]
+    ) -> None:
+        """``directory`` holds the record files and is made when it is missing.
+
+        Raises: OSError.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._start = start
+        self._tasks = tasks
+        self._clock = clock
+        self._report = report
+        self._watches: dict[str, _Watch] = {}
+
+    async def apply(self, desired: Iterable[Child]) -> None:
+        """Makes exactly these children run; others that this parent or an earlier one started are ended.
+
+        Raises: OSError when a file cannot be written; the children before it are as desired then.
+        """
+        children = tuple(desired)
+        names = {child.name for child in children}
+        recorded = {file.stem for file in self._directory.glob("*.json")}
+        await self.stop(sorted((recorded | self._watches.keys()) - names))
+        for child in children:
+            await self.ensure(child)
+
+    async def ensure(self, child: Child) -> None:
+        """Makes one child run and leaves the others as they are, for a parent that starts its children in stages.
+
+        Raises: OSError when a file cannot be written; the child is as it was then.
+        """
+        watch = self._watches.get(child.name)
+        if watch is not None and watch.child == child:
+            return
+        record = read_record(self._file(child.name))
+        changed = [path for path, content in child.files.items() if _read(Path(path)) != content]
+        for path in changed:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(Path(path), child.files[path], 0o600)
+        if record is not None:
+            for path in set(record.files) - child.files.keys():
+                Path(path).unlink(missing_ok=True)
+        if record is not None and record.running:
+            if record.command != _command(child) or (changed and child.on_file_change == "restart"):
+                await self._end([child.name])
+                watch = None
+            else:
+                self._write_record(child, record.pid, record.started)
+                if changed and child.on_file_change == "reload":
+                    send_signal(record.pid, signal.SIGHUP)
+        if watch is None:
+            self._watch(child)
+        else:
+            watch.child = child
+
+    async def stop(self, names: Iterable[str]) -> None:
+        """Ends the named children together, and deletes their records and files; returns when they have ended."""
+        for name, record in (await self._end(list(names))).items():
+            for path in record.files:
+                Path(path).unlink(missing_ok=True)
+            self._file(name).unlink(missing_ok=True)
+
+    def is_running(self, name: str) -> bool:
+        """Whether the child of that name runs, started by this parent or by an earlier one."""
+        record = read_record(self._file(name))
+        return record is not None and record.running
+
+    def pids(self) -> dict[str, int]:
+        """The process number of each watched child by name; 0 for a child that is not started yet."""
+        return {name: watch.pid for name, watch in self._watches.items()}
+
+    def _watch(self, child: Child) -> None:
+        watch = self._watches[child.name] = _Watch(child)
+        watch.task = self._tasks.start(child.name, lambda: self._keep_running(watch))
+
+    async def _keep_running(self, watch: _Watch) -> None:
+        name = watch.child.name
+        record = read_record(self._file(name))
+        if record is not None and record.running:
+            watch.pid = record.pid
+            self._report(ChildEvent(name, watch.pid, "adopted"))
+        else:
+            self._spawn(watch)
+        while True:
+            since = self._clock.monotonic()
+            await _ended(watch.pid)
+            if self._clock.monotonic() - since > _SOUND_S:
+                watch.backoff.reset()
+                watch.restarts = 0
+            if watch.restarts:
+                await self._clock.sleep(watch.backoff.next_delay_s())
+            watch.restarts += 1
+            self._report(ChildEvent(name, watch.pid, "ended"))
+            self._spawn(watch)
+
+    def _spawn(self, watch: _Watch) -> None:
+        child = watch.child
+        watch.pid = 0
+        watch.pid = pid = self._start(child)
+        self._write_record(child, pid, start_ticks(pid))
+
+    def _write_record(self, child: Child, pid: int, started: int) -> None:
+        record = Record(pid, started, _command(child), tuple(child.files))
+        write_atomically(self._file(child.name), msgspec.json.encode(record))
+
+    async def _end(self, names: list[str]) -> dict[str, Record]:
+        """Ends children and forgets them; their records by name."""
+        for name in names:
+            watch = self._watches.pop(name, None)
+            if watch is not None and watch.task is not None:
+                watch.task.cancel()
+        found = {name: read_record(self._file(name)) for name in names}
+        records = {name: record for name, record in found.items() if record is not None}
+        await asyncio.gather(*(_terminate(record) for record in records.values()))
+        return records
+
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{name}.json"
+
+
+def spawn_program(child: Child) -> int:
+    """Starts ``argv`` as a program of its own session and returns the number of its process.
+
+    Raises: OSError when there is no such program or no such network namespace.
+    """
+    actions: list[tuple[int, int, str, int, int]] = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]
+    if child.log:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        actions += [(os.POSIX_SPAWN_OPEN, number, child.log, flags, 0o644) for number in (1, 2)]
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC) if child.netns else -1
+    try:
+        if child.netns:
+            enter_netns(child.netns)
+        return os.posix_spawn(
+            child.argv[0], child.argv, dict(child.environment), file_actions=actions, setsid=True,
+            setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM),
+        )  # fmt: skip
+    finally:
+        if own >= 0:
+            enter_namespace(own, 0)
+            os.close(own)
+
+
+def read_record(file: Path) -> Record | None:
+    """The content of a record file; None when it is missing or damaged."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Record)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _command(child: Child) -> str:
+    text = msgspec.json.encode((child.argv, sorted(child.environment.items()), child.netns))
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+async def _terminate(record: Record) -> None:
+    if not record.running:
+        return
+    send_signal(record.pid, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(_TERM_WAIT_S):
+            await _ended(record.pid)
+    except TimeoutError:
+        send_signal(record.pid, signal.SIGKILL)
+        await _ended(record.pid)
+
+
+async def _ended(pid: int) -> None:
+    """Returns when the process has ended; its status is taken where it is a child of this process."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(fd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass

@@ -1,0 +1,243 @@
+"""Child processes as one desired set: started, kept running, adopted, replaced and ended; with real programs."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from podwire.runtime.children import Child, ChildEvent, Children, read_record, spawn_program
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.process import is_running, start_ticks
+from podwire.runtime.supervise import Supervisor
+
+_PROGRAM = """
+import signal, sys
+log, config = sys.argv[1:]
+def note(word):
+    with open(log, "a") as file:
+        file.write(word + "\\n")
+signal.signal(signal.SIGHUP, lambda *_: note("reload " + open(config).read()))
+note("start " + open(config).read())
+while True:
+    signal.pause()
+"""
+
+
+class Parent:
+    """A component with children; what happened to them is in ``events``."""
+
+    def __init__(self, folder: Path, tasks: Supervisor) -> None:
+        self.folder = folder
+        self.events: list[ChildEvent] = []
+        self.children = Children(folder / "children", spawn_program, tasks, SystemClock(), self.events.append)
+
+    def child(self, name: str = "bird", config: str = "one", **changes: object) -> Child:
+        path = f"{self.folder}/{name}.conf"
+        return Child(
+            name=name,
+            argv=(sys.executable, "-c", _PROGRAM, f"{self.folder}/{name}.log", path),
+            files={path: config.encode()},
+            **changes,  # type: ignore[arg-type]
+        )
+
+    def log(self, name: str = "bird") -> list[str]:
+        path = self.folder / f"{name}.log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def pid(self, name: str = "bird") -> int:
+        record = read_record(self.folder / f"children/{name}.json")
+        return record.pid if record is not None and record.running else 0
+
+
+class _Leaving(Exception):
+    pass
+
+
+@asynccontextmanager
+async def parent(folder: Path) -> AsyncIterator[Parent]:
+    """A parent until the end of the block; its children outlive it."""
+    try:
+        async with Supervisor(SystemClock(), lambda _name, _failure: None) as tasks:
+            yield Parent(folder, tasks)
+            raise _Leaving
+    except* _Leaving:
+        pass
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for file in (tmp_path / "children").glob("*.json"):
+        record = read_record(file)
+        if record is not None and record.running:
+            os.kill(record.pid, signal.SIGKILL)
+
+
+def run(folder: Path, *steps: Callable[[Parent], Awaitable[None]]) -> None:
+    """Runs each step with a parent of its own."""
+
+    async def one(step: Callable[[Parent], Awaitable[None]]) -> None:
+        async with parent(folder) as made:
+            await step(made)
+
+    for step in steps:
+        asyncio.run(one(step))
+
+
+def test_desired_children_run_with_their_files(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        await made.children.apply([made.child("a", "x"), made.child("b", "y")])
+        await eventually(lambda: made.log("a") and made.log("b"))
+        assert (made.log("a"), made.log("b")) == (["start x"], ["start y"])
+        assert made.children.pids() == {"a": made.pid("a"), "b": made.pid("b")}
+        assert os.getsid(made.pid("a")) == made.pid("a")
+
+    run(folder, body)
+
+
+def test_the_same_set_again_changes_nothing(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        await made.children.apply([made.child()])
+        await eventually(made.log)
+        pid = made.pid()
+        await made.children.apply([made.child()])
+        assert (made.pid(), made.log(), made.events) == (pid, ["start one"], [])
+
+    run(folder, body)
+
+
+def test_a_child_that_ends_is_started_again(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        await made.children.apply([made.child()])
+        await eventually(made.log)
+        first = made.pid()
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: len(made.log()) == 2)
+        assert made.pid() not in (0, first)
+        assert made.events == [ChildEvent("bird", first, "ended")]
+
+    run(folder, body)
+
+
+def test_a_new_parent_adopts_the_children_of_the_old_one(folder: Path) -> None:
+    pids = []
+
+    async def first(made: Parent) -> None:
+        await made.children.apply([made.child()])
+        await eventually(made.log)
+        pids.append(made.pid())
+
+    async def second(made: Parent) -> None:
+        await made.children.apply([made.child()])
+        await eventually(lambda: made.events)
+        assert made.events == [ChildEvent("bird", pids[0], "adopted")]
+        assert (made.pid(), made.log()) == (pids[0], ["start one"])
+
+    run(folder, first, second)
+
+
+def test_an_adopted_child_with_another_command_is_replaced(folder: Path) -> None:
+    pids = []
+
+    async def first(made: Parent) -> None:
+        await made.children.apply([made.child()])
+        await eventually(made.log)
+        pids.append(made.pid())
+
+    async def second(made: Parent) -> None:
+        await made.children.apply([made.child(environment={"LEVEL": "debug"})])
+        await eventually(lambda: len(made.log()) == 2)
+        assert start_ticks(pids[0]) == 0
+
+    run(folder, first, second)
+
+
+def test_unwanted_children_of_an_earlier_parent_are_ended(folder: Path) -> None:
+    pids = []
+
+    async def first(made: Parent) -> None:
+        await made.children.apply([made.child("a"), made.child("b")])
+        await eventually(lambda: made.log("a") and made.log("b"))
+        pids.append(made.pid("a"))
+
+    async def second(made: Parent) -> None:
+        await made.children.apply([made.child("b")])
+        assert start_ticks(pids[0]) == 0
+        assert made.children.is_running("b")
+        assert sorted(p.name for p in folder.iterdir()) == ["a.log", "b.conf", "b.log", "children"]
+        assert [p.name for p in (folder / "children").iterdir()] == ["b.json"]
+
+    run(folder, first, second)
+
+
+@pytest.mark.parametrize(
+    ("on_change", "log"),
+    [
+        ("restart", ["start one", "start two"]),
+        ("reload", ["start one", "reload two"]),
+        ("ignore", ["start one"]),
+    ],
+)
+def test_changed_files_reach_the_child_as_it_asks(folder: Path, on_change: str, log: list[str]) -> None:
+    async def body(made: Parent) -> None:
+        await made.children.apply([made.child(on_file_change=on_change)])
+        await eventually(made.log)
+        await made.children.apply([made.child(config="two", on_file_change=on_change)])
+        await eventually(lambda: made.log() == log)
+        assert (folder / "bird.conf").read_text() == "two"
+
+    run(folder, body)
+
+
+def test_a_child_that_ignores_sigterm_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podwire.runtime.children._TERM_WAIT_S", 0.05)
+
+    async def body(made: Parent) -> None:
+        program = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
+        log = folder / "stubborn.log"
+        await made.children.apply([Child(name="stubborn", argv=(sys.executable, "-c", program), log=str(log))])
+        await eventually(lambda: log.exists() and log.read_text())
+        pid = made.pid("stubborn")
+        await made.children.apply([])
+        assert start_ticks(pid) == 0
+
+    run(folder, body)
+
+
+def test_a_missing_program_does_not_delay_other_children(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        missing = Child(name="missing", argv=(f"{folder}/no-such-program",))
+        await made.children.apply([missing, made.child()])
+        await eventually(made.log)
+        assert made.children.pids()["missing"] == 0
+
+    run(folder, body)
+
+
+def test_a_stopped_child_is_not_started_again(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        await made.children.ensure(made.child())
+        await eventually(made.log)
+        await made.children.stop(["bird", "unknown"])
+        await asyncio.sleep(0.2)
+        assert (made.log(), made.events, made.children.pids()) == (["start one"], [], {})
+
+    run(folder, body)
+
+
+def test_a_number_used_again_is_not_the_same_process() -> None:
+    ticks = start_ticks(os.getpid())
+    assert is_running(os.getpid(), ticks)
+    assert not is_running(os.getpid(), ticks + 1)
+    assert not is_running(0, 0)
