@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from podwire.agent.announce import Announcer
+from podwire.cluster.names import NODE_FALLBACK
 from podwire.kube.events import EventRecorder, reference
 from podwire.model.node import Node
 from podwire.observe.log import Log
 
-ANNOTATION = "podwire.io/fallback"
 SETTINGS_REFUSED = "SettingsRefused"
 FEATURE_MISSING = "FeatureMissing"
 BRIDGE_NOT_SEEN = "BridgeNotSeen"
@@ -58,7 +58,7 @@ class Notes:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._announcer.insist({ANNOTATION: str(self)})
+            await self._announcer.insist({NODE_FALLBACK: str(self)})
             self._tell()
 
     def _tell(self) -> None:

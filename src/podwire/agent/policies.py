@@ -7,6 +7,7 @@ from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
 from podwire.agent.policystatus import PolicyStatus
 from podwire.agent.seen import Versions
+from podwire.cluster.names import NODE_HEALTH_PORT, NODE_POLICY
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
 from podwire.cni.protocol import Request
@@ -28,7 +29,7 @@ from podwire.policy.flows import FlowKeeper, forget
 from podwire.policy.registry import Registry
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
-from podwire.policy.status.nodes import MODE, PORT, port_of
+from podwire.policy.status.nodes import port_of
 from podwire.policy.switch import Switch
 from podwire.policy.trim import trim_pod
 from podwire.runtime.backoff import Backoff
@@ -129,7 +130,7 @@ class PolicyPart:
             await self._loaded.wait()
             self._loaded.clear()
             note()
-            await announcer.insist({MODE: self.mode, PORT: self._port})
+            await announcer.insist({NODE_POLICY: self.mode, NODE_HEALTH_PORT: self._port})
 
     @property
     def enforcement(self) -> Enforcement:

@@ -9,6 +9,7 @@ was a policy nor a problem. The object goes with the Node.
 import asyncio
 from collections.abc import Callable, Mapping
 
+from podwire.cluster.names import POLICY_REPORT
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, NotFound, ProtocolError
 from podwire.kube.client import MERGE_PATCH, Client
 from podwire.kube.resources import CONFIGMAPS, Json
@@ -16,18 +17,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.observe.log import Log
 from podwire.policy.status.inforce import Digest
-from podwire.policy.status.report import (
-    COMMITS,
-    KINDS,
-    LABEL,
-    LABEL_VALUE,
-    NAMESPACE,
-    Commit,
-    Report,
-    name_of,
-    parse,
-    render,
-)
+from podwire.policy.status.report import COMMITS, KINDS, LABEL_VALUE, NAMESPACE, Commit, Report, name_of, parse, render
 from podwire.runtime.backoff import Backoff
 
 _BETWEEN_S = 1.0
@@ -147,7 +137,7 @@ class PolicyReport:
         body: Json = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": name, "labels": {LABEL: LABEL_VALUE}, "ownerReferences": [owner]},
+            "metadata": {"name": name, "labels": {POLICY_REPORT: LABEL_VALUE}, "ownerReferences": [owner]},
             "data": data,
         }
         try:

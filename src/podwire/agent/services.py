@@ -11,6 +11,7 @@ import msgspec
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
 from podwire.agent.seen import Versions
+from podwire.cluster.names import NODE_PROXY
 from podwire.errors import KernelError
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
@@ -46,7 +47,6 @@ from podwire.state.network import NetworkState
 from podwire.state.nft import Table
 from podwire.state.share import Share
 
-ANNOTATION = "podwire.io/proxy"
 _CONFIGZ = "kubeproxy.config.k8s.io"
 _LABELS = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 
@@ -141,7 +141,7 @@ class ServicePart:
                 note()
                 memory.settle(later=later)
                 later = True
-                await announcer.insist({ANNOTATION: self.mode})
+                await announcer.insist({NODE_PROXY: self.mode})
 
         async def run() -> None:
             await ready()

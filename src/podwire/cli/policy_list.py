@@ -11,6 +11,7 @@ from podwire.cli.cluster import name_option
 from podwire.cli.policy_agents import Agents, everybody, of_cluster
 from podwire.cli.policy_objects import of_cluster as objects_of_cluster
 from podwire.cli.target import local_cluster
+from podwire.cluster.names import NODE_POLICY
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError
 from podwire.local.probe.result import columns
 from podwire.policy.status.nodes import COUNTERS_PAGE, complaints
@@ -96,7 +97,7 @@ def packets(agents: Agents) -> tuple[Packets | None, list[str]]:
             found[key] = found.get(key, 0) + one["packets"]
     nodes = len(agents.nodes)
     if not nodes:
-        return None, ["no node says that its agent enforces policies (annotation podwire.io/policy)"]
+        return None, [f"no node says that its agent enforces policies (annotation {NODE_POLICY})"]
     told = Packets(found, not_asked=len(failures)) if len(failures) < nodes else None
     return told, complaints(failures)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from podwire.agent.config import AgentConfig, ClusterSettings, overlay
+from podwire.cluster.names import NODE_PROXY
 from podwire.cni import ports
 from podwire.errors import ClusterError, ConfigError, KernelError, ProtocolError
 from podwire.kernel import netns, network
@@ -30,7 +31,6 @@ from podwire.trace.packet import Machine, Packet
 from podwire.why.services.answering import of_node
 from podwire.why.services.hop import View
 
-MODE_ANNOTATION = "podwire.io/proxy"
 _AGENT_S = 0.5
 _DEVICE = "eth0"
 """By which packets come in where the devices are not known."""
@@ -121,7 +121,7 @@ class Nodes:
             self._unproxied.add(node.metadata.name)
             return View(mode="", facts=facts, machine=machine)
         settings = self.settings(node.metadata.name).proxy
-        mode = self._mode or node.metadata.annotations.get(MODE_ANNOTATION, "")
+        mode = self._mode or node.metadata.annotations.get(NODE_PROXY, "")
         if not mode and state is not None and settings.metrics is not None:
             mode = ask_mode(known.netns, settings.metrics)
         mode = mode or settings.mode

@@ -7,11 +7,10 @@ The container runtime hands the pod's annotations to plugins that say so in thei
 from collections.abc import Mapping
 from ipaddress import ip_address
 
+from podwire.cluster.names import POD_ADDRESSES
 from podwire.cni.ipam.pool import Address
 from podwire.cni.spec import INVALID_CONFIG
 from podwire.errors import CniError
-
-ANNOTATION = "podwire.io/addresses"
 
 
 def pinned(annotations: Mapping[str, str]) -> tuple[Address, ...]:
@@ -19,7 +18,7 @@ def pinned(annotations: Mapping[str, str]) -> tuple[Address, ...]:
 
     Raises: CniError 7 when it is not one address, or one of each family.
     """
-    text = annotations.get(ANNOTATION)
+    text = annotations.get(POD_ADDRESSES)
     if text is None:
         return ()
     expected = "expected an address such as 10.244.0.11, or one of each family with a comma between them"
@@ -28,8 +27,8 @@ def pinned(annotations: Mapping[str, str]) -> tuple[Address, ...]:
         try:
             found.append(ip_address(word.strip()))
         except ValueError as problem:
-            what = f"annotation {ANNOTATION}: {word.strip()!r} is not an address"
+            what = f"annotation {POD_ADDRESSES}: {word.strip()!r} is not an address"
             raise CniError(INVALID_CONFIG, what, expected) from problem
     if len({address.version for address in found}) != len(found):
-        raise CniError(INVALID_CONFIG, f"annotation {ANNOTATION}: {text!r} has two of a family", expected)
+        raise CniError(INVALID_CONFIG, f"annotation {POD_ADDRESSES}: {text!r} has two of a family", expected)
     return tuple(found)

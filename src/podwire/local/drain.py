@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from podwire.cluster.names import NODE_LEAVING
 from podwire.embedded.kubelet.sandbox import load_record
 from podwire.errors import Conflict, NotFound
 from podwire.kernel import netns
@@ -22,7 +23,7 @@ from podwire.model.pod import Pod
 
 PATIENCE_S = 10.0
 _POLL_S = 0.05
-_TAINT = {"key": "podwire.io/leaving", "effect": "NoExecute"}
+_TAINT = {"key": NODE_LEAVING, "effect": "NoExecute"}
 
 
 async def drain(client: Client, nodes: Iterable[str]) -> None:

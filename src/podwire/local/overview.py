@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from podwire.cluster.names import NODE_FALLBACK, NODE_POLICY, NODE_PROXY, NODE_ROUTING
 from podwire.errors import ApiUnreachable
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
@@ -14,9 +15,6 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.runtime.children import read_record
 from podwire.runtime.clock import SystemClock
-
-ANNOTATION = "podwire.io/"
-"""Prefix of what agents say about themselves on their Node."""
 
 
 async def describe(layout: Layout, client: Client | None = None) -> str:
@@ -47,14 +45,13 @@ def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
                 ",".join(node.internal_ips),
                 ",".join(node.pod_cidrs),
                 str(running),
-                meta.annotations.get(f"{ANNOTATION}routing", "-"),
-                meta.annotations.get(f"{ANNOTATION}proxy", "-"),
-                meta.annotations.get(f"{ANNOTATION}policy", "-"),
+                meta.annotations.get(NODE_ROUTING, "-"),
+                meta.annotations.get(NODE_PROXY, "-"),
+                meta.annotations.get(NODE_POLICY, "-"),
             )
         )
-        notes += [
-            f"{meta.name}: {text}" for key, text in meta.annotations.items() if key == f"{ANNOTATION}fallback" and text
-        ]
+        if fallback := meta.annotations.get(NODE_FALLBACK):
+            notes.append(f"{meta.name}: {fallback}")
     return "\n".join([columns(rows), *notes])
 
 

@@ -6,23 +6,24 @@ among the annotations concerns policies, so that what podwire writes there itsel
 
 from collections.abc import Mapping
 
-MODE, LOG = "podwire.io/mode", "podwire.io/log"
+from podwire.cluster.names import POLICY_LOG, POLICY_MODE
+
 AUDIT, ENFORCE = "audit", "enforce"
 ALL, DROPS, NONE = "all", "drops", "none"
 
-VALUES: Mapping[str, tuple[str, ...]] = {MODE: (AUDIT, ENFORCE), LOG: (ALL, DROPS, NONE)}
+VALUES: Mapping[str, tuple[str, ...]] = {POLICY_MODE: (AUDIT, ENFORCE), POLICY_LOG: (ALL, DROPS, NONE)}
 """The values that each may have."""
 
 
 def in_audit(annotations: Mapping[str, str]) -> bool:
     """Whether what the policy would drop is only counted and logged."""
-    return annotations.get(MODE) == AUDIT
+    return annotations.get(POLICY_MODE) == AUDIT
 
 
 def log_of(annotations: Mapping[str, str]) -> str:
     """``all``, ``drops`` or ``none``; empty: as the node's settings say."""
-    value = annotations.get(LOG, "")
-    return value if value in VALUES[LOG] else ""
+    value = annotations.get(POLICY_LOG, "")
+    return value if value in VALUES[POLICY_LOG] else ""
 
 
 def problems(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -34,4 +35,4 @@ def problems(annotations: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-_INSTEAD = {MODE: "the policy is enforced", LOG: "the settings of the nodes hold"}
+_INSTEAD = {POLICY_MODE: "the policy is enforced", POLICY_LOG: "the settings of the nodes hold"}

@@ -18,10 +18,8 @@ from ipaddress import (
 
 import msgspec
 
+from podwire.cluster.names import NODE_ROUTING_FACTS
 from podwire.model.node import Node
-
-ANNOTATION = "podwire.io/routing-facts"
-BACKEND_ANNOTATION = "podwire.io/routing"
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
@@ -80,7 +78,7 @@ def peer_of(node: Node) -> Peer:
         name=node.metadata.name,
         addresses=tuple(a for text in node.internal_ips if (a := _address(text)) is not None),
         pod_cidrs=pod_cidrs_of(node),
-        facts=_facts(node.metadata.annotations.get(ANNOTATION, "")),
+        facts=_facts(node.metadata.annotations.get(NODE_ROUTING_FACTS, "")),
     )
 
 
@@ -94,7 +92,7 @@ def _told(node: Node) -> tuple[object, ...]:
         node.metadata.name,
         node.status.addresses,
         node.pod_cidrs,
-        node.metadata.annotations.get(ANNOTATION),
+        node.metadata.annotations.get(NODE_ROUTING_FACTS),
     )
 
 

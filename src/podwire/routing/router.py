@@ -25,23 +25,13 @@ from typing import Protocol
 
 import msgspec
 
+from podwire.cluster.names import NODE_ROUTING, NODE_ROUTING_FACTS
 from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.routing.backend import Backend, Options
 from podwire.routing.backends.vxlan import DEVICE
-from podwire.routing.nodes import (
-    ANNOTATION,
-    BACKEND_ANNOTATION,
-    Address,
-    Facts,
-    Me,
-    Network,
-    Peer,
-    Underlay,
-    alike,
-    peer_of,
-)
+from podwire.routing.nodes import Address, Facts, Me, Network, Peer, Underlay, alike, peer_of
 from podwire.routing.plan import Plan, cluster_networks, plan
 from podwire.routing.registry import BACKENDS, FALLBACK, load
 from podwire.routing.tables import GUARD, MASQUERADE, guard, masquerade
@@ -327,4 +317,4 @@ def _quiet_s(peers: int, taken_s: float) -> float:
 
 def annotation(facts: Facts) -> dict[str, str]:
     """The annotations that announce facts, to peers and to people."""
-    return {ANNOTATION: msgspec.json.encode(facts).decode(), BACKEND_ANNOTATION: facts.backend}
+    return {NODE_ROUTING_FACTS: msgspec.json.encode(facts).decode(), NODE_ROUTING: facts.backend}

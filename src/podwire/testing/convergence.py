@@ -8,12 +8,12 @@ computed from Services and pods as the controller does it.
 from collections.abc import Iterable, Mapping
 
 from podwire.agent.seen import IN_FORCE
+from podwire.cluster.names import NODE_ROUTING
 from podwire.controllers.endpointslice.endpoints import desired
 from podwire.local.probe.plan import DNS_SERVICE, Facts
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.service import EndpointPort, EndpointSlice, Service
 from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
-from podwire.routing.nodes import BACKEND_ANNOTATION
 
 _SERVICES, _SLICES = "services", "endpointslices"
 Versions = dict[str, dict[str, str]]
@@ -73,7 +73,7 @@ def _difference(plural: str, seen: Mapping[str, str], wanted: Mapping[str, str])
 
 def _routing(facts: Facts) -> str:
     """A node that has not told the others yet how its pods are reached."""
-    silent = [node.metadata.name for node in facts.world.nodes if BACKEND_ANNOTATION not in node.metadata.annotations]
+    silent = [node.metadata.name for node in facts.world.nodes if NODE_ROUTING not in node.metadata.annotations]
     return f"the way to pods of {silent[0]} is not known yet" if silent else ""
 
 

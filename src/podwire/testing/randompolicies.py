@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from podwire.cluster.names import POLICY_MODE
 from podwire.model.meta import Object, key_of
 from podwire.model.pod import Container, ContainerPort, Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -180,7 +181,7 @@ class RandomPolicies:
 
     def _annotations(self) -> dict[str, str]:
         """Of a policy: one of eight is in audit."""
-        return {"podwire.io/mode": "audit"} if self._often(0.125) else {}
+        return {POLICY_MODE: "audit"} if self._often(0.125) else {}
 
     def _cluster_peer(self, *, egress: bool) -> dict[str, Any]:
         pods = {"namespaceSelector": self._of_namespace(), "podSelector": self._selector()}

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping
 
 from podwire.agent.announce import Announcer
-from podwire.agent.degraded import ANNOTATION, FEATURE_MISSING, SETTINGS_REFUSED, Notes
+from podwire.agent.degraded import FEATURE_MISSING, SETTINGS_REFUSED, Notes
+from podwire.cluster.names import NODE_FALLBACK
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.events import EventRecorder, Severity
@@ -23,7 +24,7 @@ class Announced(Announcer):
         self.written: list[str] = []
 
     async def insist(self, annotations: Mapping[str, str]) -> None:
-        self.written.append(annotations[ANNOTATION])
+        self.written.append(annotations[NODE_FALLBACK])
 
 
 class Noted(EventRecorder):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from podwire.cni.pinned import ANNOTATION, pinned
+from podwire.cluster.names import POD_ADDRESSES
+from podwire.cni.pinned import pinned
 from podwire.errors import CniError
 
 
@@ -16,7 +17,7 @@ from podwire.errors import CniError
     ids=str,
 )
 def test_an_address_of_each_family_that_is_named(text: str, expected: list[str]) -> None:
-    assert [str(address) for address in pinned({ANNOTATION: text, "other": "x"})] == expected
+    assert [str(address) for address in pinned({POD_ADDRESSES: text, "other": "x"})] == expected
 
 
 def test_nothing_is_asked_for_without_the_annotation() -> None:
@@ -35,6 +36,6 @@ def test_nothing_is_asked_for_without_the_annotation() -> None:
 )
 def test_what_is_no_address_is_refused_with_what_was_expected(text: str, problem: str) -> None:
     with pytest.raises(CniError, match=problem) as failure:
-        pinned({ANNOTATION: text})
+        pinned({POD_ADDRESSES: text})
     assert failure.value.code == 7
     assert "one of each family" in failure.value.details

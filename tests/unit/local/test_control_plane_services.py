@@ -5,8 +5,9 @@ import contextlib
 
 import pytest
 
+from podwire.cluster.names import SERVICE_BALANCER
 from podwire.controllers.service.controller import ServiceController
-from podwire.controllers.service.plan import ANNOTATION, FINALIZER
+from podwire.controllers.service.plan import FINALIZER
 from podwire.errors import ConfigError, LoadBalancerError, NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.resources import DEPLOYMENTS, ENDPOINTS, ENDPOINTSLICES, EVENTS, NODES, PODS, SERVICES
@@ -108,7 +109,7 @@ def test_an_address_is_given_and_taken_back(plane) -> None:
                 assert await addressed(p) == ["192.0.2.1"]
                 item = await p.client.get(SERVICES.raw, "web", "default")
                 assert item["metadata"]["finalizers"] == [FINALIZER]
-                assert item["metadata"]["annotations"][ANNOTATION] == "l2"
+                assert item["metadata"]["annotations"][SERVICE_BALANCER] == "l2"
                 await told(p, "EnsuringLoadBalancer", "EnsuredLoadBalancer")
                 # What the balancer gives may change by itself.
                 balancer.given["default/web"] = "192.0.2.77"

@@ -16,6 +16,7 @@ Cost: a change of a policy costs each node one small write, and this loop a look
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from podwire.cluster.names import POLICY_ENFORCED, POLICY_REPORT
 from podwire.errors import NotFound
 from podwire.kube.client import MERGE_PATCH
 from podwire.kube.controller import Environment
@@ -25,7 +26,7 @@ from podwire.kube.resources import CLUSTERNETWORKPOLICIES, CONFIGMAPS, NETWORKPO
 from podwire.model.node import Node
 from podwire.policy.annotations import problems
 from podwire.policy.status import report as reports
-from podwire.policy.status.coverage import ANNOTATION, Enforced, Place, furthest, kept, parse, standing
+from podwire.policy.status.coverage import Enforced, Place, furthest, kept, parse, standing
 from podwire.policy.status.inforce import History, Policy
 from podwire.policy.status.report import KINDS, Report
 from podwire.runtime.backoff import Backoff
@@ -51,7 +52,7 @@ class PolicyStatusController:
             "NetworkPolicy": environment.of(NETWORKPOLICIES),
             "ClusterNetworkPolicy": Informer(self._client, CLUSTERNETWORKPOLICIES),
         }
-        label = f"{reports.LABEL}={reports.LABEL_VALUE}"
+        label = f"{POLICY_REPORT}={reports.LABEL_VALUE}"
         self._found: Informer[Json] = Informer(
             self._client, CONFIGMAPS, namespace=reports.NAMESPACE, label_selector=label
         )
@@ -112,7 +113,7 @@ class PolicyStatusController:
                     self._forget(what)
                 self._changed_s[what] = self._clock.monotonic()
                 self._loop.touch(what)
-            elif new is not None and new.metadata.annotations.get(ANNOTATION) != self._wrote.get(what):
+            elif new is not None and new.metadata.annotations.get(POLICY_ENFORCED) != self._wrote.get(what):
                 self._loop.touch(what)
 
         return changed
@@ -174,7 +175,7 @@ class PolicyStatusController:
         if not found.complete and waited_s < _PATIENCE_S and not (found.missing and found.explained):
             self._loop.queue.add_after(what, _PATIENCE_S - waited_s)
             return
-        written = policy.metadata.annotations.get(ANNOTATION, "")
+        written = policy.metadata.annotations.get(POLICY_ENFORCED, "")
         before = self._said.get(what)
         if before is None and not self._histories[kind].changed(key):
             before = parse(written)  # what an earlier controller said holds
@@ -189,7 +190,7 @@ class PolicyStatusController:
 
     async def _write(self, kind: str, policy: Policy, now: Enforced) -> None:
         meta = policy.metadata
-        patch = {"metadata": {"annotations": {ANNOTATION: now.text()}}}
+        patch = {"metadata": {"annotations": {POLICY_ENFORCED: now.text()}}}
         try:
             await self._client.patch(_RESOURCES[kind], meta.name, patch, meta.namespace, patch_type=MERGE_PATCH)
         except NotFound:

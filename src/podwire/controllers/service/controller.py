@@ -15,8 +15,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from podwire.cluster.names import SERVICE_BALANCER
 from podwire.controllers.service.balancer import LoadBalancer
-from podwire.controllers.service.plan import ANNOTATION, Need, Patch, claim, let_go, need, status
+from podwire.controllers.service.plan import Need, Patch, claim, let_go, need, status
 from podwire.errors import ConfigError, LoadBalancerError, NotFound
 from podwire.kube.client import MERGE_PATCH
 from podwire.kube.controller import Environment
@@ -98,7 +99,7 @@ class ServiceController:
             self._say(service, "Normal", "EnsuredLoadBalancer", "Ensured load balancer")
 
     async def _release(self, key: str, service: Service) -> None:
-        balancer = self._names.get(service.metadata.annotations[ANNOTATION])
+        balancer = self._names.get(service.metadata.annotations[SERVICE_BALANCER])
         if balancer is not None:
             self._say(service, "Normal", "DeletingLoadBalancer", "Deleting load balancer")
             await balancer.release(service)

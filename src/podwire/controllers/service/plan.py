@@ -8,10 +8,10 @@ it too. So without the annotation a Service is somebody else's, and is left alon
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
+from podwire.cluster.names import SERVICE_BALANCER
 from podwire.model.service import LoadBalancerIngress, Service
 
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
-ANNOTATION = "podwire.io/load-balancer"
 Patch = dict[str, object]
 
 
@@ -28,7 +28,7 @@ def need(service: Service, balancers: Mapping[str, str]) -> Need:
 
     An address that one balancer gave is released before another gives one, unless nobody is there to release it.
     """
-    owner = service.metadata.annotations.get(ANNOTATION, "")
+    owner = service.metadata.annotations.get(SERVICE_BALANCER, "")
     if not wants(service):
         return Need.RELEASE if owner else Need.NOTHING
     wanted = balancers.get(service.spec.load_balancer_class or "", "")
@@ -45,7 +45,7 @@ def wants(service: Service) -> bool:
 def claim(service: Service, name: str) -> Patch | None:
     """The patch that puts the Service into a balancer's hands; None when it is in them."""
     meta = service.metadata
-    if FINALIZER in meta.finalizers and meta.annotations.get(ANNOTATION) == name:
+    if FINALIZER in meta.finalizers and meta.annotations.get(SERVICE_BALANCER) == name:
         return None
     finalizers = [*meta.finalizers, *(() if FINALIZER in meta.finalizers else (FINALIZER,))]
     return _patch(service, finalizers, name)
@@ -54,7 +54,7 @@ def claim(service: Service, name: str) -> Patch | None:
 def let_go(service: Service) -> Patch | None:
     """The patch that makes the Service nobody's; None when it is."""
     meta = service.metadata
-    if FINALIZER not in meta.finalizers and ANNOTATION not in meta.annotations:
+    if FINALIZER not in meta.finalizers and SERVICE_BALANCER not in meta.annotations:
         return None
     return _patch(service, [name for name in meta.finalizers if name != FINALIZER], None)
 
@@ -64,7 +64,7 @@ def _patch(service: Service, finalizers: Iterable[str], owner: str | None) -> Pa
     return {
         "metadata": {
             "finalizers": list(finalizers),
-            "annotations": {ANNOTATION: owner},
+            "annotations": {SERVICE_BALANCER: owner},
             "resourceVersion": version,
         }
     }

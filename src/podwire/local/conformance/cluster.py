@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from podwire.cni.pinned import ANNOTATION
+from podwire.cluster.names import POD_ADDRESSES
 from podwire.errors import ApiError, ClusterError, ConfigError, Conflict, NotFound
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
@@ -301,7 +301,7 @@ class CaseCluster:
             "metadata": {
                 "name": pod.name,
                 "labels": pod.labels,
-                "annotations": {} if pod.host_network else {ANNOTATION: pinned},
+                "annotations": {} if pod.host_network else {POD_ADDRESSES: pinned},
             },
             "spec": {
                 "nodeName": node.name,

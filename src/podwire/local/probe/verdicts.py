@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from podwire.cluster.names import NODE_PROXY
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -19,7 +20,6 @@ from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.why.policies import explain
 
-_MODE = "podwire.io/proxy"
 _RELAYED = "userspace"
 
 
@@ -142,4 +142,4 @@ class Verdicts:
 
     def _mode(self, node: str) -> str:
         known: Node | None = self._nodes.get(node)
-        return known.metadata.annotations.get(_MODE, "") if known is not None else ""
+        return known.metadata.annotations.get(NODE_PROXY, "") if known is not None else ""

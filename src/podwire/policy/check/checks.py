@@ -5,19 +5,16 @@ An annotation ``podwire.io/ignore: id,id`` of a policy takes out findings of the
 
 from collections.abc import Callable, Iterator, Mapping
 
+from podwire.cluster.names import POLICY_ENFORCED, POLICY_IGNORE, PREFIX
 from podwire.policy.annotations import VALUES, problems
 from podwire.policy.check import blocks, inactive, lookups, peers, ports, priority, redundant, types, unmatched
 from podwire.policy.check.context import Around, Scene
 from podwire.policy.check.finding import KINDS, SEVERITIES, Finding
 from podwire.policy.check.outline import PolicyOutline
 from podwire.policy.check.phrases import some
-from podwire.policy.status.coverage import ANNOTATION
 from podwire.policy.world import World
 
-IGNORE = "podwire.io/ignore"
-
-_PREFIX = "podwire.io/"
-_NAMES = (ANNOTATION, *VALUES, IGNORE)
+_NAMES = (POLICY_ENFORCED, *VALUES, POLICY_IGNORE)
 
 CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
     inactive.check,
@@ -49,14 +46,14 @@ def _order(finding: Finding) -> tuple[str, str, int, str, str, str]:
 
 
 def _ignored(annotations: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(filter(None, (word.strip() for word in annotations.get(IGNORE, "").split(","))))
+    return frozenset(filter(None, (word.strip() for word in annotations.get(POLICY_IGNORE, "").split(","))))
 
 
 def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding]:
     wrong = sorted(word for word in ignored if word not in KINDS)
     if wrong:
         text = f"there is no finding {some(wrong)}"
-        yield policy.finding("unknown-ignore", f"metadata.annotations[{IGNORE}]", text)
+        yield policy.finding("unknown-ignore", f"metadata.annotations[{POLICY_IGNORE}]", text)
 
 
 def _annotations(policy: PolicyOutline) -> Iterator[Finding]:
@@ -65,6 +62,6 @@ def _annotations(policy: PolicyOutline) -> Iterator[Finding]:
     for problem in problems(inactive):
         name, _, text = problem.partition(": ")
         yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)
-    for name in sorted(name for name in inactive if name.startswith(_PREFIX) and name not in _NAMES):
+    for name in sorted(name for name in inactive if name.startswith(PREFIX) and name not in _NAMES):
         text = f"there is no such annotation of policies, it has no effect; there are {', '.join(_NAMES)}"
         yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from podwire.policy.annotations import MODE
+from podwire.cluster.names import POLICY_MODE
 from podwire.policy.check.context import Other, Scene
 from podwire.policy.check.finding import KINDS, Finding
 
@@ -29,7 +29,7 @@ def check(scene: Scene) -> Iterator[Finding]:
     """Policies that files have twice, those in audit, and those that are not enforced."""
     for policy in scene.policies:
         if policy.audit:
-            yield policy.finding("in-audit", f"metadata.annotations[{MODE}]", _AUDIT[policy.kind])
+            yield policy.finding("in-audit", f"metadata.annotations[{POLICY_MODE}]", _AUDIT[policy.kind])
         if before := scene.around.twice.get(policy.name):
             text = f"it is also in {before}; which one is in force depends on the order, here it is this one"
             yield policy.finding("given-twice", "metadata.name", text)

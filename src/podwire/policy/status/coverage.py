@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from podwire.policy.annotations import AUDIT, MODE
+from podwire.cluster.names import POLICY_MODE
+from podwire.policy.annotations import AUDIT
 from podwire.policy.status.inforce import History, Policy
 from podwire.policy.status.report import Report
 
-ANNOTATION = "podwire.io/enforced"
 SILENT = "has not told that it is in force"
 """Why a policy is not in force on a node that gives no reason: it may be about to."""
 _NAMED = 3
@@ -85,7 +85,7 @@ def standing(key: str, kind: str, policy: Policy, history: History, places: Mapp
     complete = bool(ready) and not missing
     return Enforced(
         generation=policy.metadata.generation,
-        mode=AUDIT if policy.metadata.annotations.get(MODE) == AUDIT else "",
+        mode=AUDIT if policy.metadata.annotations.get(POLICY_MODE) == AUDIT else "",
         nodes=f"{len(ready) - len(missing)}/{len(ready)}",
         since=_stamp(at_ms) if complete else "",
         took=f"{took_ms:.0f}ms" if complete else "",

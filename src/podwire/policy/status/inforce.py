@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from podwire.cluster.names import POLICY_LOG, POLICY_MODE
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.annotations import LOG, MODE
 
 Policy = NetworkPolicy | ClusterNetworkPolicy
 
@@ -25,7 +25,7 @@ _REMEMBERED = 4096
 
 def version(meta: ObjectMeta) -> str:
     """What a policy says, as far as its metadata tell."""
-    asked = (meta.annotations.get(name, "") for name in (MODE, LOG))
+    asked = (meta.annotations.get(name, "") for name in (POLICY_MODE, POLICY_LOG))
     return "/".join((meta.uid, str(meta.generation), *asked))
 
 

@@ -8,9 +8,8 @@ health endpoint, where this is not on loopback alone. The API server passes requ
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
+from podwire.cluster.names import NODE_HEALTH_PORT, NODE_POLICY
 from podwire.model.node import Node
-
-MODE, PORT = "podwire.io/policy", "podwire.io/health"
 
 COUNTERS_PAGE, LOG_PAGE = "/policy/counters", "/policy/log"
 
@@ -36,8 +35,8 @@ def enforcing(nodes: Iterable[Node]) -> dict[str, int]:
     found = {}
     for node in nodes:
         notes = node.metadata.annotations
-        if notes.get(MODE):
-            port = notes.get(PORT, "")
+        if notes.get(NODE_POLICY):
+            port = notes.get(NODE_HEALTH_PORT, "")
             found[node.metadata.name] = int(port) if port.isdecimal() else 0
     return found
 

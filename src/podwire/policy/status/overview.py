@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from podwire.cluster.names import POLICY_ENFORCED
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.selector import LabelSelector
 from podwire.policy.annotations import AUDIT, ENFORCE, in_audit
-from podwire.policy.status.coverage import ANNOTATION, parse
+from podwire.policy.status.coverage import parse
 from podwire.policy.world import World, subject_to_policy
 
 HEAD = ("NAMESPACE", "NAME", "KIND", "MODE", "SELECTS", "NODES", "IN-FORCE-FOR", "DROPPED", "AUDITED")
@@ -97,7 +98,7 @@ def _line(
     packets: Packets | None,
 ) -> Line:
     meta = policy.metadata
-    said = parse(meta.annotations.get(ANNOTATION, ""))
+    said = parse(meta.annotations.get(POLICY_ENFORCED, ""))
     mode = AUDIT if in_audit(meta.annotations) else ENFORCE
     if said is not None and (said.generation, said.mode or ENFORCE) != (meta.generation, mode):
         said = None

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import msgspec
 
 NAMESPACE = "kube-system"
-LABEL = "podwire.io/report"
 LABEL_VALUE = "policies"
 KINDS = ("NetworkPolicy", "ClusterNetworkPolicy")
 COMMITS = 16

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from podwire.controllers.service.plan import ANNOTATION, FINALIZER, Need, claim, let_go, need, status
+from podwire.cluster.names import SERVICE_BALANCER
+from podwire.controllers.service.plan import FINALIZER, Need, claim, let_go, need, status
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import (
     LoadBalancerIngress,
@@ -30,7 +31,7 @@ def service(
             resource_version="7",
             deletion_timestamp=deleted,
             finalizers=finalizers,
-            annotations={ANNOTATION: owner} if owner else {},
+            annotations={SERVICE_BALANCER: owner} if owner else {},
         ),
         spec=ServiceSpec(type=kind, load_balancer_class=load_balancer_class),
         status=ServiceStatus(load_balancer=LoadBalancerStatus(ingress=ingress)),
@@ -69,7 +70,7 @@ def test_claiming_and_letting_go() -> None:
     assert patch == {
         "metadata": {
             "finalizers": ["example.com/mine", FINALIZER],
-            "annotations": {ANNOTATION: "l2"},
+            "annotations": {SERVICE_BALANCER: "l2"},
             "resourceVersion": "7",
         }
     }
@@ -77,7 +78,11 @@ def test_claiming_and_letting_go() -> None:
     assert claim(held, "l2") is None
     assert claim(held, "bgp") is not None
     assert let_go(held) == {
-        "metadata": {"finalizers": ["example.com/mine"], "annotations": {ANNOTATION: None}, "resourceVersion": "7"}
+        "metadata": {
+            "finalizers": ["example.com/mine"],
+            "annotations": {SERVICE_BALANCER: None},
+            "resourceVersion": "7",
+        }
     }
     assert let_go(other) is None
 

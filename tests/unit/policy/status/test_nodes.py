@@ -2,13 +2,14 @@
 
 import pytest
 
+from podwire.cluster.names import NODE_HEALTH_PORT, NODE_POLICY
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
-from podwire.policy.status.nodes import MODE, NO_PORT, PORT, complaints, enforcing, port_of
+from podwire.policy.status.nodes import NO_PORT, complaints, enforcing, port_of
 
 
 def node(name: str, **annotations: str) -> Node:
-    keys = {"mode": MODE, "port": PORT}
+    keys = {"mode": NODE_POLICY, "port": NODE_HEALTH_PORT}
     return Node(metadata=ObjectMeta(name=name, annotations={keys[key]: text for key, text in annotations.items()}))
 
 

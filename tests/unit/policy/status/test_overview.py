@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from podwire.cluster.names import POLICY_ENFORCED
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.status.coverage import ANNOTATION, Enforced
+from podwire.policy.status.coverage import Enforced
 from podwire.policy.status.overview import HEAD, Line, Packets, duration, lines
 from podwire.policy.world import World
 from podwire.testing.policycases import read_cases
@@ -25,7 +26,7 @@ def annotated(world: World, **said: object) -> World:
     """The world with what is said of its NetworkPolicy."""
     (policy,) = world.policies
     text = Enforced(**said).text()  # type: ignore[arg-type]
-    meta = replace(policy.metadata, generation=2, annotations={ANNOTATION: text})
+    meta = replace(policy.metadata, generation=2, annotations={POLICY_ENFORCED: text})
     return replace(world, policies=(replace(policy, metadata=meta),))
 
 
@@ -76,7 +77,7 @@ def test_what_was_said_of_another_form_is_not_shown(said: dict[str, object]) -> 
 def test_annotations_that_somebody_wrote_do_no_harm() -> None:
     (policy,) = WORLD.policies
     for text in ("", "x", '{"generation":0,"nodes":"1/1","since":"soon"}'):
-        meta = replace(policy.metadata, annotations={ANNOTATION: text})
+        meta = replace(policy.metadata, annotations={POLICY_ENFORCED: text})
         world = replace(WORLD, policies=(NetworkPolicy(metadata=meta, spec=policy.spec),))
         assert quiet(world).in_force_for_ms is None
 

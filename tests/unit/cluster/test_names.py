@@ -1,0 +1,19 @@
+"""The names that podwire puts on API objects stand in one module."""
+
+from pathlib import Path
+
+from podwire.cluster import names
+
+SOURCES = Path(names.__file__).parents[1]
+
+
+def test_no_other_module_spells_a_name() -> None:
+    quoted = f'"{names.PREFIX}'
+    spelled = [str(path) for path in SOURCES.rglob("*.py") if quoted in path.read_text()]
+    assert spelled == [names.__file__]
+
+
+def test_names_begin_with_the_prefix_and_are_distinct() -> None:
+    values = [value for name, value in vars(names).items() if name.isupper() and name != "PREFIX"]
+    assert all(value.startswith(names.PREFIX) for value in values)
+    assert len(set(values)) == len(values)
