@@ -22,6 +22,7 @@ from bench.table import Row
 from podwire.kernel import netns, network, pods
 from podwire.kernel.netlink import Netlink
 from podwire.state.changes import diff
+from podwire.state.link_kinds import Vxlan
 from podwire.state.network import (
     Address,
     Fdb,
@@ -30,7 +31,6 @@ from podwire.state.network import (
     NetworkState,
     Owner,
     Route,
-    Vxlan,
 )
 
 OWNER = Owner(113, "podwire/bench")
@@ -179,7 +179,7 @@ def measure_peers(folder: Path, count: int) -> list[Row]:
     path = folder / "peers"
     row, again, one_row = Task(f"{count:,} vxlan peers"), Task("apply all of them again"), Task("one peer more")
     with with_uplink(path) as netlink:
-        link = Link("vx", "vxlan", vxlan=Vxlan(1, local="10.89.0.1", device="eth0"))
+        link = Link("vx", "vxlan", attributes=Vxlan(1, local="10.89.0.1", device="eth0"))
         peers = [peer_state(i) for i in range(count + 1)]
         want = OWNER.stamp(
             NetworkState(

@@ -16,6 +16,7 @@ from podwire.errors import KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import netns, network, sysctl
 from podwire.kernel.netlink import Message, Netlink
 from podwire.state import grammar
+from podwire.state.link_kinds import Vxlan
 from podwire.state.network import (
     Address,
     Fdb,
@@ -26,7 +27,6 @@ from podwire.state.network import (
     Route,
     Rule,
     Sysctl,
-    Vxlan,
     merge,
     parse,
 )
@@ -66,7 +66,9 @@ def vxlan(peers: int = 2) -> NetworkState:
     device = "podwire.1"
     return NetworkState(
         links=(
-            Link(device, "vxlan", 1450, mac="02:00:00:00:00:0a", vxlan=Vxlan(1, local="10.89.0.11", device="eth0")),
+            Link(
+                device, "vxlan", 1450, mac="02:00:00:00:00:0a", attributes=Vxlan(1, local="10.89.0.11", device="eth0")
+            ),
         ),
         addresses=(Address(device, "10.244.0.0/32"), Address(device, "fd44::/128")),
         routes=tuple(
@@ -312,7 +314,7 @@ link v6 up type vxlan id 7 local fd00::1 dstport 4789 ttl 9 learning
 def test_an_attribute_that_is_fixed_makes_the_device_anew(node: Netlink) -> None:
     network.apply(node, vxlan(), OWNER).check()
     before = network.read_link(node, "podwire.1").index
-    link = replace(vxlan().links[0], vxlan=Vxlan(1, 4789, "10.89.0.11", "eth0"))
+    link = replace(vxlan().links[0], attributes=Vxlan(1, 4789, "10.89.0.11", "eth0"))
     want = replace(vxlan(), links=(link,))
     network.apply(node, want, OWNER).check()
     assert network.read_link(node, "podwire.1").index != before

@@ -15,7 +15,8 @@ from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 from podwire.routing.backends.vxlan import DEVICE
 from podwire.routing.machine import OWNER, KernelMachine
-from podwire.state.network import Fdb, Link, Neighbour, NetworkState, Route, Vxlan
+from podwire.state.link_kinds import Vxlan
+from podwire.state.network import Fdb, Link, Neighbour, NetworkState, Route
 
 MAC = "02:00:00:00:00:0{}"
 
@@ -39,7 +40,7 @@ def run(place: Path, *commands: str) -> None:
 def state(peers: int) -> NetworkState:
     numbers = range(2, 2 + peers)
     return NetworkState(
-        links=(Link(DEVICE, "vxlan", vxlan=Vxlan(4096, 4789, "10.89.0.11", "eth0")),),
+        links=(Link(DEVICE, "vxlan", attributes=Vxlan(4096, 4789, "10.89.0.11", "eth0")),),
         routes=tuple(Route(f"10.244.{n}.0/24", f"10.244.{n}.1", DEVICE, onlink=True) for n in numbers),
         neighbours=tuple(Neighbour(DEVICE, f"10.244.{n}.1", MAC.format(n)) for n in numbers),
         fdb=tuple(Fdb(DEVICE, MAC.format(n), f"10.89.0.{10 + n}") for n in numbers),

@@ -14,7 +14,8 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from podwire.kernel.attributes import attribute, be16, nested, number, parse, string, text, u8, u32
+from podwire.kernel.attributes import attribute, nested, number, parse, string, text, u8, u32
+from podwire.kernel.link_kinds import codec_of
 from podwire.kernel.uapi import (
     AF_BRIDGE,
     AF_INET,
@@ -33,38 +34,23 @@ from podwire.kernel.uapi import (
     IFLA_INFO_DATA,
     IFLA_INFO_KIND,
     IFLA_INFO_SLAVE_DATA,
-    IFLA_IPVLAN_MODE,
     IFLA_LINK,
     IFLA_LINK_NETNSID,
     IFLA_LINKINFO,
-    IFLA_MACVLAN_MODE,
     IFLA_MASTER,
     IFLA_MTU,
     IFLA_NET_NS_FD,
     IFLA_OPERSTATE,
     IFLA_PROTINFO,
-    IFLA_VXLAN_ID,
-    IFLA_VXLAN_LEARNING,
-    IFLA_VXLAN_LINK,
-    IFLA_VXLAN_LOCAL,
-    IFLA_VXLAN_LOCAL6,
-    IFLA_VXLAN_PORT,
-    IFLA_VXLAN_TTL,
     IN6_ADDR_GEN_MODE_NONE,
     RTEXT_FILTER_SKIP_STATS,
     VETH_INFO_PEER,
 )
-from podwire.state.address import is_v6, pack_ip, pack_mac, unpack_ip, unpack_mac
-from podwire.state.network import Link, Vxlan
+from podwire.state.address import pack_mac, unpack_mac
+from podwire.state.network import Link
 
 IFINFOMSG = struct.Struct("=BxHiII")
 """Family, device type, index, flags, change mask (struct ifinfomsg)."""
-
-MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8, "source": 16}
-"""MACVLAN_MODE_*, if_link.h."""
-
-IPVLAN_MODES = {"l2": 0, "l3": 1, "l3s": 2}
-"""IPVLAN_MODE_*, if_link.h."""
 
 
 class ReadLink(NamedTuple):
@@ -118,18 +104,7 @@ def encode_add(link: Link, indexes: Mapping[str, int], netns_fd: int = -1, peer:
 def _encode_data(link: Link, indexes: Mapping[str, int], netns_fd: int) -> bytes:
     if link.kind == "veth" and link.peer:
         return encode_peer(Link(link.peer, mtu=link.mtu), netns_fd)
-    if link.vxlan:
-        return _encode_vxlan(link.vxlan, indexes)
-    if link.mode:
-        modes, kind = {
-            "macvlan": (MACVLAN_MODES, IFLA_MACVLAN_MODE),
-            "ipvlan": (IPVLAN_MODES, IFLA_IPVLAN_MODE),
-        }[link.kind]
-        if link.mode not in modes:
-            raise ValueError(f"{link.mode!r} is not a mode of {link.kind}: {', '.join(modes)}")
-        width = 4 if link.kind == "macvlan" else 2
-        return attribute(kind, struct.pack("=I", modes[link.mode])[:width])
-    return b""
+    return codec_of(link.kind).encode(link, indexes)
 
 
 def encode_peer(peer: Link, netns_fd: int) -> bytes:
@@ -142,22 +117,6 @@ def encode_peer(peer: Link, netns_fd: int) -> bytes:
     if netns_fd >= 0:
         parts.append(u32(IFLA_NET_NS_FD, netns_fd))
     return nested(VETH_INFO_PEER, *parts)
-
-
-def _encode_vxlan(vxlan: Vxlan, indexes: Mapping[str, int]) -> bytes:
-    parts = [
-        u32(IFLA_VXLAN_ID, vxlan.vni),
-        be16(IFLA_VXLAN_PORT, vxlan.port),
-        u8(IFLA_VXLAN_LEARNING, int(vxlan.learning)),
-    ]
-    if vxlan.local:
-        kind = IFLA_VXLAN_LOCAL6 if is_v6(vxlan.local) else IFLA_VXLAN_LOCAL
-        parts.append(attribute(kind, pack_ip(vxlan.local)))
-    if vxlan.device:
-        parts.append(u32(IFLA_VXLAN_LINK, indexes[vxlan.device]))
-    if vxlan.ttl:
-        parts.append(u8(IFLA_VXLAN_TTL, vxlan.ttl))
-    return b"".join(parts)
 
 
 def encode_set(link: Link, index: int, indexes: Mapping[str, int]) -> bytes:
@@ -231,6 +190,7 @@ def decode(payload: bytes) -> ReadLink:
     kind = string(info, IFLA_INFO_KIND)
     data = parse(info.get(IFLA_INFO_DATA, b""))
     port = parse(info.get(IFLA_INFO_SLAVE_DATA, b"")) if IFLA_MASTER in found else {}
+    codec = codec_of(kind)
     link = Link(
         name=string(found, IFLA_IFNAME),
         kind=kind,
@@ -238,13 +198,12 @@ def decode(payload: bytes) -> ReadLink:
         up=bool(flags & IFF_UP),
         mac=_mac(found.get(IFLA_ADDRESS, b"")),
         alias=string(found, IFLA_IFALIAS),
-        vxlan=_decode_vxlan(data) if kind == "vxlan" else None,
-        mode=_decode_mode(kind, data),
         index=index,
         group=number(found, IFLA_GROUP),
         hairpin=bool(number(port, IFLA_BRPORT_MODE)),
+        **codec.decode(data),
     )
-    lower = number(data, IFLA_VXLAN_LINK) if kind == "vxlan" else number(found, IFLA_LINK)
+    lower = number(data, codec.lower) if codec.lower else number(found, IFLA_LINK)
     place = struct.unpack("=i", found[IFLA_LINK_NETNSID])[0] if IFLA_LINK_NETNSID in found else -1
     return ReadLink(
         link, number(found, IFLA_MASTER), lower, IFLA_LINK_NETNSID in found, number(found, IFLA_OPERSTATE), place
@@ -254,24 +213,3 @@ def decode(payload: bytes) -> ReadLink:
 def _mac(data: bytes) -> str:
     """Only addresses of Ethernet's length count: tunnels carry IP addresses in this attribute."""
     return unpack_mac(data) if len(data) == 6 else ""
-
-
-def _decode_vxlan(data: Mapping[int, bytes]) -> Vxlan:
-    local = data.get(IFLA_VXLAN_LOCAL) or data.get(IFLA_VXLAN_LOCAL6) or b""
-    return Vxlan(
-        vni=number(data, IFLA_VXLAN_ID),
-        port=int.from_bytes(data.get(IFLA_VXLAN_PORT, b"\0"), "big"),
-        local=unpack_ip(local) if any(local) else "",
-        learning=bool(number(data, IFLA_VXLAN_LEARNING)),
-        ttl=number(data, IFLA_VXLAN_TTL),
-    )
-
-
-def _decode_mode(kind: str, data: Mapping[int, bytes]) -> str:
-    if kind == "macvlan":
-        modes, value = MACVLAN_MODES, number(data, IFLA_MACVLAN_MODE)
-    elif kind == "ipvlan":
-        modes, value = IPVLAN_MODES, number(data, IFLA_IPVLAN_MODE)
-    else:
-        return ""
-    return next((name for name, known in modes.items() if known == value), str(value))

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, route_codec, sysctl, tun
 from podwire.kernel.failure import refusal
+from podwire.kernel.link_kinds import codec_of
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import open_netns
 from podwire.kernel.uapi import (
@@ -169,7 +170,7 @@ def _dump_neighbours(netlink: Netlink, names: Mapping[int, str], *, proxy: bool)
 
 def _dump_fdb(netlink: Netlink, devices: _Devices) -> Iterator[Fdb | None]:
     for link in devices.links:
-        if link.kind == "vxlan":
+        if codec_of(link.kind).forwards:
             body = route_codec.encode_fdb_dump(link.index)
             for payload in _dump(netlink, RTM_GETNEIGH, body, f"forwarding entries of {link.name}"):
                 yield route_codec.decode_fdb(payload, devices.names)
@@ -214,9 +215,7 @@ def _resolve(entry: link_codec.ReadLink, names: Mapping[int, str]) -> Link:
     lower = names.get(entry.lower, "") if entry.lower and not entry.lower_elsewhere else ""
     if not lower:
         return link
-    if link.vxlan:
-        return replace(link, vxlan=replace(link.vxlan, device=lower))
-    return replace(link, peer=lower) if link.kind == "veth" else replace(link, device=lower)
+    return replace(link, peer=lower) if link.kind == "veth" else link.over(lower)
 
 
 # Writing

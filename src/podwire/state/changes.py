@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from podwire.state import grammar
-from podwire.state.link import KIND_DEFAULTS, KINDS, Link
+from podwire.state.link import Link
+from podwire.state.link_kinds import kind_of
 from podwire.state.network import NetworkState, Object, Owner
 from podwire.state.route import Address, Fdb, Neighbour, Route, Rule, Sysctl
 
@@ -145,7 +146,7 @@ def must_be_remade(there: Link, link: Link) -> bool:
     """Whether a device differs in something that is fixed when it is made."""
     if not link.kind:
         return False
-    if there.kind != link.kind or there.vxlan != link.vxlan:
+    if there.kind != link.kind or there.attributes != link.attributes:
         return True
     if link.kind == "veth":
         elsewhere = link.peer_netns != there.peer_netns
@@ -167,7 +168,7 @@ def creation_order(links: Sequence[Link]) -> list[Link]:
     ordered: dict[str, Link] = {}
 
     def place(link: Link, above: tuple[str, ...]) -> None:
-        for name in (link.master, link.device, link.vxlan.device if link.vxlan else ""):
+        for name in (link.master, link.lower):
             if name in by_name and name not in ordered and name not in above:
                 place(by_name[name], (*above, link.name))
         ordered.setdefault(link.name, link)
@@ -266,8 +267,7 @@ def _link_commands(verb: Verb, link: Link) -> list[str]:
     commands = []
     if verb == "add":
         words = ["ip link add", link.name, "type", link.kind]
-        if link.kind in KINDS:
-            words += grammar.render(KINDS[link.kind], link.vxlan or link, KIND_DEFAULTS)
+        words += kind_of(link.kind).render(link.attributes or link)
         commands.append(" ".join(words))
-    settings = str(replace(link, kind="", vxlan=None, index=0)).split(" ", 2)[2]
+    settings = str(replace(link, kind="", attributes=None, index=0)).split(" ", 2)[2]
     return [*commands, f"ip link set {link.name} {settings}"]

@@ -7,43 +7,16 @@ a veth end that its other namespace created): it is adjusted, never created or d
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from podwire.state import grammar
-from podwire.state.address import ip_text, mac_text
+from podwire.state.address import mac_text
 from podwire.state.grammar import Grammar, Option
+from podwire.state.link_kinds import Attributes, kind_of
+from podwire.state.value import Value, canonical
 
 NAME_MAX = 15
 """Longest device name in bytes (IFNAMSIZ - 1, linux/if.h)."""
-
-
-class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=True):
-    """The settings that all state values share: frozen, compared by field, trees without cycles."""
-
-
-def canonical(value: Value, field: str, form: str | int | tuple[str, ...]) -> None:
-    """Replaces a field by its canonical form, from ``__post_init__`` alone."""
-    if getattr(value, field) != form:
-        msgspec.structs.force_setattr(value, field, form)
-
-
-class Vxlan(Value, frozen=True):
-    """What is special about a vxlan device (RFC 7348).
-
-    ``vni`` is 0..2**24-1; ``port`` the UDP destination port (8472 is Linux' own and flannel's, 4789 IANA's);
-    ``local`` the outer source address; ``device`` the underlay device, empty for any; ``ttl`` 0 inherits.
-    """
-
-    vni: int
-    port: int = 8472
-    local: str = ""
-    device: str = ""
-    learning: bool = False
-    ttl: int = 0
-
-    def __post_init__(self) -> None:
-        if self.local:
-            canonical(self, "local", ip_text(self.local))
 
 
 class Link(Value, frozen=True):
@@ -54,6 +27,7 @@ class Link(Value, frozen=True):
     on creation only, it cannot be read back). ``device`` is the lower device and ``mode`` the mode of macvlan
     and ipvlan; for ``tun`` the mode is ``tun`` or ``tap``. ``index`` is asked for on creation, and always filled in
     when read. ``group`` is the device group number. ``hairpin`` lets a bridge port send frames back out.
+    ``attributes`` are the options that only its kind has (``link_kinds``).
     """
 
     name: str
@@ -65,7 +39,7 @@ class Link(Value, frozen=True):
     master: str = ""
     peer: str = ""
     peer_netns: str = ""
-    vxlan: Vxlan | None = None
+    attributes: Attributes | None = None
     device: str = ""
     mode: str = ""
     index: int = 0
@@ -77,17 +51,30 @@ class Link(Value, frozen=True):
             raise ValueError(f"{self.name!r} is not a device name: 1 to {NAME_MAX} bytes without / and space")
         if self.mac:
             canonical(self, "mac", mac_text(self.mac))
-        if (self.kind == "vxlan") != (self.vxlan is not None):
-            raise ValueError(f"link {self.name}: kind vxlan and the vxlan field go together")
+        wanted = kind_of(self.kind).attributes
+        if (type(self.attributes) if self.attributes is not None else None) is not wanted:
+            expected = f"attributes of type {wanted.__name__}" if wanted else "no attributes"
+            raise ValueError(f"link {self.name}: a device of kind {self.kind!r} has {expected}")
 
     def __str__(self) -> str:
         words = ["link", *grammar.render(LINK, self, DEFAULTS)]
         if self.kind:
             words += ["type", self.kind]
-            if self.kind in KINDS:
-                source = self.vxlan or self
-                words += grammar.render(KINDS[self.kind], source, KIND_DEFAULTS)
+            words += kind_of(self.kind).render(self.attributes or self)
         return " ".join(words)
+
+    @property
+    def lower(self) -> str:
+        """The device below: the underlay of a tunnel, the card of a macvlan; empty when it has none."""
+        field = kind_of(self.kind).lower
+        return str(getattr(self.attributes, field)) if field else self.device
+
+    def over(self, lower: str) -> "Link":
+        """The same device on top of another one."""
+        field = kind_of(self.kind).lower
+        if not field or self.attributes is None:
+            return replace(self, device=lower)
+        return replace(self, attributes=replace(self.attributes, **{field: lower}))
 
 
 LINK = Grammar(
@@ -105,28 +92,7 @@ LINK = Grammar(
     ),
 )
 
-KINDS: dict[str, Grammar] = {
-    "vxlan": Grammar(
-        "type vxlan",
-        "",
-        (
-            Option("id", "vni", "number"),
-            Option("local", "local"),
-            Option("dev", "device"),
-            Option("dstport", "port", "number"),
-            Option("ttl", "ttl", "number"),
-            Option("learning", "learning", "switch", "nolearning"),
-        ),
-    ),
-    "veth": Grammar("type veth", "", (Option("peer", "peer"), Option("netns", "peer_netns"))),
-    "macvlan": Grammar("type macvlan", "", (Option("link", "device"), Option("mode", "mode"))),
-    "ipvlan": Grammar("type ipvlan", "", (Option("link", "device"), Option("mode", "mode"))),
-    "tun": Grammar("type tun", "", (Option("mode", "mode"),)),
-}
-"""The words after ``type KIND``; a kind that is not here has none."""
-
 DEFAULTS: dict[str, Any] = {"index": 0, "mtu": 0, "mac": "", "master": "", "group": 0, "alias": ""}
-KIND_DEFAULTS: dict[str, Any] = {"local": "", "device": "", "ttl": 0, "peer": "", "peer_netns": "", "mode": ""}
 
 
 def parse(words: list[str]) -> Link:
@@ -141,9 +107,4 @@ def parse(words: list[str]) -> Link:
     kind, rest = (words[at + 1], words[at + 2 :]) if len(words) > at + 1 else ("", [])
     if not kind:
         raise ValueError("a word is missing after 'type'")
-    own = grammar.parse(KINDS.get(kind, Grammar(f"type {kind}", "", ())), rest)
-    if kind == "vxlan":
-        if "vni" not in own:
-            raise ValueError("type vxlan needs an id")
-        return Link(kind=kind, vxlan=Vxlan(**own), **fields)
-    return Link(kind=kind, **fields, **own)
+    return Link(kind=kind, **fields, **kind_of(kind).parse(kind, rest))

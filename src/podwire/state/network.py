@@ -14,8 +14,9 @@ from msgspec.structs import force_setattr, replace
 
 from podwire.errors import ConfigError
 from podwire.state import grammar, link, route
-from podwire.state.link import Link, Value, Vxlan
+from podwire.state.link import Link
 from podwire.state.route import Address, Fdb, Neighbour, Route, Rule, Sysctl
+from podwire.state.value import Value
 
 __all__ = [
     "Address",
@@ -28,7 +29,6 @@ __all__ = [
     "Route",
     "Rule",
     "Sysctl",
-    "Vxlan",
     "merge",
     "parse",
 ]

@@ -13,7 +13,7 @@ from msgspec.structs import astuple, fields
 from podwire.state import grammar
 from podwire.state.address import interface_text, ip_text, is_v6, mac_text, network_text
 from podwire.state.grammar import Grammar, Option
-from podwire.state.link import Value, canonical
+from podwire.state.value import Value, canonical
 
 TABLE_MAIN = 254
 """RT_TABLE_MAIN, linux/rtnetlink.h."""

@@ -19,15 +19,16 @@ from podwire.kernel.uapi import (
     IFLA_MASTER,
     VETH_INFO_PEER,
 )
-from podwire.state.network import Link, Vxlan
+from podwire.state.link_kinds import Vxlan
+from podwire.state.network import Link
 
 INDEXES = {"eth0": 2, "br0": 3}
 
 LINKS = [
     Link("br0", "bridge", 1500, mac="02:00:00:00:00:01"),
     Link("down0", "dummy", up=False, group=7),
-    Link("vx", "vxlan", 1450, vxlan=Vxlan(4096, 4789, "10.0.0.1", ttl=9, learning=True)),
-    Link("vx6", "vxlan", vxlan=Vxlan(1, local="fd00::1")),
+    Link("vx", "vxlan", 1450, attributes=Vxlan(4096, 4789, "10.0.0.1", ttl=9, learning=True)),
+    Link("vx6", "vxlan", attributes=Vxlan(1, local="fd00::1")),
     Link("mv", "macvlan", mode="passthru"),
     Link("iv", "ipvlan", mode="l3s"),
 ]
@@ -42,7 +43,7 @@ def test_relations_are_numbers() -> None:
     port = Link("p", "macvlan", master="br0", device="eth0", mode="bridge")
     read = link_codec.decode(link_codec.encode_add(port, INDEXES))
     assert (read.master, read.lower, read.lower_elsewhere) == (3, 2, False)
-    tunnel = Link("vx", "vxlan", vxlan=Vxlan(1, device="eth0"))
+    tunnel = Link("vx", "vxlan", attributes=Vxlan(1, device="eth0"))
     assert link_codec.decode(link_codec.encode_add(tunnel, INDEXES)).lower == 2
 
 

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from tests.unit.state.test_network import NODE, states
 
 from podwire.state.changes import Change, Changes, creation_order, diff, differences, must_be_remade
+from podwire.state.link_kinds import Vxlan
 from podwire.state.network import (
     Address,
     Fdb,
@@ -14,7 +15,6 @@ from podwire.state.network import (
     Route,
     Rule,
     Sysctl,
-    Vxlan,
     merge,
     parse,
 )
@@ -136,7 +136,7 @@ def test_a_foreign_device_that_is_just_right_is_adopted() -> None:
 
 def test_a_device_that_differs_for_good_is_made_anew_with_all_on_it() -> None:
     have = merge((PEERS, NetworkState()))
-    link = Link("podwire.1", "vxlan", 1450, mac="02:00:00:00:00:01", alias="podwire/routing", vxlan=Vxlan(2))
+    link = Link("podwire.1", "vxlan", 1450, mac="02:00:00:00:00:01", alias="podwire/routing", attributes=Vxlan(2))
     want = NetworkState((link,), PEERS.addresses, PEERS.routes, PEERS.neighbours, PEERS.fdb, PEERS.rules)
     lines = str(diff(have, want, OWNER)).splitlines()
     assert lines[0] == "ip link delete podwire.1"

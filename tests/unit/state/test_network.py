@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwire.errors import ConfigError
+from podwire.state.link_kinds import Vxlan
 from podwire.state.network import (
     Address,
     Fdb,
@@ -17,7 +18,6 @@ from podwire.state.network import (
     Route,
     Rule,
     Sysctl,
-    Vxlan,
     merge,
     parse,
 )
@@ -30,7 +30,7 @@ NODE = NetworkState(
             1450,
             mac="02:00:00:00:00:0A",
             alias="podwire/routing vxlan",
-            vxlan=Vxlan(1, local="10.89.0.11", device="eth0"),
+            attributes=Vxlan(1, local="10.89.0.11", device="eth0"),
         ),
         Link("web-3f9a01", "veth", 1450, alias="shop/web-7f 3f9a", peer="eth0", peer_netns="/run/x/pod-1"),
         Link("eth0", up=False, group=4),
@@ -156,7 +156,7 @@ def test_order_and_duplicates_do_not_count(state: NetworkState) -> None:
         ("lnk eth0", "network state: line 2: 'lnk' is none of link, address"),
         ("link", "a word is missing after 'link'"),
         ("link a-name-that-is-too-long", "1 to 15 bytes"),
-        ("link vx type vxlan dstport 1", "type vxlan needs an id"),
+        ("link vx type vxlan dstport 1", "type vxlan needs the word 'id'"),
         ("link vx type", "a word is missing after 'type'"),
         ("address 10.0.0.300/8 dev eth0", "10.0.0.300/8"),
         ("route 10.0.0.1/8 dev eth0", "host bits"),

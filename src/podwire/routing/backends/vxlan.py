@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from podwire.routing.backend import Options
 from podwire.routing.nodes import Me, Peer, node_address, tunnel_mac
-from podwire.state.link import Link, Vxlan
+from podwire.state.link import Link
+from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState
 from podwire.state.route import Address, Fdb, Neighbour, Route, Sysctl
 
@@ -70,7 +71,12 @@ class VxlanTunnel:
     def _device(self, me: Me, local: str, mtu: int) -> Link:
         tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=local, device=me.underlay.link)
         return Link(
-            name=DEVICE, kind="vxlan", mtu=mtu, mac=tunnel_mac(me.name), alias="podwire/routing vxlan", vxlan=tunnel
+            name=DEVICE,
+            kind="vxlan",
+            mtu=mtu,
+            mac=tunnel_mac(me.name),
+            alias="podwire/routing vxlan",
+            attributes=tunnel,
         )
 
     def reaches(self, me: Me, peer: Peer) -> str:

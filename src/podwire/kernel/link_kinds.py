@@ -1,0 +1,108 @@
+"""What rtnetlink carries of single kinds of devices: the kernel's half of ``state.link_kinds``. Pure.
+
+A row turns the options of a kind into the payload of IFLA_INFO_DATA and back. A kind without options needs none.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from podwire.kernel.attributes import attribute, be16, number, u8, u32
+from podwire.kernel.uapi import (
+    IFLA_IPVLAN_MODE,
+    IFLA_MACVLAN_MODE,
+    IFLA_VXLAN_ID,
+    IFLA_VXLAN_LEARNING,
+    IFLA_VXLAN_LINK,
+    IFLA_VXLAN_LOCAL,
+    IFLA_VXLAN_LOCAL6,
+    IFLA_VXLAN_PORT,
+    IFLA_VXLAN_TTL,
+)
+from podwire.state.address import is_v6, pack_ip, unpack_ip
+from podwire.state.link import Link
+from podwire.state.link_kinds import Vxlan
+
+MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8, "source": 16}
+"""MACVLAN_MODE_*, if_link.h."""
+
+IPVLAN_MODES = {"l2": 0, "l3": 1, "l3s": 2}
+"""IPVLAN_MODE_*, if_link.h."""
+
+Data = Mapping[int, bytes]
+"""The attributes inside IFLA_INFO_DATA."""
+
+
+class LinkCodec(NamedTuple):
+    """One kind of device in rtnetlink."""
+
+    encode: Callable[[Link, Mapping[str, int]], bytes]
+    """The payload of IFLA_INFO_DATA, given the numbers of devices by name; KeyError for a device that is not there."""
+    decode: Callable[[Data], Mapping[str, Any]]
+    """The fields of the link that the attributes give, but for the device below."""
+    lower: int = 0
+    """The attribute with the number of the device below; 0: that is IFLA_LINK."""
+    forwards: bool = False
+    """Whether the device has a forwarding table, whose entries are ``fdb`` objects."""
+
+
+def _encode_vxlan(link: Link, indexes: Mapping[str, int]) -> bytes:
+    vxlan = link.attributes
+    assert isinstance(vxlan, Vxlan), "the link checks the type of its attributes"
+    parts = [
+        u32(IFLA_VXLAN_ID, vxlan.vni),
+        be16(IFLA_VXLAN_PORT, vxlan.port),
+        u8(IFLA_VXLAN_LEARNING, int(vxlan.learning)),
+    ]
+    if vxlan.local:
+        kind = IFLA_VXLAN_LOCAL6 if is_v6(vxlan.local) else IFLA_VXLAN_LOCAL
+        parts.append(attribute(kind, pack_ip(vxlan.local)))
+    if vxlan.device:
+        parts.append(u32(IFLA_VXLAN_LINK, indexes[vxlan.device]))
+    if vxlan.ttl:
+        parts.append(u8(IFLA_VXLAN_TTL, vxlan.ttl))
+    return b"".join(parts)
+
+
+def _decode_vxlan(data: Data) -> Mapping[str, Any]:
+    local = data.get(IFLA_VXLAN_LOCAL) or data.get(IFLA_VXLAN_LOCAL6) or b""
+    vxlan = Vxlan(
+        vni=number(data, IFLA_VXLAN_ID),
+        port=int.from_bytes(data.get(IFLA_VXLAN_PORT, b"\0"), "big"),
+        local=unpack_ip(local) if any(local) else "",
+        learning=bool(number(data, IFLA_VXLAN_LEARNING)),
+        ttl=number(data, IFLA_VXLAN_TTL),
+    )
+    return {"attributes": vxlan}
+
+
+def _mode_codec(key: int, form: str, modes: Mapping[str, int]) -> LinkCodec:
+    """The codec of a kind whose only option is a mode: an attribute of this number and struct format."""
+
+    def encode(link: Link, _indexes: Mapping[str, int]) -> bytes:
+        if not link.mode:
+            return b""
+        if link.mode not in modes:
+            raise ValueError(f"{link.mode!r} is not a mode of {link.kind}: {', '.join(modes)}")
+        return attribute(key, struct.pack(form, modes[link.mode]))
+
+    def decode(data: Data) -> Mapping[str, Any]:
+        value = number(data, key)
+        return {"mode": next((name for name, known in modes.items() if known == value), str(value))}
+
+    return LinkCodec(encode, decode)
+
+
+CODECS: dict[str, LinkCodec] = {
+    "vxlan": LinkCodec(_encode_vxlan, _decode_vxlan, lower=IFLA_VXLAN_LINK, forwards=True),
+    "macvlan": _mode_codec(IFLA_MACVLAN_MODE, "=I", MACVLAN_MODES),
+    "ipvlan": _mode_codec(IFLA_IPVLAN_MODE, "=H", IPVLAN_MODES),
+}
+
+NO_OPTIONS = LinkCodec(lambda _link, _indexes: b"", lambda _data: {})
+"""The row of every other kind."""
+
+
+def codec_of(kind: str) -> LinkCodec:
+    """The row of a kind; one without options where the list has none."""
+    return CODECS.get(kind, NO_OPTIONS)

@@ -1,0 +1,106 @@
+"""The kinds of network devices: one row for each kind that has options of its own.
+
+A row says which words stand behind ``type KIND`` and which value holds them: a subclass of :class:`Attributes`, or
+the :class:`~podwire.state.link.Link` itself. The kernel's half of a row is in ``kernel.link_kinds``. A kind without
+options (``bridge``, ``dummy``, ``wireguard``) needs no row.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from msgspec.structs import fields
+
+from podwire.state import grammar
+from podwire.state.address import ip_text
+from podwire.state.grammar import Grammar, Option
+from podwire.state.value import Value, canonical
+
+
+class Attributes(Value, frozen=True):
+    """The options of one kind of device. The kernel fixes them when the device is made: another value is another
+    device."""
+
+
+class Vxlan(Attributes, frozen=True):
+    """The options of a vxlan device (RFC 7348).
+
+    ``vni`` is 0..2**24-1; ``port`` the UDP destination port (8472 is Linux' own and flannel's, 4789 IANA's);
+    ``local`` the outer source address; ``device`` the underlay device, empty for any; ``ttl`` 0 inherits.
+    """
+
+    vni: int
+    port: int = 8472
+    local: str = ""
+    device: str = ""
+    learning: bool = False
+    ttl: int = 0
+
+    def __post_init__(self) -> None:
+        if self.local:
+            canonical(self, "local", ip_text(self.local))
+
+
+@cache
+def _defaults(struct: type[Value], always: tuple[str, ...]) -> Mapping[str, Any]:
+    return {field.name: field.default for field in fields(struct) if field.name not in always}
+
+
+class LinkKind(NamedTuple):
+    """One kind of device."""
+
+    options: tuple[Option, ...]
+    """The words after ``type KIND``."""
+    attributes: type[Attributes] | None = None
+    """The value whose fields the options are; None: they are fields of the link."""
+    lower: str = ""
+    """The attribute that names the device below; empty: the link's own field ``device``."""
+    always: tuple[str, ...] = ()
+    """Fields that are printed also when they have their default."""
+
+    def render(self, holder: Value) -> list[str]:
+        """The words of the options that differ from their defaults; ``holder`` has the fields."""
+        return grammar.render(Grammar("", "", self.options), holder, _defaults(type(holder), self.always))
+
+    def parse(self, kind: str, words: list[str]) -> dict[str, Any]:
+        """The fields of the link that these words give.
+
+        Raises: ValueError naming the word that is unknown or missing.
+        """
+        given = grammar.parse(Grammar(f"type {kind}", "", self.options), words)
+        if self.attributes is None:
+            return given
+        for field in fields(self.attributes):
+            if field.required and field.name not in given:
+                word = next(option.word for option in self.options if option.field == field.name)
+                raise ValueError(f"type {kind} needs the word {word!r}")
+        return {"attributes": self.attributes(**given)}
+
+
+KINDS: dict[str, LinkKind] = {
+    "vxlan": LinkKind(
+        (
+            Option("id", "vni", "number"),
+            Option("local", "local"),
+            Option("dev", "device"),
+            Option("dstport", "port", "number"),
+            Option("ttl", "ttl", "number"),
+            Option("learning", "learning", "switch", "nolearning"),
+        ),
+        attributes=Vxlan,
+        lower="device",
+        always=("port",),
+    ),
+    "veth": LinkKind((Option("peer", "peer"), Option("netns", "peer_netns"))),
+    "macvlan": LinkKind((Option("link", "device"), Option("mode", "mode"))),
+    "ipvlan": LinkKind((Option("link", "device"), Option("mode", "mode"))),
+    "tun": LinkKind((Option("mode", "mode"),)),
+}
+
+NO_OPTIONS = LinkKind(())
+"""The row of every other kind."""
+
+
+def kind_of(name: str) -> LinkKind:
+    """The row of a kind; one without options where the list has none."""
+    return KINDS.get(name, NO_OPTIONS)

@@ -1,0 +1,13 @@
+"""What all values of a kernel's state have in common."""
+
+import msgspec
+
+
+class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=True):
+    """The settings that all state values share: frozen, compared by field, trees without cycles."""
+
+
+def canonical(value: Value, field: str, form: str | int | tuple[str, ...]) -> None:
+    """Replaces a field by its canonical form, from ``__post_init__`` alone."""
+    if getattr(value, field) != form:
+        msgspec.structs.force_setattr(value, field, form)
