@@ -4,11 +4,11 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import path
 
 from podwire.kernel.features import Answer, Features
 from podwire.proxy.registry import FEATURES, open_dataplane
-from podwire.testing.servicecases import NODE
 
 
 @cache

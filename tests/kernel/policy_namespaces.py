@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.cases.policy_table import Case, Check
+
 from podwire.kernel import netns
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
-from podwire.testing.policycases import Case, Check
 
 MARK = f"pwt-policy-{os.getpid()}"
 RANGES = {"n1": ("10.180.0.0/24", "fd18::/64"), "n2": ("10.180.1.0/24", "fd18:1::/64")}

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import msgspec
+from tests.cases.service_table import ADDRESSES
 from tests.kernel.service_namespaces import by_name, path
 
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.orders import State
 from podwire.proxy.servicemap import Endpoint, ServicePort
-from podwire.testing.servicecases import ADDRESSES
 
 VIP = ("10.96.0.10", 80)
 UDP_VIP = ("10.96.0.10", 53)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
 from tests.kernel import sctp
 
 from podwire.kernel import netns
 from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.runtime.clock import SystemClock
-from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
 
 MARK = f"pwt-proxy-{os.getpid()}"
 CASES = read_cases(Path(__file__).parents[1] / "cases/services/policies.yaml")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.cases.policy_table import Case, Check, read_cases
 from tests.kernel.policy_namespaces import FACTS, Attempt, Watch, World, path
 from tests.kernel.test_policy_packets import compilers
 
@@ -22,7 +23,6 @@ from podwire.policy.registry import open_dataplane
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.counts import by_policy
 from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN
-from podwire.testing.policycases import Case, Check, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from tests.cases.policy_table import Case
 from tests.kernel import policy_checks
 from tests.kernel.policy_checks import (
     DB,
@@ -33,7 +34,6 @@ from podwire.kernel.nft import Nft
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy, clear
 from podwire.policy.dataplanes.nftables.layout import TABLE
 from podwire.state.nft_diff import AddElements, DeleteElements
-from podwire.testing.policycases import Case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

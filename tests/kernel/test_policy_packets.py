@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cases.policy_table import Case, read_cases
 from tests.kernel.policy_namespaces import FACTS, World, failures_of, load, path
 
 from podwire.kernel.features import Features
@@ -17,7 +18,6 @@ from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.modes import DATAPLANES, FEATURES
 from podwire.policy.registry import open_dataplane
-from podwire.testing.policycases import Case, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from tests.cases.policy_table import Case
 from tests.kernel.policy_namespaces import FACTS, batch, checksum, failures_of, inside, path
 from tests.kernel.reference_plugins import ARRANGEMENTS, BRIDGE, PLUGINS, OtherWorld
 from tests.kernel.test_policy_packets import CASES, compilers
@@ -24,7 +25,6 @@ from podwire.policy.bridges.dataplane import OnBridges
 from podwire.policy.registry import open_dataplane
 from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.state.nft_diff import Transaction
-from podwire.testing.policycases import Case
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from tests.cases.policy_table import Case, Check
+from tests.cases.random_policies import RandomPolicies
 from tests.kernel.policy_namespaces import World, failures_of, load
 from tests.kernel.test_policy_packets import CASES, Planes, compilers, opened
 
@@ -17,8 +19,6 @@ from podwire.policy import world as facts
 from podwire.policy.compile import Compiler
 from podwire.policy.evaluate import Connection, evaluate
 from podwire.policy.modes import DATAPLANES
-from podwire.testing.policycases import Case, Check
-from podwire.testing.randompolicies import RandomPolicies
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cases.policy_table import Case
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import CASES, filled
 from tests.unit.policy.test_packet_table import POD_RANGES
@@ -15,7 +16,6 @@ from podwire.kernel import netns
 from podwire.policy.dataplane import Facts
 from podwire.policy.registry import open_dataplane
 from podwire.policy.tracing import MODULES, open_tracing
-from podwire.testing.policycases import Case
 from podwire.trace.packet import Machine
 from podwire.why.answer import PolicySaid
 from podwire.why.policies.answering import with_policies

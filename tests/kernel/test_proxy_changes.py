@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases.service_table import NODE, parse_case
 from tests.kernel.kernel_dataplanes import opened
 from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, path
 
 from podwire.kernel import netns
 from podwire.proxy.registry import DATAPLANES, open_dataplane
 from podwire.proxy.servicemap import Endpoint, ServicePort
-from podwire.testing.servicecases import NODE, parse_case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

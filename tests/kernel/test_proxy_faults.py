@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import LATE_S, World, by_name, inside, path, until
 from tests.kernel.test_proxy_metrics import FOUR, Bench
 
@@ -23,7 +24,6 @@ from podwire.kernel.nft_socket import open_socket
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.dataplanes.nftables.layout import TABLE
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction
-from podwire.testing.servicecases import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases.service_table import ADDRESSES, NODE, Case, parse_case
 from tests.kernel.kernel_dataplanes import opened
 from tests.kernel.service_namespaces import (
     LATE_S,
@@ -37,7 +38,6 @@ from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.registry import DATAPLANES, open_dataplane
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.runtime.clock import SystemClock
-from podwire.testing.servicecases import ADDRESSES, NODE, Case, parse_case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

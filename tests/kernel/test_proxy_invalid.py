@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases.service_table import ADDRESSES
 from tests.kernel.kernel_dataplanes import opened
 from tests.kernel.service_namespaces import World, by_name, inside, path
 
@@ -16,7 +17,6 @@ from podwire.kernel import netns
 from podwire.proxy.dataplane import INVALID_DROPPED, Counting
 from podwire.proxy.registry import DATAPLANES
 from podwire.proxy.servicemap import Endpoint
-from podwire.testing.servicecases import ADDRESSES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

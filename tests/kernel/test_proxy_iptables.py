@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from tests.cases.service_table import ADDRESSES, NODE
 from tests.kernel.service_namespaces import (
     CASES,
     LATE_S,
@@ -37,7 +38,6 @@ from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
 from podwire.runtime.clock import SystemClock
 from podwire.state.iptables import Ruleset
-from podwire.testing.servicecases import ADDRESSES, NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

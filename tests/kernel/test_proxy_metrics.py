@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import ADDRESSES, Collection, World, by_name, inside, path, until
 
 from podwire.kernel import netns
@@ -25,7 +26,6 @@ from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.switch import Switch
 from podwire.proxy.trim import TRIGGER_TIME
 from podwire.runtime.clock import SystemClock
-from podwire.testing.servicecases import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cases.service_table import NODE, Case
 from tests.kernel.service_namespaces import (
     CASES,
     World,
@@ -29,7 +30,6 @@ from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.dataplanes.nftables.layout import TABLE
 from podwire.proxy.servicemap import Endpoint
 from podwire.state.nft_text import parse_table
-from podwire.testing.servicecases import NODE, Case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

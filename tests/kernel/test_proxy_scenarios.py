@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases.service_table import Case, Packet, read_cases
 from tests.kernel.kernel_dataplanes import opened
 from tests.kernel.service_namespaces import LATE_S, World, failures_of, inside, path
 
 from podwire.kernel import netns
 from podwire.proxy.registry import DATAPLANES
-from podwire.testing.servicecases import Case, Packet, read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

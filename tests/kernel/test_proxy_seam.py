@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from podwire.testing.servicecases import read_cases
+from tests.cases.service_table import read_cases
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

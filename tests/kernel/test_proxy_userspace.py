@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from tests.cases.service_table import NODE, Case
 from tests.kernel.service_namespaces import (
     CASES,
     World,
@@ -24,7 +25,6 @@ from podwire.proxy.dataplanes.userspace.layout import TABLE
 from podwire.proxy.dataplanes.userspace.orders import Ask, frame
 from podwire.proxy.servicemap import Endpoint
 from podwire.state.nft_text import parse_table
-from podwire.testing.servicecases import NODE, Case
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cases.service_table import NODE
 from tests.kernel.relay_traffic import (
     PLANES,
     Server,
@@ -32,7 +33,6 @@ from podwire.proxy.dataplanes.userspace.memory import Memory
 from podwire.proxy.dataplanes.userspace.orders import Arrange, Pool, Renew
 from podwire.proxy.dataplanes.userspace.process import ARGV
 from podwire.proxy.dataplanes.userspace.relay import Relay
-from podwire.testing.servicecases import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.cases.service_table import NODE
 from tests.kernel.relay_traffic import (
     PLANES,
     Server,
@@ -34,7 +35,6 @@ from podwire.proxy.dataplanes.userspace.loop import Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
 from podwire.proxy.dataplanes.userspace.orders import Pool, Target
 from podwire.proxy.servicemap import Endpoint
-from podwire.testing.servicecases import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cases.service_table import NODE, Case
 from tests.unit.why.services.test_hop import CASES, MACHINE, backed, check, traced, tracing
 
 from podwire.kernel import netns, xt_recent
 from podwire.proxy.registry import open_dataplane
-from podwire.testing.servicecases import NODE, Case
 from podwire.why.answer import Step
 from podwire.why.services.hop import View, explain_hop
 

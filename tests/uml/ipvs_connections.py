@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
+from tests.cases.service_table import ADDRESSES, NODE
 from tests.kernel.service_namespaces import (
     by_name,
     inside,
@@ -25,7 +26,6 @@ from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState
 from podwire.state.share import Share
-from podwire.testing.servicecases import ADDRESSES, NODE
 
 PODS = ("one", "two", "far")
 _PATIENCE_S = 20.0

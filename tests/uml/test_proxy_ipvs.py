@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.cases.service_table import NODE
 from tests.kernel.kernel_dataplanes import opened
 from tests.kernel.service_namespaces import (
     CASES,
@@ -41,7 +42,6 @@ from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane, clear, held
 from podwire.proxy.registry import Registry
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.switch import Switch
-from podwire.testing.servicecases import NODE
 from podwire.trace.packet import Machine, Packet
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
+from tests.cases.service_table import NODE
 from tests.kernel.kernel_dataplanes import opened
 from tests.kernel.service_namespaces import (
     World,
@@ -17,7 +18,6 @@ from tests.uml.ipvs_connections import PODS, Held, another, differences, eventua
 from podwire.errors import Unsupported
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
 from podwire.proxy.servicemap import IpvsSettings
-from podwire.testing.servicecases import NODE
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases.policy_table import Case, read_cases
 
 from podwire.agent.config import AgentConfig
 from podwire.cli.guards import Guards
@@ -10,7 +11,6 @@ from podwire.cli.sites import Known, Nodes
 from podwire.errors import ClusterError
 from podwire.policy.settings import PolicySettings
 from podwire.policy.world import World
-from podwire.testing.policycases import Case, read_cases
 from podwire.why.policies.answering import packet_of
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/policies")

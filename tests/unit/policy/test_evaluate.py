@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases.policy_table import Case, read_cases
 
 from podwire.model.policy import IPBlock
 from podwire.policy.evaluate import Decision, Rules, evaluate, in_block
-from podwire.testing.policycases import Case, read_cases
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/policies")
 

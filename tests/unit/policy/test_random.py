@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.cases.policy_table import read_cases
+from tests.cases.random_policies import RandomPolicies
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, Verdict, passes
@@ -17,8 +19,6 @@ from podwire.policy.evaluate import Rules, evaluate
 from podwire.policy.modes import DATAPLANES
 from podwire.policy.tracing import open_tracing
 from podwire.policy.world import World
-from podwire.testing.policycases import read_cases
-from podwire.testing.randompolicies import RandomPolicies
 from podwire.trace.packet import Machine
 
 BASE = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world

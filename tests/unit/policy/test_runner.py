@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases.policy_table import read_cases
 
 from podwire.errors import KernelError
 from podwire.model.meta import key_of
@@ -21,7 +22,6 @@ from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import Ruled
 from podwire.state.nft import Table
 from podwire.testing.clock import FakeClock
-from podwire.testing.policycases import read_cases
 
 WORLD = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world
 DENY = msgspec.convert(

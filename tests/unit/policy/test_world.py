@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+from tests.cases.policy_table import read_cases
 
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
@@ -11,7 +12,6 @@ from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler
 from podwire.policy.evaluate import Connection, evaluate
 from podwire.policy.world import Party, World, inner_addresses, owners, ports_of
-from podwire.testing.policycases import read_cases
 
 CASES = {case.name: case for case in read_cases(Path(__file__).parents[2] / "cases/policies")}
 WORLD = CASES["without a policy everything passes"].world

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
 
 from podwire.proxy import registry
 from podwire.proxy.tracing import open_tracing
-from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
 from podwire.trace.packet import Machine, Outcome
 from podwire.trace.packet import Packet as Traced
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
 from tests.unit.proxy.test_packet_table import DATAPLANES
 
-from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, read_cases
 from podwire.trace.packet import Outcome
 from podwire.trace.packet import Packet as Traced
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases.policy_table import read_cases
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES
 
@@ -12,7 +13,6 @@ from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables import tracing
 from podwire.policy.foreign.locate import Place
 from podwire.policy.world import World
-from podwire.testing.policycases import read_cases
 from podwire.trace.packet import Machine, Packet
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")

@@ -4,12 +4,12 @@ import ast
 from pathlib import Path
 
 import pytest
+from tests.cases.policy_table import Case, read_cases
 from tests.unit.policy.check.scenes import CLUSTER, policy, scene
 
 from podwire.policy.check.checks import CHECKS, check
 from podwire.policy.check.context import Scene
 from podwire.policy.check.finding import KINDS
-from podwire.testing.policycases import Case, read_cases
 
 _ROOT = Path(__file__).parents[4]
 CASES = read_cases(_ROOT / "tests/cases/policies")

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.cases.policy_table import read_cases
 
 from podwire.cluster.names import POLICY_ENFORCED
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.status.coverage import Enforced
 from podwire.policy.status.overview import HEAD, Line, Packets, duration, lines
 from podwire.policy.world import World
-from podwire.testing.policycases import read_cases
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 WORLD = next(case for case in CASES if case.name == "a Pass in audit that would lead by an Accept to a denial").world

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cases.policy_table import Case, read_cases
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, device_of
@@ -15,7 +16,6 @@ from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
 from podwire.policy.tracing import MODULES, open_tracing
 from podwire.policy.world import Party, World
-from podwire.testing.policycases import Case, read_cases
 from podwire.trace.packet import Machine
 from podwire.why.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
 from podwire.why.policies.answering import with_policies

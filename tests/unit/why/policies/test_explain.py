@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from tests.cases.policy_table import Case, read_cases
 
 from podwire.local.manifests import parse_manifests
 from podwire.local.offline.cluster import Described, describe_manifests
 from podwire.policy.evaluate import Connection, Rules
-from podwire.testing.policycases import Case, read_cases
 from podwire.why.answer import DirectionSaid, PolicySaid
 from podwire.why.policies.explain import line, said
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.cases.service_table import Case, parse_case
 from tests.unit.why.services.test_hop import MACHINE, backed, traced, view
 
-from podwire.testing.servicecases import Case, parse_case
 from podwire.why.services.hop import explain_hop
 
 SOURCES = ("one", "two", "node", "outside")

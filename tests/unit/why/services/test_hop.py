@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, parse_case, read_cases
 
 from podwire.proxy.dataplanes.userspace.tracing import Tracer as RelayTracer
 from podwire.proxy.servicemap import Endpoint
 from podwire.proxy.tracing import MODULES, Tracing, open_tracing
-from podwire.testing.servicecases import ADDRESSES, NODE, Case, Packet, parse_case, read_cases
 from podwire.trace.iptables import Tracer as IptablesTracer
 from podwire.trace.nft import Tracer as NftTracer
 from podwire.trace.packet import Machine

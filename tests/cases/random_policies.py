@@ -1,6 +1,6 @@
 """Random policies of both kinds, and random connections, from a seed: the same seed gives the same.
 
-They are made for the cluster of the packet table (:mod:`podwire.testing.policycases`), so that every one can be judged
+They are made for the cluster of the packet table (:mod:`tests.cases.policy_table`), so that every one can be judged
 by the evaluator, followed through rules, and tried with real packets. Labels, ports and ranges are few, so that rules
 meet, overlap and contradict each other often. The ports that are tried are those at the borders of what rules say.
 """
