@@ -1,6 +1,6 @@
 """A policy data plane under another name, put into the registry where this module is loaded as a plugin of pytest."""
 
-from podwire.policy import modes, tracing
+from podwire.policy import modes
 from podwire.policy.dataplanes.nftables import dataplane
 
 clear = dataplane.clear
@@ -13,4 +13,4 @@ class BorrowedPolicy(dataplane.NftablesPolicy):
 
 
 modes.DATAPLANES["borrowed"] = f"{__name__}:BorrowedPolicy"
-tracing.MODULES["borrowed"] = tracing.MODULES["nftables"]  # type: ignore[index]
+modes.TRACERS["borrowed"] = modes.TRACERS["nftables"]

@@ -1,6 +1,6 @@
 """A data plane under another name, put into the registry where this module is loaded as a plugin of pytest."""
 
-from podwire.proxy import registry, tracing
+from podwire.proxy import registry
 from podwire.proxy.dataplanes.nftables import dataplane
 
 clear = dataplane.clear
@@ -13,4 +13,4 @@ class BorrowedDataPlane(dataplane.NftablesDataPlane):
 
 
 registry.DATAPLANES["borrowed"] = f"{__name__}:BorrowedDataPlane"
-tracing.MODULES["borrowed"] = tracing.MODULES["nftables"]  # type: ignore[index]
+registry.TRACERS["borrowed"] = registry.TRACERS["nftables"]

@@ -14,8 +14,9 @@ from tests.unit.why.policies.test_answering import Nodes, answered
 
 from podwire.kernel import netns
 from podwire.policy.dataplane import Facts
+from podwire.policy.modes import TRACERS
 from podwire.policy.registry import open_dataplane
-from podwire.policy.tracing import MODULES, open_tracing
+from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import Machine
 from podwire.why.answer import PolicySaid
 from podwire.why.policies.answering import with_policies
@@ -75,7 +76,7 @@ def said(nodes: Held, case: Case, number: int, family: int) -> PolicySaid:
     return found
 
 
-@pytest.fixture(params=tuple(MODULES))
+@pytest.fixture(params=tuple(TRACERS))
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

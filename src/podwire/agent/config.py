@@ -209,10 +209,7 @@ def _check_network(source: str, path: str, text: str) -> None:
 
 
 def _check_options(options: Options, source: str) -> None:
-    if options.backend not in BACKENDS:
-        raise ConfigError(
-            source, "routing.backend", f"{options.backend!r} is not a routing backend; there are {', '.join(BACKENDS)}"
-        )
+    BACKENDS.check(options.backend, source)
     for field, value, low, high in (
         ("mtu", options.mtu, 1280, 65535),
         ("vni", options.vni, 1, (1 << 24) - 1),

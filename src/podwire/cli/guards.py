@@ -17,10 +17,10 @@ from podwire.policy.bridges.tracing import PastBridges, planned, read
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
-from podwire.policy.modes import AUTO
+from podwire.policy.modes import AUTO, TRACERS
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
-from podwire.policy.tracing import MODULES, open_tracing
+from podwire.policy.tracing import open_tracing
 from podwire.policy.world import Party, World, subject_to_policy
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.state.network import NetworkState
@@ -86,7 +86,7 @@ class Guards:
         own = node.internal_ips if state is None else addresses_of_node(state)
         machine = Machine(addresses=frozenset(own))
         wanted = self._settings(name).mode
-        mode, held = wanted if wanted != AUTO else next(iter(MODULES)), None
+        mode, held = wanted if wanted != AUTO else next(iter(TRACERS)), None
         if state is not None:
             mode, held = _held(mode, known.netns, machine)
         tracing = open_tracing(mode)
@@ -191,7 +191,7 @@ def _held(wanted: str, netns: Path | None, machine: Machine) -> tuple[str, Trace
 
     Raises: KernelError.
     """
-    for mode in dict.fromkeys((wanted, *MODULES)):
+    for mode in dict.fromkeys((wanted, *TRACERS)):
         tracing = open_tracing(mode)
         found = tracing.held(netns, machine) if tracing is not None else None
         if found is not None:

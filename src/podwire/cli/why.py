@@ -24,7 +24,7 @@ from podwire.local import credentials, inventory
 from podwire.local.layout import Layout
 from podwire.local.manifests import Written, read_manifests
 from podwire.policy.world import World
-from podwire.proxy.tracing import MODULES
+from podwire.proxy.registry import TRACERS
 from podwire.why import answer_text
 from podwire.why.answer import Answer
 from podwire.why.objects import Server
@@ -104,7 +104,7 @@ class _Request(NamedTuple):
 )
 @click.option("--node", metavar="NAME", default="", help="The node that gets a packet from outside.")
 @click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
-@click.option("--mode", type=click.Choice(tuple(MODULES)), help="With --planned or -f: the data plane.")
+@click.option("--mode", type=click.Choice(tuple(TRACERS)), help="With --planned or -f: the data plane.")
 @click.option("-4", "family", flag_value="ip", help="IPv4.")
 @click.option("-6", "family", flag_value="ip6", help="IPv6.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)

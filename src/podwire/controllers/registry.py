@@ -4,8 +4,7 @@
 """
 
 import socket
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from typing import Any
 
 import msgspec
 
@@ -14,21 +13,26 @@ from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.kube.controller import Environment, Part
 from podwire.kube.lease import Election, LeaderElection
+from podwire.runtime.registry import Registry
 
-registry = {
-    "nodeipam": "podwire.controllers.nodeipam.controller:NodeIpamController",
-    "endpointslice": "podwire.controllers.endpointslice.controller:EndpointSliceController",
-    "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
-    "service": "podwire.controllers.service.controller:ServiceController",
-    "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
-}
+CONTROLLERS: Registry[Any] = Registry(
+    "controller",
+    "parts",
+    {
+        "nodeipam": "podwire.controllers.nodeipam.controller:NodeIpamController",
+        "endpointslice": "podwire.controllers.endpointslice.controller:EndpointSliceController",
+        "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
+        "service": "podwire.controllers.service.controller:ServiceController",
+        "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
+    },
+)
 """Controllers of any cluster. Those of a local cluster have a registry of their own."""
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
     """What a controller process runs; CIDRs and masks are one per address family."""
 
-    parts: tuple[str, ...] = tuple(registry)
+    parts: tuple[str, ...] = tuple(CONTROLLERS)
     cluster_cidrs: tuple[str, ...] = msgspec.field(default=("10.244.0.0/16",), name="clusterCIDRs")
     node_cidr_masks: tuple[int, ...] = msgspec.field(default=(), name="nodeCIDRMasks")
     service_cidrs: tuple[str, ...] = msgspec.field(default=("10.96.0.0/16",), name="serviceCIDRs")
@@ -38,17 +42,15 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: none is written."""
 
 
-def make_parts(environment: Environment, config: ControllerConfig, known: Mapping[str, str]) -> dict[str, Part]:
+def make_parts(environment: Environment, config: ControllerConfig, known: Registry[Any]) -> dict[str, Part]:
     """The configured controllers out of ``known`` (name to ``module:Class``), in the order given.
 
     Raises: ConfigError for an unknown name or a wrong network.
     """
     parts: dict[str, Part] = {}
     for name in config.parts:
-        if name not in known:
-            raise ConfigError("controller", "parts", f"no part {name!r}; there are {', '.join(known)}")
-        module, _, kind = known[name].partition(":")
-        make: Callable[..., Part] = getattr(import_module(module), kind)
+        known.check(name, "controller")
+        make = known.load(name)
         if name == "nodeipam":
             parts[name] = make(environment, node_cidrs(config))
         elif name == "serviceaccount":
@@ -70,7 +72,7 @@ def node_cidrs(config: ControllerConfig) -> NodeCidrs:
     return NodeCidrs(cluster, config.node_cidr_masks, services)
 
 
-async def run(client: Client, config: ControllerConfig, known: Mapping[str, str] = registry) -> None:
+async def run(client: Client, config: ControllerConfig, known: Registry[Any] = CONTROLLERS) -> None:
     """Runs the configured controllers until cancelled.
 
     Raises: ConfigError before anything is started.

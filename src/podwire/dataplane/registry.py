@@ -5,9 +5,10 @@ the namespace, it has a function ``clear`` that takes away what an earlier run l
 """
 
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+
+from podwire.runtime.registry import Registry
 
 Place = Path | str | None
 """A network namespace (None: that of this thread)."""
@@ -43,7 +44,7 @@ class Modes(Protocol[Facts_contra, Plane_co]):
 class Registered(Generic[Facts, Plane]):
     """The data planes that a registry names, in one network namespace."""
 
-    def __init__(self, entries: Mapping[str, str], place: Place = None) -> None:
+    def __init__(self, entries: Registry[Any], place: Place = None) -> None:
         self._entries = entries
         self._place = place
 
@@ -54,21 +55,16 @@ class Registered(Generic[Facts, Plane]):
     def open(self, name: str, facts: Facts) -> Plane:
         """One by its name; nothing is written yet.
 
-        Raises: KeyError for a name that is not in the registry; KernelError.
+        Raises: ConfigError for a name that is not in the registry; KernelError.
         """
-        made: Plane = load(self._entries[name])(facts, self._place)
+        made: Plane = self._entries.load(name)(facts, self._place)
         return made
 
     def clear(self, name: str) -> bool:
         """Takes away what an earlier run left of one; whether there was anything.
 
-        Raises: KeyError for a name that is not in the registry; KernelError.
+        Raises: ConfigError for a name that is not in the registry; KernelError.
         """
+        self._entries.check(name)
         found: bool = importlib.import_module(self._entries[name].partition(":")[0]).clear(self._place)
         return found
-
-
-def load(entry: str) -> Any:
-    """The class that ``module:Class`` names."""
-    module, _, attribute = entry.partition(":")
-    return getattr(importlib.import_module(module), attribute)

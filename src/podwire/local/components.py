@@ -134,9 +134,10 @@ def start(fork_server: ForkServer, layout: Layout, child: Child) -> int:
 
 def preload() -> None:
     """Imports also what components import when they need it, once for all that are forked from this process."""
-    controllers.preload()
-    for target in (*_LATER, *POLICY_DATAPLANES.values(), *DATAPLANES.values(), *BACKENDS.values()):
-        import_module(target.partition(":")[0])
+    for registry in (controllers.CONTROLLERS, POLICY_DATAPLANES, DATAPLANES, BACKENDS):
+        registry.preload()
+    for module in _LATER:
+        import_module(module)
     prepare(NODES, PODS, NAMESPACES, SERVICES, ENDPOINTSLICES, NETWORKPOLICIES, CLUSTERNETWORKPOLICIES)
 
 

@@ -149,9 +149,7 @@ def check_config(config: ClusterConfig, source: str) -> None:
         raise ConfigError(source, "nodes", f"{config.nodes}: expected 1 to {most} with {config.segments} segments")
     if not 0 <= config.api_port <= 65535:
         raise ConfigError(source, "apiPort", f"{config.api_port}: expected 0 to 65535")
-    if config.routing.backend not in BACKENDS:
-        problem = f"{config.routing.backend!r} is not a routing backend; there are {', '.join(BACKENDS)}"
-        raise ConfigError(source, "routing.backend", problem)
+    BACKENDS.check(config.routing.backend, source)
     if config.routing.backend == "hostgw" and config.segments > 1:
         problem = f"hostgw reaches no node behind a router, and there are {config.segments} segments; use vxlan"
         raise ConfigError(source, "routing.backend", problem)

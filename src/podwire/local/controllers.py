@@ -4,32 +4,37 @@
 controllers and the scheduler on shared informers: one copy of each object, one watch per resource.
 """
 
-from importlib import import_module
+from typing import Any
 
 from podwire.controllers import registry as cluster_controllers
 from podwire.controllers.registry import ControllerConfig
 from podwire.kube.client import Client
+from podwire.runtime.registry import Registry
 
-registry = {
-    **cluster_controllers.registry,
-    "scheduler": "podwire.embedded.scheduler.scheduler:Scheduler",
-    "deployment": "podwire.embedded.workloads.deployment:DeploymentController",
-    "replicaset": "podwire.embedded.workloads.replicaset:ReplicaSetController",
-    "replicationcontroller": "podwire.embedded.workloads.replicaset:ReplicationControllerController",
-    "daemonset": "podwire.embedded.workloads.daemonset:DaemonSetController",
-    "statefulset": "podwire.embedded.workloads.statefulset:StatefulSetController",
-    "job": "podwire.embedded.workloads.job:JobController",
-    "cronjob": "podwire.embedded.workloads.cronjob:CronJobController",
-    "poddisruptionbudget": "podwire.embedded.workloads.disruption:DisruptionController",
-    "nodelifecycle": "podwire.embedded.workloads.nodelifecycle:NodeLifecycleController",
-    "serviceaccount": "podwire.embedded.workloads.serviceaccount:ServiceAccountController",
-}
+CONTROLLERS: Registry[Any] = Registry(
+    "controller",
+    "parts",
+    {
+        **cluster_controllers.CONTROLLERS,
+        "scheduler": "podwire.embedded.scheduler.scheduler:Scheduler",
+        "deployment": "podwire.embedded.workloads.deployment:DeploymentController",
+        "replicaset": "podwire.embedded.workloads.replicaset:ReplicaSetController",
+        "replicationcontroller": "podwire.embedded.workloads.replicaset:ReplicationControllerController",
+        "daemonset": "podwire.embedded.workloads.daemonset:DaemonSetController",
+        "statefulset": "podwire.embedded.workloads.statefulset:StatefulSetController",
+        "job": "podwire.embedded.workloads.job:JobController",
+        "cronjob": "podwire.embedded.workloads.cronjob:CronJobController",
+        "poddisruptionbudget": "podwire.embedded.workloads.disruption:DisruptionController",
+        "nodelifecycle": "podwire.embedded.workloads.nodelifecycle:NodeLifecycleController",
+        "serviceaccount": "podwire.embedded.workloads.serviceaccount:ServiceAccountController",
+    },
+)
 
 
 class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
     """A controller process that runs every part unless told otherwise."""
 
-    parts: tuple[str, ...] = tuple(registry)
+    parts: tuple[str, ...] = tuple(CONTROLLERS)
 
 
 async def run(client: Client, config: ControllerConfig | None = None) -> None:
@@ -37,10 +42,4 @@ async def run(client: Client, config: ControllerConfig | None = None) -> None:
 
     Raises: ConfigError before anything is started.
     """
-    await cluster_controllers.run(client, config or LocalControllerConfig(), registry)
-
-
-def preload() -> None:
-    """Imports every part, so that processes forked from this one start without (60 ms of CPU each)."""
-    for target in registry.values():
-        import_module(target.partition(":")[0])
+    await cluster_controllers.run(client, config or LocalControllerConfig(), CONTROLLERS)

@@ -19,7 +19,7 @@ class Registry(Registered[Facts, PolicyDataPlane]):
     def open(self, name: str, facts: Facts) -> PolicyDataPlane:
         """One by its name; nothing is written yet.
 
-        Raises: KeyError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
+        Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
         """
         if name in FEATURES:
             answer = Features().probe(FEATURES[name])
@@ -31,7 +31,7 @@ class Registry(Registered[Facts, PolicyDataPlane]):
 def open_dataplane(name: str, facts: Facts, netns: Place = None) -> PolicyDataPlane:
     """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
 
-    Raises: KeyError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
+    Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
     """
     return Registry(netns).open(name, facts)
 

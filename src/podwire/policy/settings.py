@@ -72,9 +72,7 @@ def check_settings(settings: PolicySettings, source: str, path: str = "policy") 
 
     Raises: ConfigError with the field that is wrong.
     """
-    if settings.mode not in (AUTO, *DATAPLANES):
-        problem = f"{settings.mode!r} is not a data plane of policies; there are {', '.join((AUTO, *DATAPLANES))}"
-        raise ConfigError(source, f"{path}.mode", problem)
+    DATAPLANES.check(settings.mode, source, f"{path}.mode", besides=(AUTO,))
     try:
         check_marks(settings.marks)
     except ValueError as problem:

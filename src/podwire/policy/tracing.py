@@ -1,26 +1,21 @@
 """How a packet is followed through what a policy data plane puts into a kernel: the seam of ``podwire why``.
 
-Each data plane has a module with two functions, named in :data:`MODULES`: ``planned`` makes what a compiler's profiles
-mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`.
+Each data plane has a module with two functions, registered in ``policy.modes.TRACERS``: ``planned`` makes what a
+compiler's profiles mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`.
 """
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
+from podwire.policy.modes import TRACERS
 from podwire.trace.packet import Machine, Tracer
-
-MODULES: Mapping[str, str] = {
-    "nftables": "podwire.policy.dataplanes.nftables.tracing",
-    "iptables": "podwire.policy.dataplanes.iptables.tracing",
-}
 
 
 class Tracing(Protocol):
-    """What a module of :data:`MODULES` has."""
+    """What a module of :data:`podwire.policy.modes.TRACERS` has."""
 
     def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
         """What the data plane would program; ``devices`` has that of each pod of the node. Pure."""
@@ -38,7 +33,7 @@ class Tracing(Protocol):
 
 def open_tracing(mode: str) -> Tracing | None:
     """The functions of a data plane; None for one that cannot be traced."""
-    if mode not in MODULES:
+    if mode not in TRACERS:
         return None
-    module: Tracing = importlib.import_module(MODULES[mode])
-    return module
+    tracing: Tracing = TRACERS.load(mode)
+    return tracing

@@ -188,9 +188,8 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
     Raises: ConfigError with the field that is wrong.
     """
     for each, mode in (("mode", settings.mode), ("fallback", settings.fallback)):
-        if mode not in DATAPLANES and (each, mode) != ("fallback", ProxySettings().fallback):
-            problem = f"{mode!r} is not a data plane; there are {', '.join(DATAPLANES)}"
-            raise ConfigError(source, _under(path, each), problem)
+        if (each, mode) != ("fallback", ProxySettings().fallback):
+            DATAPLANES.check(mode, source, _under(path, each))
     if not 0 <= settings.masquerade_bit <= 29:
         raise ConfigError(source, _under(path, "masqueradeBit"), f"{settings.masquerade_bit} is not between 0 and 29")
     interfaces = {

@@ -1,24 +1,17 @@
 """How a packet is followed through what a data plane puts into a kernel: the seam of ``podwire why``.
 
-Each data plane has a module with two functions, named in :data:`MODULES`: ``planned`` makes the state that resolved
-Services mean, ``held`` reads what a kernel holds; both give a :class:`Tracer`. A data plane without one can still be
+Each data plane has a module with two functions, registered in ``proxy.registry.TRACERS``: ``planned`` makes the state
+that Services mean, ``held`` reads what a kernel holds; both give a :class:`Tracer`. A data plane without one can be
 explained by Kubernetes' rules (``proxy.why.decision``), but no rule of its can be shown and none compared.
 """
 
-import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from podwire.proxy.registry import TRACERS
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.trace.packet import Machine, Outcome, Packet
-
-MODULES: Mapping[str, str] = {
-    "nftables": "podwire.proxy.dataplanes.nftables.tracing",
-    "iptables": "podwire.proxy.dataplanes.iptables.tracing",
-    "ipvs": "podwire.proxy.dataplanes.ipvs.tracing",
-    "userspace": "podwire.proxy.dataplanes.userspace.tracing",
-}
 
 
 class Tracer(Protocol):
@@ -30,7 +23,7 @@ class Tracer(Protocol):
 
 
 class Tracing(Protocol):
-    """What a module of :data:`MODULES` has."""
+    """What a module of :data:`podwire.proxy.registry.TRACERS` has."""
 
     def planned(self, services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
         """What the data plane would program for these Services; pure."""
@@ -46,7 +39,7 @@ class Tracing(Protocol):
 
 def open_tracing(mode: str) -> Tracing | None:
     """The functions of a data plane; None for one that cannot be traced."""
-    if mode not in MODULES:
+    if mode not in TRACERS:
         return None
-    module: Tracing = importlib.import_module(MODULES[mode])
-    return module
+    tracing: Tracing = TRACERS.load(mode)
+    return tracing

@@ -1,13 +1,16 @@
 """The routing backends by name; a class is imported when it is asked for."""
 
-from podwire.dataplane import registry
-from podwire.errors import ConfigError
 from podwire.routing.backend import Backend, Options
+from podwire.runtime.registry import Registry
 
-BACKENDS = {
-    "hostgw": "podwire.routing.backends.hostgw:HostGateway",
-    "vxlan": "podwire.routing.backends.vxlan:VxlanTunnel",
-}
+BACKENDS: Registry[type[Backend]] = Registry(
+    "routing backend",
+    "routing.backend",
+    {
+        "hostgw": "podwire.routing.backends.hostgw:HostGateway",
+        "vxlan": "podwire.routing.backends.vxlan:VxlanTunnel",
+    },
+)
 FALLBACK = "hostgw"
 """The backend that every kernel can do; nodes of other subnets are out of its reach."""
 
@@ -17,9 +20,4 @@ def load(name: str, options: Options) -> Backend:
 
     Raises: ConfigError when there is none of that name.
     """
-    if name not in BACKENDS:
-        raise ConfigError(
-            "configuration", "routing.backend", f"{name!r} is not a routing backend; there are {', '.join(BACKENDS)}"
-        )
-    backend: Backend = registry.load(BACKENDS[name])(options)
-    return backend
+    return BACKENDS.load(name)(options)

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from podwire.controllers.registry import ControllerConfig, make_parts, registry
+from podwire.controllers.registry import CONTROLLERS, ControllerConfig, make_parts
 from podwire.errors import ApiError, ApiUnreachable, ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.controller import Environment, namespace_ends
-from podwire.local.controllers import registry as local_registry
+from podwire.local.controllers import CONTROLLERS as LOCAL_CONTROLLERS
 from podwire.runtime.clock import SystemClock
 
 
@@ -21,15 +21,18 @@ def made(config, known):
 
 
 def test_every_registered_part_can_be_made() -> None:
-    assert list(made(ControllerConfig(), registry)) == list(registry)
-    config = ControllerConfig(parts=tuple(local_registry))
-    assert list(made(config, local_registry)) == list(local_registry)
+    assert list(made(ControllerConfig(), CONTROLLERS)) == list(CONTROLLERS)
+    config = ControllerConfig(parts=tuple(LOCAL_CONTROLLERS))
+    assert list(made(config, LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"parts": ("nope",)}, "no part 'nope'; there are nodeipam, endpointslice, endpointslicemirroring, service"),
+        (
+            {"parts": ("nope",)},
+            "'nope' is not a controller; there are nodeipam, endpointslice, ",
+        ),
         ({"cluster_cidrs": ("10.0.0.0/8", "11.0.0.0/8")}, "clusterCIDRs: expected at most one IPv4"),
         ({"service_cidrs": ("x",)}, r"serviceCIDRs\[0\]"),
         ({"node_cidr_masks": (24, 64)}, "one mask for each"),
@@ -37,7 +40,7 @@ def test_every_registered_part_can_be_made() -> None:
 )
 def test_errors_name_the_field(config, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        made(ControllerConfig(**config), registry)
+        made(ControllerConfig(**config), CONTROLLERS)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 import pytest
 
-from podwire.errors import KernelError
+from podwire.errors import ConfigError, KernelError
 from podwire.policy import registry
 from podwire.policy.dataplane import Facts
 from podwire.policy.modes import DATAPLANES
 from podwire.policy.registry import Registry, clear_all, open_dataplane
+from podwire.runtime.registry import Registry as Names
 
 
 class Plane:
@@ -26,7 +27,8 @@ def clear(netns: object = None) -> bool:
 
 @pytest.fixture
 def borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "DATAPLANES", {"mine": f"{__name__}:Plane", "other": f"{__name__}:Plane"})
+    planes = {"mine": f"{__name__}:Plane", "other": f"{__name__}:Plane"}
+    monkeypatch.setattr(registry, "DATAPLANES", Names("data plane", "policy.mode", planes))
     cleared.clear()
 
 
@@ -48,5 +50,5 @@ def test_all_are_cleared_also_when_one_cannot_be(borrowed: None) -> None:
 
 def test_every_name_is_one_word_of_the_registry() -> None:
     assert list(DATAPLANES) == ["nftables", "iptables"]
-    with pytest.raises(KeyError):
+    with pytest.raises(ConfigError, match="there are nftables, iptables"):
         open_dataplane("ipfw", Facts())

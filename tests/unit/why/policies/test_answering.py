@@ -14,7 +14,8 @@ from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPoli
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
-from podwire.policy.tracing import MODULES, open_tracing
+from podwire.policy.modes import TRACERS
+from podwire.policy.tracing import open_tracing
 from podwire.policy.world import Party, World
 from podwire.trace.packet import Machine
 from podwire.why.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
@@ -101,7 +102,7 @@ def endpoint(address: str, port: int, *, masqueraded: bool = False, probability:
     )
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 @pytest.mark.parametrize("one", CASES, ids=lambda case: case.name)
 def test_packet_table(one: Case, mode: str) -> None:
     nodes = Nodes(one.world, one.world, own_node_egress=one.own_node_egress, mode=mode)

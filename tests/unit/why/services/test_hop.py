@@ -7,8 +7,9 @@ import pytest
 from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, parse_case, read_cases
 
 from podwire.proxy.dataplanes.userspace.tracing import Tracer as RelayTracer
+from podwire.proxy.registry import TRACERS
 from podwire.proxy.servicemap import Endpoint
-from podwire.proxy.tracing import MODULES, Tracing, open_tracing
+from podwire.proxy.tracing import Tracing, open_tracing
 from podwire.trace.iptables import Tracer as IptablesTracer
 from podwire.trace.nft import Tracer as NftTracer
 from podwire.trace.packet import Machine
@@ -75,7 +76,7 @@ def check(packet: Packet, hop: Hop) -> None:
     assert hop.drift == ()
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_answer_is_what_the_table_states(case: Case, mode: str) -> None:
     here = view(case, mode)
@@ -85,7 +86,7 @@ def test_the_answer_is_what_the_table_states(case: Case, mode: str) -> None:
         assert hop.steps or hop.outcome == "untouched"
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_reasons_agree_with_the_rules(case: Case, mode: str) -> None:
     here = view(case, mode)
@@ -124,7 +125,7 @@ def other(case: Case, mode: str, **services: tuple[str, ...]) -> View:
     return msgspec.structs.replace(here, held=tracing(mode).planned(held, case.node, MACHINE))
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 def test_an_endpoint_that_the_kernel_lacks_is_told(mode: str) -> None:
     case = case_named("ClusterIP")
     hop, _ = explain_hop(traced(case.packets[0]), backed(case), other(case, mode, web=("two",)))
@@ -135,7 +136,7 @@ def test_an_endpoint_that_the_kernel_lacks_is_told(mode: str) -> None:
     assert all(line.where for line in hop.drift)
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 def test_an_endpoint_that_the_kernel_alone_has_is_told(mode: str) -> None:
     case = case_named("terminating endpoints")
     here = other(case, mode)
@@ -152,7 +153,7 @@ def test_an_endpoint_that_the_kernel_alone_has_is_told(mode: str) -> None:
     assert any(line.sign == "-" and "10.180.0.2" in line.text for line in hop.drift)
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 def test_a_kernel_without_rules_is_told(mode: str) -> None:
     case = case_named("ClusterIP")
     nothing = NftTracer([], MACHINE) if mode == "nftables" else IptablesTracer([], MACHINE)
@@ -164,7 +165,7 @@ def test_a_kernel_without_rules_is_told(mode: str) -> None:
     assert not hop.steps
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 def test_a_remembered_client_is_no_drift(mode: str) -> None:
     case = case_named("session affinity")
     here = view(case, mode)
@@ -183,7 +184,7 @@ def test_a_remembered_client_is_no_drift(mode: str) -> None:
     assert fresh.affinity.entries == ()
 
 
-@pytest.mark.parametrize("mode", MODULES)
+@pytest.mark.parametrize("mode", TRACERS)
 @pytest.mark.parametrize("first", ["alpha", "beta"])
 def test_services_with_the_same_address(mode: str, first: str) -> None:
     document = {
