@@ -12,10 +12,11 @@ from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
 from podwire.cni.protocol import Request
 from podwire.cni.spec import TRY_LATER
-from podwire.errors import CniError, KernelError, NotFound, Unsupported
+from podwire.errors import CniError, KernelError, Unsupported
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
+from podwire.kube.optional import follow_when_served
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, PODS
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -32,7 +33,6 @@ from podwire.policy.settings import PolicySettings
 from podwire.policy.status.nodes import port_of
 from podwire.policy.switch import Switch
 from podwire.policy.trim import trim_pod
-from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
@@ -41,8 +41,6 @@ from podwire.state.share import Share
 
 KNOWN_S = 5.0
 """How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
-_KIND_S = (0.25, 30.0)
-"""How often an API without cluster policies is asked whether it has them now: first, and later on."""
 
 
 class PolicyPart:
@@ -161,7 +159,7 @@ class PolicyPart:
             "pods": self._pods.run,
             "namespaces": self._namespaces.run,
             "networkpolicies": self._policies.run,
-            "clusternetworkpolicies": self._follow_cluster_policies,
+            "clusternetworkpolicies": lambda: follow_when_served(self._client, self._cluster_policies),
             "policy": enforce,
             "policy flows": self._flows.run,
             **self.status.tasks(health),
@@ -202,19 +200,6 @@ class PolicyPart:
     def detach(self, one: Attachment) -> None:
         """Forgets a pod's device."""
         self._enforcement.detach(one.host_link)
-
-    async def _follow_cluster_policies(self) -> None:
-        """Waits for the kind, where the API has none; there are no cluster policies then."""
-        backoff = Backoff(*_KIND_S)
-        while True:
-            try:
-                await self._client.list(CLUSTERNETWORKPOLICIES, limit=1)
-            except NotFound:
-                self._cluster_policies.synced.set()
-                await self._clock.sleep(backoff.next_delay_s())
-            else:
-                break
-        await self._cluster_policies.run()
 
     def committed(self, delta: Delta, duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
         """A change is in force; ``changed`` says what it follows from, and when that was heard."""

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from podwire.cli.api import client_of
-from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, NotFound, ProtocolError
+from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, ProtocolError
 from podwire.kube.client import Client
+from podwire.kube.optional import list_if_served
 from podwire.kube.resources import (
     CLUSTERNETWORKPOLICIES,
     NAMESPACES,
@@ -18,7 +19,6 @@ from podwire.kube.resources import (
     PODS,
     SERVICECIDRS,
     SERVICES,
-    Resource,
 )
 from podwire.local import credentials, inventory
 from podwire.model.meta import Fact, Object, key_of
@@ -100,9 +100,9 @@ async def gather(client: Client) -> Gathered:
         namespaces=tuple(Object(metadata=each.metadata) for each in (await client.list(NAMESPACES)).items),
         nodes=(await client.list(NODES)).items,
         policies=(await client.list(NETWORKPOLICIES)).items,
-        cluster_policies=await _if_any(client, CLUSTERNETWORKPOLICIES),
+        cluster_policies=await list_if_served(client, CLUSTERNETWORKPOLICIES),
     )
-    cidrs = await _if_any(client, SERVICECIDRS)
+    cidrs = await list_if_served(client, SERVICECIDRS)
     around = Around(
         services=(await client.list(SERVICES)).items,
         service_cidrs=tuple(cidr for one in cidrs for cidr in one.get("spec", {}).get("cidrs", ())),
@@ -110,14 +110,6 @@ async def gather(client: Client) -> Gathered:
         written={name: body for policy in world.policies for name, body in _written("NetworkPolicy", policy)},
     )
     return Gathered(world, around, lambda _kind, _key, _field: "", ())
-
-
-async def _if_any(client: Client, resource: Resource[T]) -> tuple[T, ...]:
-    """Objects of a kind that the API may not have."""
-    try:
-        return tuple((await client.list(resource)).items)
-    except NotFound:
-        return ()
 
 
 def _written(kind: str, policy: Any) -> list[tuple[str, Mapping[str, Any]]]:

@@ -22,6 +22,7 @@ from podwire.kube.client import MERGE_PATCH
 from podwire.kube.controller import Environment
 from podwire.kube.events import Severity, reference
 from podwire.kube.informer import Informer
+from podwire.kube.optional import follow_when_served
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, CONFIGMAPS, NETWORKPOLICIES, NODES, Json, Resource
 from podwire.model.node import Node
 from podwire.policy.annotations import problems
@@ -29,15 +30,12 @@ from podwire.policy.status import report as reports
 from podwire.policy.status.coverage import Enforced, Place, furthest, kept, parse, standing
 from podwire.policy.status.inforce import History, Policy
 from podwire.policy.status.report import KINDS, Report
-from podwire.runtime.backoff import Backoff
 from podwire.runtime.supervise import Supervisor
 
 COMPONENT = "podwire-policy"
 _INTERVAL_S = 0.5
 _PATIENCE_S = 2.0
 _SPREAD_S = 0.05
-_KIND_S = (0.25, 30.0)
-"""How often an API without cluster policies is asked whether it has them now: first, and later on."""
 
 
 class PolicyStatusController:
@@ -71,7 +69,8 @@ class PolicyStatusController:
     def start(self, supervisor: Supervisor) -> None:
         """Starts the loop, when reports and policies of both kinds are listed."""
         supervisor.start("policystatus reports", self._found.run)
-        supervisor.start("policystatus clusternetworkpolicies", self._follow_cluster_policies)
+        policies = self._policies["ClusterNetworkPolicy"]
+        supervisor.start("policystatus clusternetworkpolicies", lambda: follow_when_served(self._client, policies))
         supervisor.start("policystatus", lambda: self._begin(supervisor))
 
     async def _begin(self, supervisor: Supervisor) -> None:
@@ -90,20 +89,6 @@ class PolicyStatusController:
             for key in self._policies[kind].objects:
                 self._loop.touch(f"{kind} {key}")
         self._loop.start(supervisor, workers=4)
-
-    async def _follow_cluster_policies(self) -> None:
-        """Waits for the kind, where the API has none; there are no cluster policies then."""
-        backoff = Backoff(*_KIND_S)
-        policies = self._policies["ClusterNetworkPolicy"]
-        while True:
-            try:
-                await self._client.list(CLUSTERNETWORKPOLICIES, limit=1)
-            except NotFound:
-                policies.synced.set()
-                await self._clock.sleep(backoff.next_delay_s())
-            else:
-                break
-        await policies.run()
 
     def _follower(self, kind: str) -> Callable[[str, Policy | None, Policy | None], None]:
         def changed(key: str, old: Policy | None, new: Policy | None) -> None:

@@ -11,6 +11,7 @@ from podwire.dns.names import encode_name
 from podwire.embedded.kubelet.sandbox import load_record
 from podwire.errors import NotFound, ProtocolError
 from podwire.kube.client import Client
+from podwire.kube.optional import list_if_served
 from podwire.kube.resources import (
     CLUSTERNETWORKPOLICIES,
     CONFIGMAPS,
@@ -27,7 +28,6 @@ from podwire.local.layout import Layout
 from podwire.local.probe.execute import Lookup, Prober
 from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place
 from podwire.model.meta import key_of
-from podwire.model.policy import ClusterNetworkPolicy
 from podwire.policy.evaluate import Rules
 from podwire.policy.world import World
 from podwire.runtime.clock import Clock
@@ -58,7 +58,7 @@ async def facts_of(client: Client, layout: Layout) -> Facts:
 async def _policies(client: Client) -> World:
     """What policies say; an API without cluster policies has none."""
     namespaces, policies, cluster_policies = await asyncio.gather(
-        client.list(NAMESPACES), client.list(NETWORKPOLICIES), _cluster_policies(client)
+        client.list(NAMESPACES), client.list(NETWORKPOLICIES), list_if_served(client, CLUSTERNETWORKPOLICIES)
     )
     return World(namespaces=tuple(namespaces.items), policies=tuple(policies.items), cluster_policies=cluster_policies)
 
@@ -70,13 +70,6 @@ async def _rules(client: Client) -> Rules:
     except NotFound:
         return Rules()
     return Rules(own_node_egress=(found.get("data") or {}).get("policy.ownNodeEgress") != "false")
-
-
-async def _cluster_policies(client: Client) -> tuple[ClusterNetworkPolicy, ...]:
-    try:
-        return tuple((await client.list(CLUSTERNETWORKPOLICIES)).items)
-    except NotFound:
-        return ()
 
 
 def pod_namespaces(layout: Layout) -> dict[str, Path]:

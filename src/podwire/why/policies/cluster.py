@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 from podwire.errors import NotFound
 from podwire.kube.client import Client
+from podwire.kube.optional import list_if_served
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, NODES, PODS
 from podwire.model.meta import Object, key_of
 from podwire.model.pod import Pod
-from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.model.policy import NetworkPolicy
 from podwire.policy.world import World
 from podwire.why.answer import Answer
 
@@ -34,16 +35,8 @@ async def world_of(client: Client, answer: Answer) -> World:
         namespaces=tuple([found for name in names if (found := await _namespace(client, name)) is not None]),
         nodes=tuple((await client.list(NODES)).items),
         policies=tuple(policies),
-        cluster_policies=await _cluster_policies(client),
+        cluster_policies=await list_if_served(client, CLUSTERNETWORKPOLICIES),
     )
-
-
-async def _cluster_policies(client: Client) -> tuple[ClusterNetworkPolicy, ...]:
-    """None where the API does not have the kind."""
-    try:
-        return tuple((await client.list(CLUSTERNETWORKPOLICIES)).items)
-    except NotFound:
-        return ()
 
 
 async def _namespace(client: Client, name: str) -> Object | None:
