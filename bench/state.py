@@ -20,10 +20,12 @@ from bench.table import Row
 
 from podwire.agent import comparison
 from podwire.agent.holdings import Holdings
+from podwire.http.fetch import fetch
+from podwire.http.pages import serve_pages
 from podwire.kernel import netns
-from podwire.observe.fetch import fetch
-from podwire.observe.pages import Pages
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.tasks import TaskSet
 from podwire.state import share
 from podwire.state.share import Share
 
@@ -44,7 +46,8 @@ def read(verb: str, socket: Path, place: Path) -> None:
 async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[str, float]:
     holdings = Holdings()
     holdings.parts["proxy"] = lambda: [Share(part="proxy", tables=plane.desired())]
-    server = asyncio.ensure_future(Pages(socket, {"/state": holdings.page}, lambda: asyncio.sleep(0)).serve())
+    tasks = TaskSet(lambda name, failure: None)
+    server = asyncio.ensure_future(serve_pages(socket, {"/state": holdings.page}, tasks, SystemClock()))
     gap = 0.0
 
     async def watch() -> None:

@@ -16,6 +16,7 @@
     │   ├── Gone               410: the resourceVersion is too old, list again
     │   └── Invalid            422
     ├── ApiUnreachable         no answer from the API: refused, reset, timed out
+    ├── Disconnected           an HTTP connection ended, or broke, before the whole answer was there
     ├── ProtocolError          a peer, or we ourselves, broke a protocol
     ├── CniError               a CNI failure with its numeric code
     ├── LoadBalancerError      a load balancer cannot be had, or not be taken back, now
@@ -116,6 +117,10 @@ class Gone(ApiError):
 
 class Invalid(ApiError):
     """422: validation failed; ``details["causes"]`` lists the fields."""
+
+
+class Disconnected(PodwireError):
+    """An HTTP connection ended, or broke, before the whole answer was there."""
 
 
 class ApiUnreachable(PodwireError):

@@ -11,10 +11,10 @@ from tests.e2e.driver import Cluster, eventually, podwire
 from tests.e2e.traffic import Traffic
 
 from podwire.errors import ProtocolError
+from podwire.http.fetch import fetch
 from podwire.local import inforce, inventory
 from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
-from podwire.observe.fetch import fetch
 
 
 def run(*words: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:

@@ -17,11 +17,11 @@ from podwire.agent import comparison
 from podwire.cni import program
 from podwire.embedded.apiserver import certificates
 from podwire.errors import ApiUnreachable, NotFound
+from podwire.http.fetch import fetch
 from podwire.kernel import netns
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import NAMESPACES, NODES
-from podwire.observe.fetch import fetch
 from podwire.runtime.clock import SystemClock
 from podwire.state import share
 from podwire.state.drift import Difference

@@ -27,6 +27,11 @@ from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
 from podwire.cni.wiring import Node as PodNode
 from podwire.errors import ConfigError, KernelError, Unsupported
+from podwire.http.health import health_routes
+from podwire.http.message import PROBE_LIMITS
+from podwire.http.pages import Page, page_routes, serve_pages
+from podwire.http.routes import dispatch
+from podwire.http.server import HttpServer
 from podwire.kube.client import Client
 from podwire.kube.config import load
 from podwire.kube.events import EventRecorder
@@ -35,7 +40,6 @@ from podwire.kube.resources import CONFIGMAPS, NODES, Json
 from podwire.model.node import Node
 from podwire.observe.health import Health
 from podwire.observe.log import Log, configure
-from podwire.observe.pages import Page, Pages
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
@@ -43,6 +47,7 @@ from podwire.routing.router import Router, annotation
 from podwire.routing.underlay import DEFAULT_MTU
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
+from podwire.runtime.tasks import TaskSet
 
 if TYPE_CHECKING:
     from podwire.agent.policies import PolicyPart
@@ -69,6 +74,9 @@ class Agent:
         self.holdings = Holdings()
         self.seen = Seen()
         self.pages: dict[str, Page] = {}
+        self.public_pages: dict[str, Page] = {}
+        """The pages that the health endpoint answers as well."""
+        self._requests = TaskSet(lambda task, failure: self.log.error("request failed", failure=failure, task=task))
         self._settings: Informer[Json] | None = None
         self._on_settings: list[Callable[[ClusterSettings], None]] = []
 
@@ -79,8 +87,7 @@ class Agent:
         """
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
         self.pages |= {"/state": self.holdings.page, "/seen": self.seen.page}
-        pages = Pages(self.config.agent_socket, self.pages, lambda: self.clock.sleep(0))
-        tasks: Tasks = {"health": self._serve_health, "pages": pages.serve}
+        tasks: Tasks = {"health": self._serve_health, "pages": self._serve_pages}
         self._settings = self._make_settings(tasks)
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
         if "routing" in self.config.parts:
@@ -94,16 +101,29 @@ class Agent:
         if "proxy" in self.config.parts:
             self._make_services(tasks)
         tasks |= {"nodes": self.nodes.run, "notes": self.notes.run, "events": self.events.run}
-        async with Supervisor(self.clock, self._report) as supervisor:
-            for name, body in tasks.items():
-                supervisor.start(name, body)
-            self.log.info("started", node=self.config.node_name, parts=",".join(self.config.parts))
+        try:
+            async with Supervisor(self.clock, self._report) as supervisor:
+                for name, body in tasks.items():
+                    supervisor.start(name, body)
+                self.log.info("started", node=self.config.node_name, parts=",".join(self.config.parts))
+        finally:
+            await self._requests.close()
 
     def _report(self, task: str, failure: BaseException) -> None:
         self.log.error("task failed and is started again", failure=failure, task=task)
 
     async def _serve_health(self) -> None:
-        await self.health.serve(self.config.health.address, self.config.health.port)
+        section, health = self.config.health, self.health
+        if section.port == 0:
+            return
+        routes = health_routes(health.live_problems, health.ready_problems, health.render)
+        routes |= page_routes(self.public_pages, self._requests, self.clock)
+        server = HttpServer(dispatch(routes), self._requests, self.clock, PROBE_LIMITS)
+        await server.listen(section.address, section.port)
+        await server.run()
+
+    async def _serve_pages(self) -> None:
+        await serve_pages(self.config.agent_socket, self.pages, self._requests, self.clock)
 
     def _make_cni(self, tasks: Tasks) -> CniService:
         config = self.config
@@ -228,7 +248,7 @@ class Agent:
         pages = policies.status.pages()
         self.pages |= pages
         told = self.config.health.policy_log
-        self.health.pages |= {path: page for path, page in pages.items() if told or path != LOG_PAGE}
+        self.public_pages |= {path: page for path, page in pages.items() if told or path != LOG_PAGE}
 
     def _policies_lack(self, mode: str, lacking: tuple[str, KernelError] | None) -> str:
         """What keeps a data plane of policies from being used; empty when it is."""

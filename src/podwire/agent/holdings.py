@@ -7,7 +7,7 @@ that hangs is a case in which the difference matters.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from podwire.observe.pages import Query
+from podwire.http.pages import Query
 from podwire.state import share
 from podwire.state.share import Share
 

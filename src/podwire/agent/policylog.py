@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from podwire.errors import KernelError
+from podwire.http.pages import Query
 from podwire.kernel.nflog import Logged, Nflog
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
-from podwire.observe.pages import Query
 from podwire.policy.evaluate import Connection
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.logged import Happening, happening

@@ -8,6 +8,7 @@ import msgspec
 from podwire.agent.policylog import PolicyLog, Sight
 from podwire.agent.policyreport import PolicyReport
 from podwire.errors import KernelError
+from podwire.http.pages import Page, Query
 from podwire.kernel.features import Features
 from podwire.kube.client import Client
 from podwire.model.meta import Object, ObjectMeta
@@ -16,7 +17,6 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.distribution import Distribution, doubling
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
-from podwire.observe.pages import Page, Query
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.evaluate import Connection, Rules
 from podwire.policy.runner import Enforcement, Sources

@@ -13,7 +13,7 @@ Cost: nothing until it is asked.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from podwire.observe.pages import Query
+from podwire.http.pages import Query
 
 Versions = Mapping[str, Mapping[str, str]]
 """By the plural of the resource and the key of the object."""

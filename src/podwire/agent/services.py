@@ -13,6 +13,8 @@ from podwire.agent.config import AgentConfig
 from podwire.agent.seen import Versions
 from podwire.cluster.names import NODE_PROXY
 from podwire.errors import KernelError
+from podwire.http.message import METRICS_TEXT, TEXT, Response
+from podwire.http.routes import Routes, dispatch
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.kernel.process import adjust_oom_score
@@ -21,9 +23,8 @@ from podwire.kube.events import EventRecorder, Severity, reference
 from podwire.kube.informer import Informer
 from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES, Json
 from podwire.model.node import Node
-from podwire.observe.health import METRICS_TYPE, Health, Metric, Sample
+from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
-from podwire.observe.reply import response
 from podwire.proxy import leftovers, sysctls
 from podwire.proxy.dataplane import OWNER, Counts, addresses_of_node
 from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
@@ -71,8 +72,8 @@ class ServicePart:
         self._log = Log("proxy")
         self._pulse = Pulse(clock)
         self._metrics = ProxyMetrics(settings.mode, clock)
-        self._healthz = Page(listener(), settings.healthz, self._page, clock)
-        self._metricsz = Page(listener(), settings.metrics, self._metrics_page, clock)
+        self._healthz = Page(listener(), settings.healthz, dispatch(self._health_routes()), clock)
+        self._metricsz = Page(listener(), settings.metrics, dispatch(self._metrics_routes()), clock)
         self._checks = HealthChecks(self._pulse, listener(), self._node_port_addresses, clock, self._unchecked)
         self._proxy = ServiceProxy(
             Sources(services=self._services, slices=self._slices, nodes=nodes),
@@ -189,27 +190,21 @@ class ServicePart:
     def _node_port_addresses(self) -> tuple[str, ...]:
         return node_port_addresses(self._proxy.facts)
 
-    def _page(self, path: str) -> bytes:
-        if path == "/healthz":
-            return self._pulse.healthz(self._nodes.objects.get(self._proxy.facts.name))
-        if path == "/livez":
-            return self._pulse.livez()
-        return response("404 Not Found", b"/healthz /livez\n")
+    def _health_routes(self) -> Routes:
+        """What kube-proxy answers on its health port."""
+        return {
+            "/healthz": lambda _: self._pulse.healthz(self._nodes.objects.get(self._proxy.facts.name)),
+            "/livez": lambda _: self._pulse.livez(),
+        }
 
-    def _metrics_page(self, path: str) -> bytes:
-        """What kube-proxy answers on this port, so that scrapers and tools find it there."""
-        match path:
-            case "/metrics":
-                return response("200 OK", self._health.render(), METRICS_TYPE)
-            case "/healthz":
-                return response("200 OK", b"ok")
-            case "/proxyMode":
-                return response("200 OK", self.mode.encode())
-            case "/configz":
-                body = msgspec.json.encode({_CONFIGZ: self._settings})
-                return response("200 OK", body, "application/json")
-            case _:
-                return response("404 Not Found", b"/metrics /healthz /proxyMode /configz\n")
+    def _metrics_routes(self) -> Routes:
+        """What kube-proxy answers on its metrics port, so that scrapers and tools find it there."""
+        return {
+            "/metrics": lambda _: Response(200, self._health.render(), METRICS_TEXT),
+            "/healthz": lambda _: Response(200, b"ok", TEXT),
+            "/proxyMode": lambda _: Response(200, self.mode.encode(), TEXT),
+            "/configz": lambda _: Response(200, msgspec.json.encode({_CONFIGZ: self._settings})),
+        }
 
     def _failed(self, problem: str) -> None:
         self._say("Warning", "ServicesNotProgrammed", problem)

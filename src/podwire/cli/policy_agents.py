@@ -18,11 +18,11 @@ import msgspec
 from podwire.agent import config as agent_config
 from podwire.cli.api import client_of
 from podwire.errors import ApiError, ApiUnreachable, ProtocolError
+from podwire.http.fetch import fetch
 from podwire.kube.client import Client, failure_of
 from podwire.kube.resources import NODES
 from podwire.local import inventory
 from podwire.local.layout import Layout
-from podwire.observe.fetch import fetch
 from podwire.policy.status.nodes import LOG_PAGE, NO_LOG, NO_PORT, enforcing
 
 Line = dict[str, Any]

@@ -15,12 +15,12 @@ from podwire.agent.config import AgentConfig, ClusterSettings, overlay
 from podwire.cluster.names import NODE_PROXY
 from podwire.cni import ports
 from podwire.errors import ClusterError, ConfigError, KernelError, ProtocolError
+from podwire.http.fetch import fetch
 from podwire.kernel import netns, network
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.model.node import Node
-from podwire.observe.fetch import fetch
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.tracing import Tracer, open_tracing

@@ -14,9 +14,9 @@ from podwire.agent import config as agent_config
 from podwire.agent.config import AgentConfig
 from podwire.cli.cluster import running_option
 from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.http.fetch import fetch
 from podwire.local import inventory
 from podwire.local.fabric import share as fabric
-from podwire.observe.fetch import fetch
 from podwire.state import drift, share
 from podwire.state.drift import Difference
 from podwire.state.share import Share

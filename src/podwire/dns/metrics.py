@@ -6,8 +6,6 @@ thread each (the labels tell protocol and family), so no lock is needed. Text is
 
 from collections.abc import Iterable
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 Labels = tuple[str, str, str, str, str]
 """Zone, protocol, family ("1" IPv4, "2" IPv6), type, response code."""
 

@@ -15,9 +15,8 @@ from podwire.dns import wire
 from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCache
 from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
-from podwire.dns.health import serve_pages
 from podwire.dns.listen import Send, TcpListener, UdpListener, labels_of
-from podwire.dns.metrics import CONTENT_TYPE, Counters, Series, render
+from podwire.dns.metrics import Counters, Series, render
 from podwire.dns.names import address_bytes
 from podwire.dns.respond import Ask, Reply, failure, merge, udp_limit
 from podwire.dns.sockets import Bound, bind, usable
@@ -25,6 +24,10 @@ from podwire.dns.watch import ZoneWatch
 from podwire.dns.wire import Edns, Message
 from podwire.dns.zone import Zone, ZoneOptions
 from podwire.errors import ProtocolError
+from podwire.http.answer import Handler
+from podwire.http.message import METRICS_TEXT, PROBE_LIMITS, Request, Response, text_response
+from podwire.http.routes import dispatch
+from podwire.http.server import HttpServer
 from podwire.kube.client import Client
 from podwire.kube.config import load
 from podwire.observe.log import Log
@@ -209,20 +212,23 @@ async def run(config: DnsConfig, clock: Clock, sockets: Sequence[Bound]) -> None
     watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified")
     leaving = False
 
-    def ready() -> tuple[int, str, bytes]:
+    def ready(_: Request) -> Response:
         missing = ("leaving",) if leaving else watch.unsynced()
-        return (503, "text/plain", " ".join(missing).encode() + b"\n") if missing else (200, "text/plain", b"OK\n")
+        return text_response(503, " ".join(missing)) if missing else text_response(200, "OK")
 
-    pages = (
-        (config.health_port, {"/health": lambda: (200, "text/plain", b"OK\n")}),
-        (config.ready_port, {"/ready": ready}),
-        (config.metrics_port, {"/metrics": lambda: (200, CONTENT_TYPE, server.metrics())}),
+    routes: tuple[tuple[int, str, Handler], ...] = (
+        (config.health_port, "/health", lambda _: text_response(200, "OK")),
+        (config.ready_port, "/ready", ready),
+        (config.metrics_port, "/metrics", lambda _: Response(200, server.metrics(), METRICS_TEXT)),
     )
-    https: list[asyncio.Server] = []
+    tasks = TaskSet(lambda name, error: server.log.error("request failed", task=name, failure=error))
+    https = [
+        (port, HttpServer(dispatch({path: handler}), tasks, clock, PROBE_LIMITS)) for port, path, handler in routes
+    ]
     try:
         for address in usable((config.http_address,) if config.http_address else config.listen):
-            for port, routes in pages:
-                https.append(await serve_pages(address, port, dict(routes)))
+            for port, http in https:
+                await http.listen(address, port)
         async with Supervisor(clock, lambda name, error: server.log.error(name, failure=error)) as supervisor:
             watch.start(supervisor)
             await watch.synced(_LISTS_WAIT_S)
@@ -238,7 +244,8 @@ async def run(config: DnsConfig, clock: Clock, sockets: Sequence[Bound]) -> None
         await clock.sleep(config.lameduck_seconds)
         raise
     finally:
-        for http in https:
-            http.close()
+        for _, http in https:
+            await http.close()
+        await tasks.close()
         await server.close()
         await client.close()

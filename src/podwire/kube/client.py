@@ -28,12 +28,13 @@ from podwire.errors import (
     ApiError,
     ApiUnreachable,
     Conflict,
+    Disconnected,
     Gone,
     Invalid,
     NotFound,
 )
+from podwire.http.client import ClientConnection, encode_request
 from podwire.kube.config import ApiConfig
-from podwire.kube.connection import Connection
 from podwire.kube.decode import Page, decode_object, decode_page
 from podwire.kube.resources import Json, Resource
 from podwire.runtime.clock import Clock
@@ -84,10 +85,10 @@ class Client:
         self.clock = clock
         self._manager = manager
         self._ssl = config.ssl_context()
-        self._idle: list[Connection] = []
+        self._idle: list[ClientConnection] = []
         self._busy = 0
         """Requests that have a connection, or open one, and will give it back."""
-        self._waiting: deque[asyncio.Future[Connection]] = deque()
+        self._waiting: deque[asyncio.Future[ClientConnection]] = deque()
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._token = (0.0, "")
 
@@ -214,7 +215,7 @@ class Client:
         return await self._exchange(Request(method, path, query, body, headers))
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[Connection]:
+    async def stream(self, request: Request) -> AsyncIterator[ClientConnection]:
         """A connection whose answer has its ``status`` and ``headers`` and whose body is read with ``chunks``.
 
         It is an idle one of the pool where there is one, so that a watch goes on where its list came from: to open one
@@ -225,26 +226,30 @@ class Client:
         try:
             async with asyncio.timeout(self.config.timeout_s):
                 connection = await self._begun(self._encode(request))
+        except Disconnected as failure:
+            raise ApiUnreachable(str(failure)) from failure
         except TimeoutError as failure:
             raise self._late(request, failure) from failure
         try:
             yield connection
+        except Disconnected as failure:
+            raise ApiUnreachable(str(failure)) from failure
         finally:
             connection.abort()
 
-    async def _begun(self, data: bytes) -> Connection:
+    async def _begun(self, data: bytes) -> ClientConnection:
         """A connection on which an answer has begun; what was sent is sent again where a kept one turns out dead."""
         while self._idle:
             connection = self._idle.pop()
             if connection.alive:
                 try:
                     return await self._headed(connection, data)
-                except ApiUnreachable:
+                except Disconnected:
                     if not connection.untouched:
                         raise
         return await self._headed(await self._dial(), data)
 
-    async def _headed(self, connection: Connection, data: bytes) -> Connection:
+    async def _headed(self, connection: ClientConnection, data: bytes) -> ClientConnection:
         try:
             connection.send(data)
             await self._head(connection)
@@ -273,6 +278,8 @@ class Client:
             try:
                 async with asyncio.timeout(self.config.timeout_s):
                     return await self._try(request)
+            except Disconnected as failure:
+                raise ApiUnreachable(str(failure)) from failure
             except TimeoutError as failure:
                 raise self._late(request, failure) from failure
 
@@ -284,15 +291,15 @@ class Client:
                 continue
             try:
                 return await self._once(connection, data)
-            except ApiUnreachable:
+            except Disconnected:
                 if not reads or not connection.untouched:
                     raise
         return await self._once(None, data)
 
-    async def _turn(self) -> Connection | None:
+    async def _turn(self) -> ClientConnection | None:
         """A connection that others are done with; None when another is to be opened."""
         while busy := self._busy:
-            turn: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+            turn: asyncio.Future[ClientConnection] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
                 async with asyncio.timeout(_TURN_S * busy):
@@ -308,7 +315,7 @@ class Client:
                 break  # nobody else has opened one meanwhile
         return None
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: ClientConnection) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -316,7 +323,7 @@ class Client:
                 return
         self._idle.append(connection)
 
-    async def _once(self, connection: Connection | None, data: bytes) -> Answer:
+    async def _once(self, connection: ClientConnection | None, data: bytes) -> Answer:
         """One exchange on a connection; None: on a new one."""
         self._busy += 1
         try:
@@ -324,7 +331,7 @@ class Client:
         finally:
             self._busy -= 1
 
-    async def _exchanged(self, connection: Connection, data: bytes) -> Answer:
+    async def _exchanged(self, connection: ClientConnection, data: bytes) -> Answer:
         try:
             connection.send(data)
             await self._head(connection)
@@ -338,10 +345,10 @@ class Client:
             connection.abort()
         return answer
 
-    async def _head(self, connection: Connection) -> None:
+    async def _head(self, connection: ClientConnection) -> None:
         """Waits for an answer to begin.
 
-        Raises: ApiUnreachable, _Silent.
+        Raises: Disconnected, _Silent.
         """
         try:
             async with asyncio.timeout(self.config.answer_s):
@@ -358,14 +365,14 @@ class Client:
         what = "whole answer" if waited_s > begins_s else "answer"
         return ApiUnreachable(f"{self.config.server}: no {what} to {request.method} {request.path} in {waited_s:g} s")
 
-    async def _dial(self) -> Connection:
+    async def _dial(self) -> ClientConnection:
         url = self.config.url
         host = url.hostname or ""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.config.answer_s):
                 _, connection = await loop.create_connection(
-                    Connection,
+                    ClientConnection,
                     host,
                     url.port or (443 if self._ssl else 80),
                     ssl=self._ssl,
@@ -382,16 +389,11 @@ class Client:
         url = self.config.url
         path = url.path.rstrip("/") + request.path
         target = f"{path}?{urlencode(request.query, quote_via=quote)}" if request.query else path
-        lines = [f"{request.method} {target} HTTP/1.1", f"host: {url.netloc}", f"user-agent: {self._manager}"]
-        given = request.headers or {}
-        if "accept" not in given:
-            lines.append("accept: application/json")
-        lines += [f"{name}: {value}" for name, value in given.items()]
+        headers = {"host": url.netloc, "user-agent": self._manager, "accept": "application/json"}
+        headers |= request.headers or {}
         if token := self._bearer():
-            lines.append(f"authorization: Bearer {token}")
-        if request.body or request.method not in ("GET", "HEAD", "DELETE"):
-            lines.append(f"content-length: {len(request.body)}")
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + request.body
+            headers["authorization"] = f"Bearer {token}"
+        return encode_request(request.method, target, headers.items(), request.body)
 
     def _bearer(self) -> str:
         if self.config.token_file is None:

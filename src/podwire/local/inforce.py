@@ -11,8 +11,8 @@ from pathlib import Path
 
 from podwire.agent.seen import BUSY, Versions
 from podwire.errors import ClusterError, ProtocolError
+from podwire.http.fetch import fetch
 from podwire.local.layout import Layout
-from podwire.observe.fetch import fetch
 from podwire.runtime.clock import Clock
 
 _POLL_S = 0.005

@@ -12,16 +12,15 @@ import datetime
 
 import msgspec
 
+from podwire.http.message import Response
 from podwire.model.node import Node
-from podwire.observe.reply import response
 from podwire.runtime.clock import Clock, rfc3339_micro
 
 PATIENCE_S = 60.0
 """How long a change may wait: twice kube-proxy's default ``syncPeriod``."""
 AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
 
-_NOSNIFF = {"X-Content-Type-Options": "nosniff"}
-_OK, _UNAVAILABLE = "200 OK", "503 Service Unavailable"
+_NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
 
 class Pulse:
@@ -51,15 +50,15 @@ class Pulse:
         waiting = self._waiting_since
         return waiting is None or self._clock.monotonic() - waiting < PATIENCE_S
 
-    def healthz(self, node: Node | None) -> bytes:
+    def healthz(self, node: Node | None) -> Response:
         """Whether new connections should be sent to this node; ``node`` as it is now, None when it is not there."""
         return self._answer("healthz", eligible(node))
 
-    def livez(self) -> bytes:
+    def livez(self) -> Response:
         """Whether the proxy itself works."""
         return self._answer("livez", None)
 
-    def _answer(self, page: str, node_eligible: bool | None) -> bytes:
+    def _answer(self, page: str, node_eligible: bool | None) -> Response:
         healthy = self.healthy
         now = self._clock.now()
         updated = rfc3339_micro(now if healthy else self._committed)
@@ -71,7 +70,7 @@ class Pulse:
         body["status"] = {family: {"lastUpdated": updated, "healthy": healthy} for family in self._families}
         code = 200 if good else 503
         self.answered[page, code] = self.answered.get((page, code), 0) + 1
-        return response(_OK if good else _UNAVAILABLE, msgspec.json.encode(body) + b"\n", "application/json", _NOSNIFF)
+        return Response(code, msgspec.json.encode(body) + b"\n", headers=(_NOSNIFF,))
 
 
 def eligible(node: Node | None) -> bool:
@@ -81,12 +80,12 @@ def eligible(node: Node | None) -> bool:
     return all(taint.key != AUTOSCALER_TAINT for taint in node.spec.taints)
 
 
-def service_answer(service: str, endpoints: int, *, healthy: bool) -> bytes:
+def service_answer(service: str, endpoints: int, *, healthy: bool) -> Response:
     """The answer of a healthCheckNodePort: ``service`` is ``namespace/name``, ``endpoints`` the ready ones here."""
     namespace, _, name = service.partition("/")
     body = (
         f'{{\n\t"service": {{\n\t\t"namespace": "{namespace}",\n\t\t"name": "{name}"\n\t}},\n'
         f'\t"localEndpoints": {endpoints},\n\t"serviceProxyHealthy": {"true" if healthy else "false"}\n}}'
     )
-    headers = _NOSNIFF | {"X-Load-Balancing-Endpoint-Weight": str(endpoints)}
-    return response(_OK if endpoints and healthy else _UNAVAILABLE, body.encode(), "application/json", headers)
+    headers = (_NOSNIFF, ("X-Load-Balancing-Endpoint-Weight", str(endpoints)))
+    return Response(200 if endpoints and healthy else 503, body.encode(), headers=headers)

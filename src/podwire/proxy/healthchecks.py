@@ -16,9 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.http.answer import Handler
+from podwire.http.message import PROBE_LIMITS, Request, Response, text_response
+from podwire.http.server import HttpServer
 from podwire.kernel.netns import inside
 from podwire.observe.log import Log
-from podwire.observe.reply import HEAD_LIMIT, Answer, response, talk
 from podwire.proxy.health import Pulse, service_answer
 from podwire.proxy.servicemap import ServiceMap
 from podwire.runtime.clock import Clock
@@ -41,14 +43,13 @@ def listener(netns: Path | str | None = None) -> Listen:
     return listen
 
 
-async def _open(sock: socket.socket, answer: Answer) -> asyncio.Server:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await talk(answer, reader, writer)
+async def _open(sock: socket.socket, handler: Handler, tasks: TaskSet, clock: Clock) -> HttpServer:
+    server = HttpServer(handler, tasks, clock, PROBE_LIMITS)
+    await server.listen_on(sock)
+    return server
 
-    return await asyncio.start_server(serve, sock=sock, limit=HEAD_LIMIT)
 
-
-async def serve_page(listen: Listen, address: tuple[str, int], answer: Answer, clock: Clock) -> None:
+async def serve_page(listen: Listen, address: tuple[str, int], handler: Handler, tasks: TaskSet, clock: Clock) -> None:
     """Answers at an address and port until cancelled; one that cannot be had is tried every 5 s."""
     log = Log("proxy")
     told = ""
@@ -61,17 +62,16 @@ async def serve_page(listen: Listen, address: tuple[str, int], answer: Answer, c
             told = str(problem)
             await clock.sleep(RETRY_S)
             continue
-        async with await _open(sock, answer) as server:
-            await server.serve_forever()
+        await (await _open(sock, handler, tasks, clock)).run()
 
 
 class Page:
     """A page whose place may change; nobody is answered while there is none."""
 
-    def __init__(self, listen: Listen, place: tuple[str, int] | None, answer: Answer, clock: Clock) -> None:
+    def __init__(self, listen: Listen, place: tuple[str, int] | None, handler: Handler, clock: Clock) -> None:
         self._listen = listen
         self._place = place
-        self._answer = answer
+        self._handler = handler
         self._clock = clock
         self._moved = asyncio.Event()
         self._log = Log("proxy")
@@ -89,7 +89,7 @@ class Page:
             while True:
                 self._moved.clear()
                 if self._place is not None:
-                    tasks.start("page", serve_page(self._listen, self._place, self._answer, self._clock))
+                    tasks.start("page", serve_page(self._listen, self._place, self._handler, tasks, self._clock))
                 await self._moved.wait()
                 await tasks.close()
         finally:
@@ -123,12 +123,12 @@ class HealthChecks:
         self._clock = clock
         self._refused = refused
         self._checks: dict[str, _Check] = {}
-        self._servers: dict[tuple[str, str, int], asyncio.Server] = {}
+        self._servers: dict[tuple[str, str, int], HttpServer] = {}
         self._told: set[tuple[str, str, int]] = set()
         self._retrying = False
         self._wake = asyncio.Event()
         self._log = Log("proxy")
-        self._retries = TaskSet(lambda task, failure: self._log.error("task failed", failure=failure, task=task))
+        self._tasks = TaskSet(lambda task, failure: self._log.error("task failed", failure=failure, task=task))
 
     def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
         """Takes over Services as they are programmed now; an empty tuple: gone. ``moved``: addresses may be others."""
@@ -158,15 +158,15 @@ class HealthChecks:
                 self._wake.clear()
         finally:
             for server in self._servers.values():
-                server.close()
+                await server.close()
             self._servers.clear()
-            await self._retries.close()
+            await self._tasks.close()
 
     async def _reconcile(self) -> None:
         addresses = self._addresses() if self._checks else ()
         wanted = {(s, address, c.port) for s, c in self._checks.items() for address in addresses}
         for gone in self._servers.keys() - wanted:
-            self._servers.pop(gone).close()
+            await self._servers.pop(gone).close()
         self._told &= wanted
         failed = False
         for place in sorted(wanted - self._servers.keys()):
@@ -180,18 +180,18 @@ class HealthChecks:
                     self._refused(service, f"node port {port} on {address}: {os.strerror(problem.errno or 0)}")
                 continue
             self._told.discard(place)
-            self._servers[place] = await _open(sock, partial(self._answer, service))
+            self._servers[place] = await _open(sock, partial(self._answer, service), self._tasks, self._clock)
         if failed and not self._retrying:
             self._retrying = True
-            self._retries.start("health check retry", self._retry())
+            self._tasks.start("health check retry", self._retry())
 
     async def _retry(self) -> None:
         await self._clock.sleep(RETRY_S)
         self._retrying = False
         self._wake.set()
 
-    def _answer(self, service: str, _path: str) -> bytes:
+    def _answer(self, service: str, _: Request) -> Response:
         check = self._checks.get(service)
         if check is None:
-            return response("404 Not Found", b"the Service is gone\n")
+            return text_response(404, "the Service is gone")
         return service_answer(service, check.endpoints, healthy=self._pulse.healthy)

@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from podwire.errors import ClusterError, ConfigError, NotFound, ProtocolError
+from podwire.http.fetch import fetch
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, objects, readiness
@@ -39,7 +40,6 @@ from podwire.local.probe import collect
 from podwire.local.probe.execute import Prober
 from podwire.local.probe.plan import Attempt, Expecting, Facts, Place, place_of, pods_named
 from podwire.local.probe.result import Result
-from podwire.observe.fetch import fetch
 from podwire.runtime.clock import SystemClock
 from podwire.testing import lifecycle
 from podwire.testing.associations import tried

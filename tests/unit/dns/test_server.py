@@ -14,7 +14,6 @@ import pytest
 
 from podwire.dns.config import DnsConfig
 from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
-from podwire.dns.health import serve_pages
 from podwire.dns.server import DnsServer
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
@@ -272,19 +271,3 @@ def test_resolv_conf_gives_name_servers_other_than_loopback(tmp_path: object) ->
         )
     assert read_resolv_conf(path) == (("192.0.2.1", 53), ("fe80::1%eth0", 53))
     assert read_resolv_conf("/nonexistent") == ()
-
-
-def test_probe_pages() -> None:
-    async def body() -> None:
-        pages = {"/ready": lambda: (503, "text/plain", b"services\n")}
-        http = await serve_pages("127.0.0.1", 0, dict(pages))
-        port = http.sockets[0].getsockname()[1]
-        for request, status in (("GET /ready?x", b"503"), ("GET /x", b"404"), ("POST /ready", b"405"), ("x", b"405")):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"{request} HTTP/1.1\r\n\r\n".encode())
-            assert (await reader.read()).split()[1] == status
-            writer.close()
-        http.close()
-        await http.wait_closed()
-
-    run(body())

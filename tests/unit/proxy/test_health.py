@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from podwire.http.message import Response
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec, Taint
 from podwire.proxy.health import AUTOSCALER_TAINT, PATIENCE_S, Pulse, eligible, service_answer
@@ -15,10 +16,9 @@ GOING = Node(metadata=ObjectMeta(name="n1", deletion_timestamp="2026-01-01T00:00
 TAINTED = Node(metadata=ObjectMeta(name="n1"), spec=NodeSpec(taints=(Taint(AUTOSCALER_TAINT, "NoSchedule"),)))
 
 
-def parts(answer: bytes) -> tuple[int, dict[str, str], dict[str, object]]:
-    head, _, body = answer.decode().partition("\r\n\r\n")
-    lines = head.split("\r\n")
-    return int(lines[0].split()[1]), dict(line.split(": ") for line in lines[1:]), json.loads(body)
+def parts(answer: Response) -> tuple[int, dict[str, str], dict[str, object]]:
+    headers = {"content-type": answer.content_type, **dict(answer.headers)}
+    return answer.status, headers, json.loads(answer.body)
 
 
 def test_a_change_that_waits_makes_unhealthy_until_it_is_programmed() -> None:
@@ -64,19 +64,13 @@ def test_a_node_about_to_go_gets_no_new_connections_and_is_alive(node: Node | No
 
 
 def test_a_health_check_node_port_answers_as_kube_proxy_does() -> None:
-    head, _, body = service_answer("t/x", 1, healthy=True).partition(b"\r\n\r\n")
-    assert body == (
+    answer = service_answer("t/x", 1, healthy=True)
+    assert answer.body == (
         b'{\n\t"service": {\n\t\t"namespace": "t",\n\t\t"name": "x"\n\t},\n'
         b'\t"localEndpoints": 1,\n\t"serviceProxyHealthy": true\n}'
     )
-    assert head.decode().split("\r\n") == [
-        "HTTP/1.1 200 OK",
-        "content-type: application/json",
-        f"content-length: {len(body)}",
-        "connection: close",
-        "X-Content-Type-Options: nosniff",
-        "X-Load-Balancing-Endpoint-Weight: 1",
-    ]
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    assert answer.headers == (("X-Content-Type-Options", "nosniff"), ("X-Load-Balancing-Endpoint-Weight", "1"))
 
 
 @pytest.mark.parametrize(("endpoints", "healthy", "status"), [(0, True, 503), (2, False, 503), (2, True, 200)])

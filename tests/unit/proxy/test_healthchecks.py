@@ -3,6 +3,7 @@
 import asyncio
 import socket
 
+from podwire.http.message import Request, Response
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import RETRY_S, HealthChecks, Page, listener, serve_page
 from podwire.proxy.servicemap import ServicePort
@@ -30,6 +31,10 @@ async def ask(port: int) -> str:
     answer = await reader.read()
     writer.close()
     return answer.split(b" ")[1].decode() + answer.decode().partition("Weight: ")[2].partition("\r")[0]
+
+
+def path_of(request: Request) -> Response:
+    return Response(200, request.path.encode())
 
 
 async def settle() -> None:
@@ -115,12 +120,17 @@ def test_a_page_waits_for_its_address() -> None:
         clock, tasks = FakeClock(), TaskSet(lambda task, failure: None)
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port: int = taken.getsockname()[1]
-            tasks.start("page", serve_page(listener(), ("127.0.0.1", port), lambda path: path.encode(), clock))
+            tasks.start(
+                "page",
+                serve_page(
+                    listener(), ("127.0.0.1", port), lambda request: Response(200, request.path.encode()), tasks, clock
+                ),
+            )
             await settle()
         await clock.advance(RETRY_S)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
-        assert await reader.read() == b"/livez"
+        assert (await reader.read()).endswith(b"\r\n\r\n/livez")
         writer.close()
         await tasks.close()
 
@@ -131,7 +141,7 @@ def test_a_page_moves_while_it_is_answered() -> None:
     async def scenario() -> None:
         tasks = TaskSet(lambda task, failure: None)
         one, other = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
-        page = Page(listener(), one, lambda path: b"HTTP/1.1 200 " + path.encode(), FakeClock())
+        page = Page(listener(), one, path_of, FakeClock())
         tasks.start("page", page.run())
 
         async def answered() -> list[tuple[str, int]]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.calls import User
-from podwire.embedded.apiserver.messages import Request
 from podwire.embedded.apiserver.store import Store
-from podwire.embedded.apiserver.tls import subject_of
+from podwire.http.message import Request
+from podwire.http.tls import subject_of
 from podwire.runtime.clock import Clock
 
 Object = dict[str, Any]

@@ -9,10 +9,10 @@ from typing import Any
 
 from podwire.embedded.apiserver.calls import Call, Target, User
 from podwire.embedded.apiserver.kinds import KINDS, Kind
-from podwire.embedded.apiserver.messages import Request
 from podwire.embedded.apiserver.settings import Settings
 from podwire.embedded.apiserver.store import Change, Store
 from podwire.embedded.apiserver.writes import Writer
+from podwire.http.message import Request
 from podwire.model.service import EndpointSlice
 
 Object = dict[str, Any]

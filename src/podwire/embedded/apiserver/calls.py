@@ -11,7 +11,7 @@ import msgspec
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.kinds import Key, Kind
-from podwire.embedded.apiserver.messages import Request
+from podwire.http.message import Request
 
 
 class User(msgspec.Struct, frozen=True):

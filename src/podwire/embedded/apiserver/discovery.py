@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.kinds import GROUPS, Key, Kind, Subresource
-from podwire.embedded.apiserver.messages import Response
+from podwire.http.message import Response
 
 Object = dict[str, Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from podwire.embedded.apiserver import failures, openapi_protobuf
 from podwire.embedded.apiserver.kinds import Key, Kind
-from podwire.embedded.apiserver.messages import Request, Response
 from podwire.embedded.apiserver.openapi import Documents
+from podwire.http.message import Request, Response
 
 _FOREVER = (("Cache-Control", "public, immutable"), ("Expires", "Fri, 31 Dec 2100 00:00:00 GMT"))
 

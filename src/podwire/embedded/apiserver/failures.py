@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver.kinds import Kind
-from podwire.embedded.apiserver.messages import Response
 from podwire.errors import AlreadyExists, ApiError, Conflict, Gone, Invalid, NotFound
+from podwire.http.message import Response
 
 _REASONS = {
     400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed",

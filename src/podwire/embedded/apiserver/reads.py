@@ -17,10 +17,10 @@ import msgspec
 from podwire.embedded.apiserver import bodies, conversion, failures, views
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.fields import Filter, parse_filter
-from podwire.embedded.apiserver.messages import Response
 from podwire.embedded.apiserver.semantics import Semantics
 from podwire.embedded.apiserver.store import Entry, Store
 from podwire.errors import ApiError
+from podwire.http.message import Response
 from podwire.runtime.clock import Clock
 
 _SNAPSHOTS = 200

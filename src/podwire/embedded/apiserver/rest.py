@@ -15,9 +15,7 @@ from podwire.embedded.apiserver.auth import Authenticator, Reviews, open_to_anon
 from podwire.embedded.apiserver.calls import Call, User, merge_options, parse_target
 from podwire.embedded.apiserver.discovery import Discovery
 from podwire.embedded.apiserver.fields import parse_filter
-from podwire.embedded.apiserver.http import Result
 from podwire.embedded.apiserver.kinds import Key, Kind
-from podwire.embedded.apiserver.messages import Request, Response
 from podwire.embedded.apiserver.reads import Reader
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.store import Store
@@ -27,6 +25,8 @@ from podwire.embedded.apiserver.validate import fields
 from podwire.embedded.apiserver.watches import Watcher
 from podwire.embedded.apiserver.writes import Writer, Written
 from podwire.errors import ApiError
+from podwire.http.answer import Result
+from podwire.http.message import Request, Response
 
 _encode = msgspec.json.Encoder().encode
 

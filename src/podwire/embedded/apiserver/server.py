@@ -21,7 +21,6 @@ from podwire.embedded.apiserver.auth import Authenticator, Tokens
 from podwire.embedded.apiserver.customresources import CustomResources
 from podwire.embedded.apiserver.documents import OpenApi
 from podwire.embedded.apiserver.garbage import Garbage
-from podwire.embedded.apiserver.http import HttpServer
 from podwire.embedded.apiserver.journal import Journal
 from podwire.embedded.apiserver.kinds import KINDS
 from podwire.embedded.apiserver.namespaces import Namespaces
@@ -32,11 +31,12 @@ from podwire.embedded.apiserver.semantics import Semantics
 from podwire.embedded.apiserver.settings import Settings, load
 from podwire.embedded.apiserver.store import Store
 from podwire.embedded.apiserver.subresources import Subresources
-from podwire.embedded.apiserver.tls import server_context
 from podwire.embedded.apiserver.tunnel import Tunnel
 from podwire.embedded.apiserver.watches import Watcher
 from podwire.embedded.apiserver.writes import Writer
 from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.http.server import HttpServer
+from podwire.http.tls import server_context
 from podwire.observe.log import Level, Log, configure
 from podwire.runtime.clock import Clock, SystemClock, parse_rfc3339
 from podwire.runtime.tasks import TaskSet

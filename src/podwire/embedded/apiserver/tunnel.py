@@ -17,12 +17,12 @@ import httptools
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.calls import Call
-from podwire.embedded.apiserver.http import Result, Stream, Streaming, Upgrade
 from podwire.embedded.apiserver.kinds import KINDS
-from podwire.embedded.apiserver.messages import Response
 from podwire.embedded.apiserver.settings import Settings
 from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError
+from podwire.http.answer import Result, Stream, Streaming, Upgrade
+from podwire.http.message import Response
 from podwire.runtime.tasks import TaskSet
 
 Object = dict[str, Any]

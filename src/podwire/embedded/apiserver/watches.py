@@ -20,10 +20,10 @@ import msgspec
 from podwire.embedded.apiserver import conversion, failures, views
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.fields import Filter, parse_filter
-from podwire.embedded.apiserver.http import Stream, Streaming, frame
 from podwire.embedded.apiserver.reads import Reader, parse_version
 from podwire.embedded.apiserver.store import Change, Entry, Store, Table
 from podwire.errors import ApiError
+from podwire.http.answer import Stream, Streaming, frame
 
 _encode = msgspec.json.Encoder().encode
 

@@ -10,10 +10,10 @@ import socket
 import struct
 from collections.abc import Callable
 
-from podwire.embedded.kubelet.sockets import WebSocket
 from podwire.embedded.kubelet.spdy import Data, Opened, Reset, Session
-from podwire.embedded.kubelet.websocket import BINARY
 from podwire.errors import KernelError, ProtocolError
+from podwire.http.frames import BINARY
+from podwire.http.websocket import WebSocket
 from podwire.kernel import netns
 from podwire.runtime.tasks import TaskSet
 

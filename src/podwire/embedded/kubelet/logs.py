@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.embedded.apiserver.http import Stream
 from podwire.embedded.kubelet.containerlog import Line, parse
+from podwire.http.answer import Stream
 from podwire.runtime.clock import Clock, parse_rfc3339
 
 _POLL_S = 0.1

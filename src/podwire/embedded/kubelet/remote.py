@@ -18,12 +18,13 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from podwire.embedded.kubelet.descriptors import read_fd, write_fd
 from podwire.embedded.kubelet.execution import Setting
 from podwire.embedded.kubelet.orders import Answer, ExecOrder
-from podwire.embedded.kubelet.sockets import WebSocket, read_fd, write_fd
-from podwire.embedded.kubelet.websocket import BINARY
 from podwire.embedded.kubelet.worker import PodWorker
 from podwire.errors import ClusterError
+from podwire.http.frames import BINARY
+from podwire.http.websocket import WebSocket
 from podwire.runtime.tasks import TaskSet
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")

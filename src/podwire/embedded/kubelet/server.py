@@ -10,16 +10,17 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.embedded.apiserver.http import HttpServer, Result, Stream, Streaming
-from podwire.embedded.apiserver.messages import Request, Response
-from podwire.embedded.apiserver.tls import server_context
 from podwire.embedded.kubelet import forward, logs, remote
 from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.lifecycle import State
 from podwire.embedded.kubelet.pods import Pods
-from podwire.embedded.kubelet.sockets import WebSocket, upgrade
-from podwire.embedded.kubelet.websocket import choose_protocol
 from podwire.embedded.kubelet.worker import PodWorker
+from podwire.http.answer import Result, Stream, Streaming
+from podwire.http.frames import choose_protocol
+from podwire.http.message import Request, Response
+from podwire.http.server import HttpServer
+from podwire.http.tls import server_context
+from podwire.http.websocket import WebSocket, upgrade
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from podwire.embedded.apiserver import certificates
-from podwire.embedded.apiserver.http import Result, Streaming
-from podwire.embedded.apiserver.messages import Request, Response
 from podwire.embedded.apiserver.server import Server
 from podwire.embedded.apiserver.settings import Settings
+from podwire.http.answer import Result, Streaming
+from podwire.http.message import Request, Response
 from podwire.runtime.clock import SystemClock
 
 ADMIN = {"subject": ((("organizationName", "system:masters"),), (("commonName", "admin"),))}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from podwire.embedded.apiserver.messages import Response
+from podwire.http.message import Response
 
 
 def test_health_in_whole_and_in_parts(play: Callable[..., None]) -> None:

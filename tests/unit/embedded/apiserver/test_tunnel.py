@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.embedded.apiserver.http import HttpServer, Result, Stream, Streaming, Upgrade, switching
-from podwire.embedded.apiserver.messages import Request, Response
 from podwire.embedded.apiserver.server import Server
 from podwire.embedded.apiserver.settings import Settings
-from podwire.embedded.apiserver.tls import server_context, subject_of
+from podwire.http.answer import Result, Stream, Streaming, Upgrade, switching
+from podwire.http.message import Request, Response
+from podwire.http.server import HttpServer
+from podwire.http.tls import server_context, subject_of
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
 

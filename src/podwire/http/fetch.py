@@ -1,4 +1,4 @@
-"""Reads a page from a component's unix socket (:mod:`podwire.observe.pages`), for commands: it blocks.
+"""Reads a page from a component's unix socket (:mod:`podwire.http.pages`), for commands: it blocks.
 
 A module of its own, since the library's HTTP client is most of a megabyte that no agent needs.
 """

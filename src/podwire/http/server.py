@@ -1,119 +1,36 @@
-"""HTTP/1.1 server: an asyncio protocol on httptools, shared by the API server and the kubelet.
+"""HTTP/1.1 server: an asyncio protocol on httptools, for every part that answers HTTP.
 
-A handler takes a :class:`Request` and returns a :class:`Response` at once, a future of one, or a coroutine.
-The first form costs no task and no loop turn. Two further results take over the connection:
-:class:`Streaming` writes a chunked body for as long as it likes, :class:`Upgrade` is given the transport and
-whatever the client sent behind its request, and speaks another protocol from there on.
+Requests on one connection are answered in order; while one is being answered, later ones wait (pipelining), and
+reading pauses when more than a few do. Body size, header size, idle time and the time that a request may take to arrive
+are limited. What a handler may answer is in :mod:`podwire.http.answer`.
 
-Requests on one connection are answered in order; while one is being answered, later ones wait (pipelining),
-and reading pauses when more than a few do. Body size, header size, idle time and the time that a request may
-take to arrive are limited. A stream whose client does not read fills the transport's buffer; the writer asks
-:attr:`Stream.buffered` and cuts the client, or awaits :meth:`Stream.drain`.
-
-Cost: some 20 us a small request; about 4 KiB a connection without TLS, 30 KiB with. Sources: RFC 9112.
+Cost: some 20 us a small request; about 4 KiB a connection without TLS, 30 KiB with; nothing while no client is
+connected. Sources: RFC 9112.
 """
 
 import asyncio
-import http
+import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any
 
 import httptools
-import msgspec
 
-from podwire.embedded.apiserver.messages import Limits, Request, Response
+from podwire.http.answer import Handler, Result, Stream, Streaming
+from podwire.http.message import Limits, Request, Response, text_response
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
 
-_REASONS = {status.value: status.phrase for status in http.HTTPStatus}
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
 _PIPELINE = 16
+_BACKLOG = 1024
 _SWEEP_S = 5.0
 _NOT_STARTED = b""
 
 
-class Stream:
-    """The open body of a streaming answer."""
-
-    __slots__ = ("_connection", "closed", "on_close")
-
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self.closed = False
-        self.on_close: Callable[[], None] | None = None
-        """Called once when the client goes away or the server stops; not after ``close``."""
-
-    def write(self, data: bytes) -> None:
-        """Sends ``data`` as one chunk; nothing after the end or for empty data."""
-        if not self.closed and data:
-            self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def write_framed(self, chunk: bytes) -> None:
-        """Sends bytes that carry their chunk framing already (see :func:`frame`)."""
-        if not self.closed:
-            self._connection.send(chunk)
-
-    @property
-    def buffered(self) -> int:
-        """Bytes that the client has not taken yet."""
-        return self._connection.buffered()
-
-    async def drain(self) -> None:
-        """Returns when the client has taken most of what was written, or has gone."""
-        await self._connection.drain()
-
-    def close(self) -> None:
-        """Ends the body in order; the connection can be used again."""
-        if not self.closed:
-            self.closed = True
-            self._connection.send(b"0\r\n\r\n")
-            self._connection.stream_finished()
-
-    def abort(self) -> None:
-        """Cuts the connection at once, dropping what is buffered."""
-        self._connection.abort()
-
-
-def frame(data: bytes) -> bytes:
-    """``data`` as one HTTP chunk, for bytes that many streams will send."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-class Streaming(msgspec.Struct, frozen=True):
-    """An answer of unknown length; ``start`` is called with the stream when the head has been written."""
-
-    start: Callable[[Stream], None]
-    status: int = 200
-    content_type: str = "application/json"
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-class Upgrade(msgspec.Struct, frozen=True):
-    """Hands the connection over.
-
-    ``take(transport, leftover)`` returns the protocol that goes on; it writes the 101 answer itself (see
-    :func:`switching`) and is called after the handler's result, with reading paused until it returns.
-    """
-
-    take: Callable[[asyncio.Transport, bytes], asyncio.BaseProtocol]
-
-
-Result: TypeAlias = Response | Streaming | Upgrade
-Handler: TypeAlias = Callable[[Request], Result | Awaitable[Result]]
-
-
-def switching(headers: tuple[tuple[str, str], ...]) -> bytes:
-    """The head of a 101 answer with these headers."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    return f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("latin-1")
-
-
-def _plain_error(status: int, message: str) -> Response:
-    return Response(status, f"{message}\n".encode(), "text/plain; charset=utf-8")
-
-
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """One client connection."""
 
     def __init__(self, server: "HttpServer") -> None:
@@ -249,7 +166,7 @@ class Connection(asyncio.Protocol):
         request = Request(method, self._target.decode("latin-1"), self._headers, body)
         request.peer = self._peer
         request.peer_certificate = self._certificate
-        self._keep_alive = bool(self._parser.should_keep_alive())
+        self._keep_alive = self._server.limits.keep_alive and bool(self._parser.should_keep_alive())
         if self._current is None and not self._waiting and not self._parser.should_upgrade():
             self._answer(request)
             return
@@ -411,9 +328,9 @@ class HttpServer:
         self.clock = clock
         self.limits = limits or Limits()
         self.loop = asyncio.get_running_loop()
-        self.render_error: Callable[[int, str], Response] = _plain_error
+        self.render_error: Callable[[int, str], Response] = text_response
         """Renders what the server itself refuses (400, 413, 431, 500)."""
-        self._connections: set[Connection] = set()
+        self._connections: set[ServerConnection] = set()
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -423,23 +340,30 @@ class HttpServer:
         Raises: OSError when the address is in use or not there.
         """
         listener = await self.loop.create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=1024,
+            self._connect, host, port, ssl=tls, backlog=_BACKLOG,
             ssl_handshake_timeout=15.0 if tls else None, ssl_shutdown_timeout=2.0 if tls else None,
         )  # fmt: skip
         self._listeners.append(listener)
-        if self._sweeper is None:
-            self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
         name = listener.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
-    def admit(self, connection: Connection) -> bool:
+    async def listen_on(self, listening: socket.socket) -> None:
+        """Listens on a bound stream socket, TCP or unix; the server closes the socket at its end."""
+        self._listeners.append(await self.loop.create_server(self._connect, sock=listening, backlog=_BACKLOG))
+
+    def _connect(self) -> ServerConnection:
+        return ServerConnection(self)
+
+    def admit(self, connection: ServerConnection) -> bool:
         """Registers a connection; False when there are too many."""
         if len(self._connections) >= self.limits.connections:
             return False
         self._connections.add(connection)
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """Removes a connection that ended or was handed over."""
         self._connections.discard(connection)
 
@@ -447,12 +371,20 @@ class HttpServer:
         now = self.clock.monotonic()
         for connection in [c for c in self._connections if c.overdue(now)]:
             connection.close()
-        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep) if self._connections else None
+
+    async def run(self) -> None:
+        """Answers until cancelled, then closes."""
+        try:
+            await self.loop.create_future()
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Stops listening and cuts every connection."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+            self._sweeper = None
         for listener in self._listeners:
             listener.close()
         for connection in tuple(self._connections):

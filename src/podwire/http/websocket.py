@@ -1,4 +1,4 @@
-"""A WebSocket connection on asyncio, and waiting for plain descriptors; used by exec, attach and port-forward.
+"""The server's end of a WebSocket connection on asyncio.
 
 Incoming messages wait in a queue; reading pauses while more than 1 MiB of them does. Writing pauses
 (:meth:`WebSocket.drain`) while the client has more than the transport's limit unread. A connection is closed when the
@@ -6,16 +6,14 @@ client has closed too: a socket closed with bytes unread is reset, and takes alo
 """
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable
 
-from podwire.embedded.apiserver.http import Upgrade, switching
-from podwire.embedded.kubelet.websocket import CLOSE, PING, PONG, Decoder, Message, accept_key, encode, encode_close
 from podwire.errors import ProtocolError
+from podwire.http.answer import Upgrade, switching
+from podwire.http.frames import CLOSE, PING, PONG, Decoder, Message, accept_key, encode, encode_close
 
 _WAITING = 1 << 20
-_CHUNK = 1 << 15
 _LINGER_S = 10.0
 
 
@@ -125,42 +123,3 @@ def upgrade(key: str, protocol: str, serve: Callable[[WebSocket], None]) -> Upgr
         return connection
 
     return Upgrade(take)
-
-
-async def read_fd(fd: int) -> bytes:
-    """What a non-blocking descriptor has, waiting for at least a byte; empty at its end."""
-    while True:
-        try:
-            return os.read(fd, _CHUNK)
-        except BlockingIOError:
-            await _ready(fd, reading=True)
-        except OSError:  # EIO: nobody holds the terminal's other side any more.
-            return b""
-
-
-async def write_fd(fd: int, data: bytes) -> bool:
-    """Writes everything to a non-blocking descriptor; False when nobody reads it any more."""
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:
-            await _ready(fd, reading=False)
-        except OSError:
-            return False
-    return True
-
-
-async def _ready(fd: int, *, reading: bool) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    add, remove = (loop.add_reader, loop.remove_reader) if reading else (loop.add_writer, loop.remove_writer)
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    add(fd, wake)
-    try:
-        await ready
-    finally:
-        remove(fd)

@@ -3,8 +3,8 @@
 import asyncio
 import struct
 
-from podwire.embedded.kubelet.sockets import WebSocket
-from podwire.embedded.kubelet.websocket import BINARY, CLOSE
+from podwire.http.frames import BINARY, CLOSE
+from podwire.http.websocket import WebSocket
 
 MUCH = 8 << 20
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.embedded.kubelet.websocket import (
+from podwire.errors import ProtocolError
+from podwire.http.frames import (
     BINARY,
     CLOSE,
     CONTINUATION,
@@ -19,7 +20,6 @@ from podwire.embedded.kubelet.websocket import (
     encode,
     encode_close,
 )
-from podwire.errors import ProtocolError
 
 
 def masked(frame: bytes, mask: bytes = b"\x01\x02\x03\x04") -> bytes:

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to the API server: an asyncio protocol around httptools' response parser.
+"""HTTP/1.1 client: one connection, an asyncio protocol around httptools' response parser.
 
 One exchange at a time; a connection goes back to the pool after a complete answer that allows keep-alive.
 The body of an answer is read in chunks; reading from the socket stops while more than 1 MiB is waiting, so a
@@ -8,12 +8,12 @@ Source: RFC 9112.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
 import httptools
 
-from podwire.errors import ApiUnreachable
+from podwire.errors import Disconnected
 
 _HIGH_WATER = 1 << 20
 
@@ -26,7 +26,15 @@ class ResponseParser(Protocol):
     def should_keep_alive(self) -> bool: ...  # noqa: D102
 
 
-class Connection(asyncio.Protocol):
+def encode_request(method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes = b"") -> bytes:
+    """A whole request; ``content-length`` is added where the method or the body asks for one."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    if body or method not in ("GET", "HEAD", "DELETE"):
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+class ClientConnection(asyncio.Protocol):
     """One connection; ``send``, then ``head``, then ``chunks`` to the end."""
 
     def __init__(self) -> None:
@@ -41,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._started = False
         self._headed = False
         self._ended = False
-        self._failure: ApiUnreachable | None = None
+        self._failure: Disconnected | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -57,7 +65,7 @@ class Connection(asyncio.Protocol):
     def send(self, request: bytes) -> None:
         """Writes a whole request and forgets the last answer."""
         if self._transport is None:
-            raise ApiUnreachable("the connection is not open")
+            raise Disconnected("the connection is not open")
         self.status, self.headers = 0, {}
         self._started = self._headed = self._ended = self.reusable = False
         self._chunks.clear()
@@ -67,7 +75,7 @@ class Connection(asyncio.Protocol):
     async def head(self) -> None:
         """Returns when ``status`` and ``headers`` are there.
 
-        Raises: ApiUnreachable when the connection breaks first.
+        Raises: Disconnected when the connection breaks first.
         """
         while not self._headed:
             await self._wait()
@@ -75,7 +83,7 @@ class Connection(asyncio.Protocol):
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body's pieces up to its end.
 
-        Raises: ApiUnreachable when the connection breaks before the end.
+        Raises: Disconnected when the connection breaks before the end.
         """
         while True:
             while self._chunks:
@@ -94,7 +102,7 @@ class Connection(asyncio.Protocol):
         return b"".join([piece async for piece in self.chunks()])
 
     def abort(self) -> None:
-        """Closes without waiting; whoever reads gets ApiUnreachable."""
+        """Closes without waiting; a reader of the answer gets Disconnected."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -147,7 +155,7 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, problem: str) -> None:
         if self._failure is None:
-            self._failure = ApiUnreachable(problem)
+            self._failure = Disconnected(problem)
         self.reusable = False
         self._wake()
 
@@ -157,7 +165,7 @@ class Connection(asyncio.Protocol):
 
     async def _wait(self) -> None:
         if self._failure is not None:
-            raise ApiUnreachable(str(self._failure))
+            raise Disconnected(str(self._failure))
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

@@ -11,14 +11,12 @@ from typing import TypeVar
 import pytest
 
 from podwire.errors import ProtocolError
-from podwire.observe.fetch import fetch
-from podwire.observe.pages import Page, Pages, Query
+from podwire.http.fetch import fetch
+from podwire.http.pages import Page, Query, serve_pages
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.tasks import TaskSet
 
 T = TypeVar("T")
-
-
-async def pause() -> None:
-    await asyncio.sleep(0)
 
 
 def answers(path: Path) -> None:
@@ -37,7 +35,8 @@ def answers(path: Path) -> None:
 
 def served(path: Path, page: Page, body: Callable[[], Awaitable[T]]) -> T:
     async def main() -> T:
-        server = asyncio.ensure_future(Pages(path, {"/state": page}, pause).serve())
+        tasks = TaskSet(lambda name, failure: None)
+        server = asyncio.ensure_future(serve_pages(path, {"/state": page}, tasks, SystemClock()))
         try:
             await asyncio.to_thread(answers, path)
             return await body()
@@ -81,7 +80,9 @@ def refuse(_: Query) -> Iterator[str]:
     raise ValueError("no part x; there is cni")
 
 
-@pytest.mark.parametrize(("target", "words"), [("/else", "there is /state"), ("/state?part=x", "no part x; there is")])
+@pytest.mark.parametrize(
+    ("target", "words"), [("/else", "there is no /else, there is /state"), ("/state?part=x", "no part x; there is")]
+)
 def test_refusals(tmp_path: Path, target: str, words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
         ask(tmp_path / "s", target, refuse)

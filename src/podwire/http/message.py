@@ -14,6 +14,16 @@ class Limits(msgspec.Struct, frozen=True):
     idle_s: float = 300.0
     arrival_s: float = 60.0
     connections: int = 10_000
+    keep_alive: bool = True
+    """Whether a connection may carry another request after an answer."""
+
+
+PROBE_LIMITS = Limits(body_bytes=8 << 10, header_bytes=8 << 10, idle_s=10.0, arrival_s=10.0, keep_alive=False)
+"""For endpoints of probes, scrapes and pages: one GET, one answer, closed."""
+
+TEXT = "text/plain; charset=utf-8"
+METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""The media type of metrics in Prometheus' text form."""
 
 
 class Request:
@@ -68,3 +78,8 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     body: bytes = b""
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+
+
+def text_response(status: int, line: str) -> Response:
+    """An answer of one line of plain text."""
+    return Response(status, f"{line}\n".encode(), TEXT)

@@ -2,8 +2,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from podwire.embedded.apiserver.http import HttpServer, Stream, Streaming, Upgrade, switching
-from podwire.embedded.apiserver.messages import Limits, Request, Response
+from podwire.http.answer import Stream, Streaming, Upgrade, switching
+from podwire.http.message import Limits, Request, Response
+from podwire.http.server import HttpServer
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
 

@@ -1,0 +1,118 @@
+"""What a handler of the HTTP server may answer: a complete response, a streaming body, another protocol.
+
+A handler takes a :class:`~podwire.http.message.Request` and returns a ``Response`` at once, a future of one, or a
+coroutine. The first form costs no task and no loop turn. Two further results take over the connection:
+:class:`Streaming` writes a chunked body for as long as it likes, :class:`Upgrade` is given the transport and whatever
+the client sent behind its request, and speaks another protocol from there on. A stream whose client does not read
+fills the transport's buffer; the writer asks :attr:`Stream.buffered` and cuts the client, or awaits
+:meth:`Stream.drain`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from podwire.http.message import Request, Response
+
+
+class StreamSink(Protocol):
+    """The connection that a stream writes to."""
+
+    def send(self, data: bytes) -> None:
+        """Writes to the client if it is still there."""
+        ...
+
+    def buffered(self) -> int:
+        """Bytes that the client has not taken yet."""
+        ...
+
+    async def drain(self) -> None:
+        """Returns when the write buffer is low, or the client has gone."""
+        ...
+
+    def stream_finished(self) -> None:
+        """The body has ended in order."""
+        ...
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        ...
+
+
+class Stream:
+    """The open body of a streaming answer."""
+
+    __slots__ = ("_connection", "closed", "on_close")
+
+    def __init__(self, connection: StreamSink) -> None:
+        self._connection = connection
+        self.closed = False
+        """Whether the body has ended or the client has gone."""
+        self.on_close: Callable[[], None] | None = None
+        """Called once when the client goes away or the server stops; not after ``close``."""
+
+    def write(self, data: bytes) -> None:
+        """Sends ``data`` as one chunk; nothing after the end or for empty data."""
+        if not self.closed and data:
+            self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def write_framed(self, chunk: bytes) -> None:
+        """Sends bytes that carry their chunk framing already (see :func:`frame`)."""
+        if not self.closed:
+            self._connection.send(chunk)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the client has not taken yet."""
+        return self._connection.buffered()
+
+    async def drain(self) -> None:
+        """Returns when the client has taken most of what was written, or has gone."""
+        await self._connection.drain()
+
+    def close(self) -> None:
+        """Ends the body in order; the connection can be used again."""
+        if not self.closed:
+            self.closed = True
+            self._connection.send(b"0\r\n\r\n")
+            self._connection.stream_finished()
+
+    def abort(self) -> None:
+        """Cuts the connection at once, dropping what is buffered."""
+        self._connection.abort()
+
+
+def frame(data: bytes) -> bytes:
+    """``data`` as one HTTP chunk, for bytes that many streams will send."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Streaming(msgspec.Struct, frozen=True):
+    """An answer of unknown length; ``start`` is called with the stream when the head has been written."""
+
+    start: Callable[[Stream], None]
+    status: int = 200
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Upgrade(msgspec.Struct, frozen=True):
+    """Hands the connection over.
+
+    ``take(transport, leftover)`` returns the protocol that goes on; it writes the 101 answer itself (see
+    :func:`switching`) and is called after the handler's result, with reading paused until it returns.
+    """
+
+    take: Callable[[asyncio.Transport, bytes], asyncio.BaseProtocol]
+
+
+Result: TypeAlias = Response | Streaming | Upgrade
+Handler: TypeAlias = Callable[[Request], Result | Awaitable[Result]]
+
+
+def switching(headers: tuple[tuple[str, str], ...]) -> bytes:
+    """The head of a 101 answer with these headers."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("latin-1")

@@ -1,0 +1,29 @@
+"""The health and metrics of a component as routes: ``/healthz``, ``/livez``, ``/readyz``, ``/metrics``.
+
+``/healthz`` and ``/livez`` say whether the process works, ``/readyz`` whether it has done what others wait for. Each
+answers 200 ``ok``, or 503 with a line for each problem. ``/metrics`` is Prometheus' text form. Source of the paths:
+Kubernetes' component conventions.
+"""
+
+from collections.abc import Callable, Sequence
+
+from podwire.http.answer import Handler
+from podwire.http.message import METRICS_TEXT, Response, text_response
+
+Problems = Callable[[], Sequence[str]]
+"""What is wrong at the moment, a line for each problem; empty when all is well."""
+
+
+def health_routes(live: Problems, ready: Problems, metrics: Callable[[], bytes]) -> dict[str, Handler]:
+    """The routes of a component whose problems and metrics these functions return."""
+    return {
+        "/healthz": lambda request: verdict(live()),
+        "/livez": lambda request: verdict(live()),
+        "/readyz": lambda request: verdict(ready()),
+        "/metrics": lambda request: Response(200, metrics(), METRICS_TEXT),
+    }
+
+
+def verdict(problems: Sequence[str]) -> Response:
+    """200 ``ok`` without problems, else 503 with a line for each."""
+    return text_response(503, "\n".join(problems)) if problems else text_response(200, "ok")
