@@ -22,19 +22,19 @@ lint: setup ## style, types, layers
 	@.venv/bin/lint-imports --no-cache
 
 test: lint ## the gates of lint, then the whole suite: unit, kernel, uml, e2e
-	@scripts/suite unit kernel uml e2e
+	@$(PY) scripts/suite.py unit kernel uml e2e
 
 unit: setup ## pure tests, no root
-	@scripts/suite unit
+	@$(PY) scripts/suite.py unit
 
 kernel: setup ## real packets in namespaces
-	@scripts/suite kernel
+	@$(PY) scripts/suite.py kernel
 
 uml: setup ## what this kernel lacks, in user-mode Linux
-	@scripts/suite uml
+	@$(PY) scripts/suite.py uml
 
 e2e: setup ## a cluster and kubectl
-	@scripts/suite e2e
+	@$(PY) scripts/suite.py e2e
 
 bench: setup ## every benchmark; writes docs/benchmarks.md
 	@scripts/setup bench

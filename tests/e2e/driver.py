@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.objects import reader_of
 
 NOTICED_S = 20.0
 """Less than the 30 s after which agents compare all that they hold with the kernel, whatever they were told."""
@@ -114,8 +115,8 @@ class Cluster:
                 process.stdout.close()
 
     def get(self, *words: str) -> Any:
-        """Objects as decoded JSON."""
-        return json.loads(self.kubectl("get", *words, "-o", "json"))
+        """Objects as decoded JSON: what ``kubectl get`` prints with these words and ``-o json``."""
+        return reader_of(self.kubeconfig, Path(self.kubeconfig).stat().st_mtime_ns).get(words)
 
     def apply(self, text: str, *words: str) -> str:
         return self.kubectl("apply", "-f", "-", *words, stdin=text)

@@ -1,5 +1,6 @@
 """One object of every kind: applied, applied again, listed, explained, and deleted."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_kind(cluster: Cluster, namespace: str, key: str, tmp_path: Path) -> N
         # A budget's selector is replaced by a client-side apply, whatever it was.
         again = " configured" if "PodDisruptionBudget" in key else " unchanged"
         assert cluster.kubectl("apply", *where).splitlines()[-1].endswith(again)
-        assert cluster.get(what, "-n", namespace)["kind"] == key.partition(" ")[0]
+        assert json.loads(cluster.kubectl("get", what, "-n", namespace, "-o", "json"))["kind"] == key.partition(" ")[0]
         for form in ("wide", "yaml", "name"):
             shown = cluster.kubectl("get", what.partition("/")[0], "-n", namespace, "-l", "every=kind", "-o", form)
             assert "every" in shown

@@ -8,7 +8,15 @@ from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import path
 
 from podwire.kernel.features import Answer, Features
-from podwire.proxy.registry import FEATURES, open_dataplane
+from podwire.proxy.registry import DATAPLANES, FEATURES, open_dataplane
+
+UML = ("ipvs",)
+"""Data planes that run in user-mode Linux; the kernels of most machines have what the rest of them need."""
+
+
+def every_plane() -> list[Any]:
+    """All data planes as parameters of a fixture. Those of :data:`UML` carry the marker ``uml``."""
+    return [pytest.param(name, marks=pytest.mark.uml if name in UML else ()) for name in DATAPLANES]
 
 
 @cache

@@ -5,8 +5,10 @@ kernel without nftables.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cases.policy_table import Case, read_cases
@@ -22,7 +24,13 @@ from podwire.policy.registry import open_dataplane
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 CASES = read_cases(Path(__file__).parents[1] / "cases/policies")
+LEGACY = re.compile("exceptions|ranges|named|leaves")
+"""Cases that the tier ``uml`` runs through the rules of iptables' legacy kind, since its kernel has no nf_tables."""
 Planes = dict[str, PolicyDataPlane]
+
+
+def marks_of(case: Case) -> Any:
+    return pytest.mark.uml if LEGACY.search(case.name) else ()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +76,7 @@ def compilers(case: Case) -> dict[str, Compiler]:
     return made
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks_of(case)) for case in CASES])
 def test_packet_table(world: World, planes: Planes, case: Case) -> None:
     """Packets end as the case says; and whoever starts anew writes nothing."""
     for node, compiler in compilers(case).items():

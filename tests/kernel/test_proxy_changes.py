@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cases.service_table import NODE, parse_case
-from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, path
 
 from podwire.kernel import netns
-from podwire.proxy.registry import DATAPLANES, open_dataplane
+from podwire.proxy.registry import open_dataplane
 from podwire.proxy.servicemap import Endpoint, ServicePort
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -27,7 +27,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(params=DATAPLANES)
+@pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
     made = opened(request.param)
     yield made

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cases.service_table import ADDRESSES, NODE, Case, parse_case
-from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import (
     LATE_S,
     PODS,
@@ -48,7 +48,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(params=DATAPLANES)
+@pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
     made = opened(request.param)
     yield made

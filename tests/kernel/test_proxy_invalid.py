@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cases.service_table import ADDRESSES
-from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import World, by_name, inside, path
 
 from podwire.kernel import netns
 from podwire.proxy.dataplane import INVALID_DROPPED, Counting
-from podwire.proxy.registry import DATAPLANES
 from podwire.proxy.servicemap import Endpoint
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -33,7 +32,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(params=DATAPLANES)
+@pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
     made = opened(request.param)
     yield made

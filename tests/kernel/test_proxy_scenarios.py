@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cases.service_table import Case, Packet, read_cases
-from tests.kernel.kernel_dataplanes import opened
+from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import LATE_S, World, failures_of, inside, path
 
 from podwire.kernel import netns
-from podwire.proxy.registry import DATAPLANES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -33,7 +32,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(params=DATAPLANES)
+@pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
     made = opened(request.param)
     yield made
@@ -46,6 +45,7 @@ def real(packet: Packet) -> Packet:
     return msgspec.structs.replace(packet, untouched=False, dropped=packet.dropped or packet.untouched)
 
 
+@pytest.mark.uml
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_scenario(world: World, plane: Any, case: Case) -> None:
     plane.load(case.resolved(), case.node)

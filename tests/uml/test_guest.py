@@ -9,9 +9,13 @@ import pytest
 
 from podwire.kernel.features import Features
 
-pytestmark = pytest.mark.skipif(
-    os.uname().nodename != "uml", reason="for the kernel of user-mode Linux: make uml, or scripts/uml pytest tests/uml"
-)
+pytestmark = [
+    pytest.mark.uml,
+    pytest.mark.skipif(
+        os.uname().nodename != "uml",
+        reason="for the kernel of user-mode Linux: make uml, or scripts/uml pytest tests/uml",
+    ),
+]
 
 
 @pytest.mark.parametrize("name", ["ip_vs", "ipip", "geneve", "ipvlan", "macvlan", "dummy", "vxlan", "tun", "conntrack"])

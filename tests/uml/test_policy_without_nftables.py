@@ -15,9 +15,13 @@ from podwire.policy.dataplanes.iptables.dataplane import clear, held
 from podwire.policy.registry import Registry
 from podwire.policy.switch import Switch
 
-pytestmark = pytest.mark.skipif(
-    os.uname().nodename != "uml", reason="for the kernel of user-mode Linux: make uml, or scripts/uml pytest tests/uml"
-)
+pytestmark = [
+    pytest.mark.uml,
+    pytest.mark.skipif(
+        os.uname().nodename != "uml",
+        reason="for the kernel of user-mode Linux: make uml, or scripts/uml pytest tests/uml",
+    ),
+]
 
 
 @pytest.fixture

@@ -44,6 +44,8 @@ from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.switch import Switch
 from podwire.trace.packet import Machine, Packet
 
+pytestmark = pytest.mark.uml
+
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:

@@ -19,6 +19,8 @@ from podwire.errors import Unsupported
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
 from podwire.proxy.servicemap import IpvsSettings
 
+pytestmark = pytest.mark.uml
+
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:

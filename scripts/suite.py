@@ -1,0 +1,166 @@
+"""Runs test tiers and says at the end what failed and how to run that again.
+
+Usage: ``python scripts/suite.py [TIER ...]``, all tiers without arguments. The exit status is 0 when every test passed,
+1 when one failed, 2 for a tier that does not exist.
+
+A tier is one or more jobs, each a process of pytest. The tiers of a stage (:data:`STAGES`) run side by side: most tests
+of ``kernel`` and ``e2e`` wait for packets and processes, and a guest of ``uml`` has one processor. The output of a job
+is shown whole, in the order of the jobs; that of the first unfinished job as it comes.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PYTEST = (".venv/bin/python", "-m", "pytest")
+GUEST = ("scripts/uml", "pytest")
+STAGES = (("unit",), ("kernel", "uml", "e2e"))
+"""Tiers that run side by side; the stages follow one another."""
+UNIT_HALF = ("tests/unit/policy", "tests/unit/proxy", "tests/unit/state", "tests/unit/house", "tests/unit/why")
+"""About half of the unit tests by time. Two processes need less than workers of one run, which would each read all
+files and exchange every test."""
+GUESTS = 2
+"""User-mode Linux has one processor, so there are two guests."""
+FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::[^\[ ]+(?:\[.*?\])?)?)(?: - .*)?$")
+COLLECTED = re.compile(r"^(tests/\S+): (\d+)$", re.M)
+"""As ``pytest -qq --collect-only`` prints a file and the number of its tests."""
+COUNTED = re.compile(r"(\d+) (passed|failed|error|skipped)")
+
+
+@dataclass
+class Job:
+    """One process of pytest."""
+
+    tier: str
+    command: tuple[str, ...]
+    again: tuple[str, ...] = PYTEST
+    """The command that runs one of its tests again, without the test."""
+    output: Path = Path()
+    process: "subprocess.Popen[bytes] | None" = None
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+    """The commands that run what failed again."""
+
+
+def unit_jobs() -> Iterator[Job]:
+    """Both halves of the unit tests."""
+    yield Job("unit", (*PYTEST, *UNIT_HALF))
+    yield Job("unit", (*PYTEST, "tests/unit", *(f"--ignore={folder}" for folder in UNIT_HALF)))
+
+
+def kernel_jobs() -> Iterator[Job]:
+    """Each file has network namespaces of its own."""
+    again = (*PYTEST, "-p", "no:randomly")
+    yield Job("kernel", (*again, "tests/kernel", "-n", "3", "--dist", "loadfile"), again)
+
+
+def uml_jobs() -> Iterator[Job]:
+    """The tests with the marker ``uml``, file by file shared out to the guests by the number of tests."""
+    listed = subprocess.run(
+        (*PYTEST, "--collect-only", "-q", "-m", "uml", "tests/uml", "tests/kernel"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    files = Counter({name: int(tests) for name, tests in COLLECTED.findall(listed.stdout)})
+    if not files:
+        print(listed.stdout, listed.stderr)
+    guests: list[tuple[int, list[str]]] = [(0, []) for _ in range(GUESTS)]
+    for name, tests in files.most_common():
+        loaded, own = min(guests)
+        guests[guests.index((loaded, own))] = (loaded + tests, [*own, name])
+    again = (*GUEST, "-p", "no:randomly", "-m", "uml")
+    for _, own in guests:
+        yield Job("uml", (*again, *sorted(own)), again)
+
+
+def e2e_jobs() -> Iterator[Job]:
+    """Each file has clusters of its own, or shares that of its worker. Files begin in the order of their names."""
+    again = (*PYTEST, "-p", "no:randomly")
+    yield Job("e2e", (*again, "tests/e2e", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"), again)
+
+
+TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "uml": uml_jobs, "e2e": e2e_jobs}
+
+
+def run_stage(jobs: Sequence[Job], folder: Path) -> None:
+    """Runs jobs side by side and shows their output."""
+    for number, job in enumerate(jobs):
+        job.output = folder / f"{job.tier}-{number}"
+        with job.output.open("wb") as output:
+            job.process = subprocess.Popen(job.command, stdout=output, stderr=subprocess.STDOUT)
+    for job in jobs:
+        print(f"== {job.tier}: {shlex.join(job.command)}", flush=True)
+        show(job)
+        read_result(job)
+
+
+def show(job: Job) -> None:
+    """Copies the output of a job to standard output until the job has ended."""
+    assert job.process is not None
+    with job.output.open("rb") as output:
+        while True:
+            ended = job.process.poll() is not None
+            sys.stdout.buffer.write(output.read())
+            sys.stdout.flush()
+            if ended:
+                return
+            time.sleep(0.2)
+
+
+def read_result(job: Job) -> None:
+    """Fills in counts and failures of a job that has ended."""
+    assert job.process is not None
+    lines = job.output.read_text(errors="replace").splitlines()
+    for line in lines:
+        if found := FAILED.match(line):
+            job.failed.append(shlex.join((*job.again, found[1])))
+    summary = next((line for line in reversed(lines) if COUNTED.search(line) and " in " in line), "")
+    for number, word in COUNTED.findall(summary):
+        job.counts["failed" if word == "error" else word] += int(number)
+    if job.process.returncode != 0 and not job.failed:
+        job.failed.append(f"{shlex.join(job.command)}   # exit status {job.process.returncode}, no test named")
+        job.counts["failed"] += 1
+
+
+def report(jobs: Sequence[Job]) -> int:
+    """Prints what failed and the closing line; the exit status."""
+    failed = list(dict.fromkeys(line for job in jobs for line in job.failed))
+    if failed:
+        print(f"\n== {len(failed)} failed; each line runs one of them again:")
+        print("\n".join(failed))
+    total: Counter[str] = sum((job.counts for job in jobs), Counter())
+    print(f"\nsuite: {total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    return 1 if failed or not total["passed"] else 0
+
+
+def main(tiers: Sequence[str]) -> int:
+    """Runs the named tiers, all of them where none is named."""
+    if unknown := [tier for tier in tiers if tier not in TIERS]:
+        print(f"suite: no tier {', '.join(unknown)}; the tiers are {', '.join(TIERS)}", file=sys.stderr)
+        return 2
+    os.chdir(ROOT)
+    wanted = tiers or tuple(TIERS)
+    done: list[Job] = []
+    with tempfile.TemporaryDirectory(prefix="podwire-suite-") as folder:
+        for stage in STAGES:
+            jobs = [job for tier in stage if tier in wanted for job in TIERS[tier]()]
+            began = time.monotonic()
+            run_stage(jobs, Path(folder))
+            if jobs:
+                print(f"== {', '.join(dict.fromkeys(job.tier for job in jobs))}: {time.monotonic() - began:.0f} s")
+            done += jobs
+    return report(done)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

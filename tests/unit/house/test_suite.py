@@ -1,0 +1,90 @@
+"""``scripts/suite.py``: what it says about failed tests. The jobs are real runs of pytest on small files."""
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+_ROOT = Path(__file__).parents[3]
+_TESTS = """
+import pytest
+
+@pytest.mark.parametrize("case", ["good", "a bad - one"])
+def test_case(case):
+    assert case == "good"
+
+def test_skipped():
+    pytest.skip("not here")
+
+@pytest.fixture
+def broken():
+    raise OSError("no device")
+
+def test_setup(broken):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def suite() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("suite", _ROOT / "scripts/suite.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["suite"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def pytest_command(folder: Path) -> tuple[str, ...]:
+    return ("env", "-C", str(folder), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null",
+            "--disable-plugin-autoload", "tests")  # fmt: skip
+
+
+def test_failed_tests_are_listed_with_their_commands(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text(_TESTS)
+    job = suite.Job("unit", pytest_command(tmp_path), ("again",))
+    suite.run_stage([job], tmp_path)
+    assert job.counts == Counter(passed=1, failed=2, skipped=1)
+    assert suite.report([job]) == 1
+    assert capsys.readouterr().out.endswith(
+        "\n== 2 failed; each line runs one of them again:\n"
+        "again 'tests/test_it.py::test_case[a bad - one]'\n"
+        "again tests/test_it.py::test_setup\n"
+        "\nsuite: 1 passed, 2 failed, 1 skipped\n"
+    )
+
+
+def test_a_job_that_ends_without_a_result_is_listed(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = suite.Job("uml", (sys.executable, "-c", "raise SystemExit(125)"))
+    suite.run_stage([job], tmp_path)
+    assert suite.report([job]) == 1
+    assert "# exit status 125, no test named\n\nsuite: 0 passed, 1 failed, 0 skipped\n" in capsys.readouterr().out
+
+
+def test_a_suite_in_which_all_pass_succeeds(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text("def test_true():\n    assert True\n")
+    job = suite.Job("unit", pytest_command(tmp_path))
+    suite.run_stage([job], tmp_path)
+    assert suite.report([job]) == 0
+    assert capsys.readouterr().out.endswith("\nsuite: 1 passed, 0 failed, 0 skipped\n")
+
+
+def test_an_unknown_tier_is_refused(suite: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert suite.main(["unit", "uint"]) == 2
+    assert capsys.readouterr().err == "suite: no tier uint; the tiers are unit, kernel, uml, e2e\n"
+
+
+def test_every_test_of_the_tier_uml_has_its_marker(suite: ModuleType) -> None:
+    for file in (_ROOT / "tests/uml").glob("test_*.py"):
+        assert "pytest.mark.uml" in file.read_text(), f"{file.name} has no marker uml: no guest runs its tests"
