@@ -10,9 +10,10 @@ from typing import Any
 from tests.e2e.driver import Cluster, eventually, podwire
 from tests.e2e.traffic import Traffic
 
+from podwire.cluster.inforce import lag
 from podwire.errors import ProtocolError
 from podwire.http.fetch import fetch
-from podwire.local import inforce, inventory
+from podwire.local import inventory
 from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
 
@@ -126,9 +127,7 @@ def policies_in_force(cluster: Cluster) -> None:
             key = f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
             wanted[kinds[one["kind"]]][key] = meta["resourceVersion"]
         try:
-            return next(
-                filter(None, (inforce.behind([*fetch(path, "/seen")], "policy", wanted) for path in sockets)), ""
-            )
+            return next(filter(None, (lag([*fetch(path, "/seen")], "policy", wanted) for path in sockets)), "")
         except (OSError, ProtocolError) as failure:
             return f"an agent does not answer: {failure}"
 

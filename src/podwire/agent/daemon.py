@@ -21,7 +21,7 @@ from podwire.agent.degraded import (
     Notes,
 )
 from podwire.agent.holdings import Holdings
-from podwire.agent.seen import Seen
+from podwire.cluster.inforce import InForcePage
 from podwire.cni import program
 from podwire.cni.service import CniService
 from podwire.cni.service import Settings as CniSettings
@@ -72,7 +72,7 @@ class Agent:
         self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()
         self.holdings = Holdings()
-        self.seen = Seen()
+        self.in_force = InForcePage()
         self.pages: dict[str, Page] = {}
         self.public_pages: dict[str, Page] = {}
         """The pages that the health endpoint answers as well."""
@@ -86,7 +86,7 @@ class Agent:
         Raises: ConfigError, KernelError when a part cannot even be made; no part runs then.
         """
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
-        self.pages |= {"/state": self.holdings.page, "/seen": self.seen.page}
+        self.pages |= {"/state": self.holdings.page, "/seen": self.in_force.page}
         tasks: Tasks = {"health": self._serve_health, "pages": self._serve_pages}
         self._settings = self._make_settings(tasks)
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
@@ -159,7 +159,7 @@ class Agent:
         self.health.metrics["routing"] = router.samples
 
         self.holdings.parts["routing"] = lambda: [router.share(OWNER)]
-        self.seen.parts["routing"] = lambda: {NODES.plural: self.nodes.versions} if router.settled else None
+        self.in_force.parts["routing"] = lambda: {NODES.plural: self.nodes.versions} if router.settled else None
 
         async def announce(plan: Plan) -> bool:
             me, _ = router.me()
@@ -243,7 +243,7 @@ class Agent:
         self._on_settings.append(lambda settings: policies.configure(settings.policy, settings.routing.port))
         tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
         self.holdings.parts["policy"] = lambda: [policies.share()]
-        self.seen.parts["policy"] = policies.seen
+        self.in_force.parts["policy"] = policies.in_force
         tasks["policy announcement"] = lambda: policies.announce(self.announcer, note)
         pages = policies.status.pages()
         self.pages |= pages
@@ -314,7 +314,7 @@ class Agent:
         self.health.metrics["conntrack"] = table.samples
         tasks["conntrack"] = table.run
         self.holdings.parts["proxy"] = lambda: [services.share()]
-        self.seen.parts["proxy"] = services.seen
+        self.in_force.parts["proxy"] = services.in_force
 
     def _lacks(self, mode: str, failure: KernelError) -> str:
         """What keeps a data plane from being used."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
 from podwire.agent.policystatus import PolicyStatus
-from podwire.agent.seen import Versions
+from podwire.cluster.inforce import Versions
 from podwire.cluster.names import NODE_HEALTH_PORT, NODE_POLICY
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
@@ -233,7 +233,7 @@ class PolicyPart:
             note="" if desired else self.problem(),
         )
 
-    def seen(self) -> Versions | None:
+    def in_force(self) -> Versions | None:
         """The versions of everything that policies depend on; None while the kernel does not hold it."""
         if not self._enforcement.programmed.is_set():
             return None

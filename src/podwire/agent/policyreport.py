@@ -16,7 +16,7 @@ from podwire.kube.resources import CONFIGMAPS, Json
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.observe.log import Log
-from podwire.policy.status.inforce import Digest
+from podwire.policy.status.digest import Digest
 from podwire.policy.status.report import COMMITS, KINDS, LABEL_VALUE, NAMESPACE, Commit, Report, name_of, parse, render
 from podwire.runtime.backoff import Backoff
 

@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
-from podwire.agent.seen import Versions
+from podwire.cluster.inforce import Versions
 from podwire.cluster.names import NODE_PROXY
 from podwire.errors import KernelError
 from podwire.http.message import METRICS_TEXT, TEXT, Response
@@ -163,7 +163,7 @@ class ServicePart:
             tasks["service CIDRs"] = self._cidrs.run
         return tasks
 
-    def seen(self) -> Versions | None:
+    def in_force(self) -> Versions | None:
         """The versions of Services and their slices; None while the kernel does not hold them."""
         if not self._proxy.programmed.is_set():
             return None

@@ -24,7 +24,7 @@ from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
 from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
-from podwire.policy.status.inforce import same
+from podwire.policy.status.digest import same
 from podwire.policy.world import inner_addresses
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock

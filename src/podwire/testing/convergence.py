@@ -1,13 +1,13 @@
 """Whether everything that the API says has taken effect: in the controllers, in cluster DNS, in every kernel (pure).
 
-Nothing is guessed from time. Agents tell the version of each object whose consequences their kernels hold
-(:mod:`podwire.agent.seen`): when these are the versions in the API, all is in force. What EndpointSlices should hold is
-computed from Services and pods as the controller does it.
+Nothing is guessed from time. Each agent lists the version of each object whose consequences its kernel holds
+(:mod:`podwire.cluster.inforce`): when these are the versions in the API, everything is in force. The expected
+EndpointSlices are computed from Services and pods as the controller does it.
 """
 
 from collections.abc import Iterable, Mapping
 
-from podwire.agent.seen import IN_FORCE
+from podwire.cluster.inforce import Versions, difference
 from podwire.cluster.names import NODE_ROUTING
 from podwire.controllers.endpointslice.endpoints import desired
 from podwire.local.probe.plan import DNS_SERVICE, Facts
@@ -16,8 +16,6 @@ from podwire.model.service import EndpointPort, EndpointSlice, Service
 from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
 
 _SERVICES, _SLICES = "services", "endpointslices"
-Versions = dict[str, dict[str, str]]
-"""By the plural of the resource and the key of the object."""
 
 
 def unsettled(facts: Facts, pages: Mapping[str, Iterable[str]]) -> str:
@@ -52,23 +50,8 @@ def _of(metas: Iterable[ObjectMeta]) -> dict[str, str]:
 
 
 def _node(node: str, lines: Iterable[str], wanted: Versions) -> str:
-    seen: Versions = {}
-    for line in lines:
-        part, _, rest = line.strip().partition(" ")
-        words = rest.rsplit(" ", 2)
-        if len(words) == 3:
-            seen.setdefault(words[0], {})[words[1]] = words[2]
-        elif rest != IN_FORCE:
-            return f"{node}: {part} is at work"
-    for plural in wanted:
-        if seen.get(plural, {}) != wanted[plural]:
-            return f"{node}: {_difference(plural, seen.get(plural, {}), wanted[plural])}"
-    return ""
-
-
-def _difference(plural: str, seen: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    other = sorted(key for key in {*seen, *wanted} if seen.get(key) != wanted.get(key))
-    return f"{plural} {', '.join(other[:3])} not in force yet"
+    problem = difference(lines, wanted)
+    return f"{node}: {problem}" if problem else ""
 
 
 def _routing(facts: Facts) -> str:

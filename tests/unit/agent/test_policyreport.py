@@ -10,7 +10,7 @@ from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
-from podwire.policy.status.inforce import Digest
+from podwire.policy.status.digest import Digest
 from podwire.policy.status.report import Report, parse
 from podwire.runtime.tasks import TaskSet
 from podwire.testing.clock import FakeClock

@@ -28,7 +28,7 @@ from podwire.model.node import Node
 from podwire.policy.annotations import problems
 from podwire.policy.status import report as reports
 from podwire.policy.status.coverage import Enforced, Place, furthest, kept, parse, standing
-from podwire.policy.status.inforce import History, Policy
+from podwire.policy.status.digest import History, Policy
 from podwire.policy.status.report import KINDS, Report
 from podwire.runtime.supervise import Supervisor
 

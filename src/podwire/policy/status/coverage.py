@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.cluster.names import POLICY_MODE
 from podwire.policy.annotations import AUDIT
-from podwire.policy.status.inforce import History, Policy
+from podwire.policy.status.digest import History, Policy
 from podwire.policy.status.report import Report
 
 SILENT = "has not told that it is in force"

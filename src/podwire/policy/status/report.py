@@ -1,7 +1,7 @@
 """What an agent tells of the policies that are in force on its node: one small ConfigMap (pure).
 
 There is one for each node, ``podwire-policies-NODE``, with a key for each kind of policies and a line for each of the
-last commits that changed what is in force of it: the digest of the policies (:mod:`podwire.policy.status.inforce`),
+last commits that changed what is in force of it: the digest of the policies (:mod:`podwire.policy.status.digest`),
 when it was in force (milliseconds since 1970), and how many milliseconds that was after the agent had heard of the
 change. The size does not depend on how many policies there are.
 """

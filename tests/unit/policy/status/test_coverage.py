@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.status.coverage import Enforced, Place, furthest, kept, parse, standing
-from podwire.policy.status.inforce import Digest, History
+from podwire.policy.status.digest import Digest, History
 from podwire.policy.status.report import Commit, Report
 
 KIND = "NetworkPolicy"

@@ -4,7 +4,7 @@ import random
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import NetworkPolicy, NetworkPolicySpec
-from podwire.policy.status.inforce import Digest, History, same, version
+from podwire.policy.status.digest import Digest, History, same, version
 
 
 def meta(uid: str = "u1", generation: int = 1, **annotations: str) -> ObjectMeta:
