@@ -11,7 +11,7 @@ import msgspec
 
 from podwire.embedded.images.table import DEFAULT_PATH, Asked, Program, Rule, choose
 from podwire.embedded.kubelet.environment import Objects, PodFacts, compile_environment, expand
-from podwire.embedded.kubelet.lifecycle import State
+from podwire.embedded.kubelet.lifecycle import ContainerState
 from podwire.embedded.kubelet.orders import ContainerOrder, Mount, User
 from podwire.embedded.kubelet.volumes import sub_path
 from podwire.embedded.standin.answers import Identity, Port, StandinOrder
@@ -55,7 +55,7 @@ def asked_of(container: Container, pod: Pod, argv: tuple[tuple[str, ...], tuple[
     )  # fmt: skip
 
 
-def compile_order(state: State, attempt: int, supplies: Supplies) -> ContainerOrder:
+def compile_order(state: ContainerState, attempt: int, supplies: Supplies) -> ContainerOrder:
     """The order for one run of a container.
 
     Raises: ConfigError when the container's configuration cannot be met; nothing has been made then.

@@ -21,7 +21,7 @@ _HOLD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NodeContext:
     """Shared by every pod worker; nothing in it belongs to one pod."""
 
     config: KubeletConfig
@@ -36,11 +36,11 @@ class Surroundings:
     node_hosts: str
     allocatable: Mapping[str, str]
 
-    def tasks_start(self, name: str, body: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+    def start_task(self, name: str, body: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """Starts ``body(*arguments)`` in the background."""
         self.tasks.start(name, body(*arguments))
 
-    def note(self, subject: ObjectReference, severity: Severity, reason: str, message: str) -> None:
+    def record_event(self, subject: ObjectReference, severity: Severity, reason: str, message: str) -> None:
         """Records an Event; ordinary ones a second later, when a burst of starting pods is over."""
         if severity == "Normal":
             loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ import msgspec
 
 from podwire.embedded.kubelet.builtin_images import ENTRIES
 from podwire.embedded.kubelet.config import KubeletConfig, read_config
-from podwire.embedded.kubelet.context import Surroundings
+from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.mounts import machine_binds
 from podwire.embedded.kubelet.network import Network
 from podwire.embedded.kubelet.node import NodeKeeper
@@ -103,13 +103,13 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
     events = EventRecorder(client, "kubelet", host=config.node)
     async with Supervisor(clock, report) as supervisor:
         objects = ApiObjects(client, supervisor)
-        around = Surroundings(
+        context = NodeContext(
             config=config, ground=ground, client=client, clock=clock, tasks=tasks, events=events,
             objects=objects, services=services,
             node_resolver=parse_resolver(_text(config.resolv_conf)), node_hosts=_text("/etc/hosts"),
             allocatable=keeper.capacity,
         )  # fmt: skip
-        pods = Pods(pod_informer, around)
+        pods = Pods(pod_informer, context)
         objects.changed = pods.objects_changed
         running = [
             supervisor.start("node", keeper.run),

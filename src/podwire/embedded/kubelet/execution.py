@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from podwire.embedded.kubelet.orders import Answer, ExecOrder
+from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.shimclient import ShimClient
 from podwire.embedded.kubelet.traffic import Outcome
 from podwire.errors import ClusterError
@@ -82,3 +83,23 @@ async def run_command(
     finally:
         os.close(output)
         os.close(nothing)
+
+
+class PodTarget:
+    """Where probes and hooks of a pod go: its address and its containers."""
+
+    def __init__(self, sandbox: Sandbox, ends: Ends) -> None:
+        self._sandbox = sandbox
+        self._ends = ends
+
+    @property
+    def address(self) -> str:
+        """The pod's first address."""
+        return next(iter(self._sandbox.record.ips), "127.0.0.1")
+
+    async def execute(self, setting: Setting, command: tuple[str, ...], timeout_s: float) -> Outcome:
+        """Runs a command in a container."""
+        client = self._sandbox.client
+        if client is None:
+            return Outcome(False, "the container is not running")
+        return await run_command(client, self._ends, setting, command, timeout_s)

@@ -21,7 +21,7 @@ MAX_BACKOFF_S = 300.0
 FORGET_S = 600.0
 
 
-class State(msgspec.Struct):
+class ContainerState(msgspec.Struct):
     """One container as the kubelet sees it; ``retry_at`` on the monotonic clock, 0 for at once."""
 
     spec: Container
@@ -86,7 +86,7 @@ class _Planner:
         self.start: list[str] = []
         self.wake_at: float | None = None
 
-    def launch(self, state: State) -> None:
+    def launch(self, state: ContainerState) -> None:
         """Starts a container now, or at its time."""
         if state.starting:
             return
@@ -100,7 +100,7 @@ class _Planner:
         return Actions(tuple(self.start), self.wake_at, phase)
 
 
-def plan(pod: Pod, states: dict[str, State], now: float) -> Actions:
+def plan(pod: Pod, states: dict[str, ContainerState], now: float) -> Actions:
     """The next actions of a pod that is not being deleted and whose sandbox is up."""
     planner = _Planner(now)
     spec = pod.spec
@@ -125,7 +125,7 @@ def plan(pod: Pod, states: dict[str, State], now: float) -> Actions:
     return Actions(phase="Failed" if any(codes) else "Succeeded")
 
 
-def _plan_init(state: State, policy: str, planner: _Planner, *, underway: bool) -> str:
+def _plan_init(state: ContainerState, policy: str, planner: _Planner, *, underway: bool) -> str:
     if state.sidecar:
         if not state.running:
             planner.launch(state)
@@ -140,7 +140,7 @@ def _plan_init(state: State, policy: str, planner: _Planner, *, underway: bool) 
     return "wait"
 
 
-def initialized(pod: Pod, states: dict[str, State]) -> bool:
+def initialized(pod: Pod, states: dict[str, ContainerState]) -> bool:
     """Whether every init container is done (sidecars: started)."""
     if any(states[container.name].record for container in pod.spec.containers):
         return True

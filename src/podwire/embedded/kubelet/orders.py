@@ -111,8 +111,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     log: str
     pid: int = 0
-    ticks: int = 0
-    """The kernel's start time of the process, so that a reused pid is not mistaken for it."""
     started_at: str = ""
     finished_at: str = ""
     code: int = 0

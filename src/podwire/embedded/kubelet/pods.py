@@ -6,8 +6,9 @@ records on disk are matched with the API's list: what is in both is adopted, wha
 
 import asyncio
 
-from podwire.embedded.kubelet.context import Surroundings
+from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.orders import PodRecord
+from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.sandbox import kill_cgroup, load_record
 from podwire.embedded.kubelet.worker import PodWorker
 from podwire.errors import CniError
@@ -20,19 +21,24 @@ from podwire.observe.log import Log
 class Pods:
     """The workers of one node."""
 
-    def __init__(self, informer: Informer[Pod], around: Surroundings) -> None:
+    def __init__(self, informer: Informer[Pod], node: NodeContext) -> None:
         self._informer = informer
-        self._around = around
+        self._node = node
         self._log = Log("kubelet.pods")
         self._records: dict[str, PodRecord] = {}
         self.workers: dict[str, PodWorker] = {}
 
-    def by_name(self, namespace: str, name: str) -> PodWorker | None:
-        """The worker of the pod that has this name now."""
-        for worker in self.workers.values():
-            meta = worker.pod.metadata
-            if (meta.namespace, meta.name) == (namespace, name) and not worker.gone:
-                return worker
+    @property
+    def states(self) -> list[PodState]:
+        """The state of every pod on the node, also of those that are being removed."""
+        return [worker.state for worker in self.workers.values()]
+
+    def by_name(self, namespace: str, name: str) -> PodState | None:
+        """The state of the pod that has this name now."""
+        for state in self.states:
+            meta = state.pod.metadata
+            if (meta.namespace, meta.name) == (namespace, name) and not state.gone:
+                return state
         return None
 
     async def run(self) -> None:
@@ -50,20 +56,20 @@ class Pods:
         await asyncio.get_running_loop().create_future()
 
     def _read_records(self) -> list[PodRecord]:
-        directory = self._around.ground.state / "pods"
+        directory = self._node.ground.state / "pods"
         found = [load_record(path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
         return [record for record in found if record is not None]
 
     def _clear_cgroups(self) -> None:
-        cgroup = self._around.ground.cgroup
+        cgroup = self._node.ground.cgroup
         for path in cgroup.iterdir() if cgroup is not None and cgroup.is_dir() else ():
             if path.is_dir() and path.name not in self.workers:
                 kill_cgroup(path)
 
     async def _collect(self) -> None:
-        valid = [w.sandbox.record.sandbox for w in self.workers.values() if w.sandbox.record.sandbox]
+        valid = [state.sandbox.record.sandbox for state in self.states if state.sandbox.record.sandbox]
         try:
-            await self._around.ground.network.collect(valid)
+            await self._node.ground.network.collect(valid)
         except CniError as failure:
             self._log.info("network not collected", problem=failure)
 
@@ -82,15 +88,15 @@ class Pods:
 
     def _begin(self, pod: Pod, *, gone: bool = False) -> None:
         uid = pod.metadata.uid
-        worker = self.workers[uid] = PodWorker(pod, self._around, self._records.pop(uid, None))
-        worker.gone = gone
-        task = self._around.tasks.start(f"pod {pod.metadata.namespace}/{pod.metadata.name}", worker.run())
+        worker = self.workers[uid] = PodWorker(pod, self._node, self._records.pop(uid, None))
+        worker.state.gone = gone
+        task = self._node.tasks.start(f"pod {pod.metadata.namespace}/{pod.metadata.name}", worker.run())
         task.add_done_callback(lambda _: self.workers.pop(uid, None))
 
     def objects_changed(self, namespace: str) -> None:
         """A ConfigMap or Secret of a namespace changed."""
         for worker in self.workers.values():
-            if worker.pod.metadata.namespace == namespace:
+            if worker.state.pod.metadata.namespace == namespace:
                 worker.refresh_volumes()
 
 

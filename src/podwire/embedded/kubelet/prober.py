@@ -1,4 +1,4 @@
-"""Runs the probes of one container's run and its hooks.
+"""Runs the probes of one container's run.
 
 One task per probe: it waits, asks, records, and calls ``changed`` when the verdict turns. Readiness and liveness
 wait for the startup probe. A container without a readiness probe is ready while it runs.
@@ -6,31 +6,15 @@ wait for the startup probe. A container without a readiness probe is ready while
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
-from podwire.embedded.kubelet.execution import Setting
+from podwire.embedded.kubelet.execution import PodTarget, Setting
 from podwire.embedded.kubelet.probing import Kind, ProbeState
 from podwire.embedded.kubelet.traffic import Outcome, check_grpc, get_http, open_tcp, port_number
-from podwire.model.pod import Container, LifecycleHandler, Probe
+from podwire.model.pod import Container, Probe
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
-
-_HOOK_TCP_S = 30.0
-
-
-class Target(Protocol):
-    """Where probes go: the pod's address and its containers."""
-
-    @property
-    def address(self) -> str:
-        """The pod's first address."""
-        ...
-
-    async def execute(self, setting: Setting, command: tuple[str, ...], timeout_s: float) -> Outcome:
-        """Runs a command in a container."""
-        ...
 
 
 class Verdicts(msgspec.Struct):
@@ -48,7 +32,9 @@ Changed = Callable[[Kind, ProbeState, Outcome], None]
 class Prober:
     """The probes of one run."""
 
-    def __init__(self, container: Container, setting: Setting, target: Target, clock: Clock, changed: Changed) -> None:
+    def __init__(
+        self, container: Container, setting: Setting, target: PodTarget, clock: Clock, changed: Changed
+    ) -> None:
         self._container = container
         self._setting = setting
         self._target = target
@@ -122,21 +108,6 @@ class Prober:
             return await check_grpc(probe.grpc, address, timeout_s)
         if probe.exec is not None:
             return await self._target.execute(self._setting, probe.exec.command, timeout_s)
-        return Outcome(True)
-
-    async def run_hook(self, hook: LifecycleHandler, timeout_s: float) -> Outcome:
-        """One lifecycle hook."""
-        ports = self._container.ports
-        address = self._target.address
-        if hook.exec is not None:
-            return await self._target.execute(self._setting, hook.exec.command, timeout_s)
-        if hook.http_get is not None:
-            return await get_http(hook.http_get, address, port_number(hook.http_get.port, ports), timeout_s)
-        if hook.tcp_socket is not None:
-            port = port_number(hook.tcp_socket.port, ports)
-            return await open_tcp(hook.tcp_socket, address, port, min(timeout_s, _HOOK_TCP_S))
-        if hook.sleep is not None:
-            await self._clock.sleep(min(timeout_s, float(hook.sleep.seconds)))
         return Outcome(True)
 
     async def end(self) -> None:

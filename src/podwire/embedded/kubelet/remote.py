@@ -19,9 +19,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from podwire.embedded.kubelet.descriptors import read_fd, write_fd
-from podwire.embedded.kubelet.execution import Setting
 from podwire.embedded.kubelet.orders import Answer, ExecOrder
-from podwire.embedded.kubelet.worker import PodWorker
+from podwire.embedded.kubelet.podstate import PodState
 from podwire.errors import ClusterError
 from podwire.http.frames import BINARY
 from podwire.http.websocket import WebSocket
@@ -122,15 +121,15 @@ class _Streams:
 class RemoteSession:
     """One client at one container."""
 
-    def __init__(self, worker: PodWorker, container: str, wish: Wish, tasks: TaskSet) -> None:
-        self._worker = worker
+    def __init__(self, state: PodState, container: str, wish: Wish, tasks: TaskSet) -> None:
+        self._state = state
         self._container = container
         self._wish = wish
         self._tasks = tasks
 
     async def execute(self, connection: WebSocket) -> None:
         """Runs a command for the client, to its end or the client's."""
-        setting = self._worker.settings.get(self._container) or Setting(self._container, {})
+        setting = self._state.setting(self._container)
         env = dict(setting.env)
         if self._wish.tty:
             env.setdefault("TERM", "xterm")
@@ -138,7 +137,7 @@ class RemoteSession:
             container=self._container, argv=self._wish.command, env=env, cwd=setting.cwd or "/", tty=self._wish.tty
         )  # fmt: skip
         streams = _Streams(self._wish)
-        client = self._worker.sandbox.client
+        client = self._state.sandbox.client
         try:
             if client is None:
                 raise ClusterError("the pod is not running")
@@ -147,7 +146,7 @@ class RemoteSession:
             if answer.problem:
                 self._finish(connection, None, f"OCI runtime exec failed: exec failed: {answer.problem}")
                 return
-            await self._serve(connection, streams, lambda: self._worker.ends.wait(answer.pid), self._kill(answer))
+            await self._serve(connection, streams, lambda: self._state.ends.wait(answer.pid), self._kill(answer))
         except ClusterError as failure:
             self._finish(connection, None, str(failure))
         finally:
@@ -156,8 +155,8 @@ class RemoteSession:
 
     def _kill(self, answer: Answer) -> Callable[[], Awaitable[None]]:
         async def kill() -> None:
-            if self._worker.sandbox.client is not None:
-                await self._worker.sandbox.client.signal("", signal.SIGKILL, pid=answer.pid)
+            if self._state.sandbox.client is not None:
+                await self._state.sandbox.client.signal("", signal.SIGKILL, pid=answer.pid)
 
         return kill
 
@@ -165,22 +164,22 @@ class RemoteSession:
         """Joins the client to a container's own streams."""
         wish = msgspec.structs.replace(self._wish, tty=False)
         streams = _Streams(wish)
-        client = self._worker.sandbox.client
-        state = self._worker.states[self._container]
+        client = self._state.sandbox.client
+        container = self._state.containers[self._container]
         source, out, err = streams.theirs
         try:
-            if client is None or state.record is None:
+            if client is None or container.record is None:
                 raise ClusterError("the container is not running")
             answer = await client.attach(self._container, (out, err, source) if wish.stdin else (out, err))
             streams.hand_over()
             if answer.problem:
                 raise ClusterError(answer.problem)
-            if state.spec.tty:
-                streams.terminal = os.open(f"/proc/{state.record.pid}/fd/0", os.O_RDWR | os.O_NOCTTY)
+            if container.spec.tty:
+                streams.terminal = os.open(f"/proc/{container.record.pid}/fd/0", os.O_RDWR | os.O_NOCTTY)
 
             async def ended() -> int:
-                await self._worker.exits[self._container].wait()
-                return state.code or 0
+                await self._state.exits[self._container].wait()
+                return container.code or 0
 
             await self._serve(connection, streams, ended, None)
         except (ClusterError, OSError) as failure:

@@ -7,10 +7,10 @@
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.status import Json, is_news, same_status
 from podwire.errors import ApiError, ApiUnreachable, NotFound, ProtocolError
 from podwire.kube.client import STRATEGIC_MERGE_PATCH
@@ -20,56 +20,53 @@ from podwire.model.meta import Condition
 from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 
-if TYPE_CHECKING:
-    from podwire.embedded.kubelet.worker import PodWorker
-
 _REPORT_EVERY_S = 0.3
 
 
 class Reporter:
     """The reports of one pod."""
 
-    def __init__(self, worker: "PodWorker") -> None:
-        self._worker = worker
+    def __init__(self, state: PodState) -> None:
+        self._state = state
         self._log = Log("kubelet.pod")
         self._backoff = Backoff(0.5, 30.0)
         self._one_at_a_time = asyncio.Lock()
         self._reported: Json = {}
         self._report_at = 0.0
 
-    async def report(self, *, urgent: bool) -> None:
+    async def report(self, *, urgent: bool = False) -> None:
         """Patches the status when it differs from what was reported last, soon if not at once."""
         async with self._one_at_a_time:
-            worker = self._worker
-            status = worker.render()
-            if worker.gone or same_status(status, self._reported):
+            state = self._state
+            status = state.render()
+            if state.gone or same_status(status, self._reported):
                 return
-            wait_s = self._report_at + _REPORT_EVERY_S - worker.now()
+            wait_s = self._report_at + _REPORT_EVERY_S - state.now()
             if wait_s > 0 and not urgent and not is_news(status, self._reported):
-                worker.wake_in(wait_s)
+                state.wakeup.wake_in(wait_s)
                 return
             await self._patch(status)
 
     async def _patch(self, status: Json) -> None:
-        worker = self._worker
-        meta = worker.pod.metadata
+        state = self._state
+        meta = state.pod.metadata
         body = {"metadata": {"uid": meta.uid}, "status": status}
         try:
-            answer = await worker.around.client.patch(
+            answer = await state.node.client.patch(
                 PODS, meta.name, body, meta.namespace, patch_type=STRATEGIC_MERGE_PATCH, subresource="status"
             )
         except NotFound:
             return
         except (ApiError, ApiUnreachable, ProtocolError) as failure:
             self._log.warning("status not written", pod=f"{meta.namespace}/{meta.name}", problem=failure)
-            worker.wake_in(self._backoff.next_delay_s())
+            state.wakeup.wake_in(self._backoff.next_delay_s())
             return
         self._backoff.reset()
         self._reported = status
-        self._report_at = worker.now()
-        if number(worker.pod.metadata.resource_version) > number(answer["metadata"]["resourceVersion"]):
+        self._report_at = state.now()
+        if number(state.pod.metadata.resource_version) > number(answer["metadata"]["resourceVersion"]):
             # What others wrote behind it came before the answer did.
-            worker.conditions = worker.pod.status.conditions
+            state.conditions = state.pod.status.conditions
             return
         written = (answer.get("status") or {}).get("conditions") or ()
-        worker.conditions = msgspec.convert(written, tuple[Condition, ...])
+        state.conditions = msgspec.convert(written, tuple[Condition, ...])

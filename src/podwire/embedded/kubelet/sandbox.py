@@ -28,7 +28,6 @@ from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.process import is_running, send_signal, start_ticks
 
 SHIM_ENTRY = "shim"
-_MESSAGE = 4096
 _CGROUP_TRIES = 100
 _CGROUP_WAIT_S = 0.01
 
@@ -75,16 +74,18 @@ def port_mappings(pod: Pod) -> tuple[dict[str, str | int], ...]:
 class Sandbox:
     """The sandbox of one pod; ``client`` is there while its shim is."""
 
-    def __init__(self, ground: Ground, record: PodRecord, event: Callable[[Answer], None]) -> None:
+    def __init__(
+        self, ground: Ground, record: PodRecord, event: Callable[[Answer], None], lost: Callable[[], None]
+    ) -> None:
+        """``event`` gets what the shim reports; ``lost`` is called when the shim has gone by itself."""
         self._ground = ground
         self._network: Network = ground.network
         self._event = event
+        self._lost = lost
         self._log = Log("kubelet.sandbox")
         self._closing = False
         self.record = record
         self.client: ShimClient | None = None
-        self.lost: Callable[[], None] = lambda: None
-        """Called when the shim went away by itself."""
 
     @property
     def directory(self) -> Path:
@@ -95,14 +96,6 @@ class Sandbox:
     def containers(self) -> Path:
         """Where the records and logs of its containers are."""
         return self.directory / "containers"
-
-    def message(self, container: str, attempt: int) -> str:
-        """The termination message that a run left, empty without one."""
-        try:
-            data = (self.containers / f"{container}.{attempt}.message").read_bytes()
-        except OSError:
-            return ""
-        return data[:_MESSAGE].decode(errors="replace")
 
     @property
     def up(self) -> bool:
@@ -184,7 +177,7 @@ class Sandbox:
     def _gone(self) -> None:
         self.client = None
         if not self._closing:
-            self.lost()
+            self._lost()
 
     async def remove(self) -> bool:
         """Ends the shim with all its processes, detaches and removes the network; False when DEL failed.

@@ -12,9 +12,9 @@ import msgspec
 
 from podwire.embedded.kubelet import forward, logs, remote
 from podwire.embedded.kubelet.config import KubeletConfig
-from podwire.embedded.kubelet.lifecycle import State
+from podwire.embedded.kubelet.lifecycle import ContainerState
 from podwire.embedded.kubelet.pods import Pods
-from podwire.embedded.kubelet.worker import PodWorker
+from podwire.embedded.kubelet.podstate import PodState
 from podwire.http.answer import Result, Stream, Streaming
 from podwire.http.frames import choose_protocol
 from podwire.http.message import Request, Response
@@ -69,15 +69,15 @@ class KubeletServer:
         route = self._routes.get(parts[0]) if parts else None
         return route(request, parts[1:]) if route is not None else _say(404, "404 page not found")
 
-    def _find(self, parts: list[str]) -> tuple[PodWorker, State] | Response:
+    def _find(self, parts: list[str]) -> tuple[PodState, ContainerState] | Response:
         """The pod and container of ``namespace/pod[/uid]/container``."""
-        worker = self._pods.by_name(parts[0], parts[1]) if len(parts) >= 3 else None
-        if worker is None:
-            return _say(404, f'pod "{"/".join(parts[:2])}" not found on this node')
-        state = worker.states.get(parts[-1])
+        state = self._pods.by_name(parts[0], parts[1]) if len(parts) >= 3 else None
         if state is None:
+            return _say(404, f'pod "{"/".join(parts[:2])}" not found on this node')
+        container = state.containers.get(parts[-1])
+        if container is None:
             return _say(404, f'container "{parts[-1]}" not found in pod "{parts[1]}"')
-        return worker, state
+        return state, container
 
     # -- logs
 
@@ -85,17 +85,17 @@ class KubeletServer:
         found = self._find(parts)
         if isinstance(found, Response):
             return found
-        worker, state = found
+        state, container = found
         try:
             wish = logs.parse_wish(request.query(), self._clock.now())
         except ValueError as failure:
             return _say(400, f"invalid log options: {failure}")
-        record = state.previous if wish.previous else state.record
+        record = container.previous if wish.previous else container.record
         if record is None:
-            name, pod = state.spec.name, worker.pod.metadata.name
+            name, pod = container.spec.name, state.pod.metadata.name
             if wish.previous:
                 return _say(400, f'previous terminated container "{name}" in pod "{pod}" not found')
-            reason = state.waiting[0] or ("ContainerCreating" if worker.sandbox.up else "PodInitializing")
+            reason = container.waiting[0] or ("ContainerCreating" if state.sandbox.up else "PodInitializing")
             return _say(400, f'container "{name}" in pod "{pod}" is waiting to start: {reason}')
         path = Path(record.log)
         lines, offset = logs.read_lines(path)
@@ -104,8 +104,8 @@ class KubeletServer:
             return Response(200, text, _TEXT)
 
         def over() -> bool:
-            now = state.record
-            return worker.gone or now is None or now.id != record.id or now.finished
+            now = container.record
+            return state.gone or now is None or now.id != record.id or now.finished
 
         def start(stream: Stream) -> None:
             stream.write(text)
@@ -131,10 +131,10 @@ class KubeletServer:
         found = self._find(parts)
         if isinstance(found, Response):
             return found
-        worker, state = found
-        if not state.running:
-            return _say(500, f'container not found ("{state.spec.name}")')
-        return remote.RemoteSession(worker, state.spec.name, wish, self._tasks)
+        state, container = found
+        if not container.running:
+            return _say(500, f'container not found ("{container.spec.name}")')
+        return remote.RemoteSession(state, container.spec.name, wish, self._tasks)
 
     def _exec(self, request: Request, parts: list[str]) -> Result:
         wish = remote.parse_wish(request.query_pairs())
@@ -156,10 +156,10 @@ class KubeletServer:
         )
 
     def _forward(self, request: Request, parts: list[str]) -> Result:
-        worker = self._pods.by_name(parts[0], parts[1]) if len(parts) >= 2 else None
-        if worker is None or not worker.sandbox.up:
+        state = self._pods.by_name(parts[0], parts[1]) if len(parts) >= 2 else None
+        if state is None or not state.sandbox.up:
             return _say(404, f'pod "{"/".join(parts[:2])}" not found or not running on this node')
-        path = worker.sandbox.record.netns
+        path = state.sandbox.record.netns
         given = [value for key, value in request.query_pairs() if key in ("port", "ports")]
         ports = tuple(int(p) for value in given for p in value.split(",") if p.isdigit())
 
@@ -176,15 +176,15 @@ class KubeletServer:
     # -- what there is
 
     def _list(self) -> Response:
-        items = [worker.pod for worker in self._pods.workers.values()]
+        items = [state.pod for state in self._pods.states]
         document = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
         return Response(200, msgspec.json.encode(document))
 
     def _metrics(self) -> Response:
-        workers = self._pods.workers.values()
-        up = sum(worker.sandbox.up for worker in workers)
-        running = sum(state.running for worker in workers for state in worker.states.values())
-        restarts = sum(max(0, state.attempts - 1) for worker in workers for state in worker.states.values())
+        pods = self._pods.states
+        up = sum(state.sandbox.up for state in pods)
+        running = sum(container.running for state in pods for container in state.containers.values())
+        restarts = sum(max(0, container.attempts - 1) for state in pods for container in state.containers.values())
         lines = (
             "# HELP kubelet_running_pods Number of pods that have a running pod sandbox",
             "# TYPE kubelet_running_pods gauge", f"kubelet_running_pods {up}",

@@ -33,7 +33,6 @@ from podwire.runtime.child import CLONE_NEWUTS, PR_SET_CHILD_SUBREAPER, prctl, u
 from podwire.runtime.clock import Clock, SystemClock, rfc3339
 from podwire.runtime.files import write_atomically
 from podwire.runtime.forkserver import leave
-from podwire.runtime.process import start_ticks
 
 IFF_UP = 1  # net/if.h
 SIOCGIFFLAGS = 0x8913  # linux/sockios.h
@@ -167,7 +166,7 @@ class Shim:
         child.input = ours[0]
         self._watch_outputs(child, ours)
         self._record(order, Record(
-            name=order.name, attempt=order.attempt, id=order.id, log=order.log, pid=pid, ticks=start_ticks(pid),
+            name=order.name, attempt=order.attempt, id=order.id, log=order.log, pid=pid,
             started_at=rfc3339(self._clock.now()),
         ))  # fmt: skip
         self._watch_start(child, start_in)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from podwire.embedded.kubelet.lifecycle import State, initialized, should_restart
+from podwire.embedded.kubelet.lifecycle import ContainerState, initialized, should_restart
 from podwire.embedded.kubelet.orders import Record
 from podwire.model.pod import Pod
 
@@ -18,8 +18,8 @@ Json = dict[str, Any]
 ID_SCHEME: Final = "podwire://"
 
 
-class Sandbox(msgspec.Struct, frozen=True):
-    """What the status says of the pod besides its containers; empty where not known yet."""
+class PodVerdict(msgspec.Struct, frozen=True):
+    """What the status says of the pod besides its containers; empty where it is not known yet."""
 
     host_ips: tuple[str, ...] = ()
     ips: tuple[str, ...] = ()
@@ -31,42 +31,42 @@ class Sandbox(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def render_status(pod: Pod, states: Mapping[str, State], sandbox: Sandbox, now: str) -> Json:
+def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVerdict, now: str) -> Json:
     """The status; ``now`` is the time for conditions that changed against ``pod.status``."""
     spec = pod.spec
     known = dict(states)
-    phase = sandbox.phase or _phase(pod, known)
+    phase = verdict.phase or _phase(pod, known)
     done_init = initialized(pod, known)
     mains = [known[container.name] for container in spec.containers]
     sidecars = [known[c.name] for c in spec.init_containers if known[c.name].sidecar]
     unready = [s.spec.name for s in (*sidecars, *mains) if not s.ready]
     status: Json = {
         "phase": phase,
-        "conditions": _conditions(pod, phase, unready, done_init=done_init, up=sandbox.up, now=now),
+        "conditions": _conditions(pod, phase, unready, done_init=done_init, up=verdict.up, now=now),
         "qosClass": qos_class(pod),
-        "containerStatuses": [_container(s, _waiting(s, ready_to_run=sandbox.up and done_init)) for s in mains],
+        "containerStatuses": [_container(s, _waiting(s, ready_to_run=verdict.up and done_init)) for s in mains],
     }
     if spec.init_containers:
         status["initContainerStatuses"] = [
-            _container(known[c.name], _waiting(known[c.name], ready_to_run=sandbox.up)) for c in spec.init_containers
+            _container(known[c.name], _waiting(known[c.name], ready_to_run=verdict.up)) for c in spec.init_containers
         ]
     if spec.ephemeral_containers:
         status["ephemeralContainerStatuses"] = [
             _container(known[c.name], _waiting(known[c.name], ready_to_run=True)) for c in spec.ephemeral_containers
         ]
-    for key, value in (("reason", sandbox.reason), ("message", sandbox.message), ("startTime", sandbox.start_time)):
+    for key, value in (("reason", verdict.reason), ("message", verdict.message), ("startTime", verdict.start_time)):
         if value:
             status[key] = value
-    if sandbox.host_ips:
-        status |= {"hostIP": sandbox.host_ips[0], "hostIPs": [{"ip": ip} for ip in sandbox.host_ips]}
-    if sandbox.ips:
-        gone = [p.ip for p in pod.status.pod_ips if p.ip and p.ip not in sandbox.ips]
-        status["podIP"] = sandbox.ips[0]
-        status["podIPs"] = [{"ip": ip} for ip in sandbox.ips] + [{"$patch": "delete", "ip": ip} for ip in gone]
+    if verdict.host_ips:
+        status |= {"hostIP": verdict.host_ips[0], "hostIPs": [{"ip": ip} for ip in verdict.host_ips]}
+    if verdict.ips:
+        gone = [p.ip for p in pod.status.pod_ips if p.ip and p.ip not in verdict.ips]
+        status["podIP"] = verdict.ips[0]
+        status["podIPs"] = [{"ip": ip} for ip in verdict.ips] + [{"$patch": "delete", "ip": ip} for ip in gone]
     return status
 
 
-def _phase(pod: Pod, states: Mapping[str, State]) -> str:
+def _phase(pod: Pod, states: Mapping[str, ContainerState]) -> str:
     policy = pod.spec.restart_policy
     if not initialized(pod, dict(states)):
         failed = [
@@ -126,13 +126,13 @@ def _open_gates(pod: Pod) -> list[str]:
     ]
 
 
-def _waiting(state: State, *, ready_to_run: bool) -> tuple[str, str]:
+def _waiting(state: ContainerState, *, ready_to_run: bool) -> tuple[str, str]:
     if state.waiting[0]:
         return state.waiting
     return ("ContainerCreating", "") if ready_to_run or not state.record else ("PodInitializing", "")
 
 
-def _container(state: State, waiting: tuple[str, str]) -> Json:
+def _container(state: ContainerState, waiting: tuple[str, str]) -> Json:
     record = state.record
     shown: Json = {
         "name": state.spec.name,

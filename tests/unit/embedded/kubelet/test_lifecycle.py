@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.embedded.kubelet.lifecycle import Actions, State, back_off, is_sidecar, plan
+from podwire.embedded.kubelet.lifecycle import Actions, ContainerState, back_off, is_sidecar, plan
 from podwire.embedded.kubelet.orders import Record
 from podwire.model.pod import Container, Pod
 
@@ -17,12 +17,12 @@ def pod(policy: str = "Always", *, init: tuple[str, ...] = (), sidecars: tuple[s
     return msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
 
 
-def states(given: Pod, **words: str) -> dict[str, State]:
+def states(given: Pod, **words: str) -> dict[str, ContainerState]:
     """``new``, ``runs`` (not started yet), ``started``, ``done`` (0), ``failed`` (1), ``waits`` (1, retry at 50)."""
     found = {}
     for container in given.spec.init_containers + given.spec.containers:
         word = words.get(container.name, "new")
-        state = State(container, sidecar=is_sidecar(container))
+        state = ContainerState(container, sidecar=is_sidecar(container))
         record = Record(name=container.name, attempt=0, id="i", log="l", started_at="t")
         if word in ("runs", "started"):
             state.record, state.started = record, word == "started"
@@ -91,7 +91,7 @@ def test_ephemeral_containers_start_at_once_and_run_once() -> None:
     debug = msgspec.convert({"name": "d"}, Container)
     given = msgspec.structs.replace(given, spec=msgspec.structs.replace(given.spec, ephemeral_containers=(debug,)))
     held = states(given, i="runs")
-    held["d"] = State(debug, ephemeral=True)
+    held["d"] = ContainerState(debug, ephemeral=True)
     assert plan(given, held, 0.0) == Actions(("d",))
     held["d"].record = Record(name="d", attempt=0, id="i", log="l", started_at="t", finished_at="t", code=1)
     assert plan(given, held, 0.0) == Actions()

@@ -28,12 +28,13 @@ class Api:
         return {"metadata": {"resourceVersion": "7"}, "status": {"conditions": conditions}}
 
 
-class Worker:
-    """What a reporter sees of a pod's worker."""
+class FakeState:
+    """What a reporter sees of a pod's state."""
 
     def __init__(self) -> None:
         self.pod = msgspec.convert({"metadata": {"name": "p", "namespace": "n", "uid": "u"}}, Pod)
-        self.around = self
+        self.node = self
+        self.wakeup = self
         self.client = Api()
         self.clock = FakeClock()
         self.gone = False
@@ -54,69 +55,69 @@ class Worker:
 
 def test_a_second_report_waits_for_the_first_and_tells_what_is_true_then() -> None:
     async def body() -> None:
-        worker = Worker()
-        reporter = Reporter(worker)  # type: ignore[arg-type]
+        state = FakeState()
+        reporter = Reporter(state)  # type: ignore[arg-type]
         async with asyncio.TaskGroup() as group:
             group.create_task(reporter.report(urgent=True))
             await asyncio.sleep(0)
-            worker.note = "two"
+            state.note = "two"
             group.create_task(reporter.report(urgent=True))
             await asyncio.sleep(0)
-            assert worker.client.stored == ["one"]
-            worker.note = "three"
-            worker.client.gate.set()
-        assert worker.client.stored == ["one", "three"]
-        assert [c.type for c in worker.conditions] == ["Ready"]
+            assert state.client.stored == ["one"]
+            state.note = "three"
+            state.client.gate.set()
+        assert state.client.stored == ["one", "three"]
+        assert [c.type for c in state.conditions] == ["Ready"]
         await reporter.report(urgent=True)
-        assert worker.client.stored == ["one", "three"]
+        assert state.client.stored == ["one", "three"]
 
     asyncio.run(body())
 
 
 def test_what_others_wrote_meanwhile_stays() -> None:
     async def body() -> None:
-        worker = Worker()
+        state = FakeState()
         async with asyncio.TaskGroup() as group:
-            group.create_task(Reporter(worker).report(urgent=True))  # type: ignore[arg-type]
+            group.create_task(Reporter(state).report(urgent=True))  # type: ignore[arg-type]
             await asyncio.sleep(0)
             gate = {"type": "example.org/gate", "status": "True"}
             later = {"metadata": {"resourceVersion": "8"}, "status": {"conditions": [gate]}}
-            worker.pod = msgspec.convert(later, Pod)
-            worker.client.gate.set()
-        assert [c.type for c in worker.conditions] == ["example.org/gate"]
+            state.pod = msgspec.convert(later, Pod)
+            state.client.gate.set()
+        assert [c.type for c in state.conditions] == ["example.org/gate"]
 
     asyncio.run(body())
 
 
 def test_what_nobody_waits_for_is_told_later() -> None:
     async def body() -> None:
-        worker = Worker()
-        worker.client.gate.set()
-        reporter = Reporter(worker)  # type: ignore[arg-type]
+        state = FakeState()
+        state.client.gate.set()
+        reporter = Reporter(state)  # type: ignore[arg-type]
         await reporter.report(urgent=False)
-        worker.note = "two"
+        state.note = "two"
         await reporter.report(urgent=False)
-        assert (worker.client.stored, worker.wakes) == (["one"], [0.3])
-        await worker.clock.advance(0.3)
+        assert (state.client.stored, state.wakes) == (["one"], [0.3])
+        await state.clock.advance(0.3)
         await reporter.report(urgent=False)
-        assert worker.client.stored == ["one", "two"]
-        worker.phase, worker.note = "Succeeded", "three"
+        assert state.client.stored == ["one", "two"]
+        state.phase, state.note = "Succeeded", "three"
         await reporter.report(urgent=False)
-        assert worker.client.stored == ["one", "two", "three"]
+        assert state.client.stored == ["one", "two", "three"]
 
     asyncio.run(body())
 
 
 def test_a_report_that_failed_is_made_again() -> None:
     async def body() -> None:
-        worker = Worker()
-        worker.client.gate.set()
-        reporter = Reporter(worker)  # type: ignore[arg-type]
-        worker.client.away = True
+        state = FakeState()
+        state.client.gate.set()
+        reporter = Reporter(state)  # type: ignore[arg-type]
+        state.client.away = True
         await reporter.report(urgent=True)
-        assert worker.client.stored == [] and len(worker.wakes) == 1
-        worker.client.away = False
+        assert state.client.stored == [] and len(state.wakes) == 1
+        state.client.away = False
         await reporter.report(urgent=True)
-        assert worker.client.stored == ["one"]
+        assert state.client.stored == ["one"]
 
     asyncio.run(body())

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.embedded.kubelet.lifecycle import State, is_sidecar
+from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
 from podwire.embedded.kubelet.orders import Record
-from podwire.embedded.kubelet.status import Sandbox, is_news, qos_class, render_status, same_status
+from podwire.embedded.kubelet.status import PodVerdict, is_news, qos_class, render_status, same_status
 from podwire.model.pod import Pod
 
 NOW = "2026-01-01T00:00:00Z"
-UP = Sandbox(("192.0.2.1",), ("10.0.0.5",), NOW, up=True)
+UP = PodVerdict(("192.0.2.1",), ("10.0.0.5",), NOW, up=True)
 RUN = Record(name="c", attempt=0, id="abc", log="/l", started_at=NOW)
 
 
@@ -27,8 +27,10 @@ def pod(policy: str = "Always", *, init: bool = False, **status: Any) -> Pod:
     return msgspec.convert({"metadata": {"name": "p"}, "spec": spec, "status": status}, Pod)
 
 
-def render(given: Pod, sandbox: Sandbox = UP, **changes: Any) -> dict[str, Any]:
-    states = {c.name: State(c, sidecar=is_sidecar(c)) for c in given.spec.init_containers + given.spec.containers}
+def render(given: Pod, sandbox: PodVerdict = UP, **changes: Any) -> dict[str, Any]:
+    states = {
+        c.name: ContainerState(c, sidecar=is_sidecar(c)) for c in given.spec.init_containers + given.spec.containers
+    }
     for key, value in changes.items():
         name, _, field = key.partition("_")
         setattr(states[name], field, value)

@@ -1,0 +1,48 @@
+"""The files of a pod's container runs: one record, log and termination message for each run."""
+
+from pathlib import Path
+
+import msgspec
+
+from podwire.embedded.kubelet.orders import Record
+from podwire.runtime.files import write_atomically
+
+_MESSAGE = 4096
+
+
+class ContainerRecords:
+    """The files ``<container>.<attempt>.{json,log,message}`` in one pod's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def attempts(self, container: str) -> list[int]:
+        """The numbers of the runs that have a record, in order."""
+        return sorted(int(path.stem.rpartition(".")[2]) for path in self._directory.glob(f"{container}.*.json"))
+
+    def load(self, container: str, attempt: int) -> Record | None:
+        """The record of a run; None when it is missing or damaged."""
+        try:
+            return msgspec.json.decode(self._path(container, attempt).read_bytes(), type=Record)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def save(self, record: Record) -> None:
+        """Writes the record of a run."""
+        write_atomically(self._path(record.name, record.attempt), msgspec.json.encode(record))
+
+    def message(self, container: str, attempt: int) -> str:
+        """The termination message that a run left, at most 4 KiB; empty without one."""
+        try:
+            data = (self._directory / f"{container}.{attempt}.message").read_bytes()
+        except OSError:
+            return ""
+        return data[:_MESSAGE].decode(errors="replace")
+
+    def delete(self, container: str, attempt: int) -> None:
+        """Deletes the files of a run."""
+        for path in self._directory.glob(f"{container}.{attempt}.*"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, container: str, attempt: int) -> Path:
+        return self._directory / f"{container}.{attempt}.json"

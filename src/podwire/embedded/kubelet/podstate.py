@@ -1,0 +1,107 @@
+"""What the kubelet knows of one pod: its object, its containers, its sandbox, and how far it has come.
+
+The classes that act on a pod share this state and do not know the worker that calls them. References go one way:
+
+    PodWorker -> Containers -> Probes -> Stopper -> PodState -> NodeContext
+              -> Provisions, Reporter, SandboxStarter, Remover -> PodState
+"""
+
+import asyncio
+
+import msgspec
+
+from podwire.embedded.kubelet.context import NodeContext
+from podwire.embedded.kubelet.environment import PodFacts
+from podwire.embedded.kubelet.execution import Ends, PodTarget, Setting
+from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
+from podwire.embedded.kubelet.sandbox import Sandbox
+from podwire.embedded.kubelet.status import Json, PodVerdict, render_status
+from podwire.embedded.kubelet.wakeup import Wakeup
+from podwire.kube.events import Severity, reference
+from podwire.model.meta import Condition
+from podwire.model.pod import Container, Pod
+from podwire.runtime.clock import rfc3339
+
+_OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
+class PodState:
+    """The state of one pod on this node."""
+
+    def __init__(self, pod: Pod, node: NodeContext, sandbox: Sandbox) -> None:
+        self.pod = pod
+        self.node = node
+        self.sandbox = sandbox
+        self.wakeup = Wakeup(node.clock)
+        self.ends = Ends()
+        self.target = PodTarget(sandbox, self.ends)
+        self.gone = False
+        """Whether the object is no longer in the API."""
+        self.leaving = False
+        """Whether the pod has ended or is being deleted: no container is started again."""
+        self.verdict = PodVerdict()
+        """The final phase, once it is decided."""
+        self.conditions: tuple[Condition, ...] = pod.status.conditions
+        """The conditions that the API holds: those of the kubelet and those of other writers."""
+        self.containers: dict[str, ContainerState] = {}
+        self.exits: dict[str, asyncio.Event] = {}
+        """By container: set while it does not run."""
+        self.settings: dict[str, Setting] = {}
+        self._add_containers(pod)
+
+    def _add_containers(self, pod: Pod) -> None:
+        """Adds the containers that are new: all of them at first, ephemeral ones later."""
+        spec = pod.spec
+        for container in spec.init_containers + spec.containers + spec.ephemeral_containers:
+            if container.name not in self.containers:
+                ephemeral = container in spec.ephemeral_containers
+                sidecar = container in spec.init_containers and is_sidecar(container)
+                self.containers[container.name] = ContainerState(container, sidecar=sidecar, ephemeral=ephemeral)
+                self.exits[container.name] = asyncio.Event()
+
+    def update(self, pod: Pod) -> None:
+        """Takes a new version of the object; the kubelet's own conditions stay as they were written last."""
+        self.pod = pod
+        self._add_containers(pod)
+        own = tuple(c for c in self.conditions if c.type in _OWN_CONDITIONS)
+        foreign = tuple(c for c in pod.status.conditions if c.type not in _OWN_CONDITIONS)
+        self.conditions = (own or pod.status.conditions) + (foreign if own else ())
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the pod is to leave the node."""
+        return self.gone or self.pod.metadata.deletion_timestamp is not None
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self.node.clock.monotonic()
+
+    def setting(self, container: str) -> Setting:
+        """The environment of commands in a container; an empty one when an earlier kubelet started the container."""
+        return self.settings.get(container) or Setting(container, {})
+
+    def facts(self) -> PodFacts:
+        """What the downward API shows."""
+        node = self.node
+        return PodFacts(self.pod, node.ground.node, self.sandbox.record.ips, node.ground.addresses, node.allocatable)
+
+    def event(self, severity: Severity, reason: str, message: str, container: Container | None = None) -> None:
+        """Records an Event of the pod or of one container."""
+        subject = reference("v1", "Pod", self.pod.metadata)
+        if container is not None:
+            spec = self.pod.spec
+            kind = "initContainers" if container in spec.init_containers else "containers"
+            kind = "ephemeralContainers" if container in spec.ephemeral_containers else kind
+            subject = msgspec.structs.replace(subject, field_path=f"spec.{kind}{{{container.name}}}")
+        self.node.record_event(subject, severity, reason, message)
+
+    def render(self) -> Json:
+        """The pod's status now."""
+        record, node = self.sandbox.record, self.node
+        verdict = msgspec.structs.replace(
+            self.verdict, host_ips=node.ground.addresses, ips=record.ips, up=self.sandbox.up,
+            start_time=record.started_at,
+        )  # fmt: skip
+        status = msgspec.structs.replace(self.pod.status, conditions=self.conditions)
+        pod = msgspec.structs.replace(self.pod, status=status)
+        return render_status(pod, self.containers, verdict, rfc3339(node.clock.now()))

@@ -1,0 +1,88 @@
+"""The probes of one pod: a prober for each running container, and what their verdicts lead to."""
+
+import asyncio
+
+from podwire.embedded.kubelet.hooks import Hooks
+from podwire.embedded.kubelet.lifecycle import ContainerState
+from podwire.embedded.kubelet.podstate import PodState
+from podwire.embedded.kubelet.prober import Prober
+from podwire.embedded.kubelet.probing import Kind, ProbeState
+from podwire.embedded.kubelet.stopping import Stopper
+from podwire.embedded.kubelet.traffic import Outcome
+from podwire.model.pod import LifecycleHandler
+
+_FIRST_PROBE_S = 0.05
+_POST_START_S = 3600.0
+
+
+class Probes:
+    """Begins and ends the probing of containers; a container that fails its probe is stopped."""
+
+    def __init__(self, state: PodState, stopper: Stopper) -> None:
+        self._state = state
+        self._stopper = stopper
+        self._probers: dict[str, Prober] = {}
+
+    def begin(self, container: ContainerState, *, ready: bool = False) -> None:
+        """Runs the postStart hook of a new container, then probes it.
+
+        ``ready``: an earlier kubelet had found the container ready; it is so until a probe says otherwise.
+        """
+        spec, state = container.spec, self._state
+
+        def changed(kind: Kind, verdict: ProbeState, outcome: Outcome) -> None:
+            self._on_result(container, prober, kind, outcome)
+
+        prober = Prober(spec, state.setting(spec.name), state.target, state.node.clock, changed)
+        self._probers[spec.name] = prober
+        hook = spec.lifecycle.post_start if spec.lifecycle is not None else None
+        if hook is not None and not ready:
+            container.starting = True
+            state.node.start_task("postStart", self._post_start, container, prober, hook)
+            return
+        prober.begin(ready=ready)
+        self._take_verdicts(container, prober)
+
+    def end(self, name: str) -> None:
+        """Ends the probes of a container that has ended."""
+        prober = self._probers.pop(name, None)
+        if prober is not None:
+            self._state.node.start_task("end probes", prober.end)
+
+    async def settle(self) -> None:
+        """Waits a moment for the first result of readiness probes, so that one report tells it."""
+        waits = [p.first_readiness.wait() for p in self._probers.values() if not p.first_readiness.is_set()]
+        if waits:
+            try:
+                async with asyncio.timeout(_FIRST_PROBE_S):
+                    await asyncio.gather(*waits)
+            except TimeoutError:
+                pass
+
+    async def _post_start(self, container: ContainerState, prober: Prober, hook: LifecycleHandler) -> None:
+        state, spec = self._state, container.spec
+        outcome = await Hooks(spec, state.setting(spec.name), state.target, state.node.clock).run(hook, _POST_START_S)
+        container.starting = False
+        if self._probers.get(spec.name) is not prober:
+            return
+        if outcome.success:
+            prober.begin()
+            self._take_verdicts(container, prober)
+        else:
+            state.event("Warning", "FailedPostStartHook", f"PostStartHook failed: {outcome.message}", spec)
+            self._stopper.stop_unhealthy(container, "FailedPostStartHook")
+        state.wakeup.wake()
+
+    def _on_result(self, container: ContainerState, prober: Prober, kind: Kind, outcome: Outcome) -> None:
+        state, spec = self._state, container.spec
+        if not outcome.success:
+            state.event("Warning", "Unhealthy", f"{kind.value} probe failed: {outcome.message}", spec)
+        if prober is self._probers.get(spec.name):
+            self._take_verdicts(container, prober)
+            if prober.verdicts.kill:
+                self._stopper.stop_unhealthy(container, f"{prober.verdicts.kill}, will be restarted")
+        state.wakeup.wake()
+
+    def _take_verdicts(self, container: ContainerState, prober: Prober) -> None:
+        container.started = prober.verdicts.started and not container.starting
+        container.ready = container.started and prober.verdicts.ready and container.running

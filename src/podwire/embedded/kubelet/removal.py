@@ -1,0 +1,69 @@
+"""Removes a pod from the node: its containers, its sandbox, its object and its directory, in this order.
+
+First the containers (:mod:`podwire.embedded.kubelet.stopping`), then shim, cgroup, CNI DEL and namespace, then the
+object (grace 0, by uid), then the directory. A CNI DEL that fails is repeated; the object stays until it succeeds, so
+that an address is not forgotten.
+"""
+
+import shutil
+
+from podwire.embedded.kubelet.podstate import PodState
+from podwire.embedded.kubelet.reporter import Reporter
+from podwire.embedded.kubelet.stopping import Stopper
+from podwire.errors import ApiError, ApiUnreachable, NotFound, ProtocolError
+from podwire.kube.resources import PODS
+from podwire.observe.log import Log
+from podwire.runtime.backoff import Backoff
+
+
+class Remover:
+    """The end of one pod."""
+
+    def __init__(self, state: PodState, stopper: Stopper, reporter: Reporter) -> None:
+        self._state = state
+        self._stopper = stopper
+        self._reporter = reporter
+        self._log = Log("kubelet.pod")
+        self._backoff = Backoff(0.5, 15.0)
+
+    async def release(self) -> None:
+        """Takes a pod that has succeeded or failed off the network; its records and logs stay."""
+        state = self._state
+        state.leaving = True
+        await self._stopper.stop_all()
+        if state.sandbox.record.sandbox and not await state.sandbox.remove():
+            self._retry()
+
+    async def remove(self) -> bool:
+        """Removes a pod that is being deleted; False when something has to be tried again."""
+        state = self._state
+        state.leaving = True
+        await self._stopper.stop_all()
+        if not await state.sandbox.remove():
+            self._retry()
+            return False
+        if not state.gone:
+            if state.pod.metadata.finalizers:
+                await self._reporter.report(urgent=True)
+            if not await self._delete_object():
+                self._retry()
+                return False
+        shutil.rmtree(state.sandbox.directory, ignore_errors=True)
+        shutil.rmtree(state.node.ground.run / "memory" / state.pod.metadata.uid, ignore_errors=True)
+        return True
+
+    def _retry(self) -> None:
+        self._state.wakeup.wake_in(self._backoff.next_delay_s())
+
+    async def _delete_object(self) -> bool:
+        meta = self._state.pod.metadata
+        try:
+            await self._state.node.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0, uid=meta.uid)
+        except NotFound:
+            return True
+        except (ApiError, ApiUnreachable, ProtocolError) as failure:
+            if isinstance(failure, ApiError) and failure.code == 409:  # Another pod has the name by now.
+                return True
+            self._log.warning("pod not deleted", pod=f"{meta.namespace}/{meta.name}", problem=failure)
+            return False
+        return True
