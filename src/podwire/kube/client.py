@@ -48,8 +48,6 @@ T = TypeVar("T")
 Body = Mapping[str, Any] | list[Any] | msgspec.Struct
 
 _MAX_CONNECTIONS = 32
-_TURN_S = 0.03
-"""How long a write waits for a connection, for each that is in use: an API that is slow is not helped by more."""
 _TOKEN_LIFE_S = 60.0
 
 
@@ -302,7 +300,7 @@ class Client:
             turn: asyncio.Future[ClientConnection] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
-                async with asyncio.timeout(_TURN_S * busy):
+                async with asyncio.timeout(self.config.turn_s * busy):
                     return await turn
             except TimeoutError:
                 if not turn.cancelled():

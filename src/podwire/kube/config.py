@@ -30,6 +30,8 @@ class ApiConfig:
 
     ``token_file`` is read again every minute, since bound tokens rotate. ``answer_s`` is how long a connection may take
     to be made, and an answer to begin, ``timeout_s`` how long a request may take in all; None: for ever.
+    ``turn_s`` is how long a write waits for a connection for each connection in use, before it opens another one: more
+    connections do not help an API server that is slow.
     """
 
     server: str
@@ -43,6 +45,7 @@ class ApiConfig:
     namespace: str = "default"
     answer_s: float | None = 30.0
     timeout_s: float | None = 30.0
+    turn_s: float = 0.03
 
     @property
     def url(self) -> SplitResult:

@@ -1,61 +1,69 @@
 """The client against a scripted server."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.fakes import scripted_http as http
 
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, Conflict, Gone, Invalid, NotFound, ProtocolError
 from podwire.kube.client import APPLY_PATCH, Client, Request, failure_of
 from podwire.kube.config import ApiConfig
+from podwire.kube.connection import Connection
 from podwire.kube.resources import CONFIGMAPS, NODES, PODS, SERVICES
 from podwire.model.pod import Pod
 from podwire.runtime.clock import SystemClock
 
+Body = Callable[[Client, http.ScriptedServer], Awaitable[None]]
 
-def against(http, handler, body, **config):
-    async def run():
-        async with http.Server(handler) as server:
+
+def against(
+    handler: http.Handler, body: Callable[[Client, http.ScriptedServer], Awaitable[None]], **config: Any
+) -> None:
+    async def run() -> None:
+        async with http.ScriptedServer(handler) as server:
             client = Client(ApiConfig(f"http://127.0.0.1:{server.port}", **config), SystemClock())
             try:
-                return await body(client, server)
+                await body(client, server)
             finally:
                 await client.close()
 
-    return asyncio.run(run())
+    asyncio.run(run())
 
 
-def test_one_connection_serves_many_requests(http) -> None:
-    async def handler(seen, writer):
+def test_one_connection_serves_many_requests() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"metadata": {"name": seen.target.rsplit("/", 1)[1]}})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         for name in ("a", "b", "c"):
             assert (await client.get(CONFIGMAPS, name, "ns"))["metadata"]["name"] == name
         assert server.connections == 1
-        assert server.seen[0].target == "/api/v1/namespaces/ns/configmaps/a"
+        assert server.received[0].target == "/api/v1/namespaces/ns/configmaps/a"
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_parallel_requests_open_more_connections(http) -> None:
-    async def handler(seen, writer):
+def test_parallel_requests_open_more_connections() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.02)
         return http.answer(writer, {})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         await asyncio.gather(*(client.get(NODES, f"n{i}") for i in range(5)))
         assert server.connections == 5
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_parallel_writes_take_turns_on_connections_that_are_in_use(http, monkeypatch) -> None:
-    monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
-
-    async def handler(seen, writer):
+def test_parallel_writes_take_turns_on_connections_that_are_in_use() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"metadata": {"name": seen.json["metadata"]["name"]}})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         names = [f"n{i}" for i in range(40)]
         answers = await asyncio.gather(
             *(client.create(CONFIGMAPS, {"metadata": {"name": name}}, "ns") for name in names)
@@ -63,19 +71,19 @@ def test_parallel_writes_take_turns_on_connections_that_are_in_use(http, monkeyp
         assert [answer["metadata"]["name"] for answer in answers] == names
         assert server.connections == 1
 
-    against(http, handler, body)
+    against(handler, body, turn_s=60)
 
 
-def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short(http, monkeypatch) -> None:
-    began = asyncio.Queue()
+def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short() -> None:
+    began: asyncio.Queue[http.ReceivedRequest] = asyncio.Queue()
 
-    async def handler(seen, writer):
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         if seen.target.endswith("/slow?fieldManager=podwire"):
             began.put_nowait(seen)
             await asyncio.sleep(60)
         return http.answer(writer, {})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         slow = [asyncio.ensure_future(client.patch(NODES, "slow", {})) for _ in range(3)]
         for _ in slow:
             await began.get()
@@ -85,52 +93,50 @@ def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short(http, monkeypa
         for one in slow:
             one.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-        monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
+        client.config = replace(client.config, turn_s=60)
         await asyncio.gather(*(client.patch(NODES, f"n{i}", {}) for i in range(3)))
         assert server.connections == held
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(http, monkeypatch) -> None:
-    monkeypatch.setattr("podwire.kube.client._TURN_S", 60)
-
-    async def handler(seen, writer):
+def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.02)
         return http.answer(writer, {})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         first = asyncio.ensure_future(client.patch(NODES, "first", {}))
         await asyncio.sleep(0.001)
         others = [asyncio.ensure_future(client.patch(NODES, f"n{i}", {})) for i in range(2)]
         give_back = client._give_back
 
-        def give_back_and_cancel(connection) -> None:
+        def give_back_and_cancel(connection: Connection) -> None:
             give_back(connection)
             others[0].cancel()
 
-        client._give_back = give_back_and_cancel
+        monkeypatch.setattr(client, "_give_back", give_back_and_cancel)
         await first
-        client._give_back = give_back
+        monkeypatch.undo()
         await asyncio.gather(*others, return_exceptions=True)
         assert others[0].cancelled()
         assert others[1].exception() is None
         assert server.connections == 1
 
-    against(http, handler, body)
+    against(handler, body, turn_s=60)
 
 
-def test_writes_carry_manager_and_content_type(http) -> None:
-    async def handler(seen, writer):
+def test_writes_carry_manager_and_content_type() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"kind": "ConfigMap"})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         await client.create(CONFIGMAPS, {"metadata": {"name": "x"}}, "ns")
         await client.patch(CONFIGMAPS, "x", {"data": {}}, "ns")
         await client.patch(CONFIGMAPS, "x", {"data": {}}, "ns", patch_type=APPLY_PATCH)
         await client.create(PODS, {"target": {"name": "n"}}, "ns", name="p", subresource="binding")
         await client.delete(PODS, "p", "ns", grace_period_s=0, uid="u")
-        methods = [(s.method, s.target, s.headers.get("content-type")) for s in server.seen]
+        methods = [(s.method, s.target, s.headers.get("content-type")) for s in server.received]
         assert methods == [
             ("POST", "/api/v1/namespaces/ns/configmaps?fieldManager=podwire", "application/json"),
             ("PATCH", "/api/v1/namespaces/ns/configmaps/x?fieldManager=podwire", "application/merge-patch+json"),
@@ -142,39 +148,39 @@ def test_writes_carry_manager_and_content_type(http) -> None:
             ("POST", "/api/v1/namespaces/ns/pods/p/binding?fieldManager=podwire", "application/json"),
             ("DELETE", "/api/v1/namespaces/ns/pods/p", "application/json"),
         ]
-        assert server.seen[-1].json["preconditions"] == {"uid": "u"}
+        assert server.received[-1].json["preconditions"] == {"uid": "u"}
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_list_decodes_into_the_model_and_drops_nulls(http) -> None:
-    async def handler(seen, writer):
+def test_list_decodes_into_the_model_and_drops_nulls() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         items = [
             {"metadata": {"name": "a"}, "spec": {"ports": None}},
             {"metadata": {"name": "b"}, "spec": {"type": 7}},
         ]
         return http.answer(writer, {"metadata": {"resourceVersion": "5"}, "items": items})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         page = await client.list(SERVICES, label_selector="a in (b,c)", limit=2)
         assert [s.metadata.name for s in page.items] == ["a"]
         assert "b" in page.rejected[0]
         assert page.resource_version == "5"
-        assert server.seen[0].target == "/api/v1/services?labelSelector=a%20in%20%28b%2Cc%29&limit=2"
+        assert server.received[0].target == "/api/v1/services?labelSelector=a%20in%20%28b%2Cc%29&limit=2"
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_raw_lists_know_their_kind(http) -> None:
-    async def handler(seen, writer):
+def test_raw_lists_know_their_kind() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"items": [{"metadata": {"name": "a"}}]})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         page = await client.list(CONFIGMAPS)
         assert page.items[0]["kind"] == "ConfigMap"
         assert (await client.get(PODS, "a", "b", decode_as=Pod)).kind == "Pod"
 
-    against(http, handler, body)
+    against(handler, body)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +195,7 @@ def test_raw_lists_know_their_kind(http) -> None:
         (500, "Expired", Gone),
     ],
 )
-def test_failures_have_their_class(code, reason, kind) -> None:
+def test_failures_have_their_class(code: int, reason: str, kind: type[ApiError]) -> None:
     failure = failure_of(code, b'{"kind":"Status","reason":"%s","message":"m"}' % reason.encode())
     assert type(failure) is kind
     assert failure.message == "m"
@@ -208,49 +214,49 @@ def test_nobody_listens() -> None:
     asyncio.run(run())
 
 
-def test_a_dead_kept_connection_is_replaced_for_reads_only(http) -> None:
-    served = []
+def test_a_dead_kept_connection_is_replaced_for_reads_only() -> None:
+    served: list[object] = []
 
-    async def handler(seen, writer):
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         served.append(writer)
         if len(served) in (2, 4):  # second exchange on a kept connection: hang up without an answer
             writer.close()
             return False
         return http.answer(writer, {})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         await client.get(NODES, "a")
         await client.get(NODES, "b")
         assert server.connections == 2
         with pytest.raises(ApiUnreachable):
             await client.create(NODES, {})
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_time_out(http) -> None:
-    async def handler(seen, writer):
+def test_time_out() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.3)
         return False
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         with pytest.raises(ApiUnreachable, match="no answer to GET /api/v1/nodes/a"):
             await client.get(NODES, "a")
 
-    against(http, handler, body, timeout_s=0.05)
+    against(handler, body, timeout_s=0.05)
 
 
-def test_an_answer_that_does_not_begin_is_waited_for_once(http) -> None:
+def test_an_answer_that_does_not_begin_is_waited_for_once() -> None:
     """On a kept connection too, and whatever the request: a second try would only double the wait."""
     frozen = asyncio.Event()
 
-    async def handler(seen, writer):
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         if frozen.is_set():
             await asyncio.sleep(0.3)
             return False
         return http.answer(writer, {})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         await client.get(NODES, "a")
         frozen.set()
         with pytest.raises(ApiUnreachable, match=r": no answer to GET /api/v1/nodes/b in 0\.05 s$"):
@@ -258,15 +264,15 @@ def test_an_answer_that_does_not_begin_is_waited_for_once(http) -> None:
         with pytest.raises(ApiUnreachable, match=r": no answer to GET /api/v1/nodes in 0\.05 s$"):
             async with client.stream(Request("GET", "/api/v1/nodes", {"watch": "true"})):
                 pass
-        assert len(server.seen) == 3
+        assert len(server.received) == 3
 
-    against(http, handler, body, answer_s=0.05)
+    against(handler, body, answer_s=0.05)
 
 
-def test_what_has_begun_may_take_longer(http) -> None:
+def test_what_has_begun_may_take_longer() -> None:
     """A long list, and a watch for as long as it lasts."""
 
-    async def handler(seen, writer):
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         http.open_stream(writer)
         await writer.drain()
         await asyncio.sleep(0.15)
@@ -274,82 +280,82 @@ def test_what_has_begun_may_take_longer(http) -> None:
         writer.write(b"0\r\n\r\n")
         return True
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         assert (await client.get(NODES, "a"))["metadata"]["name"] == "late"
         async with client.stream(Request("GET", "/api/v1/nodes", {"watch": "true"})) as connection:
             assert b"late" in b"".join([piece async for piece in connection.chunks()])
 
-    against(http, handler, body, answer_s=0.05)
+    against(handler, body, answer_s=0.05)
 
 
-def test_without_a_bound_it_waits(http) -> None:
-    async def handler(seen, writer):
+def test_without_a_bound_it_waits() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.05)
         return http.answer(writer, {"metadata": {"name": "a"}})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         assert (await client.get(NODES, "a"))["metadata"]["name"] == "a"
 
-    against(http, handler, body, answer_s=None, timeout_s=None)
+    against(handler, body, answer_s=None, timeout_s=None)
 
 
-def test_garbage(http) -> None:
-    async def handler(seen, writer):
+def test_garbage() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         writer.write(b"SSH-2.0-x\r\n")
         return True
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         with pytest.raises(ApiUnreachable, match="does not speak HTTP"):
             await client.get(NODES, "a")
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_unreadable_object(http) -> None:
-    async def handler(seen, writer):
+def test_unreadable_object() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, b"nope")
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         with pytest.raises(ProtocolError):
             await client.get(NODES, "a")
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_token_file_is_read_and_sent(http, tmp_path) -> None:
+def test_token_file_is_read_and_sent(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("abc\n")
 
-    async def handler(seen, writer):
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         await client.get(NODES, "a")
-        assert server.seen[0].headers["authorization"] == "bearer abc"
+        assert server.received[0].headers["authorization"] == "bearer abc"
 
-    against(http, handler, body, token_file=token)
+    against(handler, body, token_file=token)
 
 
-def test_stream_gives_chunks_and_status(http) -> None:
-    async def handler(seen, writer):
+def test_stream_gives_chunks_and_status() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         http.open_stream(writer)
         http.chunk(writer, b"one")
         http.chunk(writer, b"two")
         writer.write(b"0\r\n\r\n")
         return True
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         async with client.stream(Request("GET", "/log")) as stream:
             assert stream.status == 200
             assert b"".join([piece async for piece in stream.chunks()]) == b"onetwo"
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_replaced(http) -> None:
-    served = []
+def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_replaced() -> None:
+    served: list[object] = []
 
-    async def handler(seen, writer):
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         served.append(seen.target)
         if served.count("/log") == 2:  # on a kept connection: hang up without an answer
             writer.close()
@@ -360,7 +366,7 @@ def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_rep
             return True
         return http.answer(writer, {})
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         await client.get(NODES, "a")
         async with client.stream(Request("GET", "/log")):
             assert server.connections == 1
@@ -369,28 +375,28 @@ def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_rep
         async with client.stream(Request("GET", "/log")) as stream:
             assert (stream.status, server.connections) == (200, 3)
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_a_stream_that_is_refused_says_why(http) -> None:
-    async def handler(seen, writer):
+def test_a_stream_that_is_refused_says_why() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"kind": "Status", "reason": "Gone", "message": "too old"}, 410)
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         with pytest.raises(Gone, match="too old"):
             async with client.stream(Request("GET", "/log")):
                 pass
 
-    against(http, handler, body)
+    against(handler, body)
 
 
-def test_a_large_body_arrives_whole(http) -> None:
+def test_a_large_body_arrives_whole() -> None:
     blob = b"x" * 5_000_000
 
-    async def handler(seen, writer):
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, blob)
 
-    async def body(client, server) -> None:
+    async def body(client: Client, server: http.ScriptedServer) -> None:
         assert (await client.raw("GET", "/blob")).body == blob
 
-    against(http, handler, body)
+    against(handler, body)

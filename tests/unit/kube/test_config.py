@@ -1,6 +1,8 @@
 """Kubeconfig files and the in-cluster environment."""
 
 import base64
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -8,8 +10,12 @@ import yaml
 from podwire.errors import ConfigError
 from podwire.kube.config import in_cluster, load, load_kubeconfig
 
+JsonObject = dict[str, Any]
 
-def kubeconfig(tmp_path, cluster=None, user=None, **top):
+
+def kubeconfig(
+    tmp_path: Path, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None, **top: Any
+) -> Path:
     document = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}],
@@ -21,7 +27,7 @@ def kubeconfig(tmp_path, cluster=None, user=None, **top):
     return path
 
 
-def test_inline_data_and_files(tmp_path) -> None:
+def test_inline_data_and_files(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(b"KEY")
     user = {"client-certificate-data": base64.b64encode(b"CERT").decode(), "client-key": "key.pem", "token": "t"}
     config = load_kubeconfig(kubeconfig(tmp_path, user=user))
@@ -40,19 +46,19 @@ def test_inline_data_and_files(tmp_path) -> None:
         ({"cluster": {"certificate-authority-data": "%%"}}, "cannot be read"),
     ],
 )
-def test_errors_name_the_field(tmp_path, change, message) -> None:
+def test_errors_name_the_field(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_kubeconfig(kubeconfig(tmp_path, **change))
 
 
-def test_not_yaml(tmp_path) -> None:
+def test_not_yaml(tmp_path: Path) -> None:
     path = tmp_path / "c"
     path.write_text("{")
     with pytest.raises(ConfigError):
         load_kubeconfig(path)
 
 
-def test_in_cluster(tmp_path) -> None:
+def test_in_cluster(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(b"CA")
     (tmp_path / "namespace").write_text("kube-system")
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -62,7 +68,7 @@ def test_in_cluster(tmp_path) -> None:
         in_cluster({}, tmp_path)
 
 
-def test_the_argument_wins_over_the_environment(tmp_path) -> None:
+def test_the_argument_wins_over_the_environment(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path)
     assert load(path, {"KUBECONFIG": "/nope"}).server == "https://h:1"
     assert load(None, {"KUBECONFIG": str(path)}).server == "https://h:1"

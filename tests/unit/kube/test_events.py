@@ -2,6 +2,8 @@
 
 import asyncio
 
+from tests.fakes import scripted_http as http
+
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.events import EventRecorder, Spam, reference
@@ -20,12 +22,12 @@ def test_spam_allows_a_burst_and_then_one_in_five_seconds() -> None:
     assert sum(spam.allows("a", 10 + t) for t in range(50)) in (10, 11)
 
 
-def test_equal_events_become_a_count(http) -> None:
-    async def handler(seen, writer):
+def test_equal_events_become_a_count() -> None:
+    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {})
 
-    async def run():
-        async with http.Server(handler) as server:
+    async def run() -> list[http.ReceivedRequest]:
+        async with http.ScriptedServer(handler) as server:
             client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), SystemClock())
             recorder = EventRecorder(client, "kubelet", host="n1")
             for _ in range(3):
@@ -34,11 +36,11 @@ def test_equal_events_become_a_count(http) -> None:
             async with Supervisor(SystemClock(), lambda name, failure: None) as supervisor:
                 task = supervisor.start("recorder", recorder.run)
                 async with asyncio.timeout(5):
-                    while len(server.seen) < 4:  # noqa: ASYNC110
+                    while len(server.received) < 4:  # noqa: ASYNC110
                         await asyncio.sleep(0.005)
                 task.cancel()
             await client.close()
-            return server.seen
+            return server.received
 
     seen = asyncio.run(run())
     assert [(s.method, s.json.get("count")) for s in seen] == [("POST", 1), ("PATCH", 2), ("PATCH", 3), ("POST", 1)]

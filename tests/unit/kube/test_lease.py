@@ -1,33 +1,43 @@
 """Leader election against a small Lease store, on a clock moved by hand."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 from tests.unit.patient_loop import LoopClock, hurried
 
 from podwire.errors import ApiUnreachable, Conflict, NotFound
+from podwire.kube.client import Client
 from podwire.kube.lease import Election, LeaderElection
+from podwire.kube.resources import Resource
+from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
 from podwire.testing.clock import FakeClock
+
+JsonObject = dict[str, Any]
+Contend = Callable[[str], asyncio.Task[None]]
+"""Starts a candidate of this name."""
 
 
 class Leases:
     """One Lease with optimistic concurrency, as a client would see it."""
 
-    def __init__(self, clock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.stored = None
+        self.stored: JsonObject | None = None
         self.version = 0
-        self.away = set()
+        self.away: set[str] = set()
         self.silent = False
         self.under_way = False
         """Whether a renewal that nobody waits for any more is stored behind the next read."""
 
-    def client(self, name):
-        return LeaseClient(self, name)
+    def client(self, name: str) -> Client:
+        """The Lease as this candidate reaches it."""
+        return cast("Client", LeaseClient(self, name))
 
 
 class LeaseClient:
-    def __init__(self, leases, name) -> None:
+    def __init__(self, leases: Leases, name: str) -> None:
         self.leases = leases
         self.name = name
         self.clock = leases.clock
@@ -36,7 +46,7 @@ class LeaseClient:
         if self.name in self.leases.away:
             raise ApiUnreachable("away")
 
-    async def get(self, resource, name, namespace):
+    async def get(self, resource: Resource[Any], name: str, namespace: str) -> JsonObject:
         self.reach()
         if self.leases.silent:
             await asyncio.sleep(3600)
@@ -48,29 +58,30 @@ class LeaseClient:
             self.put(self.leases.stored)
         return found
 
-    async def create(self, resource, body, namespace):
+    async def create(self, resource: Resource[Any], body: JsonObject, namespace: str) -> JsonObject:
         return self.put(body)
 
-    async def update(self, resource, body, namespace, *, name):
+    async def update(self, resource: Resource[Any], body: JsonObject, namespace: str, *, name: str) -> JsonObject:
         self.reach()
+        assert self.leases.stored is not None
         if body["metadata"].get("resourceVersion") != self.leases.stored["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "changed")
         return self.put(body)
 
-    def put(self, body):
+    def put(self, body: JsonObject) -> JsonObject:
         self.reach()
         self.leases.version += 1
         self.leases.stored = body | {"metadata": body["metadata"] | {"resourceVersion": str(self.leases.version)}}
         return self.leases.stored
 
 
-def run(body) -> None:
+def run(body: Callable[[FakeClock, Leases, list[str], Contend], Awaitable[None]]) -> None:
     async def go() -> None:
         clock = FakeClock()
         leases = Leases(clock)
-        leading = []
+        leading: list[str] = []
 
-        def contend(supervisor, name):
+        def contend(supervisor: Supervisor, name: str) -> asyncio.Task[None]:
             election = LeaderElection(leases.client(name), Election("ns", "e", name))
 
             async def lead() -> None:
@@ -95,7 +106,7 @@ def run(body) -> None:
 
 
 def test_one_leads_and_another_takes_over_after_the_duration() -> None:
-    async def body(clock, leases, leading, contend) -> None:
+    async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
         contend("a")
         await clock.advance(0.1)
         contend("b")
@@ -109,13 +120,14 @@ def test_one_leads_and_another_takes_over_after_the_duration() -> None:
         leases.away.clear()
         await clock.advance(30)
         assert leading == ["b"]
+        assert leases.stored is not None
         assert leases.stored["spec"]["leaseTransitions"] == 1
 
     run(body)
 
 
 def test_a_leader_stops_before_anybody_else_may_start() -> None:
-    async def body(clock, leases, leading, contend) -> None:
+    async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
         contend("a")
         await clock.advance(3)
         leases.away.add("a")
@@ -126,7 +138,7 @@ def test_a_leader_stops_before_anybody_else_may_start() -> None:
 
 
 def test_a_clean_end_hands_over_at_once() -> None:
-    async def body(clock, leases, leading, contend) -> None:
+    async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
         first = contend("a")
         await clock.advance(1)
         contend("b")
@@ -139,7 +151,7 @@ def test_a_clean_end_hands_over_at_once() -> None:
 
 
 def test_a_renewal_under_way_at_a_clean_end_does_not_keep_the_successor_waiting() -> None:
-    async def body(clock, leases, leading, contend) -> None:
+    async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
         first = contend("a")
         await clock.advance(1)
         contend("b")
@@ -156,7 +168,7 @@ def test_a_leader_stops_when_the_api_says_nothing_any_more() -> None:
     async def go() -> None:
         leases = Leases(LoopClock())
         election = LeaderElection(leases.client("a"), Election("ns", "e", "a", 3.0, 2.0, 0.5))
-        until = []
+        until: list[float] = []
 
         async def lead() -> None:
             leases.silent = True

@@ -1,22 +1,27 @@
 """Reading one's own writes, and Services that may go."""
 
+from typing import cast
+
 import pytest
 
+from podwire.kube.informer import Informer, OnChange
 from podwire.kube.ownwrites import OwnWrites, number
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 
 
-class Informer:
+class Changes:
+    """The resource version of an informer, and its one subscriber."""
+
     resource_version = "5"
 
-    def subscribe(self, callback) -> None:
+    def subscribe(self, callback: OnChange[Pod]) -> None:
         self.callback = callback
 
 
 def test_an_owner_waits_until_the_informer_shows_its_last_write() -> None:
-    informer = Informer()
-    own = OwnWrites(informer)
+    informer = Changes()
+    own = OwnWrites(cast("Informer[Pod]", informer))
     assert own.seen("o")
     own.wrote("o", {"metadata": {"resourceVersion": "7"}})
     own.wrote("o", {"metadata": {"resourceVersion": "6"}})
@@ -27,8 +32,8 @@ def test_an_owner_waits_until_the_informer_shows_its_last_write() -> None:
 
 
 def test_a_deleted_pod_is_remembered_until_the_informer_drops_it() -> None:
-    informer = Informer()
-    own = OwnWrites(informer)
+    informer = Changes()
+    own = OwnWrites(cast("Informer[Pod]", informer))
     own.deleted("u")
     assert own.is_deleted("u")
     pod = Pod(metadata=ObjectMeta(uid="u", deletion_timestamp="t"))
@@ -39,5 +44,5 @@ def test_a_deleted_pod_is_remembered_until_the_informer_drops_it() -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("12", 12), ("", 0), ("x", 0)])
-def test_number(text, value) -> None:
+def test_number(text: str, value: int) -> None:
     assert number(text) == value

@@ -1,5 +1,7 @@
 """Paths of resources."""
 
+from typing import Any
+
 import pytest
 
 from podwire.kube import resources
@@ -17,7 +19,7 @@ from podwire.kube.resources import DEPLOYMENTS, NODES, PODS, Resource
         (PODS, ("ns", "a/../b"), "/api/v1/namespaces/ns/pods/a%2F..%2Fb"),
     ],
 )
-def test_paths(resource, args, path) -> None:
+def test_paths(resource: Resource[Any], args: tuple[str, ...], path: str) -> None:
     assert resource.path(*args) == path
 
 

@@ -2,15 +2,22 @@
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.workqueue import ReconcileLoop, WorkQueue, in_parallel
 from podwire.testing.clock import FakeClock
 
+Report = tuple[str, str, Exception]
+"""Loop, key and failure."""
+
+Failures = list[BaseException]
+
 
 def test_a_waiting_key_is_not_added_twice_and_order_is_kept() -> None:
     async def run() -> None:
-        queue = WorkQueue(FakeClock())
+        queue: WorkQueue[str] = WorkQueue(FakeClock())
         for key in ("a", "b", "a", "c", "b"):
             queue.add(key)
         assert [await queue.get() for _ in range(len(queue))] == ["a", "b", "c"]
@@ -20,7 +27,7 @@ def test_a_waiting_key_is_not_added_twice_and_order_is_kept() -> None:
 
 def test_a_key_added_while_worked_on_runs_once_more_and_not_at_the_same_time() -> None:
     async def run() -> None:
-        queue = WorkQueue(FakeClock())
+        queue: WorkQueue[str] = WorkQueue(FakeClock())
         queue.add("a")
         key = await queue.get()
         queue.add("a")
@@ -34,10 +41,10 @@ def test_a_key_added_while_worked_on_runs_once_more_and_not_at_the_same_time() -
     asyncio.run(run())
 
 
-def with_delays(body) -> None:
+def with_delays(body: Callable[[FakeClock, WorkQueue[str]], Awaitable[None]]) -> None:
     async def run() -> None:
         clock = FakeClock()
-        queue = WorkQueue(clock)
+        queue: WorkQueue[str] = WorkQueue(clock)
         async with Supervisor(clock, lambda name, failure: None) as supervisor:
             task = supervisor.start("delays", queue.run_delayed)
             await body(clock, queue)
@@ -47,7 +54,7 @@ def with_delays(body) -> None:
 
 
 def test_a_delayed_key_comes_when_due_and_the_earliest_time_wins() -> None:
-    async def body(clock, queue) -> None:
+    async def body(clock: FakeClock, queue: WorkQueue[str]) -> None:
         queue.add_after("a", 10)
         queue.add_after("a", 2)
         queue.add_after("a", 5)
@@ -65,7 +72,7 @@ def test_a_delayed_key_comes_when_due_and_the_earliest_time_wins() -> None:
 
 
 def test_retries_wait_longer_until_forgotten() -> None:
-    async def body(clock, queue) -> None:
+    async def body(clock: FakeClock, queue: WorkQueue[str]) -> None:
         delays = [queue.retry("a") for _ in range(4)]
         assert all(later >= 1.6 * earlier for earlier, later in itertools.pairwise(delays))
         queue.forget("a")
@@ -75,9 +82,9 @@ def test_retries_wait_longer_until_forgotten() -> None:
 
 
 def test_in_parallel_returns_failures_and_runs_all() -> None:
-    done = []
+    done: list[int] = []
 
-    async def work(n) -> None:
+    async def work(n: int) -> None:
         done.append(n)
         if n == 1:
             raise ValueError("one")
@@ -87,18 +94,27 @@ def test_in_parallel_returns_failures_and_runs_all() -> None:
     assert done == [0, 1, 2]
 
 
-async def in_parallel_of(work):
+async def in_parallel_of(work: Callable[[int], Awaitable[None]]) -> list[BaseException]:
     return await in_parallel(work(n) for n in range(3))
 
 
-def reconcile(reconcile_key, body, **options) -> None:
+def reconcile(
+    reconcile_key: Callable[[str], Awaitable[None]],
+    body: Callable[[FakeClock, ReconcileLoop[str], list[Report], Failures], Awaitable[None]],
+    **options: Any,
+) -> None:
     async def run() -> None:
         clock = FakeClock()
-        reports = []
+        reports: list[Report] = []
         loop = ReconcileLoop(
-            "test", clock, reconcile_key, report=lambda *what: reports.append(what), expected=(OSError,), **options
+            "test",
+            clock,
+            reconcile_key,
+            report=lambda *report: reports.append(report),
+            expected=(OSError,),
+            **options,
         )
-        failures = []
+        failures: Failures = []
         async with Supervisor(clock, lambda name, failure: failures.append(failure)) as supervisor:
             loop.start(supervisor, workers=2)
             await body(clock, loop, reports, failures)
@@ -109,14 +125,16 @@ def reconcile(reconcile_key, body, **options) -> None:
 
 
 def test_an_expected_failure_is_reported_and_tried_again() -> None:
-    tries = []
+    tries: list[str] = []
 
-    async def work(key) -> None:
+    async def work(key: str) -> None:
         tries.append(key)
         if len(tries) < 3:
             raise OSError("no")
 
-    async def body(clock, loop, reports, failures) -> None:
+    async def body(
+        clock: FakeClock, loop: ReconcileLoop[str], reports: list[Report], failures: list[BaseException]
+    ) -> None:
         loop.touch("k")
         await clock.advance(1)
         assert tries == ["k", "k", "k"]
@@ -127,14 +145,16 @@ def test_an_expected_failure_is_reported_and_tried_again() -> None:
 
 
 def test_a_defect_is_raised_to_the_supervisor_and_tried_again() -> None:
-    tries = []
+    tries: list[str] = []
 
-    async def work(key) -> None:
+    async def work(key: str) -> None:
         tries.append(key)
         if len(tries) == 1:
             raise ZeroDivisionError
 
-    async def body(clock, loop, reports, failures) -> None:
+    async def body(
+        clock: FakeClock, loop: ReconcileLoop[str], reports: list[Report], failures: list[BaseException]
+    ) -> None:
         loop.touch("k")
         await clock.advance(1)
         assert tries == ["k", "k"]
@@ -144,12 +164,14 @@ def test_a_defect_is_raised_to_the_supervisor_and_tried_again() -> None:
 
 
 def test_a_burst_of_touches_costs_two_runs() -> None:
-    tries = []
+    tries: list[str] = []
 
-    async def work(key) -> None:
+    async def work(key: str) -> None:
         tries.append(key)
 
-    async def body(clock, loop, reports, failures) -> None:
+    async def body(
+        clock: FakeClock, loop: ReconcileLoop[str], reports: list[Report], failures: list[BaseException]
+    ) -> None:
         for _ in range(50):
             loop.touch("k")
             await clock.advance(0.01)
