@@ -10,9 +10,9 @@ import pytest
 from tests.fakes import scripted_http as http
 
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, Conflict, Gone, Invalid, NotFound, ProtocolError
+from podwire.http.client import ClientConnection
 from podwire.kube.client import APPLY_PATCH, Client, Request, failure_of
 from podwire.kube.config import ApiConfig
-from podwire.kube.connection import Connection
 from podwire.kube.resources import CONFIGMAPS, NODES, PODS, SERVICES
 from podwire.model.pod import Pod
 from podwire.runtime.clock import SystemClock
@@ -111,7 +111,7 @@ def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(monkeypatch: pytest.
         others = [asyncio.ensure_future(client.patch(NODES, f"n{i}", {})) for i in range(2)]
         give_back = client._give_back
 
-        def give_back_and_cancel(connection: Connection) -> None:
+        def give_back_and_cancel(connection: ClientConnection) -> None:
             give_back(connection)
             others[0].cancel()
 

@@ -2,11 +2,14 @@
 
 import asyncio
 
+from tests.fakes import scripted_http as http
+
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.informer import Informer
 from podwire.kube.optional import follow_when_served, list_if_served
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES
+from podwire.model.policy import ClusterNetworkPolicy
 from podwire.runtime.clock import SystemClock
 
 POLICY = {"metadata": {"name": "deny", "resourceVersion": "7"}, "spec": {}}
@@ -15,23 +18,23 @@ POLICY = {"metadata": {"name": "deny", "resourceVersion": "7"}, "spec": {}}
 class LateKind:
     """Answers 404 a number of times, then serves one object."""
 
-    def __init__(self, http, missing: int) -> None:
-        self.http, self.missing = http, missing
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
 
-    async def __call__(self, seen, writer):
+    async def __call__(self, seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         if self.missing:
             self.missing -= 1
-            return self.http.answer(writer, {"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
+            return http.answer(writer, {"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         if "watch=true" in seen.target:
-            self.http.open_stream(writer)
+            http.open_stream(writer)
             await writer.drain()
             await asyncio.sleep(3600)
-        return self.http.answer(writer, {"metadata": {"resourceVersion": "7"}, "items": [POLICY]})
+        return http.answer(writer, {"metadata": {"resourceVersion": "7"}, "items": [POLICY]})
 
 
-def test_a_kind_that_is_not_served_has_no_objects(http) -> None:
-    async def run():
-        async with http.Server(LateKind(http, missing=1)) as server:
+def test_a_kind_that_is_not_served_has_no_objects() -> None:
+    async def run() -> tuple[tuple[ClusterNetworkPolicy, ...], tuple[ClusterNetworkPolicy, ...]]:
+        async with http.ScriptedServer(LateKind(missing=1)) as server:
             client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), SystemClock())
             try:
                 missing = await list_if_served(client, CLUSTERNETWORKPOLICIES)
@@ -44,9 +47,9 @@ def test_a_kind_that_is_not_served_has_no_objects(http) -> None:
     assert [policy.metadata.name for policy in served] == ["deny"]
 
 
-def test_informer_is_synced_at_once_and_follows_later(http) -> None:
-    async def run():
-        async with http.Server(LateKind(http, missing=1)) as server:
+def test_informer_is_synced_at_once_and_follows_later() -> None:
+    async def run() -> tuple[dict[str, ClusterNetworkPolicy], list[str]]:
+        async with http.ScriptedServer(LateKind(missing=1)) as server:
             client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), SystemClock())
             informer = Informer(client, CLUSTERNETWORKPOLICIES)
             arrived = asyncio.Event()

@@ -1,15 +1,14 @@
-"""A whole control plane in one event loop: the real API server, all local controllers, and hollow nodes.
-
-A hollow node is a kubelet without containers: it reports itself ready and answers for the pods bound to it.
-"""
+"""A whole control plane in one event loop: the real API server, all local controllers, and hollow nodes."""
 
 import asyncio
 import datetime
-import itertools
 import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from tests.fakes.control_plane import ControlPlane, HollowNodes, StartControlPlane
 from tests.unit.patient_loop import LoopClock, hurried
 
 from podwire.embedded.apiserver import certificates
@@ -17,100 +16,13 @@ from podwire.embedded.apiserver.server import Server
 from podwire.embedded.apiserver.settings import Settings
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
-from podwire.kube.informer import Informer
-from podwire.kube.resources import NODES, PODS
 from podwire.local import controllers
 from podwire.local.controllers import LocalControllerConfig
-from podwire.runtime.clock import rfc3339
-
-
-class HollowNodes:
-    """Kubelets without containers; ``unready`` holds prefixes of pod names that never get ready."""
-
-    def __init__(self, client, names, *, delay_s=0.0) -> None:
-        self.client = client
-        self.names = names
-        self.delay_s = delay_s
-        self.unready = set()
-        self.outcome = {}
-        self.pods = Informer(client, PODS)
-        self.done = {}
-        self.addresses = itertools.count(1)
-        self.tasks = set()
-
-    async def register(self, name, labels=None) -> None:
-        node = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | (labels or {})},
-        }
-        await self.client.create(NODES, node)
-        amounts = {"cpu": "4", "memory": "8Gi", "pods": "110"}
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": self.now()}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-        await self.client.patch(NODES, name, {"status": status}, subresource="status")
-
-    def now(self):
-        return rfc3339(self.client.clock.now())
-
-    def changed(self, key, _old, pod) -> None:
-        if pod is None or pod.spec.node_name not in self.names:
-            return
-        state = "going" if pod.metadata.deletion_timestamp else "bound"
-        if self.done.get(pod.metadata.uid) in (state, "going"):
-            return
-        self.done[pod.metadata.uid] = state
-        task = asyncio.ensure_future(self.act(pod, state))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def act(self, pod, state) -> None:
-        meta = pod.metadata
-        if self.delay_s:
-            await asyncio.sleep(self.delay_s)
-        if state == "going":
-            await self.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0)
-            return
-        number = next(self.addresses)
-        address = f"10.244.{number // 250}.{number % 250 + 1}"
-        outcome = next((o for p, o in self.outcome.items() if meta.name.startswith(p)), "Running")
-        ready = outcome == "Running" and not any(meta.name.startswith(p) for p in self.unready)
-        conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": self.now()}]
-        status = {"phase": outcome, "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
-        await self.client.patch(
-            PODS,
-            meta.name,
-            {"status": status},
-            meta.namespace,
-            subresource="status",
-            patch_type="application/strategic-merge-patch+json",
-        )
-
-    async def run(self) -> None:
-        self.pods.subscribe(self.changed)
-        await self.pods.run()
-
-
-class Plane:
-    """What a test has: a client, the nodes, and waiting."""
-
-    def __init__(self, client, nodes, folder, port, restart) -> None:
-        self.restart = restart
-        self.client = client
-        self.nodes = nodes
-        self.folder = folder
-        self.port = port
-
-    async def until(self, probe, timeout_s=60.0):
-        """The first true answer of the (async) probe; time passes faster where all wait for a disk."""
-        async with asyncio.timeout(timeout_s):
-            while not (found := await probe()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            return found
 
 
 @pytest.fixture(scope="session")
-def credentials(tmp_path_factory):
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates and keys of an API server and its administrator."""
     folder = tmp_path_factory.mktemp("credentials")
     now = datetime.datetime.now(datetime.UTC)
     authority = certificates.make_authority("test", now)
@@ -123,11 +35,13 @@ def credentials(tmp_path_factory):
 
 
 @pytest.fixture
-def plane(credentials, tmp_path):
+def plane(credentials: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
     """``async with plane(nodes=3) as p``; time that nothing happens in passes quickly."""
 
     @asynccontextmanager
-    async def start(*, nodes=3, config=None, delay_s=0.0):
+    async def start(
+        *, nodes: int = 3, config: LocalControllerConfig | None = None, delay_s: float = 0.0
+    ) -> AsyncIterator[ControlPlane]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -143,7 +57,7 @@ def plane(credentials, tmp_path):
         servers = [Server(settings, clock)]
         await servers[0].start()
 
-        async def restart(away_s) -> None:
+        async def restart(away_s: float) -> None:
             await servers.pop().close()
             await asyncio.sleep(away_s)
             servers.append(Server(settings, clock))
@@ -164,7 +78,7 @@ def plane(credentials, tmp_path):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(hollow.run()), group.create_task(controllers.run(client, config))]
             try:
-                yield Plane(client, hollow, credentials, port, restart)
+                yield ControlPlane(client, hollow, credentials, port, restart)
             finally:
                 for task in (*tasks, *hollow.tasks):
                     task.cancel()

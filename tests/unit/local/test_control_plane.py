@@ -1,6 +1,10 @@
 """Workloads, scheduler and slices together, against the real API server."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
 from podwire.kube.resources import (
     CONFIGMAPS,
@@ -15,10 +19,14 @@ from podwire.kube.resources import (
     REPLICASETS,
     SERVICES,
     STATEFULSETS,
+    Resource,
 )
+from podwire.model.service import EndpointSlice
+
+JsonObject = dict[str, Any]
 
 
-def workload(kind, name, replicas=3, image="a", **spec):
+def workload(kind: str, name: str, replicas: int = 3, image: str = "a", **spec: Any) -> JsonObject:
     labels = {"app": name}
     template = {
         "metadata": {"labels": labels},
@@ -30,13 +38,13 @@ def workload(kind, name, replicas=3, image="a", **spec):
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": body}
 
 
-def service(name, **spec):
+def service(name: str, **spec: Any) -> JsonObject:
     body = {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": "http"}]} | spec
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": body}
 
 
-async def available(p, name, replicas, resource=DEPLOYMENTS):
-    async def probe():
+async def available(p: ControlPlane, name: str, replicas: int, resource: Resource[Any] = DEPLOYMENTS) -> JsonObject:
+    async def probe() -> JsonObject | None:
         item = await p.client.get(resource, name, "default")
         status = item.get("status", {})
         fresh = status.get("observedGeneration") == item["metadata"]["generation"]
@@ -46,7 +54,7 @@ async def available(p, name, replicas, resource=DEPLOYMENTS):
     return await p.until(probe)
 
 
-def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane) -> None:
+def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             await p.client.create(SERVICES, service("web"), "default")
@@ -58,18 +66,20 @@ def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane) -> 
             pods = (await p.client.list(PODS, "default")).items
             assert sorted(pod.spec.node_name for pod in pods) == ["node-1", "node-2", "node-3"]
 
-            async def slices():
+            async def slices() -> Sequence[EndpointSlice] | None:
                 chosen = "kubernetes.io/service-name=web"
                 found = await p.client.list(ENDPOINTSLICES, "default", label_selector=chosen)
                 ready = [e for s in found.items for e in s.endpoints or () if e.conditions.ready]
                 return found.items if len(ready) == 3 and len(found.items) == 1 else None  # the empty one goes
 
             (only,) = await p.until(slices)
-            assert only.ports[0].port == 80
-            assert {e.target_ref.name for e in only.endpoints} == {pod.metadata.name for pod in pods}
+            assert only.ports and only.ports[0].port == 80
+            assert {e.target_ref and e.target_ref.name for e in only.endpoints or ()} == {
+                pod.metadata.name for pod in pods
+            }
             assert "endpoints.kubernetes.io/last-change-trigger-time" in only.metadata.annotations
 
-            async def mirrored():
+            async def mirrored() -> bool | None:
                 found = await p.client.get(ENDPOINTS, "web", "default")
                 return len(found["subsets"][0].get("addresses", [])) == 3 if found.get("subsets") else None
 
@@ -77,7 +87,7 @@ def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane) -> 
             nodes = (await p.client.list(NODES)).items
             assert sorted(n.spec.pod_cidr for n in nodes) == ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"]
 
-            async def root_ca():
+            async def root_ca() -> bool:
                 names = {
                     (m["metadata"]["namespace"], m["metadata"]["name"]) for m in (await p.client.list(CONFIGMAPS)).items
                 }
@@ -90,7 +100,7 @@ def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane) -> 
     asyncio.run(run())
 
 
-def test_rolling_update_undo_and_scale(plane) -> None:
+def test_rolling_update_undo_and_scale(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             await p.client.create(DEPLOYMENTS, workload("Deployment", "web", 4), "default")
@@ -114,7 +124,7 @@ def test_rolling_update_undo_and_scale(plane) -> None:
     asyncio.run(run())
 
 
-def test_daemonset_statefulset_and_job(plane) -> None:
+def test_daemonset_statefulset_and_job(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(DAEMONSETS, workload("DaemonSet", "agent"), "default")
@@ -132,14 +142,14 @@ def test_daemonset_statefulset_and_job(plane) -> None:
             p.nodes.outcome["once"] = "Succeeded"
             await p.client.create(JOBS, job, "default")
 
-            async def daemons():
+            async def daemons() -> bool:
                 status = (await p.client.get(DAEMONSETS, "agent", "default")).get("status", {})
-                return status.get("numberAvailable") == status.get("updatedNumberScheduled") == 2
+                return (status.get("numberAvailable"), status.get("updatedNumberScheduled")) == (2, 2)
 
             await p.until(daemons)
             await available(p, "db", 2, STATEFULSETS)
 
-            async def complete():
+            async def complete() -> JsonObject | None:
                 status = (await p.client.get(JOBS, "once", "default")).get("status", {})
                 return status if any(c["type"] == "Complete" for c in status.get("conditions", [])) else None
 
@@ -153,9 +163,9 @@ def test_daemonset_statefulset_and_job(plane) -> None:
             item = await available(p, "db", 2, STATEFULSETS)
             assert item["status"]["currentRevision"] == item["status"]["updateRevision"]
 
-            async def rolled():
+            async def rolled() -> bool:
                 status = (await p.client.get(DAEMONSETS, "agent", "default"))["status"]
-                return status.get("numberAvailable") == status.get("updatedNumberScheduled") == 2
+                return (status.get("numberAvailable"), status.get("updatedNumberScheduled")) == (2, 2)
 
             await p.until(rolled)
             images = [
@@ -168,7 +178,7 @@ def test_daemonset_statefulset_and_job(plane) -> None:
     asyncio.run(run())
 
 
-def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane) -> None:
+def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             pod = {
@@ -177,7 +187,7 @@ def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane) -> N
             }
             await p.client.create(PODS, pod, "default")
 
-            async def refused():
+            async def refused() -> JsonObject | None:
                 found = await p.client.get(PODS, "a", "default")
                 return next(
                     (
@@ -195,15 +205,16 @@ def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane) -> N
             )
             await p.client.patch(NODES, "node-2", {"metadata": {"labels": {"disk": "ssd"}}})
 
-            async def bound():
-                return (await p.client.get(PODS, "a", "default"))["spec"].get("nodeName") == "node-2"
+            async def bound() -> bool:
+                spec = (await p.client.get(PODS, "a", "default"))["spec"]
+                return bool(spec.get("nodeName") == "node-2")
 
             await p.until(bound)
 
     asyncio.run(run())
 
 
-def test_a_hundred_pods_at_once(plane) -> None:
+def test_a_hundred_pods_at_once(plane: StartControlPlane) -> None:
     """Everything in one process, nodes included; 0.4 s on an idle machine."""
 
     async def run() -> None:

@@ -1,7 +1,12 @@
 """Nodes that fall silent or go, adoption, missed schedules, and an API that is away for a moment."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import Any
+
+import pytest
+from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
 from podwire.embedded.workloads import nodelifecycle
 from podwire.kube.client import Client
@@ -20,27 +25,32 @@ from podwire.kube.resources import (
     REPLICASETS,
     SERVICES,
 )
+from podwire.model.pod import Pod
+from podwire.model.workload import Job
 from podwire.runtime.clock import rfc3339_micro
 
+JsonObject = dict[str, Any]
 CONTAINERS = [{"name": "c", "image": "i"}]
 
 
-def deployment(name, replicas=2, image="i", **spec):
+def deployment(name: str, replicas: int = 2, image: str = "i", **spec: Any) -> JsonObject:
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
     body = {"selector": {"matchLabels": labels}, "template": template, "replicas": replicas} | spec
     return {"metadata": {"name": name}, "spec": body}
 
 
-async def pods_where(p, test, count):
-    async def probe():
+async def pods_where(p: ControlPlane, test: Callable[[Pod], Any], count: int) -> list[Pod]:
+    async def probe() -> list[Pod] | None:
         found = [pod for pod in (await p.client.list(PODS, "default")).items if test(pod)]
         return found if len(found) == count else None
 
     return await p.until(probe)
 
 
-def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch) -> None:
+def test_a_silent_node_loses_its_endpoints_and_then_its_pods(
+    plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nodelifecycle, "_GRACE_S", 3.0)
 
     async def run() -> None:
@@ -73,7 +83,7 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
             await pods_where(p, lambda pod: pod.ready, 2)
             beating = False
 
-            async def unready():
+            async def unready() -> bool:
                 slices = (await p.client.list(ENDPOINTSLICES, "default")).items
                 ready = [e.node_name for s in slices for e in s.endpoints or () if e.target_ref and e.conditions.ready]
                 return ready == ["node-2"]
@@ -84,7 +94,7 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
             await pods_where(p, lambda pod: pod.ready and pod.spec.node_name == "node-2", 2)
             beating = True
 
-            async def cleared():
+            async def cleared() -> bool:
                 await p.client.patch(
                     NODES,
                     "node-1",
@@ -99,7 +109,9 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane, monkeypatch)
     asyncio.run(run())
 
 
-def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch) -> None:
+def test_silence_while_the_api_is_away_is_not_the_nodes_fault(
+    plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nodelifecycle, "_GRACE_S", 5.0)
     monkeypatch.setattr(nodelifecycle, "_CONTACT_S", 0.1)
 
@@ -108,12 +120,12 @@ def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch
             for name in ("node-1", "node-2"):
                 await p.client.create(LEASES, {"metadata": {"name": name}}, "kube-node-lease")
             seen = Informer(p.client, NODES)
-            lost = []
+            lost: list[str] = []
             seen.subscribe(lambda name, _old, node: None if node is None or node.ready else lost.append(name))
             watching = asyncio.ensure_future(seen.run())
             await seen.synced.wait()
 
-            async def beat(*names) -> None:
+            async def beat(*names: str) -> None:
                 for name in names:
                     spec = {"spec": {"renewTime": rfc3339_micro(p.client.clock.now())}}
                     await p.client.patch(LEASES, name, spec, "kube-node-lease")
@@ -124,7 +136,7 @@ def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch
             await asyncio.sleep(1.5)
             assert lost == []
 
-            async def given_up():
+            async def given_up() -> list[str]:
                 await beat("node-1")
                 return lost
 
@@ -135,7 +147,7 @@ def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane, monkeypatch
     asyncio.run(run())
 
 
-def test_pods_of_a_deleted_node_are_collected(plane, monkeypatch) -> None:
+def test_pods_of_a_deleted_node_are_collected(plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodelifecycle, "_GONE_S", 0.3)
 
     async def run() -> None:
@@ -150,7 +162,7 @@ def test_pods_of_a_deleted_node_are_collected(plane, monkeypatch) -> None:
     asyncio.run(run())
 
 
-def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane) -> None:
+def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             orphan = {
@@ -166,9 +178,9 @@ def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane) -> None:
             assert "orphan" in {pod.metadata.name for pod in pods}
             await p.client.patch(PODS, "orphan", {"metadata": {"labels": {"app": "debug"}}}, "default")
 
-            async def released():
+            async def released() -> bool:
                 found = await p.client.get(PODS, "orphan", "default")
-                return not found["metadata"].get("ownerReferences")
+                return "ownerReferences" not in found["metadata"]
 
             await p.until(released)
             await pods_where(p, lambda pod: pod.metadata.owner_references, 2)
@@ -176,11 +188,12 @@ def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane) -> None:
     asyncio.run(run())
 
 
-async def counted(p, ready):
-    return (await p.client.get(REPLICASETS, "web", "default"))["status"].get("readyReplicas") == ready
+async def counted(p: ControlPlane, ready: int) -> bool:
+    status = (await p.client.get(REPLICASETS, "web", "default"))["status"]
+    return bool(status.get("readyReplicas") == ready)
 
 
-def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane) -> None:
+def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             body = deployment("web", 2)["spec"]
@@ -196,7 +209,7 @@ def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane) -> None:
     asyncio.run(run())
 
 
-def test_recreate_never_runs_two_versions(plane) -> None:
+def test_recreate_never_runs_two_versions(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1, delay_s=0.05) as p:
             first = deployment("web", 3, "one", strategy={"type": "Recreate"})
@@ -205,7 +218,7 @@ def test_recreate_never_runs_two_versions(plane) -> None:
             second = deployment("web", 3, "two", strategy={"type": "Recreate"})
             await p.client.patch(DEPLOYMENTS, "web", second, "default")
 
-            async def probe():
+            async def probe() -> bool:
                 pods = (await p.client.list(PODS, "default")).items
                 images = [pod.spec.containers[0].image for pod in pods]
                 assert len(set(images)) <= 1
@@ -216,7 +229,7 @@ def test_recreate_never_runs_two_versions(plane) -> None:
     asyncio.run(run())
 
 
-def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane) -> None:
+def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             template = {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": CONTAINERS}}}}
@@ -228,10 +241,10 @@ def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane) -> None:
             past = {"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}}
             await p.client.patch(CRONJOBS, "tick", past, "default", subresource="status")
 
-            async def started():
+            async def started() -> list[Job] | None:
                 jobs = (await p.client.list(JOBS, "default")).items
                 status = (await p.client.get(CRONJOBS, "tick", "default"))["status"]
-                return jobs if jobs and len(status.get("active", [])) == 1 else None
+                return list(jobs) if jobs and len(status.get("active", [])) == 1 else None
 
             jobs = await p.until(started)
             assert len(jobs) == 1
@@ -242,16 +255,16 @@ def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane) -> None:
             await p.client.create(PODDISRUPTIONBUDGETS, budget, "default")
             await p.client.create(DEPLOYMENTS, deployment("web", 3), "default")
 
-            async def counted():
+            async def counted() -> bool:
                 status = (await p.client.get(PODDISRUPTIONBUDGETS, "b", "default")).get("status", {})
-                return status.get("disruptionsAllowed") == 1 and status.get("desiredHealthy") == 2
+                return (status.get("disruptionsAllowed"), status.get("desiredHealthy")) == (1, 2)
 
             await p.until(counted)
 
     asyncio.run(run())
 
 
-def test_the_api_goes_away_and_comes_back(plane) -> None:
+def test_the_api_goes_away_and_comes_back(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
@@ -265,12 +278,12 @@ def test_the_api_goes_away_and_comes_back(plane) -> None:
     asyncio.run(run())
 
 
-def test_a_lease_in_the_real_api(plane) -> None:
+def test_a_lease_in_the_real_api(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=0) as p:
-            led = []
+            led: list[str] = []
 
-            def contender(name):
+            def contender(name: str) -> asyncio.Future[None]:
                 client = Client(p.client.config, p.client.clock)
                 election = Election("kube-system", "e", name, duration_s=3.0, renew_deadline_s=2.0, retry_s=0.3)
 
@@ -280,7 +293,7 @@ def test_a_lease_in_the_real_api(plane) -> None:
 
                 return asyncio.ensure_future(LeaderElection(client, election).run(body))
 
-            async def leads(name):
+            async def leads(name: str) -> bool:
                 return led[-1:] == [name]
 
             first = contender("a")

@@ -1,8 +1,11 @@
 """Answers that are lost, and changes that come before or after what they follow from."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
 from podwire.embedded.workloads import nodelifecycle
 from podwire.errors import ApiUnreachable
@@ -16,25 +19,28 @@ from podwire.kube.resources import (
     PODS,
     REPLICASETS,
     STATEFULSETS,
+    Resource,
 )
+from podwire.model.pod import Pod
 
+JsonObject = dict[str, Any]
 LABELS = {"app": "web"}
 
 
-def containers(**requests):
+def containers(**requests: str) -> JsonObject:
     return {"containers": [{"name": "c", "image": "i", "resources": {"requests": requests}}]}
 
 
-def workload(**spec):
+def workload(**spec: Any) -> JsonObject:
     template = {"metadata": {"labels": LABELS}, "spec": containers()}
     return {"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": LABELS}, "template": template} | spec}
 
 
-def pod(name, labels=LABELS, **spec):
+def pod(name: str, labels: dict[str, str] = LABELS, **spec: Any) -> JsonObject:
     return {"metadata": {"name": name, "labels": labels}, "spec": containers() | spec}
 
 
-async def names(p, test=lambda pod: True):
+async def names(p: ControlPlane, test: Callable[[Pod], Any] = lambda pod: True) -> set[str]:
     return {pod.metadata.name for pod in (await p.client.list(PODS, "default")).items if test(pod)}
 
 
@@ -43,19 +49,27 @@ async def quiet() -> None:
     await asyncio.sleep(0.5)
 
 
-async def settled(p, wanted, test=lambda pod: True):
-    async def probe():
+async def settled(p: ControlPlane, wanted: int, test: Callable[[Pod], Any] = lambda pod: True) -> set[str]:
+    async def probe() -> set[str] | None:
         found = await names(p, test)
         return found if len(found) == wanted else None
 
     return await p.until(probe)
 
 
-def lost(p, monkeypatch, verb, times, concerns, *, done=False):
+def lost(
+    p: ControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    times: int,
+    concerns: Callable[[Resource[Any], dict[str, Any]], bool],
+    *,
+    done: bool = False,
+) -> list[int]:
     """Some requests come to nothing, or (``done``) are done and the answer does not arrive."""
     real, left = getattr(p.client, verb), [times]
 
-    async def failing(resource, *args, **how):
+    async def failing(resource: Resource[Any], *args: Any, **how: Any) -> Any:
         if not left[0] or not concerns(resource, how):
             return await real(resource, *args, **how)
         left[0] -= 1
@@ -69,7 +83,9 @@ def lost(p, monkeypatch, verb, times, concerns, *, done=False):
 
 
 @pytest.mark.parametrize("resource", [REPLICASETS, STATEFULSETS], ids=lambda resource: resource.plural)
-def test_a_pod_that_could_not_be_told_to_go_is_told_again(plane, monkeypatch, resource) -> None:
+def test_a_pod_that_could_not_be_told_to_go_is_told_again(
+    plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch, resource: Resource[Any]
+) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             await p.client.create(resource, workload(replicas=2), "default")
@@ -87,20 +103,22 @@ def test_a_pod_that_could_not_be_told_to_go_is_told_again(plane, monkeypatch, re
     [(DAEMONSETS, {}, "any"), (STATEFULSETS, {"replicas": 1}, "web-0")],
     ids=["daemonset", "statefulset"],
 )
-def test_what_is_adopted_is_not_made_again(plane, resource, more, name) -> None:
+def test_what_is_adopted_is_not_made_again(
+    plane: StartControlPlane, resource: Resource[Any], more: JsonObject, name: str
+) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             await p.client.create(PODS, pod(name), "default")
             await settled(p, 1, lambda pod: pod.ready)
             seen = Informer(p.client, PODS)
-            made = []
+            made: list[str] = []
             seen.subscribe(lambda key, old, new: made.append(key) if old is None else None)
             watching = asyncio.ensure_future(seen.run())
             await seen.synced.wait()
             await p.client.create(resource, workload(updateStrategy={"type": "OnDelete"}, **more), "default")
             await settled(p, 1, lambda pod: pod.metadata.owner_references)
 
-            async def counted():
+            async def counted() -> bool:
                 status = (await p.client.get(resource, "web", "default")).get("status") or {}
                 return status.get("currentNumberScheduled", status.get("replicas")) == 1
 
@@ -116,7 +134,9 @@ def test_what_is_adopted_is_not_made_again(plane, resource, more, name) -> None:
     [(DAEMONSETS, workload(), "late"), (STATEFULSETS, workload(replicas=1), "web-7")],
     ids=["daemonset", "statefulset"],
 )
-def test_an_orphan_that_comes_later_is_taken_care_of(plane, resource, body, name) -> None:
+def test_an_orphan_that_comes_later_is_taken_care_of(
+    plane: StartControlPlane, resource: Resource[Any], body: JsonObject, name: str
+) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             await p.client.create(PODS, pod(name, {"app": "other"}), "default")
@@ -130,7 +150,9 @@ def test_an_orphan_that_comes_later_is_taken_care_of(plane, resource, body, name
     asyncio.run(run())
 
 
-def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch) -> None:
+def test_a_budget_follows_labels_and_replicas_by_themselves(
+    plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}}
@@ -139,8 +161,8 @@ def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch) 
             await p.client.create(REPLICASETS, workload(replicas=1, selector={"matchLabels": LABELS | {"x": "y"}},
                 template={"metadata": {"labels": LABELS | {"x": "y"}}, "spec": containers()}), "default")  # fmt: skip
 
-            async def says(healthy, desired) -> None:
-                async def probe():
+            async def says(healthy: int, desired: int) -> None:
+                async def probe() -> bool:
                     status = (await p.client.get(PODDISRUPTIONBUDGETS, "b", "default")).get("status") or {}
                     return (status.get("currentHealthy"), status.get("desiredHealthy")) == (healthy, desired)
 
@@ -158,7 +180,9 @@ def test_a_budget_follows_labels_and_replicas_by_themselves(plane, monkeypatch) 
     asyncio.run(run())
 
 
-def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane, monkeypatch) -> None:
+def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(
+    plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nodelifecycle, "_GRACE_S", 2.0)
 
     async def run() -> None:
@@ -169,7 +193,7 @@ def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane
                 await p.client.create(PODS, pod(name, tolerations=[forever], nodeName="node-1"), "default")
             left = lost(p, monkeypatch, "patch", 1, lambda resource, how: resource is PODS)
 
-            async def unready():
+            async def unready() -> bool:
                 conditions = (await p.client.get(NODES, "node-1"))["status"]["conditions"]
                 given_up = {c["type"]: c["status"] for c in conditions}["Ready"] == "Unknown"
                 return given_up and not await names(p, lambda pod: pod.ready)
@@ -180,21 +204,21 @@ def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(plane
     asyncio.run(run())
 
 
-def test_a_binding_whose_answer_is_lost_counts(plane, monkeypatch) -> None:
+def test_a_binding_whose_answer_is_lost_counts(plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             left = lost(p, monkeypatch, "create", 1, lambda _, how: how.get("subresource") == "binding", done=True)
             await p.client.create(PODS, pod("one", **containers(cpu="3")), "default")
             await settled(p, 1, lambda pod: pod.ready)
 
-            async def answered():
+            async def answered() -> bool:
                 return left == [0]
 
             await p.until(answered)
             await asyncio.sleep(0.3)
             await p.client.create(PODS, pod("two", **containers(cpu="3")), "default")
 
-            async def refused():
+            async def refused() -> list[str]:
                 conditions = (await p.client.get(PODS, "two", "default"))["status"].get("conditions", ())
                 return [c["reason"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
 
@@ -204,13 +228,13 @@ def test_a_binding_whose_answer_is_lost_counts(plane, monkeypatch) -> None:
     asyncio.run(run())
 
 
-def test_a_set_that_left_its_pods_behind_comes_again_and_again(plane) -> None:
+def test_a_set_that_left_its_pods_behind_comes_again_and_again(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             for _ in range(4):
                 stored = await p.client.create(STATEFULSETS, workload(replicas=1), "default")
 
-                def of_this_one(pod, uid=stored["metadata"]["uid"]):
+                def of_this_one(pod: Pod, uid: str = stored["metadata"]["uid"]) -> bool:
                     return [owner.uid for owner in pod.metadata.owner_references] == [uid] and pod.ready
 
                 assert await settled(p, 1, of_this_one) == {"web-0"}

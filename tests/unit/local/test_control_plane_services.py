@@ -2,37 +2,43 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
+from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
 from podwire.cluster.names import SERVICE_BALANCER
+from podwire.controllers.service.balancer import LoadBalancer
 from podwire.controllers.service.controller import ServiceController
 from podwire.controllers.service.plan import FINALIZER
 from podwire.errors import ConfigError, LoadBalancerError, NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.resources import DEPLOYMENTS, ENDPOINTS, ENDPOINTSLICES, EVENTS, NODES, PODS, SERVICES
 from podwire.local.controllers import LocalControllerConfig
-from podwire.model.service import LoadBalancerIngress
+from podwire.model.service import EndpointSlice, LoadBalancerIngress, Service
 
 WITHOUT = LocalControllerConfig(parts=("endpointslice", "endpointslicemirroring", "nodeipam"))
 ZONE = "topology.kubernetes.io/zone"
+
+JsonObject = dict[str, Any]
 
 
 class Addresses:
     """A balancer that gives out numbered addresses and remembers what it was asked."""
 
-    def __init__(self, name="l2", load_balancer_class="") -> None:
+    def __init__(self, name: str = "l2", load_balancer_class: str = "") -> None:
         self.name = name
         self.load_balancer_class = load_balancer_class
-        self.given = {}
-        self.calls = []
+        self.given: dict[str, str] = {}
+        self.calls: list[str] = []
         self.failure = ""
-        self.changed = None
+        self.changed: Callable[[str], None] = lambda key: None
 
-    def watch(self, changed) -> None:
+    def watch(self, changed: Callable[[str], None]) -> None:
         self.changed = changed
 
-    async def ensure(self, service):
+    async def ensure(self, service: Service) -> tuple[LoadBalancerIngress, ...]:
         key = f"{service.metadata.namespace}/{service.metadata.name}"
         self.calls.append(f"ensure {key}")
         assert FINALIZER in service.metadata.finalizers
@@ -41,7 +47,7 @@ class Addresses:
         self.given.setdefault(key, f"192.0.2.{len(self.given) + 1}")
         return (LoadBalancerIngress(ip=self.given[key]),)
 
-    async def release(self, service) -> None:
+    async def release(self, service: Service) -> None:
         key = f"{service.metadata.namespace}/{service.metadata.name}"
         self.calls.append(f"release {key}")
         if self.failure:
@@ -50,7 +56,7 @@ class Addresses:
 
 
 @contextlib.asynccontextmanager
-async def serving(p, *balancers):
+async def serving(p: ControlPlane, *balancers: LoadBalancer) -> AsyncIterator[None]:
     environment = Environment(p.client)
     part = ServiceController(environment, balancers)
     task = asyncio.ensure_future(environment.run({"service": part}))
@@ -61,36 +67,36 @@ async def serving(p, *balancers):
         await asyncio.gather(task, return_exceptions=True)
 
 
-def service(name="web", kind="LoadBalancer", **spec):
+def service(name: str = "web", kind: str = "LoadBalancer", **spec: Any) -> JsonObject:
     body = {"type": kind, "selector": {"app": name}, "ports": [{"port": 80}]} | spec
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": body}
 
 
-def ingress(item):
+def ingress(item: JsonObject) -> list[str]:
     return [one["ip"] for one in item["status"].get("loadBalancer", {}).get("ingress", [])]
 
 
-async def addressed(p, name="web"):
-    async def probe():
+async def addressed(p: ControlPlane, name: str = "web") -> list[str]:
+    async def probe() -> list[str]:
         return ingress(await p.client.get(SERVICES.raw, name, "default"))
 
     return await p.until(probe)
 
 
-async def reasons(p, name="web"):
+async def reasons(p: ControlPlane, name: str = "web") -> set[str]:
     found = (await p.client.list(EVENTS, "default")).items
     return {e["reason"] for e in found if e["involvedObject"]["name"] == name}
 
 
-async def told(p, *wanted, name="web") -> None:
-    async def probe():
+async def told(p: ControlPlane, *wanted: str, name: str = "web") -> None:
+    async def probe() -> bool:
         return await reasons(p, name) >= set(wanted)
 
     await p.until(probe)
 
 
-async def gone(p, name="web") -> None:
-    async def probe():
+async def gone(p: ControlPlane, name: str = "web") -> None:
+    async def probe() -> bool:
         try:
             await p.client.get(SERVICES.raw, name, "default")
         except NotFound:
@@ -100,7 +106,7 @@ async def gone(p, name="web") -> None:
     await p.until(probe)
 
 
-def test_an_address_is_given_and_taken_back(plane) -> None:
+def test_an_address_is_given_and_taken_back(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
@@ -115,7 +121,7 @@ def test_an_address_is_given_and_taken_back(plane) -> None:
                 balancer.given["default/web"] = "192.0.2.77"
                 balancer.changed("default/web")
 
-                async def moved():
+                async def moved() -> bool:
                     return ingress(await p.client.get(SERVICES.raw, "web", "default")) == ["192.0.2.77"]
 
                 await p.until(moved)
@@ -128,7 +134,7 @@ def test_an_address_is_given_and_taken_back(plane) -> None:
     asyncio.run(run())
 
 
-def test_a_change_of_type_takes_the_address_back(plane) -> None:
+def test_a_change_of_type_takes_the_address_back(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
@@ -137,7 +143,7 @@ def test_a_change_of_type_takes_the_address_back(plane) -> None:
                 await addressed(p)
                 await p.client.patch(SERVICES, "web", {"spec": {"type": "ClusterIP"}}, "default")
 
-                async def bare():
+                async def bare() -> bool:
                     item = await p.client.get(SERVICES.raw, "web", "default")
                     meta = item["metadata"]
                     return not ingress(item) and "finalizers" not in meta and "annotations" not in meta
@@ -150,7 +156,7 @@ def test_a_change_of_type_takes_the_address_back(plane) -> None:
     asyncio.run(run())
 
 
-def test_without_a_balancer_services_wait_and_are_not_touched(plane) -> None:
+def test_without_a_balancer_services_wait_and_are_not_touched(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p, serving(p):
             clouds = service("cloud") | {"metadata": {"name": "cloud", "finalizers": [FINALIZER]}}
@@ -170,7 +176,7 @@ def test_without_a_balancer_services_wait_and_are_not_touched(plane) -> None:
     asyncio.run(run())
 
 
-def test_each_class_has_its_balancer(plane) -> None:
+def test_each_class_has_its_balancer(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             usual, other = Addresses(), Addresses("bgp", "example.com/bgp")
@@ -189,7 +195,7 @@ def test_each_class_has_its_balancer(plane) -> None:
     asyncio.run(run())
 
 
-def test_what_cannot_be_done_is_told_and_tried_again(plane) -> None:
+def test_what_cannot_be_done_is_told_and_tried_again(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
@@ -218,7 +224,7 @@ def test_what_cannot_be_done_is_told_and_tried_again(plane) -> None:
     asyncio.run(run())
 
 
-def test_a_restart_goes_on_and_a_balancer_that_is_gone_holds_nothing_back(plane) -> None:
+def test_a_restart_goes_on_and_a_balancer_that_is_gone_holds_nothing_back(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
@@ -246,12 +252,12 @@ def test_a_restart_goes_on_and_a_balancer_that_is_gone_holds_nothing_back(plane)
 # --- slices
 
 
-async def slices(p, name="web"):
+async def slices(p: ControlPlane, name: str = "web") -> Sequence[EndpointSlice]:
     found = await p.client.list(ENDPOINTSLICES, "default", label_selector=f"kubernetes.io/service-name={name}")
     return found.items
 
 
-def deployment(name, replicas, **labels):
+def deployment(name: str, replicas: int, **labels: str) -> JsonObject:
     labels = {"app": name, **labels}
     container = {"name": "c", "image": "a", "ports": [{"containerPort": 80}]}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
@@ -259,10 +265,10 @@ def deployment(name, replicas, **labels):
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
-async def endpoints(p, count, name="web"):
+async def endpoints(p: ControlPlane, count: int, name: str = "web") -> EndpointSlice:
     """The one slice, when it has so many ready endpoints."""
 
-    async def probe():
+    async def probe() -> EndpointSlice | None:
         found = await slices(p, name)
         ready = [e for s in found for e in s.endpoints or () if e.conditions.ready]
         return found[0] if len(found) == 1 and len(ready) == count else None
@@ -270,7 +276,7 @@ async def endpoints(p, count, name="web"):
     return await p.until(probe)
 
 
-def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane) -> None:
+def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 2, tier="a"), "default")
@@ -297,7 +303,7 @@ def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane) 
             await endpoints(p, 5)
             await p.client.patch(SERVICES, "web", {"spec": {"selector": {"app": "nobody", "tier": None}}}, "default")
 
-            async def none():
+            async def none() -> Sequence[EndpointSlice] | None:
                 found = await slices(p)
                 return found if len(found) == 1 and not found[0].endpoints else None
 
@@ -307,7 +313,7 @@ def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane) 
     asyncio.run(run())
 
 
-def test_hints_by_size_come_and_go_as_events(plane) -> None:
+def test_hints_by_size_come_and_go_as_events(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2) as p:
             for number in (1, 2):
@@ -318,10 +324,10 @@ def test_hints_by_size_come_and_go_as_events(plane) -> None:
             await p.client.create(SERVICES, auto, "default")
             await p.client.create(DEPLOYMENTS, deployment("web", 4), "default")
 
-            def zones(piece):
-                return sorted(t.name for e in piece.endpoints for t in (e.hints.for_zones if e.hints else ()))
+            def zones(piece: EndpointSlice) -> list[str]:
+                return sorted(t.name for e in piece.endpoints or () for t in (e.hints.for_zones if e.hints else ()))
 
-            async def hinted():
+            async def hinted() -> bool:
                 found = await slices(p)
                 return len(found) == 1 and zones(found[0]) == ["z1", "z1", "z2", "z2"]
 
@@ -329,9 +335,9 @@ def test_hints_by_size_come_and_go_as_events(plane) -> None:
             await told(p, "TopologyAwareHintsEnabled")
             await p.client.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, "default")
 
-            async def bare():
+            async def bare() -> bool:
                 found = await slices(p)
-                return len(found) == 1 and len(found[0].endpoints) == 1 and not zones(found[0])
+                return len(found) == 1 and len(found[0].endpoints or ()) == 1 and not zones(found[0])
 
             await p.until(bare)
             await told(p, "TopologyAwareHintsDisabled")
@@ -341,7 +347,7 @@ def test_hints_by_size_come_and_go_as_events(plane) -> None:
     asyncio.run(run())
 
 
-def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane) -> None:
+def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")
@@ -349,13 +355,14 @@ def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane) -> None
             await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
             await endpoints(p, 2)
             piece = await endpoints(p, 2, "strict")
+            assert piece.endpoints and piece.endpoints[0].target_ref
             victim = piece.endpoints[0].target_ref.name
             status = {"status": {"phase": "Failed", "reason": "Evicted"}}
             await p.client.patch(PODS, victim, status, "default", subresource="status")
 
-            async def without():
+            async def without() -> bool:
                 both = [await slices(p), await slices(p, "strict")]
-                names = {e.target_ref.name for found in both for s in found for e in s.endpoints or ()}
+                names = {e.target_ref and e.target_ref.name for found in both for s in found for e in s.endpoints or ()}
                 return victim not in names
 
             await p.until(without)
@@ -363,7 +370,7 @@ def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane) -> None
     asyncio.run(run())
 
 
-def test_annotations_of_endpoints_by_hand_come_along(plane) -> None:
+def test_annotations_of_endpoints_by_hand_come_along(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             await p.client.create(SERVICES, service(kind="ClusterIP", selector=None), "default")
@@ -377,7 +384,7 @@ def test_annotations_of_endpoints_by_hand_come_along(plane) -> None:
             assert (await endpoints(p, 1)).metadata.annotations == {"team": "a"}
             await p.client.patch(ENDPOINTS, "web", {"metadata": {"annotations": {"team": "b"}}}, "default")
 
-            async def followed():
+            async def followed() -> bool:
                 return [s.metadata.annotations for s in await slices(p)] == [{"team": "b"}]
 
             await p.until(followed)

@@ -3,14 +3,19 @@
 import asyncio
 import json
 import re
+from typing import Any
+
+from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
 from podwire.agent.policyreport import PolicyReport
+from podwire.kube.client import Client
 from podwire.kube.resources import CONFIGMAPS, EVENTS, NETWORKPOLICIES, NODES
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.policy.status.report import NAMESPACE, name_of, parse
 from podwire.runtime.tasks import TaskSet
 
+JsonObject = dict[str, Any]
 DENY = {
     "apiVersion": "networking.k8s.io/v1",
     "kind": "NetworkPolicy",
@@ -22,17 +27,17 @@ DENY = {
 class Agents:
     """The reports of the nodes' agents; a node has in force what it was told to."""
 
-    def __init__(self, client) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.metas = {}
-        self.reports = {}
+        self.metas: dict[tuple[str, str, str], ObjectMeta] = {}
+        self.reports: dict[str, PolicyReport] = {}
         self.tasks = TaskSet(print)
 
     async def start(self) -> None:
         for node in (await self.client.list(NODES)).items:
             self.begin(node)
 
-    def begin(self, node) -> None:
+    def begin(self, node: Node) -> None:
         name = node.metadata.name
         found = Node(metadata=ObjectMeta(name=name, uid=node.metadata.uid))
         report = PolicyReport(self.client, name, lambda: found, lambda kind, key: self.metas.get((name, kind, key)))
@@ -40,7 +45,7 @@ class Agents:
         report.committed({})
         self.tasks.start(name, report.run())
 
-    async def commit(self, *names) -> None:
+    async def commit(self, *names: str) -> None:
         """These nodes have the policy in force as it is now."""
         policies = (await self.client.list(NETWORKPOLICIES, "default")).items
         for name in names:
@@ -52,10 +57,10 @@ class Agents:
             self.reports[name].committed({f"policy {key}": heard for _, key in known.keys() | before})
 
 
-async def said(p, wanted, name="deny"):
+async def said(p: ControlPlane, wanted: str, name: str = "deny") -> JsonObject:
     """The annotation, when it says that it is in force on so many nodes."""
 
-    async def probe():
+    async def probe() -> JsonObject | None:
         policy = await p.client.get(NETWORKPOLICIES, name, "default")
         text = policy["metadata"].get("annotations", {}).get("podwire.io/enforced", "{}")
         found = json.loads(text)
@@ -66,12 +71,12 @@ async def said(p, wanted, name="deny"):
     return await p.until(probe)
 
 
-async def events(p):
+async def events(p: ControlPlane) -> list[tuple[str, str]]:
     found = (await p.client.list(EVENTS, "default")).items
     return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["kind"] == "NetworkPolicy"]
 
 
-def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane) -> None:
+def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             agents = Agents(p.client)
@@ -81,7 +86,7 @@ def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane) -> None:
             first = await said(p, "3/3")
             assert re.fullmatch(r"[1-9][\d.]*m?s", first["took"]) and first["since"].endswith("Z")
 
-            async def told():
+            async def told() -> list[tuple[str, str]]:
                 return [each for each in await events(p) if each[0] == "Enforced"]
 
             text = f"In force on 3/3 nodes, {first['took']} after they heard of it"
@@ -94,7 +99,7 @@ def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane) -> None:
             assert partly["missing"] == ["node-3: nft: no memory"]
             assert "since" not in partly
 
-            async def complained():
+            async def complained() -> list[tuple[str, str]]:
                 return [each for each in await events(p) if each[0] == "PartlyEnforced"]
 
             text = "In force on 2/3 nodes; not on node-3: nft: no memory"
@@ -118,7 +123,7 @@ def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane) -> None:
     asyncio.run(run())
 
 
-def test_reports_are_small_and_outlive_their_agents(plane) -> None:
+def test_reports_are_small_and_outlive_their_agents(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             agents = Agents(p.client)
@@ -145,7 +150,7 @@ def test_reports_are_small_and_outlive_their_agents(plane) -> None:
             await p.client.delete(NODES, "node-3")
             assert (await said(p, "2/2", "deny-0"))["generation"] == 1
 
-            async def gone():
+            async def gone() -> bool:
                 found = await p.client.list(CONFIGMAPS, NAMESPACE, label_selector="podwire.io/report=policies")
                 return len(found.items) == 2
 
@@ -155,14 +160,14 @@ def test_reports_are_small_and_outlive_their_agents(plane) -> None:
     asyncio.run(run())
 
 
-def test_an_annotation_that_nobody_knows_is_an_event(plane) -> None:
+def test_an_annotation_that_nobody_knows_is_an_event(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             annotations = {"podwire.io/mode": "Audit"}
             body = DENY | {"metadata": {"name": "deny", "annotations": annotations}}
             await p.client.create(NETWORKPOLICIES, body, "default")
 
-            async def told():
+            async def told() -> list[tuple[str, str]]:
                 return [each for each in await events(p) if each[0] == "AnnotationNotKnown"]
 
             (event,) = await p.until(told)

@@ -1,6 +1,7 @@
 """IPv4 cases in IPv6."""
 
 from ipaddress import IPv6Network
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,10 @@ def test_the_prefix_of_a_node(ranges: tuple[str, ...], expected: IPv6Network | N
 def test_ranges_of_networkpolicies_stand_side_by_side() -> None:
     block = {"ipBlock": {"cidr": "10.244.2.0/24", "except": ["10.244.2.0/28"]}}
     other = {"ipBlock": {"cidr": "2001:db8::/32"}}
-    policy = {"kind": "NetworkPolicy", "spec": {"ingress": [{"from": [block, {"podSelector": {}}, other]}]}}
+    policy: dict[str, Any] = {
+        "kind": "NetworkPolicy",
+        "spec": {"ingress": [{"from": [block, {"podSelector": {}}, other]}]},
+    }
     six = {"ipBlock": {"cidr": "fd10::af4:200/120", "except": ["fd10::af4:200/124"]}}
     for families, expected in (((4, 6), [block, six]), ((4,), [block]), ((6,), [six])):
         found = in_families(policy, families, PREFIX)

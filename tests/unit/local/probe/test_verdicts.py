@@ -67,7 +67,7 @@ def facts(*policies: NetworkPolicy, mode: str = "nftables") -> Facts:
             slices(DB, EndpointPort(name="", protocol="TCP", port=80), DB_1, DB_2),
             slices(DNS, EndpointPort(name="dns", protocol="UDP", port=53), dns),
         ),
-        world=World(pods=pods, nodes=nodes, namespaces=(Object(ObjectMeta(name="shop")),), policies=policies),
+        world=World(pods=pods, nodes=nodes, namespaces=(Object(metadata=ObjectMeta(name="shop")),), policies=policies),
         host_address="10.89.0.1",
         host_port=6443,
     )
