@@ -10,22 +10,17 @@ after it; 3. a load with nothing changed writes nothing; 4. a change that the ke
 and is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear`` take away what is ours and no more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from podwire.dataplane.plane import DataPlane, Written
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.marks import MARKS
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import Ruled
-from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
-from podwire.state.nft import Table
-
-Held = Table | Ruleset | IpSet
-"""A piece of kernel state that a data plane answers for; it has a text form."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,15 +91,10 @@ def of_family(facts: Facts, family: str) -> dict[str, Any]:
     return msgspec.structs.asdict(found)
 
 
-class PolicyDataPlane(Protocol):
+class PolicyDataPlane(DataPlane, Protocol):
     """Enforces policies on one node."""
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Sequence[object]:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
         """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
 
         What had to be written, all of it false when nothing had to.
@@ -115,28 +105,13 @@ class PolicyDataPlane(Protocol):
 
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
-    ) -> Sequence[object]:
+    ) -> Written:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
 
         ``facts`` are given where they are others, though alike (:meth:`Facts.alike`).
 
         Raises: KernelError; the next call loads everything again.
         """
-        ...
-
-    def heal(self) -> Sequence[object]:
-        """Puts right what somebody else changed; what had to be written.
-
-        Raises: KernelError.
-        """
-        ...
-
-    def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked."""
-        ...
-
-    def disturbed(self) -> bool:
-        """Whether somebody else may have changed what this data plane holds."""
         ...
 
     def ruled(self, prefix: str) -> Ruled | None:
@@ -148,21 +123,6 @@ class PolicyDataPlane(Protocol):
 
         Raises: KernelError.
         """
-        ...
-
-    def desired(self) -> tuple[Held, ...]:
-        """What the kernel should hold."""
-        ...
-
-    def remove(self) -> None:
-        """Takes all of it out of the kernel.
-
-        Raises: KernelError.
-        """
-        ...
-
-    def close(self) -> None:
-        """Lets go of the kernel; what is in force stays."""
         ...
 
 

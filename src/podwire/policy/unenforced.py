@@ -7,9 +7,10 @@ that ran before the policy came are not touched, and the failure names them.
 import os
 from collections.abc import Mapping
 
+from podwire.dataplane.plane import Held, Written
 from podwire.errors import Unsupported
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, Held
+from podwire.policy.dataplane import Facts
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import Ruled
 
@@ -23,7 +24,7 @@ class Unenforced:
         self._missing = missing
         self._read, self._write = os.pipe()
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> tuple[object, ...]:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
         """Nothing, where no policy selects a pod of this node.
 
         Raises: Unsupported.
@@ -37,14 +38,14 @@ class Unenforced:
 
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], _delta: Delta, facts: Facts | None = None
-    ) -> tuple[object, ...]:
+    ) -> Written:
         """The same as :meth:`load`.
 
         Raises: Unsupported.
         """
         return self.load(compiler, devices, facts)
 
-    def heal(self) -> tuple[object, ...]:
+    def heal(self) -> Written:
         """There is nothing to heal."""
         return ()
 

@@ -10,20 +10,14 @@ traffic; 2. what is replaced is replaced at once, never taken away first; 3. an 
 force, ``remove`` and ``clear`` take away what is marked as ours and nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from podwire.dataplane.plane import DataPlane, Written
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
-from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState, Owner
-from podwire.state.nft import Table
-
-Held = Table | Ruleset | IpSet | VirtualServer | NetworkState
-"""A piece of kernel state that a data plane answers for; it has a text form."""
 
 OWNER = Owner(route_protocol=115, alias_prefix="podwire/proxy")
 """The mark of what data planes have among the objects of ip(8)."""
@@ -35,54 +29,30 @@ def addresses_of_node(state: NetworkState) -> tuple[str, ...]:
     return tuple(each.cidr.partition("/")[0] for each in state.addresses if each.link not in proxied)
 
 
-class InForce(Protocol):
-    """What programs the Services of one node: a data plane, or a switch that stands before several."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the registry."""
-        ...
+class ServiceDataPlane(DataPlane, Protocol):
+    """What programs the Services of one node: one mode, or a switch between several."""
 
     @property
     def instant(self) -> bool:
         """Whether an update is a matter of few milliseconds; otherwise it is done in a thread."""
         ...
 
-    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Sequence[object]:
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
         """Makes the kernel hold exactly these Services; what had to be written, all of it false when nothing had to.
 
         Raises: KernelError; what was in force stays.
         """
         ...
 
-    def update(self, changed: ServiceMap) -> object:
+    def update(self, changed: ServiceMap) -> Written:
         """Takes over changed Services; an empty tuple removes one.
 
         Raises: KernelError; the next call loads everything again.
         """
         ...
 
-    def heal(self) -> Sequence[object]:
-        """Puts right what somebody else changed; what had to be written, all of it false when there was nothing.
-
-        Raises: KernelError.
-        """
-        ...
-
-    def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked."""
-        ...
-
-    def disturbed(self) -> bool:
-        """Whether somebody else may have changed what this data plane holds."""
-        ...
-
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""
-        ...
-
-    def desired(self) -> tuple[Held, ...]:
-        """What the kernel should hold."""
         ...
 
 
@@ -114,19 +84,4 @@ class Counting(Protocol):
 
         Raises: KernelError.
         """
-        ...
-
-
-class DataPlane(InForce, Protocol):
-    """One mode, which can be taken away."""
-
-    def remove(self) -> object:
-        """Takes all of it out of the kernel.
-
-        Raises: KernelError.
-        """
-        ...
-
-    def close(self) -> None:
-        """Lets go of the kernel; traffic goes on."""
         ...

@@ -7,7 +7,7 @@ one stands in for another that cannot be had.
 from typing import Any
 
 from podwire.dataplane.registry import Place, Registered
-from podwire.proxy.dataplane import DataPlane
+from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts
 from podwire.runtime import registry
 
@@ -38,14 +38,14 @@ FEATURES = {"nftables": "nftables", "ipvs": "ip_vs", "userspace": "nftables"}
 """The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
 
 
-class Registry(Registered[NodeFacts, DataPlane]):
+class Registry(Registered[NodeFacts, ServiceDataPlane]):
     """The data planes of one network namespace (None: that of this process)."""
 
     def __init__(self, netns: Place = None) -> None:
         super().__init__(DATAPLANES, netns)
 
 
-def open_dataplane(name: str, facts: NodeFacts, netns: Place = None) -> DataPlane:
+def open_dataplane(name: str, facts: NodeFacts, netns: Place = None) -> ServiceDataPlane:
     """The data plane of that name in a network namespace (None: that of this thread).
 
     Raises: ConfigError for a name that is not in the registry; KernelError.

@@ -23,7 +23,7 @@ from podwire.errors import KernelError
 from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
 from podwire.observe.log import Log
-from podwire.proxy.dataplane import InForce
+from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, take_over
@@ -94,7 +94,7 @@ class ServiceProxy:
     def __init__(
         self,
         sources: Sources,
-        plane: InForce,
+        plane: ServiceDataPlane,
         facts: NodeFacts,
         clock: Clock,
         clean_flows: FlowCleaner | None = None,

@@ -10,7 +10,7 @@ from podwire.agent.config import overlay, parse
 from podwire.errors import ConfigError
 from podwire.local.config import parse_config
 from podwire.proxy import registry
-from podwire.proxy.dataplane import DataPlane
+from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
 from podwire.routing.backend import Options
@@ -75,5 +75,5 @@ def test_every_one_has_all_that_the_seam_asks_for(name: str) -> None:
     made = getattr(found, attribute)
     assert made.name == name
     assert callable(found.clear)
-    asked = {word for word in dir(DataPlane) if not word.startswith("_")}
+    asked = {word for word in dir(ServiceDataPlane) if not word.startswith("_")}
     assert asked - set(dir(made)) == set()

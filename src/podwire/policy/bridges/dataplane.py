@@ -12,6 +12,7 @@ import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from podwire.dataplane.plane import Written
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
@@ -98,7 +99,7 @@ class OnBridges:
                 continue
         return found
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Sequence[object]:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
         """Makes the kernel hold exactly what the compiler says, and the bridges' table.
 
         Raises: KernelError.
@@ -108,14 +109,14 @@ class OnBridges:
 
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
-    ) -> Sequence[object]:
+    ) -> Written:
         """Takes over a change.
 
         Raises: KernelError.
         """
         return self._after(self._hold(compiler), self._plane.update(compiler, devices, delta, facts))
 
-    def heal(self) -> Sequence[object]:
+    def heal(self) -> Written:
         """Puts right what somebody else changed.
 
         Raises: KernelError.
@@ -124,7 +125,7 @@ class OnBridges:
         own = self._hold(self._compiler) if self._compiler is not None else ()
         return self._after(own, self._plane.heal())
 
-    def _after(self, own: Sequence[object], done: Sequence[object]) -> Sequence[object]:
+    def _after(self, own: Written, done: Written) -> Written:
         """What both have done.
 
         Raises: Unsupported when pods cannot be shut off that have to be; everything else is done.

@@ -18,12 +18,13 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
+from podwire.dataplane.plane import Held
 from podwire.errors import KernelError
 from podwire.kernel import network
 from podwire.kernel.iptables import Programs, Ticker
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
-from podwire.proxy.dataplane import Counts, Held
+from podwire.proxy.dataplane import Counts
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
 from podwire.proxy.dataplanes.ipvs.layout import Layout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from podwire.dataplane.plane import Written
 from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.nft_families import FAMILIES, FamilyTables
@@ -24,9 +25,6 @@ from podwire.proxy.dataplanes.userspace.orders import Arranged, Pool, Retire, St
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
-
-Written = tuple[Transaction | str, ...]
-"""What had to be committed for each family, and the pools of the relay that had to change."""
 
 
 class UserspaceDataPlane:
