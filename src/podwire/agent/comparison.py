@@ -86,7 +86,7 @@ def _held(share: Share, place: Path | None) -> Iterable[Ruleset]:
         return (each for each in held_of_policy(place) if isinstance(each, Ruleset))
     from podwire.proxy.dataplanes.iptables.dataplane import held
     from podwire.proxy.dataplanes.ipvs.dataplane import held as held_of_ipvs
-    from podwire.proxy.xtables.ownership import IPVS_MARK
+    from podwire.state.chain_marks import IPVS_MARK
 
     balanced = any(IPVS_MARK in each.chains for each in share.rulesets)
     return (held_of_ipvs if balanced else held)(place)

@@ -12,11 +12,15 @@ The text form is that of iptables-save with the family behind the table's name::
     COMMIT
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 Rules = tuple[str, ...]
+
+ChainKey = tuple[str, str]
+"""Table and chain."""
 
 TABLES = ("filter", "nat")
 """The tables that podwire writes to."""
@@ -76,14 +80,30 @@ def parse(lines: Iterable[str]) -> Ruleset:
     return Ruleset(family=family, table=table, chains={c: tuple(r) for c, r in chains.items()}, jumps=tuple(jumps))
 
 
+_PROTOCOL_NUMBERS = {"ipencap": "4", "ipv6": "41", "gre": "47"}
+_PROTOCOL = re.compile(r"(?:^|(?<= ))-p (ipencap|ipv6|gre) ")
+
+
+def _canonical_rule(rule: str) -> str:
+    """The rule as every iptables-save prints it.
+
+    1.8.9 has two spaces before a counter's name. Where /etc/protocols names a protocol, its name is printed.
+    """
+    if "--nfacct-name" in rule:
+        rule = rule.replace("--nfacct-name  ", "--nfacct-name ")
+    if "-p " in rule:
+        rule = _PROTOCOL.sub(lambda match: f"-p {_PROTOCOL_NUMBERS[match[1]]} ", rule)
+    return rule
+
+
 def parse_save(text: str) -> dict[str, dict[str, list[str]]]:
-    """Rules by chain by table, from all that iptables-save printed (1.8.9 has two spaces before a counter's name)."""
+    """Rules by chain by table, from all that iptables-save printed."""
     tables: dict[str, dict[str, list[str]]] = {}
     chains: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("-A "):
             _, chain, rule = line.split(" ", 2)
-            chains[chain].append(rule.replace("--nfacct-name  ", "--nfacct-name "))
+            chains[chain].append(_canonical_rule(rule))
         elif line.startswith(":"):
             chains[line[1:].split(" ", 1)[0]] = []
         elif line.startswith("*"):

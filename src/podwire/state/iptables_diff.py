@@ -5,42 +5,12 @@ stay as they are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
+from podwire.state.chain_marks import ChainMark
 from podwire.state.iptables import Rules, Ruleset
 
 Saved = Mapping[str, Mapping[str, Sequence[str]]]
 """Rules by chain by table, as ``state.iptables.parse_save`` gives them."""
-
-
-ChainKey = tuple[str, str]
-"""Table and chain."""
-
-
-class Owner(Protocol):
-    """Whose chains and jumps it is about."""
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """In the order in which a whole load writes them."""
-        ...
-
-    @property
-    def first(self) -> bool:
-        """Whether jumps stand before all rules of others; else it is enough that they are there."""
-        ...
-
-    def ours(self, table: str, chain: str) -> bool:
-        """Whether a chain is the owner's."""
-        ...
-
-    def canonical(self, key: ChainKey, rules: Sequence[str]) -> Rules:
-        """Rules of a chain in an order that does not tell how they came there."""
-        ...
-
-    def equal(self, key: ChainKey, one: Sequence[str], other: Sequence[str]) -> bool:
-        """Whether two lists of rules do the same."""
-        ...
 
 
 def chains_text(chains: Mapping[str, Iterable[str]]) -> Iterator[str]:
@@ -77,28 +47,28 @@ def count_rules(text: str) -> dict[str, int]:
     return found
 
 
-def repair(saved: Saved, wanted: Iterable[Ruleset], owner: Owner) -> str:
+def repair(saved: Saved, wanted: Iterable[Ruleset], mark: ChainMark) -> str:
     """The text that makes the kernel hold what is wanted and nothing else of the owner's; empty when it does."""
     by_table = {each.table: each for each in wanted}
-    return document((table, _repair_table(saved.get(table, {}), by_table[table], owner)) for table in owner.tables)
+    return document((table, _repair_table(saved.get(table, {}), by_table[table], mark)) for table in mark.tables)
 
 
-def removal(saved: Saved, owner: Owner) -> str:
+def removal(saved: Saved, mark: ChainMark) -> str:
     """The text that takes away all that is the owner's."""
-    return repair(saved, (Ruleset(family="", table=table) for table in owner.tables), owner)
+    return repair(saved, (Ruleset(family="", table=table) for table in mark.tables), mark)
 
 
-def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Owner) -> Iterator[str]:
+def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, mark: ChainMark) -> Iterator[str]:
     write: dict[str, Rules] = {}
     for chain, rules in wanted.chains.items():
         have = saved.get(chain)
-        if have is None or not owner.equal((wanted.table, chain), have, rules):
+        if have is None or not mark.equal((wanted.table, chain), have, rules):
             write[chain] = rules
-    gone: dict[str, Rules] = {c: () for c in saved if owner.ours(wanted.table, c) and c not in wanted.chains}
+    gone: dict[str, Rules] = {c: () for c in saved if mark.owns(wanted.table, c) and c not in wanted.chains}
     yield from chains_text({**write, **gone})
-    yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, wanted, owner))
+    yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, wanted, mark))
     jumps = tuple(wanted.jumps)
-    late = [(chain, rule) for chain, rule in jumps if owner.first and _is_late(chain, rule, saved, jumps)]
+    late = [(chain, rule) for chain, rule in jumps if mark.first and _is_late(chain, rule, saved, jumps)]
     yield from (f"-D {chain} {rule}" for chain, rule in late)
     missing = [(chain, rule) for chain, rule in jumps if rule not in saved.get(chain, ()) or (chain, rule) in late]
     yield from (f"-I {chain} {rule}" for chain, rule in reversed(missing))
@@ -116,27 +86,27 @@ def target_of(rule: str) -> str:
     return rule.rpartition(" -j ")[2].partition(" ")[0] if " -j " in rule else rule.removeprefix("-j ")
 
 
-def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, owner: Owner) -> Iterator[tuple[str, str]]:
+def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, mark: ChainMark) -> Iterator[tuple[str, str]]:
     """Rules of others' chains that lead into ours, and should not."""
     keep = set(wanted.jumps)
     for chain, rules in saved.items():
-        if owner.ours(wanted.table, chain):
+        if mark.owns(wanted.table, chain):
             continue
         seen: set[str] = set()
         for rule in rules:
-            if owner.ours(wanted.table, target_of(rule)) and ((chain, rule) not in keep or rule in seen):
+            if mark.owns(wanted.table, target_of(rule)) and ((chain, rule) not in keep or rule in seen):
                 yield chain, rule
             seen.add(rule)
 
 
-def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], owner: Owner) -> Ruleset:
+def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], mark: ChainMark) -> Ruleset:
     """What of a table is the owner's; chains in which the order is free come in canonical order."""
-    own = {chain: owner.canonical((table, chain), rules) for chain, rules in chains.items() if owner.ours(table, chain)}
+    own = {chain: mark.canonical((table, chain), rules) for chain, rules in chains.items() if mark.owns(table, chain)}
     jumps = tuple(
         (chain, rule)
         for chain, rules in chains.items()
         if chain not in own
         for rule in rules
-        if owner.ours(table, target_of(rule))
+        if mark.owns(table, target_of(rule))
     )
     return Ruleset(family=family, table=table, chains=own, jumps=jumps)

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from podwire.kernel.iptables import FAMILIES, Iptables, Kind, Programs, find, legacy_tables, nft_tables
+from podwire.kernel.iptables import Iptables, Programs, legacy_tables, nft_tables
+from podwire.kernel.iptables_chains import saved_by_kind
 from podwire.kernel.iptables_tables import drop_tables
-from podwire.proxy.xtables.ownership import MARKS, Ownership
-from podwire.state.iptables import Ruleset, parse_save
-from podwire.state.iptables_diff import Saved, count_tables, own_part, removal
+from podwire.state.chain_marks import MARK_CHAINS, ChainMark
+from podwire.state.iptables import parse_save
+from podwire.state.iptables_diff import Saved, count_tables, removal
 
 Place = Path | str | None
 
@@ -20,7 +21,7 @@ def read(tool: Iptables) -> Saved:
     return parse_save(tool.save())
 
 
-def remove(tool: Iptables, owner: Ownership) -> int:
+def remove(tool: Iptables, owner: ChainMark) -> int:
     """Takes a mode's rules of one family away; how many tables that changed.
 
     Raises: KernelError.
@@ -32,43 +33,35 @@ def remove(tool: Iptables, owner: Ownership) -> int:
 
 
 def _marks(saved: Saved) -> frozenset[str]:
-    return frozenset(MARKS) & saved.get("nat", {}).keys()
+    return frozenset(MARK_CHAINS) & saved.get("nat", {}).keys()
 
 
-def left(place: Place, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
-    """Kinds of iptables in which rules with one of the marks are, and all that they print, by family.
+def left(place: Place, owner: ChainMark, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
+    """Kinds of iptables that hold the owner's mark or one of the others, and all rules of the kind, by family.
 
     Where no table of iptables exists no program is run.
 
     Raises: KernelError.
     """
-    kinds: tuple[tuple[Kind, bool], ...] = (("nft", bool(nft_tables(place))), ("legacy", bool(legacy_tables(place))))
-    for kind, used in kinds:
-        programs = find(kind) if used else None
-        if programs is None:
-            continue
-        saved: dict[str, Saved] = {}
-        for family in FAMILIES:
-            with Iptables(family, programs, place) as tool:
-                saved[family] = read(tool)
-        if any(mark in tables.get("nat", {}) for tables in saved.values() for mark in marks):
+    for programs, saved in saved_by_kind(place, owner.tables):
+        if any(mark in tables.get("nat", {}) for tables in saved.values() for mark in (owner.mark, *marks)):
             yield programs, saved
 
 
-def held_by(place: Place, owner: Ownership) -> Programs | None:
+def held_by(place: Place, owner: ChainMark) -> Programs | None:
     """The kind that holds rules of an earlier run, where both are in use; a start goes on with that one."""
     if not nft_tables(place) or not legacy_tables(place):
         return None
-    return next((programs for programs, _ in left(place, owner.mark)), None)
+    return next((programs for programs, _ in left(place, owner)), None)
 
 
-def clear(place: Place, owner: Ownership, *marks: str) -> bool:
+def clear(place: Place, owner: ChainMark, *marks: str) -> bool:
     """Takes away what an earlier data plane of the mode left, or whose marks these are; whether there was anything.
 
     Raises: KernelError.
     """
     found = False
-    for programs, saved in left(place, owner.mark, *marks):
+    for programs, saved in left(place, owner, *marks):
         found = True
         for family, tables in saved.items():
             with Iptables(family, programs, place) as tool:
@@ -76,16 +69,3 @@ def clear(place: Place, owner: Ownership, *marks: str) -> bool:
     if found:
         drop_tables(owner.tables, place)
     return found
-
-
-def held(place: Place, owner: Ownership) -> tuple[Ruleset, ...]:
-    """What the kernel holds of the mode, a table each.
-
-    Raises: KernelError.
-    """
-    return tuple(
-        own_part(family, table, tables.get(table, {}), owner)
-        for _, saved in left(place, owner.mark)
-        for family, tables in saved.items()
-        for table in sorted(owner.tables)
-    )

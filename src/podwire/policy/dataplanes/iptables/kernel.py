@@ -7,27 +7,25 @@ from contextlib import closing
 from pathlib import Path
 
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import netns
+from podwire.kernel import iptables_chains, netns
 from podwire.kernel.ipset import IpSets
-from podwire.kernel.iptables import FAMILIES, Iptables, Kind, Programs, find, legacy_tables, nft_tables
+from podwire.kernel.iptables import FAMILIES, Iptables, Programs
 from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.policy.dataplanes.iptables.layout import Layout
-from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, OWNERSHIP, RULE, TABLE, set_prefix
+from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, RULE, TABLE, set_prefix
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import removal
 from podwire.policy.status.counts import Count
+from podwire.state.chain_marks import POLICY
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset, parse_save
-from podwire.state.iptables_diff import Saved, own_part
+from podwire.state.iptables_diff import Saved
 from podwire.state.iptables_diff import removal as removed_rules
 
 Place = Path | str | None
 
-_NUMBERS = {"ipencap": "4", "ipv6": "41", "gre": "47"}
-"""Protocols that iptables-save tells by a name of /etc/protocols, where there is one."""
-_PROTOCOL = re.compile(r"-p (ipencap|ipv6|gre) ")
 _COUNTED = re.compile(rf"\[(\d+):(\d+)\] -A ({RULE}\S+) .*-j (?:RETURN|DROP)$", re.MULTILINE)
 _TUNNELS = ("vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "tun")
 """Kinds of links that are no pod's."""
@@ -39,7 +37,7 @@ def read_rules(tool: Iptables) -> Saved:
 
     Raises: KernelError.
     """
-    return parse_save(_PROTOCOL.sub(lambda found: f"-p {_NUMBERS[found[1]]} ", tool.save(TABLE)))
+    return parse_save(tool.save(TABLE))
 
 
 def read_counts(tool: Iptables) -> dict[str, Count]:
@@ -80,7 +78,7 @@ def remove(tool: Iptables, sets: IpSets) -> None:
 
     Raises: KernelError.
     """
-    text = removed_rules(read_rules(tool), OWNERSHIP)
+    text = removed_rules(read_rules(tool), POLICY)
     tool.restore(text)
     prefix = set_prefix(tool.family)
     names = [name for name in sets.names() if name.startswith(prefix)]
@@ -103,38 +101,12 @@ def uplinks(place: Place, addresses: Iterable[str], pods: Iterable[str]) -> tupl
     return tuple(sorted(found - set(pods)))
 
 
-def users(place: Place) -> tuple[Programs, ...]:
-    """The kinds of iptables in which rules of ours are. Where no table of iptables exists no program is run.
-
-    Raises: KernelError.
-    """
-    kinds: tuple[tuple[Kind, bool], ...] = (
-        ("nft", any(name == TABLE for _, name in nft_tables(place))),
-        ("legacy", TABLE in legacy_tables(place)),
-    )
-    found = []
-    for kind, used in kinds:
-        programs = find(kind) if used else None
-        if programs is not None and any(_has(family, programs, place) for family in FAMILIES):
-            found.append(programs)
-    return tuple(found)
-
-
-def _has(family: str, programs: Programs, place: Place) -> bool:
-    with Iptables(family, programs, place) as tool:
-        return any(OWNERSHIP.ours(TABLE, chain) for chain in read_rules(tool).get(TABLE, ()))
-
-
 def held(place: Place = None) -> tuple[Ruleset | IpSet, ...]:
     """What the kernel holds of ours; nothing where there is nothing.
 
     Raises: KernelError.
     """
-    found: list[Ruleset | IpSet] = []
-    for programs in users(place):
-        for family in FAMILIES:
-            with Iptables(family, programs, place) as tool:
-                found.append(own_part(family, TABLE, read_rules(tool).get(TABLE, {}), OWNERSHIP))
+    found: list[Ruleset | IpSet] = list(iptables_chains.read(place, POLICY))
     if found:
         with IpSets(place) as sets:
             for family in FAMILIES:
@@ -147,7 +119,7 @@ def clear(place: Place = None) -> bool:
 
     Raises: KernelError.
     """
-    kinds = users(place)
+    kinds = [programs for programs, _ in iptables_chains.marked(place, POLICY)]
     try:
         sets = IpSets(place)
     except Unsupported:

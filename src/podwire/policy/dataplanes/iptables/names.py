@@ -6,15 +6,12 @@ Chains are in the table ``mangle``. What is made of policies ends in a hash of w
 import hashlib
 import re
 from base64 import b32encode
-from collections.abc import Sequence
 
 import msgspec
 
 from podwire.policy.ports import Table
 from podwire.policy.profile import ProfileKey
 from podwire.policy.verdicts import Owner, Ruled
-from podwire.state.iptables import Rules
-from podwire.state.iptables_diff import ChainKey
 
 TABLE = "mangle"
 CHAIN = "PODWIRE-"
@@ -72,25 +69,3 @@ def comment(text: str) -> str:
     """The match that does nothing but carry a text."""
     text = text.encode()[:_COMMENT].decode(errors="ignore").strip()
     return f"-m comment --comment {text}" if _PLAIN.fullmatch(text) else f'-m comment --comment "{text}"'
-
-
-class Ownership(msgspec.Struct, frozen=True):
-    """The chains of this data plane, as :mod:`podwire.state.iptables_diff` asks for them."""
-
-    tables: tuple[str, ...] = (TABLE,)
-    first: bool = True
-
-    def ours(self, table: str, chain: str) -> bool:
-        """Whether a chain is this data plane's."""
-        return table == TABLE and chain.startswith(CHAIN)
-
-    def canonical(self, _key: ChainKey, rules: Sequence[str]) -> Rules:
-        """The rules; their order counts."""
-        return tuple(rules)
-
-    def equal(self, _key: ChainKey, one: Sequence[str], other: Sequence[str]) -> bool:
-        """Whether two lists of rules do the same."""
-        return tuple(one) == tuple(other)
-
-
-OWNERSHIP = Ownership()

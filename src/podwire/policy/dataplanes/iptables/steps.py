@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from podwire.policy.dataplanes.iptables.names import OWNERSHIP, TABLE
+from podwire.policy.dataplanes.iptables.names import TABLE
+from podwire.state.chain_marks import POLICY
 from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Create, Delete, Destroy, Operation, diff
 from podwire.state.iptables import Rules, Ruleset
@@ -56,7 +57,7 @@ def steps(saved: Saved, have: Mapping[str, IpSet], want: Piece, meanwhile: Mappi
     new = {name: each for name, each in want.sets.items() if name not in have}
     prepare = [operation for each in new.values() for operation in (Create(each), *_added(each))]
     chains = saved.get(TABLE, {})
-    ours = {name: tuple(rules) for name, rules in chains.items() if OWNERSHIP.ours(TABLE, name)}
+    ours = {name: tuple(rules) for name, rules in chains.items() if POLICY.owns(TABLE, name)}
     during = {**ours, **want.chains, **meanwhile}
     enter = _text(saved, during, want.jumps)
     then: Saved = {TABLE: {**chains, **during, **_jumped(chains, want.jumps)}}
@@ -81,7 +82,7 @@ def _led(have: Mapping[str, IpSet], want: Mapping[str, IpSet]) -> Iterator[Opera
 
 
 def _text(saved: Saved, chains: Mapping[str, Rules], jumps: Jumps) -> str:
-    return repair(saved, [Ruleset(family="", table=TABLE, chains=chains, jumps=jumps)], OWNERSHIP)
+    return repair(saved, [Ruleset(family="", table=TABLE, chains=chains, jumps=jumps)], POLICY)
 
 
 def _jumped(chains: Mapping[str, Iterable[str]], jumps: Jumps) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from podwire.kernel import iptables_chains
 from podwire.kernel.iptables import FAMILIES, Iptables
 from podwire.policy.compile import Compiler
 from podwire.policy.contents import follow
@@ -18,6 +19,7 @@ from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.dataplane import layout_of
 from podwire.policy.status.counts import Count
+from podwire.state.chain_marks import POLICY
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.trace import iptables
@@ -83,7 +85,7 @@ def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
     if not pieces:
         return None
     counts: dict[tuple[str, str], Count] = {}
-    for programs in kernel.users(netns):
+    for programs, _ in iptables_chains.marked(netns, POLICY):
         for family in FAMILIES:
             with Iptables(family, programs, netns) as tool:
                 counts |= {(family, chain): count for chain, count in kernel.read_counts(tool).items()}

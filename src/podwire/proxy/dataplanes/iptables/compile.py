@@ -24,9 +24,8 @@ from podwire.proxy.dataplanes.iptables.layout import (
 from podwire.proxy.dataplanes.iptables.names import PortChains
 from podwire.proxy.frontends import Frontend, admitted
 from podwire.proxy.servicemap import Endpoint, ServicePort
-from podwire.proxy.xtables.ownership import comment, host
-from podwire.state.iptables import Rules
-from podwire.state.iptables_diff import ChainKey
+from podwire.proxy.xtables.matches import comment, host
+from podwire.state.iptables import ChainKey, Rules
 
 _SCALE = 0x80000000  # linux/netfilter/xt_statistic.h: probabilities are 31 bits
 

@@ -10,11 +10,11 @@ from functools import partial
 
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.iptables.layout import SHARED, Layout
-from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, Delta
+from podwire.proxy.dataplanes.iptables.restore import Delta
 from podwire.proxy.servicemap import ServicePort
 from podwire.proxy.xtables.compiled import CompiledServices
-from podwire.state.iptables import TABLES, Rules, Ruleset
-from podwire.state.iptables_diff import ChainKey
+from podwire.state.chain_marks import PROXY_IPTABLES
+from podwire.state.iptables import TABLES, ChainKey, Rules, Ruleset
 
 _FEW = 8
 """Deletions in one shared chain up to which single rules are taken out."""
@@ -36,7 +36,7 @@ class Contents:
         for (table, name), rules in self.layout.chains().items():
             chains[table][name] = rules
         for key, found in self._shared.items():
-            chains[key[0]][key[1]] = OWNERSHIP.canonical(key, (*found, *self.layout.tail(key)))
+            chains[key[0]][key[1]] = PROXY_IPTABLES.canonical(key, (*found, *self.layout.tail(key)))
         chains["nat"] |= self._chains
         jumps = self.layout.jumps()
         return tuple(

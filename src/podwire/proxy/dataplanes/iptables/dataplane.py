@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from podwire.errors import KernelError
-from podwire.kernel import netns, sysctl
+from podwire.kernel import iptables_chains, netns, sysctl
 from podwire.kernel.iptables import FAMILIES, Iptables, Programs, choose
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import watch
@@ -23,11 +23,11 @@ from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, Layout
-from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK
-from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, repair_in_parts
+from podwire.proxy.dataplanes.iptables.restore import repair_in_parts
 from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
 from podwire.proxy.xtables import kernel as xtables
+from podwire.state.chain_marks import KUBE_PROXY_MARK, PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
 from podwire.state.iptables_diff import Saved, count_rules, count_tables, repair
 
@@ -53,10 +53,10 @@ class IptablesDataPlane:
     instant = False
 
     def __init__(self, facts: NodeFacts, place: Path | str | None = None, programs: Programs | None = None) -> None:
-        self.programs = programs or xtables.held_by(place, OWNERSHIP) or choose(place)
+        self.programs = programs or xtables.held_by(place, PROXY_IPTABLES) or choose(place)
         self._place = place
         self._facts = facts
-        self._watch = watch(self.programs, OWNERSHIP.tables, place)
+        self._watch = watch(self.programs, PROXY_IPTABLES.tables, place)
         self._rules = {family: _Rules(family, self.programs, place) for family in FAMILIES}
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._missing: set[str] = set()
@@ -90,8 +90,8 @@ class IptablesDataPlane:
         """
         if self._open:
             _shut_loopback(self._place, xtables.read(self._rules["ip"].tool))
-        self._watch.unheard(lambda: sum(xtables.remove(rules.tool, OWNERSHIP) for rules in self._rules.values()))
-        drop_tables(OWNERSHIP.tables, self._place, self._watch.started)
+        self._watch.unheard(lambda: sum(xtables.remove(rules.tool, PROXY_IPTABLES) for rules in self._rules.values()))
+        drop_tables(PROXY_IPTABLES.tables, self._place, self._watch.started)
         self._counters.remove(COUNTERS)
         self._lost = True
 
@@ -105,7 +105,7 @@ class IptablesDataPlane:
             rules = {
                 (family, table): (held.contents.count(table), held.last.get(table, 0))
                 for family, held in self._rules.items()
-                for table in OWNERSHIP.tables
+                for table in PROXY_IPTABLES.tables
                 if held.contents is not None
             }
         found = {name: count for name, count in packets.items() if name in COUNTERS}
@@ -126,7 +126,7 @@ class IptablesDataPlane:
             written.extend(self._load_families())
             return sum(map(count_tables, written))
 
-        make_tables(self.programs, OWNERSHIP.tables, self._place, self._watch.started)
+        make_tables(self.programs, PROXY_IPTABLES.tables, self._place, self._watch.started)
         self._watch.unheard(write)
         self._open = localhost_node_ports(self._facts)
         if self._open:
@@ -169,7 +169,7 @@ class IptablesDataPlane:
         """Legacy takes each text for a whole new table, so it gets one."""
         if self.programs.kind == "nft":
             yield from repair_in_parts(saved, wanted)
-        elif text := repair(saved, wanted, OWNERSHIP):
+        elif text := repair(saved, wanted, PROXY_IPTABLES):
             yield text
 
     def _liberal(self) -> bool:
@@ -236,9 +236,9 @@ def clear(place: Path | str | None = None) -> bool:
 
     Raises: KernelError.
     """
-    for _, saved in xtables.left(place, OWNERSHIP.mark):
+    for _, saved in xtables.left(place, PROXY_IPTABLES):
         _shut_loopback(place, saved["ip"])
-    found = xtables.clear(place, OWNERSHIP, KUBE_PROXY_MARK)
+    found = xtables.clear(place, PROXY_IPTABLES, KUBE_PROXY_MARK)
     if found:
         with Counters(place) as counters:
             counters.remove(COUNTERS)
@@ -250,7 +250,7 @@ def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
 
     Raises: KernelError.
     """
-    return xtables.held(place, OWNERSHIP)
+    return iptables_chains.read(place, PROXY_IPTABLES)
 
 
 def _shut_loopback(place: Path | str | None, saved: Saved) -> None:

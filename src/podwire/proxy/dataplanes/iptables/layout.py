@@ -17,12 +17,11 @@ masquerades by a reset. Where the kernel has named counters, these rules count.
 from ipaddress import collapse_addresses, ip_network
 
 from podwire.proxy.dataplane import INVALID_DROPPED
-from podwire.proxy.dataplanes.iptables.names import MARK
 from podwire.proxy.nodeports import LOOPBACKS, localhost_node_ports, without_loopback
 from podwire.proxy.servicemap import NodeFacts, of_family
-from podwire.proxy.xtables.ownership import comment, host
-from podwire.state.iptables import Rules
-from podwire.state.iptables_diff import ChainKey
+from podwire.proxy.xtables.matches import comment, host
+from podwire.state.chain_marks import IPTABLES_MARK
+from podwire.state.iptables import ChainKey, Rules
 
 SERVICES = ("nat", "KUBE-SERVICES")
 NODE_PORTS = ("nat", "KUBE-NODEPORTS")
@@ -104,7 +103,7 @@ class Layout:
     def chains(self) -> dict[ChainKey, Rules]:
         """The constant chains with their rules, without the shared ones."""
         chains: dict[ChainKey, Rules] = {
-            ("nat", MARK): (),
+            ("nat", IPTABLES_MARK): (),
             ("nat", "KUBE-MARK-MASQ"): (f"-j MARK --set-xmark {self.mark}",),
             ("nat", "KUBE-POSTROUTING"): (
                 f"-m mark ! --mark {self.mark} -j RETURN",

@@ -8,15 +8,6 @@ import hashlib
 from base64 import b32encode
 
 from podwire.proxy.servicemap import Endpoint, ServicePort
-from podwire.proxy.xtables.ownership import IPTABLES_MARK
-
-MARK = IPTABLES_MARK
-
-KUBE_PROXY_MARK = "KUBE-PROXY-CANARY"
-"""The chain by which kube-proxy notices that its rules were taken away."""
-
-OWN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")
-"""Chains of single Services; all in ``nat``."""
 
 
 def _suffix(text: str) -> str:

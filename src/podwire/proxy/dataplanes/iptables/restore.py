@@ -10,26 +10,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from podwire.proxy.dataplanes.iptables.layout import SHARED
-from podwire.proxy.dataplanes.iptables.names import KUBE_PROXY_MARK, MARK, OWN_PREFIXES
-from podwire.proxy.xtables.ownership import Ownership
-from podwire.state.iptables import Rules, Ruleset
-from podwire.state.iptables_diff import ChainKey, Saved, chains_text, document, repair
-
-OWNERSHIP = Ownership(
-    mark=MARK,
-    tables=("nat", "filter"),
-    constant={
-        "nat": frozenset((MARK, KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ",
-                          "KUBE-MARK-OUTSIDE", "KUBE-POSTROUTING")),
-        "filter": frozenset((KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS",
-                             "KUBE-FORWARD", "KUBE-PROXY-FIREWALL", "KUBE-CLUSTER-IPS", "KUBE-REFUSE",
-                             "KUBE-INVALID", "KUBE-LOOPBACK")),
-    },
-    prefixes=OWN_PREFIXES,
-    free=frozenset(SHARED),
-    is_tail=lambda rule: rule.endswith((" -j KUBE-NODEPORTS", " -j KUBE-CLUSTER-IPS", 'of no service" -j DROP')),
-)  # fmt: skip
-"""The chains of this mode. A whole load translates before it refuses."""
+from podwire.state.chain_marks import PROXY_IPTABLES
+from podwire.state.iptables import ChainKey, Rules, Ruleset
+from podwire.state.iptables_diff import Saved, chains_text, document, repair
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -97,7 +80,7 @@ def repair_in_parts(saved: Saved, wanted: Iterable[Ruleset]) -> Iterator[str]:
         for first in range(0, len(bulk), PART):
             yield document([("nat", chains_text({chain: nat.chains[chain] for chain in bulk[first : first + PART]}))])
         saved = {**saved, "nat": {**have, **{chain: nat.chains[chain] for chain in bulk}}}
-    if last := repair(saved, rulesets, OWNERSHIP):
+    if last := repair(saved, rulesets, PROXY_IPTABLES):
         yield last
 
 

@@ -19,8 +19,8 @@ from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
 from podwire.proxy.dataplanes.ipvs.names import SetKind, set_name
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.servicemap import Endpoint, ServicePort, of_family
-from podwire.proxy.xtables.ownership import comment, host
-from podwire.state.iptables_diff import ChainKey
+from podwire.proxy.xtables.matches import comment, host
+from podwire.state.iptables import ChainKey
 from podwire.state.ipvs import FLAG_1, FLAG_2, FLAG_3, Destination, Key, VirtualServer, endpoint_text, protocol_of
 
 OWN = FLAG_3

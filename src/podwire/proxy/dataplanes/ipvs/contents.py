@@ -11,12 +11,12 @@ import msgspec
 
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
-from podwire.proxy.dataplanes.ipvs.names import OWNERSHIP, SETS, declare, set_name
+from podwire.proxy.dataplanes.ipvs.names import SETS, declare, set_name
 from podwire.proxy.servicemap import ServicePort
 from podwire.proxy.xtables.compiled import CompiledServices
+from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.ipset import IpSet
-from podwire.state.iptables import Rules, Ruleset
-from podwire.state.iptables_diff import ChainKey
+from podwire.state.iptables import ChainKey, Rules, Ruleset
 from podwire.state.ipvs import Key, VirtualServer
 
 
@@ -69,7 +69,7 @@ class Contents:
 
     def rulesets(self) -> tuple[Ruleset, ...]:
         """The rules, a table each."""
-        chains: dict[str, dict[str, Rules]] = {table: {} for table in OWNERSHIP.tables}
+        chains: dict[str, dict[str, Rules]] = {table: {} for table in PROXY_IPVS.tables}
         for (table, name), rules in self.layout.chains().items():
             chains[table][name] = rules
         for (table, name), found in self._rules.items():
@@ -77,7 +77,7 @@ class Contents:
         jumps = self.layout.jumps()
         return tuple(
             Ruleset(family=self.layout.family, table=table, chains=chains[table], jumps=jumps[table])
-            for table in sorted(OWNERSHIP.tables)
+            for table in sorted(PROXY_IPVS.tables)
         )
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:

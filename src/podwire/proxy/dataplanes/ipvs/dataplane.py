@@ -20,20 +20,20 @@ from collections.abc import Iterable, Sequence
 
 from podwire.dataplane.plane import Held
 from podwire.errors import KernelError
-from podwire.kernel import network
+from podwire.kernel import iptables_chains, network
 from podwire.kernel.iptables import Programs, Ticker
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.proxy.dataplane import Counts
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
 from podwire.proxy.dataplanes.ipvs.layout import Layout
-from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP
+from podwire.proxy.dataplanes.ipvs.names import DEVICE
 from podwire.proxy.dataplanes.ipvs.programming import Place, Programming, check_scheduler, device_state
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
-from podwire.proxy.xtables import kernel as xtables
 from podwire.state import ipvs_changes
+from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Destination, Key, VirtualServer, endpoint_text
 
@@ -356,4 +356,4 @@ def held(place: Place = None) -> tuple[Ruleset, ...]:
 
     Raises: KernelError.
     """
-    return xtables.held(place, OWNERSHIP)
+    return iptables_chains.read(place, PROXY_IPVS)

@@ -17,9 +17,9 @@ from ipaddress import ip_network
 from podwire.proxy.dataplanes.ipvs import names
 from podwire.proxy.dataplanes.ipvs.names import SetKind, set_name
 from podwire.proxy.servicemap import NodeFacts, of_family
-from podwire.proxy.xtables.ownership import IPVS_MARK, comment, host
-from podwire.state.iptables import Rules
-from podwire.state.iptables_diff import ChainKey
+from podwire.proxy.xtables.matches import comment, host
+from podwire.state.chain_marks import IPVS_MARK
+from podwire.state.iptables import ChainKey, Rules
 
 INSIDE = ("nat", "KUBE-LOCAL-INSIDE")
 OUTSIDE = ("nat", "KUBE-LOCAL-OUTSIDE")

@@ -6,7 +6,6 @@ Sets of IPv6 begin with ``KUBE-6-``. What kube-proxy has no name for is named he
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from podwire.proxy.xtables.ownership import IPVS_MARK, Ownership
 from podwire.state.ipset import NAME_MAX, IpSet, plain
 
 DEVICE = "kube-ipvs0"
@@ -73,19 +72,3 @@ def declare(kind: SetKind, family: str, elements: Iterable[str] = ()) -> IpSet:
         maxelem=_MAXELEM,
         elements=plain(elements),
     )
-
-
-OWNERSHIP = Ownership(
-    mark=IPVS_MARK,
-    tables=("nat", "filter", "mangle"),
-    constant={
-        "nat": frozenset((IPVS_MARK, "KUBE-SERVICES", "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-EXTERNAL-LOCAL",
-                          "KUBE-LOCAL-INSIDE", "KUBE-LOCAL-OUTSIDE", "KUBE-MARK-MASQ", "KUBE-MARK-OUTSIDE-PODS",
-                          "KUBE-POSTROUTING")),
-        "filter": frozenset(("KUBE-FORWARD", "KUBE-NODE-PORT", "KUBE-IPVS-FILTER", "KUBE-IPVS-INVALID",
-                             "KUBE-IPVS-REFUSE")),
-        "mangle": frozenset(("KUBE-PROXY-FIREWALL", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-DROP-OUTSIDE")),
-    },
-    free=frozenset((("nat", "KUBE-LOCAL-INSIDE"), ("nat", "KUBE-LOCAL-OUTSIDE"))),
-)  # fmt: skip
-"""The chains of this mode. A whole load translates before it refuses."""

@@ -27,9 +27,10 @@ from podwire.kernel.uapi import NLM_F_CREATE, NLM_F_REPLACE, RTM_DELADDR, RTM_NE
 from podwire.proxy import dataplane
 from podwire.proxy.dataplanes.ipvs import names
 from podwire.proxy.dataplanes.ipvs.compile import OWN, flags_of
-from podwire.proxy.dataplanes.ipvs.names import DEVICE, OWNERSHIP, SETS, set_name
+from podwire.proxy.dataplanes.ipvs.names import DEVICE, SETS, set_name
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.xtables import kernel as xtables
+from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Delete, Operation, Swap, diff
 from podwire.state.iptables import Ruleset
@@ -94,8 +95,8 @@ class Programming:
     def __init__(self, place: Place, programs: Programs | None = None) -> None:
         self._place = place
         self.ipvs = Ipvs(place)
-        self.programs = programs or xtables.held_by(place, OWNERSHIP) or choose(place)
-        self.watch = watch(self.programs, OWNERSHIP.tables, place)
+        self.programs = programs or xtables.held_by(place, PROXY_IPVS) or choose(place)
+        self.watch = watch(self.programs, PROXY_IPVS.tables, place)
         self.families = FAMILIES if _IP6.exists() else FAMILIES[:1]
         self.sets = IpSets(place)
         self._netlink = Netlink(place)
@@ -304,13 +305,13 @@ class Programming:
         def write() -> int:
             for family, rulesets in wanted.items():
                 tool = self._tools[family]
-                text = repair(xtables.read(tool), rulesets, OWNERSHIP)
+                text = repair(xtables.read(tool), rulesets, PROXY_IPVS)
                 tool.restore(text)
                 self._count(family, text)
                 written.append(text)
             return sum(map(count_tables, written))
 
-        make_tables(self.programs, OWNERSHIP.tables, self._place, self.watch.started)
+        make_tables(self.programs, PROXY_IPVS.tables, self._place, self.watch.started)
         self.watch.unheard(write)
         return [text for text in written if text]
 
@@ -320,22 +321,22 @@ class Programming:
         Raises: KernelError.
         """
         saved = {each.table: {**dict(each.chains), **_jumps(each)} for each in before}
-        text = repair(saved, now, OWNERSHIP)
+        text = repair(saved, now, PROXY_IPVS)
         self._tools[family].restore(text, self.watch.started)
         self._count(family, text)
         return text
 
     def _count(self, family: str, text: str) -> None:
         found = count_rules(text)
-        self.last_rules |= {(family, table): found.get(table, 0) for table in OWNERSHIP.tables}
+        self.last_rules |= {(family, table): found.get(table, 0) for table in PROXY_IPVS.tables}
 
     def drop_rules(self) -> None:
         """Takes our rules away, as far as no other mode has them now.
 
         Raises: KernelError.
         """
-        self.watch.unheard(lambda: sum(xtables.remove(tool, OWNERSHIP) for tool in self._tools.values()))
-        drop_tables(OWNERSHIP.tables, self._place, self.watch.started)
+        self.watch.unheard(lambda: sum(xtables.remove(tool, PROXY_IPVS) for tool in self._tools.values()))
+        drop_tables(PROXY_IPVS.tables, self._place, self.watch.started)
 
 
 def _jumps(ruleset: Ruleset) -> dict[str, tuple[str, ...]]:

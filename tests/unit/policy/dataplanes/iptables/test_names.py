@@ -1,8 +1,8 @@
 from podwire.policy.dataplanes.iptables import names
-from podwire.policy.dataplanes.iptables.names import OWNERSHIP
 from podwire.policy.ports import Ruling, TableMaker
 from podwire.policy.profile import ProfileKey
 from podwire.policy.verdicts import Owner, Ruled
+from podwire.state.chain_marks import POLICY
 
 KEY = ProfileKey(direction="Egress", policies=("shop/db",))
 
@@ -32,8 +32,8 @@ def test_comments_are_as_iptables_save_prints_them() -> None:
 
 
 def test_chains_are_known_by_table_and_name() -> None:
-    assert OWNERSHIP.ours("mangle", names.FORWARD)
-    assert not OWNERSHIP.ours("nat", "PODWIRE-PROXY")
-    assert not OWNERSHIP.ours("mangle", "FORWARD")
-    assert OWNERSHIP.equal(("mangle", names.IN), ["-j DROP"], ("-j DROP",))
-    assert OWNERSHIP.canonical(("mangle", names.IN), ["b", "a"]) == ("b", "a")
+    assert POLICY.owns("mangle", names.FORWARD)
+    assert not POLICY.owns("nat", "PODWIRE-PROXY")
+    assert not POLICY.owns("mangle", "FORWARD")
+    assert POLICY.equal(("mangle", names.IN), ["-j DROP"], ("-j DROP",))
+    assert POLICY.canonical(("mangle", names.IN), ["b", "a"]) == ("b", "a")

@@ -4,7 +4,8 @@ from tests.unit.proxy.dataplanes.iptables.test_compile import FACTS, SEP_ONE, SV
 
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import SERVICES, Layout
-from podwire.proxy.dataplanes.iptables.restore import OWNERSHIP, PART, repair_in_parts
+from podwire.proxy.dataplanes.iptables.restore import PART, repair_in_parts
+from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import parse_save
 from podwire.state.iptables_diff import Saved, count_tables, removal, repair
 
@@ -32,11 +33,11 @@ def in_kernel(made: Contents, *more: str) -> Saved:
 
 def test_what_is_right_is_not_written() -> None:
     made = contents("default/web")
-    assert repair(in_kernel(made), made.rulesets(), OWNERSHIP) == ""
+    assert repair(in_kernel(made), made.rulesets(), PROXY_IPTABLES) == ""
 
 
 def test_an_empty_kernel_translates_before_it_refuses() -> None:
-    text = repair({}, contents("default/web").rulesets(), OWNERSHIP)
+    text = repair({}, contents("default/web").rulesets(), PROXY_IPTABLES)
     assert text.index("*nat") < text.index("*filter")
     assert count_tables(text) == 2
     lines = text.splitlines()
@@ -48,7 +49,7 @@ def test_a_chain_that_differs_is_written_alone() -> None:
     made = contents("default/web", "default/other")
     saved = in_kernel(made)
     saved["nat"][SVC].pop()  # type: ignore[attr-defined]
-    lines = repair(saved, made.rulesets(), OWNERSHIP).splitlines()
+    lines = repair(saved, made.rulesets(), PROXY_IPTABLES).splitlines()
     assert lines[:2] == ["*nat", f":{SVC} - [0:0]"]
     assert all(line.startswith(f"-A {SVC} ") for line in lines[2:-1])
 
@@ -69,61 +70,63 @@ def test_a_large_load_is_cut_into_parts_that_lead_to_what_is_there() -> None:
         assert {target for target in targets if target.startswith("KUBE-")} <= there
     assert there | {"KUBE-SERVICES", "KUBE-NODEPORTS"} == set(made.rulesets()[1].chains)
     written = {line for text in texts for line in text.splitlines() if line[0] in ":-"}
-    assert written == {line for line in repair({}, made.rulesets(), OWNERSHIP).splitlines() if line[0] in ":-"}
+    assert written == {line for line in repair({}, made.rulesets(), PROXY_IPTABLES).splitlines() if line[0] in ":-"}
 
 
 def test_little_is_one_text() -> None:
     made = contents("default/web")
-    assert list(repair_in_parts({}, made.rulesets())) == [repair({}, made.rulesets(), OWNERSHIP)]
+    assert list(repair_in_parts({}, made.rulesets())) == [repair({}, made.rulesets(), PROXY_IPTABLES)]
     assert list(repair_in_parts(in_kernel(made), made.rulesets())) == []
 
 
 def test_stale_chains_go_and_those_of_others_stay() -> None:
     made = contents("default/web")
     saved = in_kernel(made, ":KUBE-SVC-STALE - [0:0]", ":KUBE-KUBELET-CANARY - [0:0]", "-A KUBE-SVC-STALE -j RETURN")
-    assert repair(saved, made.rulesets(), OWNERSHIP) == "*nat\n:KUBE-SVC-STALE - [0:0]\n-X KUBE-SVC-STALE\nCOMMIT\n"
+    assert (
+        repair(saved, made.rulesets(), PROXY_IPTABLES) == "*nat\n:KUBE-SVC-STALE - [0:0]\n-X KUBE-SVC-STALE\nCOMMIT\n"
+    )
 
 
 def test_jumps_are_put_back_once() -> None:
     made = contents("default/web")
     saved = in_kernel(made, '-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES')
-    (jump,) = [line for line in repair(saved, made.rulesets(), OWNERSHIP).splitlines() if line.startswith("-")]
+    (jump,) = [line for line in repair(saved, made.rulesets(), PROXY_IPTABLES).splitlines() if line.startswith("-")]
     assert jump == '-D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
     saved["nat"]["PREROUTING"].clear()  # type: ignore[attr-defined]
-    (jump,) = [line for line in repair(saved, made.rulesets(), OWNERSHIP).splitlines() if line.startswith("-")]
+    (jump,) = [line for line in repair(saved, made.rulesets(), PROXY_IPTABLES).splitlines() if line.startswith("-")]
     assert jump == '-I PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
 
 
 def test_removal_leaves_what_others_have() -> None:
     made = contents("default/web")
     saved = in_kernel(made, ":DOCKER - [0:0]", "-A PREROUTING -j DOCKER", "-A DOCKER -j RETURN")
-    text = removal(saved, OWNERSHIP)
+    text = removal(saved, PROXY_IPTABLES)
     assert "DOCKER" not in text
     assert {f"-X {SVC}", f"-X {SEP_ONE}", "-X PODWIRE-PROXY"} <= set(text.splitlines())
     assert text.count("-D ") == sum(len(ruleset.jumps) for ruleset in made.rulesets())
     chains = sum(len(each.chains) for each in contents().rulesets())
-    assert removal(in_kernel(contents()), OWNERSHIP).count("-X") == chains
-    assert removal({}, OWNERSHIP) == ""
+    assert removal(in_kernel(contents()), PROXY_IPTABLES).count("-X") == chains
+    assert removal({}, PROXY_IPTABLES) == ""
 
 
 def test_the_order_in_shared_chains_is_free_but_for_the_end() -> None:
     tail = '-d 192.168.99.1/32 -m comment --comment "last" -j KUBE-NODEPORTS'
-    assert OWNERSHIP.equal(SERVICES, ["a", "b", tail], ["b", "a", tail])
-    assert not OWNERSHIP.equal(SERVICES, ["a", tail, "b"], ["a", "b", tail])
-    assert not OWNERSHIP.equal(("nat", SVC), ["a", "b"], ["b", "a"])
+    assert PROXY_IPTABLES.equal(SERVICES, ["a", "b", tail], ["b", "a", tail])
+    assert not PROXY_IPTABLES.equal(SERVICES, ["a", tail, "b"], ["a", "b", tail])
+    assert not PROXY_IPTABLES.equal(("nat", SVC), ["a", "b"], ["b", "a"])
 
 
 def test_ownership_is_by_name() -> None:
-    ours = OWNERSHIP.ours
+    ours = PROXY_IPTABLES.owns
     assert ours("nat", "KUBE-SEP-7WW7JE3MKVJF5U6Q") and ours("filter", "KUBE-FORWARD")
     assert not ours("filter", "KUBE-FIREWALL") and not ours("mangle", "KUBE-SERVICES") and not ours("nat", "KUBE-FOO")
 
 
 def test_beside_another_mode_the_chains_of_both_are_left_to_that_one() -> None:
     both = frozenset(("PODWIRE-PROXY", "PODWIRE-IPVS"))
-    alone, beside = OWNERSHIP.beside(frozenset(("PODWIRE-PROXY",))), OWNERSHIP.beside(both)
-    assert alone.ours("nat", "KUBE-SERVICES") and not beside.ours("nat", "KUBE-SERVICES")
-    assert beside.ours("filter", "KUBE-SERVICES") and beside.ours("nat", "KUBE-NODEPORTS")
+    alone, beside = PROXY_IPTABLES.beside(frozenset(("PODWIRE-PROXY",))), PROXY_IPTABLES.beside(both)
+    assert alone.owns("nat", "KUBE-SERVICES") and not beside.owns("nat", "KUBE-SERVICES")
+    assert beside.owns("filter", "KUBE-SERVICES") and beside.owns("nat", "KUBE-NODEPORTS")
     saved = in_kernel(contents("default/web"))
     left = removal(saved, beside)
     assert "-X KUBE-SERVICES" not in left[: left.index("*filter")] and "-D PREROUTING" not in left

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 from tests.unit.proxy.dataplanes.ipvs.test_compile import FACTS
 
 from podwire.proxy.dataplanes.ipvs.layout import Layout
-from podwire.proxy.dataplanes.ipvs.names import CLUSTER_IP, OWNERSHIP, SETS, SOURCE_CIDR, declare, set_name
+from podwire.proxy.dataplanes.ipvs.names import CLUSTER_IP, SETS, SOURCE_CIDR, declare, set_name
 from podwire.proxy.servicemap import NodeFacts
+from podwire.state.chain_marks import PROXY_IPVS
 
 
 def layout(facts: NodeFacts = FACTS, family: str = "ip") -> Layout:
@@ -20,11 +21,11 @@ def chain(name: str, facts: NodeFacts = FACTS, table: str = "nat") -> list[str]:
 def test_every_chain_is_ours_and_every_jump_leads_to_one() -> None:
     made = layout(replace(FACTS, pod_cidrs=("10.180.0.0/16", "10.181.0.0/16")))
     chains = made.chains()
-    assert all(OWNERSHIP.ours(table, name) for table, name in chains)
-    named = {(table, name) for table, names in OWNERSHIP.constant.items() for name in names}
+    assert all(PROXY_IPVS.owns(table, name) for table, name in chains)
+    named = {(table, name) for table, names in PROXY_IPVS.constant.items() for name in names}
     assert named == chains.keys() | {("nat", "KUBE-LOCAL-INSIDE"), ("nat", "KUBE-LOCAL-OUTSIDE")}
     jumps = made.jumps()
-    assert jumps.keys() == set(OWNERSHIP.tables)
+    assert jumps.keys() == set(PROXY_IPVS.tables)
     targets = {(table, rule.split()[-1]) for table, pairs in jumps.items() for _, rule in pairs}
     assert targets <= named
 

@@ -1,10 +1,19 @@
 """Whose chains are whose, and what follows of it for texts."""
 
-from podwire.proxy.xtables.ownership import IPTABLES_MARK, IPVS_MARK, Ownership, comment, host
+from podwire.proxy.dataplanes.iptables.layout import SHARED
+from podwire.state.chain_marks import (
+    IPTABLES_MARK,
+    IPVS_MARK,
+    POLICY,
+    PROXY_IPTABLES,
+    PROXY_IPVS,
+    ChainMark,
+    chain_mark,
+)
 from podwire.state.iptables import Ruleset
 from podwire.state.iptables_diff import count_tables, document, own_part, removal, repair, target_of
 
-MINE = Ownership(
+MINE = ChainMark(
     mark=IPVS_MARK,
     tables=("nat", "mangle"),
     constant={"nat": frozenset((IPVS_MARK, "KUBE-SERVICES", "OWN", "FREE")), "mangle": frozenset(("OWN",))},
@@ -21,15 +30,15 @@ WANTED = (
 
 
 def test_a_chain_is_ours_in_its_table_alone() -> None:
-    assert MINE.ours("nat", "OWN") and MINE.ours("mangle", "OWN")
-    assert not MINE.ours("filter", "OWN") and not MINE.ours("mangle", "KUBE-SERVICES")
-    assert not MINE.ours("nat", "KUBE-SEP-X"), "no beginnings of names are ours here"
+    assert MINE.owns("nat", "OWN") and MINE.owns("mangle", "OWN")
+    assert not MINE.owns("filter", "OWN") and not MINE.owns("mangle", "KUBE-SERVICES")
+    assert not MINE.owns("nat", "KUBE-SEP-X"), "no beginnings of names are ours here"
 
 
 def test_while_another_mode_is_there_the_chains_of_both_are_its() -> None:
     assert MINE.beside(frozenset((IPVS_MARK,))) == MINE
     rest = MINE.beside(frozenset((IPVS_MARK, IPTABLES_MARK)))
-    assert not rest.ours("nat", "KUBE-SERVICES") and rest.ours("nat", "OWN") and rest.ours("nat", IPVS_MARK)
+    assert not rest.owns("nat", "KUBE-SERVICES") and rest.owns("nat", "OWN") and rest.owns("nat", IPVS_MARK)
 
 
 def test_order_counts_where_it_is_not_free() -> None:
@@ -66,8 +75,20 @@ def test_our_part_of_a_table() -> None:
 
 
 def test_words() -> None:
-    assert (comment("web"), host("10.0.0.1"), host("fd00::1")) == (
-        '-m comment --comment "web"', "10.0.0.1/32", "fd00::1/128",
-    )  # fmt: skip
     assert target_of("-s 10.0.0.1/32 -j DROP --x") == "DROP" and target_of("-j OWN") == "OWN"
     assert document([("nat", []), ("filter", ["-A X"])]) == "*filter\n-A X\nCOMMIT\n"
+
+
+def test_a_share_is_known_by_the_mark_in_its_chains() -> None:
+    def nat(*chains: str, table: str = "nat") -> Ruleset:
+        return Ruleset(family="ip", table=table, chains=dict.fromkeys(chains, ()))
+
+    assert chain_mark([nat("KUBE-SERVICES", IPTABLES_MARK)]) is PROXY_IPTABLES
+    assert chain_mark([nat("X", table="mangle"), nat("KUBE-SERVICES", IPVS_MARK)]) is PROXY_IPVS
+    assert chain_mark([nat("PODWIRE-FORWARD", table="mangle")]) is POLICY
+    unmarked = chain_mark([nat("KUBE-SERVICES")])
+    assert unmarked.owns("nat", "KUBE-SERVICES") and not unmarked.owns("nat", "KUBE-NODEPORTS")
+
+
+def test_shared_chains_of_services_are_free_of_order() -> None:
+    assert PROXY_IPTABLES.free == frozenset(SHARED)

@@ -1,0 +1,130 @@
+"""Owner marks of iptables: which chains and jumps belong to which part of podwire.
+
+Chains of Services have the names that kube-proxy gives them, so an empty chain of ``nat`` says that they are podwire's
+(``PODWIRE-PROXY``, ``PODWIRE-IPVS``). Two modes have chains of the same name (``KUBE-SERVICES``). While one mode
+follows another both marks are in the kernel for a moment; a chain of both then belongs to the new mode, and the old
+one leaves it. Chains of policies begin with ``PODWIRE-`` and need no mark beside their names.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from podwire.state.iptables import ChainKey, Rules, Ruleset
+
+IPTABLES_MARK = "PODWIRE-PROXY"
+IPVS_MARK = "PODWIRE-IPVS"
+"""Empty chains of ``nat`` that mark the chains of a mode."""
+
+MARK_CHAINS = (IPTABLES_MARK, IPVS_MARK)
+
+KUBE_PROXY_MARK = "KUBE-PROXY-CANARY"
+"""The chain by which kube-proxy notices that its rules were taken away."""
+
+SHARED_NAMES: frozenset[ChainKey] = frozenset((
+    ("nat", "KUBE-SERVICES"), ("nat", "KUBE-MARK-MASQ"), ("nat", "KUBE-POSTROUTING"), ("filter", "KUBE-FORWARD"),
+))  # fmt: skip
+"""Chains that more than one mode has."""
+
+
+class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
+    """The chains of one owner, by table and name."""
+
+    mark: str = ""
+    """The empty chain of ``nat`` without which no chain is the owner's; empty: the names are enough."""
+    tables: tuple[str, ...]
+    """In the order in which a whole load writes them."""
+    constant: Mapping[str, frozenset[str]] = {}
+    """Names of chains, by table."""
+    prefixes: Mapping[str, tuple[str, ...]] = {}
+    """Beginnings of names of chains, by table."""
+    free: frozenset[ChainKey] = frozenset()
+    """Chains whose rules exclude each other, so that their order says nothing."""
+    first: bool = False
+    """Whether jumps stand before all rules of others; else it is enough that they are there."""
+    is_tail: Callable[[str], bool] = lambda rule: False
+    """Whether a rule of a free chain must stand behind the others."""
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Whether a chain is the owner's (or kube-proxy's) by its name."""
+        return chain in self.constant.get(table, ()) or chain.startswith(self.prefixes.get(table, ()))
+
+    def marks(self, saved: Mapping[str, Iterable[str]]) -> bool:
+        """Whether the mark is among these chains by table; without a mark chain: whether any chain is the owner's."""
+        if self.mark:
+            return self.mark in saved.get("nat", ())
+        return any(self.owns(table, chain) for table in self.tables for chain in saved.get(table, ()))
+
+    def beside(self, marks: frozenset[str]) -> "ChainMark":
+        """What is left of it where the marks of other modes are there too."""
+        if not marks - {self.mark}:
+            return self
+        rest = {
+            table: frozenset(name for name in names if (table, name) not in SHARED_NAMES)
+            for table, names in self.constant.items()
+        }
+        return msgspec.structs.replace(self, constant=rest)
+
+    def canonical(self, key: ChainKey, rules: Sequence[str]) -> Rules:
+        """Rules of a chain in an order that does not depend on how they came there."""
+        if key not in self.free:
+            return tuple(rules)
+        end = len(rules)
+        while end and self.is_tail(rules[end - 1]):
+            end -= 1
+        return (*sorted(rules[:end]), *rules[end:])
+
+    def equal(self, key: ChainKey, one: Sequence[str], other: Sequence[str]) -> bool:
+        """Whether two lists of rules do the same."""
+        return len(one) == len(other) and self.canonical(key, one) == self.canonical(key, other)
+
+
+PROXY_IPTABLES = ChainMark(
+    mark=IPTABLES_MARK,
+    tables=("nat", "filter"),
+    constant={
+        "nat": frozenset((IPTABLES_MARK, KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ",
+                          "KUBE-MARK-OUTSIDE", "KUBE-POSTROUTING")),
+        "filter": frozenset((KUBE_PROXY_MARK, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS",
+                             "KUBE-FORWARD", "KUBE-PROXY-FIREWALL", "KUBE-CLUSTER-IPS", "KUBE-REFUSE",
+                             "KUBE-INVALID", "KUBE-LOOPBACK")),
+    },
+    prefixes={"nat": ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")},
+    free=frozenset((
+        ("nat", "KUBE-SERVICES"), ("nat", "KUBE-NODEPORTS"), ("filter", "KUBE-SERVICES"),
+        ("filter", "KUBE-EXTERNAL-SERVICES"), ("filter", "KUBE-PROXY-FIREWALL"), ("filter", "KUBE-NODEPORTS"),
+        ("filter", "KUBE-CLUSTER-IPS"),
+    )),
+    is_tail=lambda rule: rule.endswith((" -j KUBE-NODEPORTS", " -j KUBE-CLUSTER-IPS", 'of no service" -j DROP')),
+)  # fmt: skip
+"""Services in mode ``iptables``. A whole load translates before it refuses."""
+
+PROXY_IPVS = ChainMark(
+    mark=IPVS_MARK,
+    tables=("nat", "filter", "mangle"),
+    constant={
+        "nat": frozenset((IPVS_MARK, "KUBE-SERVICES", "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-EXTERNAL-LOCAL",
+                          "KUBE-LOCAL-INSIDE", "KUBE-LOCAL-OUTSIDE", "KUBE-MARK-MASQ", "KUBE-MARK-OUTSIDE-PODS",
+                          "KUBE-POSTROUTING")),
+        "filter": frozenset(("KUBE-FORWARD", "KUBE-NODE-PORT", "KUBE-IPVS-FILTER", "KUBE-IPVS-INVALID",
+                             "KUBE-IPVS-REFUSE")),
+        "mangle": frozenset(("KUBE-PROXY-FIREWALL", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-DROP-OUTSIDE")),
+    },
+    free=frozenset((("nat", "KUBE-LOCAL-INSIDE"), ("nat", "KUBE-LOCAL-OUTSIDE"))),
+)  # fmt: skip
+"""Services in mode ``ipvs``. A whole load translates before it refuses."""
+
+POLICY = ChainMark(tables=("mangle",), prefixes={"mangle": ("PODWIRE-",)}, first=True)
+"""Network policies in mode ``iptables``."""
+
+CHAIN_MARKS: list[ChainMark] = [PROXY_IPTABLES, PROXY_IPVS, POLICY]
+"""Every owner of chains."""
+
+
+def chain_mark(rulesets: Iterable[Ruleset]) -> ChainMark:
+    """The mark of the part that states these tables; where they carry none, exactly their own chains."""
+    chains: dict[str, set[str]] = {}
+    for ruleset in rulesets:
+        chains.setdefault(ruleset.table, set()).update(ruleset.chains)
+    own = ChainMark(tables=tuple(chains), constant={table: frozenset(names) for table, names in chains.items()})
+    return next((mark for mark in CHAIN_MARKS if mark.marks(chains)), own)
