@@ -1,6 +1,8 @@
 """Configuration of a controller process."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -8,13 +10,14 @@ from podwire.controllers.registry import CONTROLLERS, ControllerConfig, make_par
 from podwire.errors import ApiError, ApiUnreachable, ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
-from podwire.kube.controller import Environment, namespace_ends
+from podwire.kube.controller import Environment, Part, namespace_ends
 from podwire.local.controllers import CONTROLLERS as LOCAL_CONTROLLERS
 from podwire.runtime.clock import SystemClock
+from podwire.runtime.registry import Registry
 
 
-def made(config, known):
-    async def run():
+def made(config: ControllerConfig, known: Registry[Part]) -> Mapping[str, object]:
+    async def run() -> Mapping[str, object]:
         return make_parts(Environment(Client(ApiConfig("http://127.0.0.1:1"), SystemClock())), config, known)
 
     return asyncio.run(run())
@@ -38,7 +41,7 @@ def test_every_registered_part_can_be_made() -> None:
         ({"node_cidr_masks": (24, 64)}, "one mask for each"),
     ],
 )
-def test_errors_name_the_field(config, message) -> None:
+def test_errors_name_the_field(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         made(ControllerConfig(**config), CONTROLLERS)
 
@@ -51,5 +54,5 @@ def test_errors_name_the_field(config, message) -> None:
         (ApiUnreachable("being terminated"), False),
     ],
 )
-def test_a_namespace_that_ends_is_told_apart(failure, want) -> None:
+def test_a_namespace_that_ends_is_told_apart(failure: Exception, want: bool) -> None:
     assert namespace_ends(failure) is want

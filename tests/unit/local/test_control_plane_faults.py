@@ -89,8 +89,12 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(
                 return ready == ["node-2"]
 
             await p.until(unready)
-            node = await p.client.get(NODES, "node-1")
-            assert {t["key"] for t in node["spec"]["taints"]} == {"node.kubernetes.io/unreachable"}
+
+            async def tainted() -> set[str]:
+                node = await p.client.get(NODES, "node-1")
+                return {taint["key"] for taint in node["spec"].get("taints", ())}
+
+            assert await p.until(tainted) == {"node.kubernetes.io/unreachable"}
             await pods_where(p, lambda pod: pod.ready and pod.spec.node_name == "node-2", 2)
             beating = True
 

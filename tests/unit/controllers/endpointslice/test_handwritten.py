@@ -12,8 +12,10 @@ PORT = EndpointPort(name="", port=80)
 SERVICE = Service(metadata=ObjectMeta(name="svc", namespace="ns"), spec=ServiceSpec(cluster_ip="10.96.0.1"))
 
 
-def endpoints(*subsets: EndpointSubset, labels: dict[str, str] | None = None, **annotations: str) -> Endpoints:
-    meta = ObjectMeta(name="svc", namespace="ns", uid="E", labels=labels or {}, annotations=annotations)
+def endpoints(
+    *subsets: EndpointSubset, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None
+) -> Endpoints:
+    meta = ObjectMeta(name="svc", namespace="ns", uid="E", labels=labels or {}, annotations=annotations or {})
     return Endpoints(metadata=meta, subsets=subsets)
 
 
@@ -38,7 +40,7 @@ def test_what_is_copied() -> None:
         (endpoints(), None),
         (None, SERVICE),
         (endpoints(labels={SKIP: "true"}), SERVICE),
-        (endpoints(**{LEADER: "{}"}), SERVICE),
+        (endpoints(annotations={LEADER: "{}"}), SERVICE),
     ):
         assert not copied(item, service)
 
@@ -85,7 +87,9 @@ def test_a_label_of_meaning_is_not_taken_from_the_object(kind: str) -> None:
 
 def test_annotations_come_along_and_go() -> None:
     kubectl = "kubectl.kubernetes.io/last-applied-configuration"
-    item = endpoints(subset("192.0.2.1"), **{"team": "a", kubectl: "{}", TRIGGER_TIME: "2026-01-01T00:00:00Z"})
+    item = endpoints(
+        subset("192.0.2.1"), annotations={"team": "a", kubectl: "{}", TRIGGER_TIME: "2026-01-01T00:00:00Z"}
+    )
     (piece,) = plan(of_endpoints(item), handwritten(item), (), (), "").create
     assert piece.metadata.annotations == {"team": "a"}
     have = msgspec.structs.replace(piece, metadata=msgspec.structs.replace(piece.metadata, name="svc-1"))

@@ -1,13 +1,25 @@
 """Slices: endpoints of pods, and the fewest changes."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.present import present
 
 from podwire.controllers.endpointslice import mirror
-from podwire.controllers.endpointslice.endpoints import Group, address_types, desired, identity
-from podwire.controllers.endpointslice.plan import HEADLESS, MANAGED_BY, SERVICE_NAME, TRIGGER_TIME, of_service, plan
+from podwire.controllers.endpointslice.endpoints import Desired, Group, address_types, desired, identity
+from podwire.controllers.endpointslice.plan import (
+    HEADLESS,
+    MANAGED_BY,
+    SERVICE_NAME,
+    TRIGGER_TIME,
+    Changes,
+    of_service,
+    plan,
+)
 from podwire.model.meta import Condition, ObjectMeta, ObjectReference
 from podwire.model.node import Node
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
@@ -15,6 +27,7 @@ from podwire.model.service import (
     Endpoint,
     EndpointConditions,
     EndpointPort,
+    EndpointSlice,
     Service,
     ServicePort,
     ServiceSpec,
@@ -26,7 +39,7 @@ PORTS = (
 )
 
 
-def service(**spec):
+def service(**spec: Any) -> Service:
     fields = {
         "selector": {"app": "a"},
         "ports": PORTS,
@@ -39,7 +52,17 @@ def service(**spec):
     )
 
 
-def pod(name, ips=("10.0.0.1",), *, ready=True, deleted=None, phase="Running", port=8080, node="n1", **spec):
+def pod(
+    name: str,
+    ips: tuple[str, ...] = ("10.0.0.1",),
+    *,
+    ready: bool = True,
+    deleted: str | None = None,
+    phase: str = "Running",
+    port: int = 8080,
+    node: str = "n1",
+    **spec: Any,
+) -> Pod:
     containers = (Container(name="c", ports=(ContainerPort(container_port=port, name="web"),)),)
     condition = Condition(type="Ready", status=str(ready), last_transition_time="2026-01-01T00:00:01Z")
     return Pod(
@@ -52,7 +75,7 @@ def pod(name, ips=("10.0.0.1",), *, ready=True, deleted=None, phase="Running", p
 NODES = {"n1": Node(metadata=ObjectMeta(name="n1", labels={"topology.kubernetes.io/zone": "z1"}))}
 
 
-def only(found):
+def only(found: Desired) -> tuple[Group, list[Endpoint]]:
     ((group, endpoints),) = found.items()
     return group, list(endpoints.values())
 
@@ -60,7 +83,7 @@ def only(found):
 def test_ports_are_resolved_per_pod_and_group_the_endpoints() -> None:
     found = desired(service(), [pod("a"), pod("b", port=8081), pod("c")], NODES)
     assert {
-        tuple(p.port for p in group.ports): sorted(e.target_ref.name for e in ends.values())
+        tuple(p.port for p in group.ports): sorted(present(e.target_ref).name for e in ends.values())
         for group, ends in found.items()
     } == {(8080, 9000): ["a", "c"], (8081, 9000): ["b"]}
 
@@ -76,7 +99,7 @@ def test_ports_are_resolved_per_pod_and_group_the_endpoints() -> None:
         (True, "2026-01-01T00:00:00Z", True, (True, True, True)),
     ],
 )
-def test_conditions(ready, deleted, publish, want) -> None:
+def test_conditions(ready: bool, deleted: str | None, publish: bool, want: tuple[bool, bool, bool]) -> None:
     found = desired(service(publish_not_ready_addresses=publish), [pod("a", ready=ready, deleted=deleted)], NODES)
     _, (endpoint,) = only(found)
     conditions = endpoint.conditions
@@ -84,7 +107,7 @@ def test_conditions(ready, deleted, publish, want) -> None:
 
 
 @pytest.mark.parametrize("left_out", [pod("a", phase="Failed"), pod("a", phase="Succeeded"), pod("a", ips=())])
-def test_pods_without_an_endpoint(left_out) -> None:
+def test_pods_without_an_endpoint(left_out: Pod) -> None:
     assert desired(service(), [left_out], NODES) == {}
 
 
@@ -113,7 +136,7 @@ def test_both_families() -> None:
         ({"ip_families": (), "cluster_ips": ("10.0.0.1", "fd00::1")}, ("IPv4", "IPv6")),
     ],
 )
-def test_families_of_a_service(spec, families) -> None:
+def test_families_of_a_service(spec: dict[str, Any], families: tuple[str, ...]) -> None:
     assert address_types(service(**spec)) == families
 
 
@@ -121,9 +144,9 @@ def test_hostname_zone_and_hints() -> None:
     named = pod("a", hostname="db-0", subdomain="svc")
     _, (endpoint,) = only(desired(service(traffic_distribution="PreferSameNode"), [named], NODES))
     assert (endpoint.hostname, endpoint.zone, endpoint.node_name) == ("db-0", "z1", "n1")
-    assert [t.name for t in endpoint.hints.for_zones + endpoint.hints.for_nodes] == ["z1", "n1"]
+    assert [t.name for t in present(endpoint.hints).for_zones + present(endpoint.hints).for_nodes] == ["z1", "n1"]
     _, (close,) = only(desired(service(traffic_distribution="PreferClose"), [pod("a")], NODES))
-    assert close.hints.for_nodes == ()
+    assert present(close.hints).for_nodes == ()
     _, (other,) = only(desired(service(), [pod("a", hostname="x", subdomain="other")], NODES))
     assert (other.hostname, other.hints) == (None, None)
 
@@ -131,9 +154,9 @@ def test_hostname_zone_and_hints() -> None:
 def test_a_pod_on_a_node_that_is_not_there_is_left_out_unless_it_is_wanted_so() -> None:
     lost, here = pod("a", node="gone"), pod("b", ("10.0.0.2",))
     _, (endpoint,) = only(desired(service(), [lost, here], NODES))
-    assert endpoint.target_ref.name == "b"
+    assert present(endpoint.target_ref).name == "b"
     _, both = only(desired(service(publish_not_ready_addresses=True), [lost, here], NODES))
-    assert {e.target_ref.name: e.zone for e in both} == {"a": None, "b": "z1"}
+    assert {present(e.target_ref).name: e.zone for e in both} == {"a": None, "b": "z1"}
 
 
 def test_a_service_may_have_no_ports() -> None:
@@ -152,7 +175,7 @@ def test_a_port_of_a_sidecar_has_a_name_too() -> None:
 # --- the plan
 
 
-def endpoint(n, **conditions):
+def endpoint(n: int, **conditions: bool) -> Endpoint:
     ready = EndpointConditions(**({"ready": True, "serving": True, "terminating": False} | conditions))
     reference = ObjectReference(kind="Pod", namespace="ns", name=f"p{n}", uid=f"u{n}")
     return Endpoint(addresses=(f"10.0.{n // 250}.{n % 250}",), conditions=ready, target_ref=reference)
@@ -165,11 +188,18 @@ class Cluster:
     """Slices as an API server would hold them."""
 
     def __init__(self) -> None:
-        self.slices = {}
+        self.slices: dict[str, EndpointSlice] = {}
         self.serial = 0
         self.writes = 0
 
-    def apply(self, numbers, group=GROUP, svc=None, trigger="T", **conditions):
+    def apply(
+        self,
+        numbers: Iterable[int],
+        group: Group = GROUP,
+        svc: Service | None = None,
+        trigger: str = "T",
+        **conditions: bool,
+    ) -> Changes:
         ends = {identity(e): e for e in (endpoint(n, **conditions) for n in numbers)}
         have = tuple(self.slices.values())
         changes = plan(of_service(svc or service()), {group: ends} if ends else {}, have, ("IPv4",), trigger)
@@ -185,8 +215,8 @@ class Cluster:
         self.writes = len(changes.create) + len(changes.update) + len(changes.delete)
         return changes
 
-    def sizes(self):
-        return [len(s.endpoints) for s in self.slices.values()]
+    def sizes(self) -> list[int]:
+        return [len(present(s.endpoints)) for s in self.slices.values()]
 
 
 def test_a_service_without_endpoints_has_one_empty_slice() -> None:
@@ -249,14 +279,14 @@ def test_a_changed_condition_is_replaced_in_place() -> None:
     cluster.apply([1, 2])
     changes = cluster.apply([1, 2], ready=False)
     assert (len(changes.update), cluster.writes) == (1, 1)
-    assert all(e.conditions.ready is False for s in cluster.slices.values() for e in s.endpoints)
+    assert all(e.conditions.ready is False for s in cluster.slices.values() for e in present(s.endpoints))
 
 
 def test_other_ports_mean_other_slices() -> None:
     cluster = Cluster()
     cluster.apply([1])
     cluster.apply([1], Group("IPv4", (EndpointPort(name="http", port=81),)))
-    assert [s.ports[0].port for s in cluster.slices.values()] == [81]
+    assert [present(s.ports)[0].port for s in cluster.slices.values()] == [81]
 
 
 def test_a_duplicate_endpoint_is_mended() -> None:
@@ -271,11 +301,11 @@ def test_a_duplicate_endpoint_is_mended() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 400), max_size=320), min_size=1, max_size=6))
-def test_slices_hold_exactly_what_is_wanted_and_settle(rounds) -> None:
+def test_slices_hold_exactly_what_is_wanted_and_settle(rounds: list[set[int]]) -> None:
     cluster = Cluster()
     for wanted in rounds:
         cluster.apply(wanted)
-        held = [e.target_ref.uid for s in cluster.slices.values() for e in s.endpoints]
+        held = [present(e.target_ref).uid for s in cluster.slices.values() for e in present(s.endpoints)]
         assert sorted(held) == sorted(f"u{n}" for n in wanted)
         assert max(cluster.sizes()) <= 100
         cluster.apply(wanted)
@@ -333,4 +363,4 @@ def test_endpoints_are_written_when_they_differ_and_keep_what_others_noted() -> 
     assert told is not None
     assert told.metadata.annotations == {TRIGGER_TIME: "2026-01-01T00:00:01Z"}
     assert mirror.overlay(want, told, "2026-01-01T00:00:09Z") is None, "a time alone is no change"
-    assert mirror.overlay(msgspec.structs.replace(want, subsets=()), told).metadata.annotations == {}
+    assert present(mirror.overlay(msgspec.structs.replace(want, subsets=()), told)).metadata.annotations == {}

@@ -1,20 +1,21 @@
 """Node CIDRs: tables and properties."""
 
+from collections.abc import Iterable
 from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.controllers.nodeipam.allocate import Exhausted, NodeCidrs, default_mask, parse_cidrs
+from podwire.controllers.nodeipam.allocate import Exhausted, Network, NodeCidrs, default_mask, parse_cidrs
 from podwire.errors import ConfigError
 
 
-def cidrs(*texts, masks=(), excluded=()):
+def cidrs(*texts: str, masks: tuple[int, ...] = (), excluded: tuple[str, ...] = ()) -> NodeCidrs:
     return NodeCidrs([ip_network(t) for t in texts], masks, [ip_network(t) for t in excluded])
 
 
-def texts(networks):
+def texts(networks: Iterable[Network]) -> list[str]:
     return [str(network) for network in networks]
 
 
@@ -79,7 +80,7 @@ def test_a_block_written_twice_by_hand_stays_used() -> None:
 @pytest.mark.parametrize(
     ("cidr", "mask"), [("10.0.0.0/8", 24), ("10.0.0.0/28", 32), ("fd00::/56", 64), ("fd00::/96", 104)]
 )
-def test_default_masks(cidr, mask) -> None:
+def test_default_masks(cidr: str, mask: int) -> None:
     assert default_mask(ip_network(cidr)) == mask
 
 
@@ -92,7 +93,7 @@ def test_default_masks(cidr, mask) -> None:
         (["10.0.0.0/8", "11.0.0.0/8"], "at most one IPv4"),
     ],
 )
-def test_parse(given_cidrs, message) -> None:
+def test_parse(given_cidrs: list[str], message: str | None) -> None:
     if message is None:
         assert parse_cidrs("s", "p", given_cidrs)
     else:
@@ -101,13 +102,13 @@ def test_parse(given_cidrs, message) -> None:
 
 
 @pytest.mark.parametrize(("cidr", "mask"), [("10.0.0.0/8", 28), ("10.0.0.0/24", 20)])
-def test_masks_that_do_not_fit(cidr, mask) -> None:
+def test_masks_that_do_not_fit(cidr: str, mask: int) -> None:
     with pytest.raises(ConfigError):
         cidrs(cidr, masks=(mask,))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefghijkl"), st.booleans()), max_size=60))
-def test_no_two_nodes_overlap_and_services_stay_free(steps) -> None:
+def test_no_two_nodes_overlap_and_services_stay_free(steps: list[tuple[str, bool]]) -> None:
     services = ip_network("10.0.2.0/24")
     pool = cidrs("10.0.0.0/21", "fd00::/61", excluded=(str(services),))
     for name, add in steps:

@@ -64,7 +64,8 @@ class Harness:
         assert isinstance(result, Response), result
         return result.status, json.loads(result.body) if result.body else {}
 
-    async def watch(self, target: str, **headers: str) -> Events:
+    async def watch(self, target: str, accept: str = "") -> Events:
+        headers: dict[str, Any] = {"accept": accept} if accept else {}
         result = await self.raw("GET", target, **headers)
         assert isinstance(result, Streaming), result
         events = Events()

@@ -8,7 +8,7 @@ import pytest
 PODS = "/api/v1/namespaces/default/pods"
 DEBUG = PODS + "/p/ephemeralcontainers"
 STRATEGIC = "application/strategic-merge-patch+json"
-POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+POD: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 SHELL = {"name": "d", "image": "busybox", "stdin": True, "tty": True, "targetContainerName": "c"}
 
 

@@ -1,9 +1,12 @@
 """Where pods go and what is said when they go nowhere."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 import pytest
 
-from podwire.embedded.scheduler.decision import choose, explain
+from podwire.embedded.scheduler.decision import Decision, choose, explain
 from podwire.embedded.scheduler.facts import Facts, pod_facts
 from podwire.embedded.scheduler.filters import Refusal, demand, refusal
 from podwire.embedded.scheduler.matching import node_wanted, tolerates, untolerated
@@ -11,12 +14,20 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec, NodeStatus, Taint
 from podwire.model.pod import Pod, Toleration
 
+JsonObject = dict[str, Any]
 ROOM = {"cpu": "2", "memory": "4Gi", "pods": "10"}
 AFFINE = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFER = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def node(name, labels=None, *, taints=(), unschedulable=False, room=None):
+def node(
+    name: str,
+    labels: dict[str, str] | None = None,
+    *,
+    taints: tuple[Taint, ...] = (),
+    unschedulable: bool = False,
+    room: dict[str, str] | None = None,
+) -> Node:
     return Node(
         metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name} | (labels or {})),
         spec=NodeSpec(taints=taints, unschedulable=unschedulable),
@@ -24,37 +35,43 @@ def node(name, labels=None, *, taints=(), unschedulable=False, room=None):
     )
 
 
-def pod(name, spec=None, labels=None, owner="", namespace="d"):
-    meta = {"name": name, "uid": name, "namespace": namespace, "labels": labels or {}}
+def pod(
+    name: str,
+    spec: JsonObject | None = None,
+    labels: dict[str, str] | None = None,
+    owner: str = "",
+    namespace: str = "d",
+) -> Pod:
+    meta: JsonObject = {"name": name, "uid": name, "namespace": namespace, "labels": labels or {}}
     if owner:
         meta["ownerReferences"] = [{"kind": "ReplicaSet", "uid": owner, "name": owner, "controller": True}]
     return msgspec.convert({"metadata": meta, "spec": {"containers": [{"name": "c"}]} | (spec or {})}, Pod)
 
 
-def cluster(*nodes):
+def cluster(*nodes: Node) -> Facts:
     facts = Facts()
     for one in nodes or (node("n1"), node("n2"), node("n3")):
         facts.put_node(one)
     return facts
 
 
-def put(facts, one, where) -> None:
+def put(facts: Facts, one: Pod, where: str) -> None:
     facts.place(pod_facts(one), where)
 
 
-def decide(one, facts):
+def decide(one: Pod, facts: Facts) -> Decision:
     return choose(pod_facts(one), facts)
 
 
-def container(requests=None, ports=()):
+def container(requests: dict[str, str] | None = None, ports: Iterable[JsonObject] = ()) -> JsonObject:
     return {"containers": [{"name": "c", "resources": {"requests": requests or {}}, "ports": list(ports)}]}
 
 
-def term(labels, key="kubernetes.io/hostname", **more):
+def term(labels: dict[str, str], key: str = "kubernetes.io/hostname", **more: Any) -> JsonObject:
     return {"topologyKey": key, "labelSelector": {"matchLabels": labels}} | more
 
 
-REFUSALS = [
+REFUSALS: list[tuple[str, JsonObject, str]] = [
     ("selector", {"nodeSelector": {"a": "b"}}, "3 node(s) didn't match Pod's node affinity/selector"),
     (
         "node affinity",
@@ -77,7 +94,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("spec", "reason"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
-def test_refusals(spec, reason) -> None:
+def test_refusals(spec: JsonObject, reason: str) -> None:
     decision = decide(pod("p", spec), cluster())
     assert decision.node == ""
     assert decision.message.startswith(f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 ")
@@ -115,7 +132,7 @@ def test_no_nodes() -> None:
         (Toleration(), Taint(key="k", effect="NoSchedule"), False),
     ],
 )
-def test_tolerations(toleration, taint, want) -> None:
+def test_tolerations(toleration: Toleration, taint: Taint, want: bool) -> None:
     assert tolerates(toleration, taint) is want
     assert (untolerated((toleration,), (taint,), (taint.effect,)) is None) is want
     assert untolerated((), (taint,), ("PreferNoSchedule",)) is None
@@ -228,7 +245,7 @@ PREFERENCES = [
 
 
 @pytest.mark.parametrize(("spec", "want"), [row[1:] for row in PREFERENCES], ids=[row[0] for row in PREFERENCES])
-def test_preferences(spec, want) -> None:
+def test_preferences(spec: JsonObject, want: str) -> None:
     facts = cluster(node("n1"), node("n2"), node("n3", {"disk": "ssd"}))
     put(facts, pod("there", labels={"x": "y"}), "n1")
     assert decide(pod("p", spec), facts).node == want
@@ -246,8 +263,8 @@ def test_pods_of_one_owner_spread_and_pods_balance() -> None:
         one = pod(f"p{n}", owner=f"rs{n % 5}")
         put(facts, one, decide(one, facts).node)
     assert [len(n.pods) for n in facts.nodes.values()] == [10, 10, 10]
-    for n in facts.nodes.values():
-        assert set(n.owners.values()) == {2}
+    for facts_of_node in facts.nodes.values():
+        assert set(facts_of_node.owners.values()) == {2}
 
 
 def test_a_node_that_comes_back_still_has_its_pods() -> None:

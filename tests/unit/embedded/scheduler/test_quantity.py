@@ -13,11 +13,11 @@ from podwire.errors import ConfigError
         ("2Gi", 2 * 2**30 * 1000), ("1e3", 1000000), ("100u", 1), ("0", 0), ("1.5Gi", 3 * 2**29 * 1000),
     ],
 )  # fmt: skip
-def test_parse(text, milli) -> None:
+def test_parse(text: str, milli: int) -> None:
     assert parse_milli(text) == milli
 
 
 @pytest.mark.parametrize("text", ["", "x", "1Zi", "1 m2", "Mi", "--1"])
-def test_refused(text) -> None:
+def test_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="cannot parse"):
         parse_milli(text)

@@ -1,11 +1,14 @@
 """What the scheduler makes of changes that it did not see one by one."""
 
 import asyncio
+from typing import Any, cast
 
 import msgspec
 
 from podwire.embedded.scheduler.scheduler import Scheduler
-from podwire.kube.resources import NODES, PODS
+from podwire.kube.controller import Environment
+from podwire.kube.informer import OnChange
+from podwire.kube.resources import NODES, PODS, Resource
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.runtime.supervise import Supervisor
@@ -18,42 +21,44 @@ class Cluster:
     def __init__(self) -> None:
         self.client = self
         self.clock = FakeClock()
-        self.objects = {}
-        self.subscribers = {}
-        self.bound = []
+        self.objects: dict[str, Any] = {}
+        self.subscribers: dict[Resource[Any], OnChange[Any]] = {}
+        self.bound: list[str] = []
 
-    def recorder(self, component):
+    def recorder(self, component: str) -> "Cluster":
         return self
 
-    def event(self, *said) -> None:
+    def event(self, *said: object) -> None:
         pass
 
-    def of(self, resource):
-        return Informer(self, resource)
+    def of(self, resource: Resource[Any]) -> "Changes":
+        return Changes(self, resource)
 
-    async def create(self, resource, body, namespace, **how) -> None:
+    async def create(self, resource: Resource[Any], body: dict[str, Any], namespace: str, **how: object) -> None:
         self.bound.append(body["metadata"]["name"])
 
-    async def patch(self, *how, **more) -> None:
+    async def patch(self, *how: object, **more: object) -> None:
         pass
 
-    def put(self, resource, key, value) -> None:
+    def put(self, resource: Resource[Any], key: str, value: object) -> None:
         old, self.objects[key] = self.objects.get(key), value
         self.subscribers[resource](key, old, value)
 
 
-class Informer:
-    def __init__(self, cluster, resource) -> None:
+class Changes:
+    """The objects of one resource."""
+
+    def __init__(self, cluster: Cluster, resource: Resource[Any]) -> None:
         self.cluster, self.resource = cluster, resource
 
-    def subscribe(self, callback) -> None:
+    def subscribe(self, callback: OnChange[Any]) -> None:
         self.cluster.subscribers[self.resource] = callback
 
-    def get(self, key):
+    def get(self, key: str) -> Any:
         return self.cluster.objects.get(key)
 
 
-def pod(name, uid, node=""):
+def pod(name: str, uid: str, node: str = "") -> Pod:
     container = {"name": "c", "resources": {"requests": {"cpu": "3"}}}
     meta = {"name": name, "namespace": "d", "uid": uid}
     return msgspec.convert({"metadata": meta, "spec": {"nodeName": node, "containers": [container]}}, Pod)
@@ -62,7 +67,7 @@ def pod(name, uid, node=""):
 def test_a_pod_that_was_replaced_while_nobody_watched_takes_room_once() -> None:
     async def run() -> None:
         cluster = Cluster()
-        scheduler = Scheduler(cluster)
+        scheduler = Scheduler(cast("Environment", cluster))
         allocatable = {"cpu": "7", "pods": "110"}
         status = {"allocatable": allocatable, "capacity": allocatable}
         cluster.put(NODES, "n1", msgspec.convert({"metadata": {"name": "n1"}, "status": status}, Node))

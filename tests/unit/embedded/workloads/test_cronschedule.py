@@ -1,20 +1,23 @@
 """Schedules and the Jobs they start."""
 
 import datetime
+from collections.abc import Sequence
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.present import present
 
-from podwire.embedded.workloads.cronjob import job_body, plan
+from podwire.embedded.workloads.cronjob import Plan, job_body, plan
 from podwire.embedded.workloads.cronschedule import parse_schedule
 from podwire.errors import ConfigError
 from podwire.model.workload import CronJob, Job
 
 
-def when(text, zone=datetime.UTC):
+def when(text: str, zone: datetime.tzinfo = datetime.UTC) -> datetime.datetime:
     return datetime.datetime.fromisoformat(text).replace(tzinfo=zone)
 
 
@@ -35,7 +38,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("text", "now", "want"), TABLE)
-def test_next(text, now, want) -> None:
+def test_next(text: str, now: str, want: str) -> None:
     assert parse_schedule(text).next_after(when(now)) == when(want)
 
 
@@ -54,7 +57,7 @@ def test_never() -> None:
         ("@never", "expected five fields"),
     ],
 )
-def test_errors(text, message) -> None:
+def test_errors(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_schedule(text)
 
@@ -64,8 +67,8 @@ def test_daylight_saving() -> None:
     spring = parse_schedule("30 2 * * *").next_after(when("2026-03-28T12:00", berlin))
     assert spring == when("2026-03-30T02:30", berlin)
     autumn = parse_schedule("30 2 * * *").next_after(when("2026-10-24T12:00", berlin))
-    again = parse_schedule("30 2 * * *").next_after(autumn)
-    assert (autumn.date().day, again.date().day) == (25, 26)
+    again = parse_schedule("30 2 * * *").next_after(present(autumn))
+    assert (present(autumn).date().day, present(again).date().day) == (25, 26)
 
 
 @settings(max_examples=100, deadline=None)
@@ -73,10 +76,10 @@ def test_daylight_saving() -> None:
     st.sampled_from(["*/7 * * * *", "3 4 * * 1", "0 */5 2 * *", "59 23 31 12 *", "1 1 1 * 3"]),
     st.integers(1_577_836_800, 1_893_456_000),
 )
-def test_times_only_grow_and_nothing_is_skipped(text, stamp) -> None:
+def test_times_only_grow_and_nothing_is_skipped(text: str, stamp: int) -> None:
     now = datetime.datetime.fromtimestamp(stamp, datetime.UTC)
     schedule = parse_schedule(text)
-    found = schedule.next_after(now)
+    found = present(schedule.next_after(now))
     assert found > now
     between = found - datetime.timedelta(minutes=1)
     if between > now:
@@ -86,7 +89,7 @@ def test_times_only_grow_and_nothing_is_skipped(text, stamp) -> None:
 NOW = when("2026-01-01T12:00:30")
 
 
-def cron(status=None, created="2026-01-01T11:30:10Z", **spec):
+def cron(status: dict[str, Any] | None = None, created: str = "2026-01-01T11:30:10Z", **spec: Any) -> CronJob:
     body = {
         "metadata": {"name": "c", "uid": "C", "namespace": "d", "creationTimestamp": created},
         "spec": {"schedule": "*/10 * * * *", "jobTemplate": {"spec": {"x": 1}}} | spec,
@@ -95,12 +98,12 @@ def cron(status=None, created="2026-01-01T11:30:10Z", **spec):
     return msgspec.convert(body, CronJob)
 
 
-def job(name, kind=None, start="2026-01-01T11:00:00Z"):
+def job(name: str, kind: str | None = None, start: str = "2026-01-01T11:00:00Z") -> Job:
     conditions = [{"type": kind, "status": "True"}] if kind else []
     return msgspec.convert({"metadata": {"name": name}, "status": {"conditions": conditions, "startTime": start}}, Job)
 
 
-def chosen(item, jobs=()):
+def chosen(item: CronJob, jobs: Sequence[Job] = ()) -> Plan:
     return plan(item, parse_schedule(item.spec.schedule), jobs, NOW)
 
 

@@ -1,23 +1,30 @@
 """One pod on every node that fits."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 import pytest
+from tests.unit.embedded.workloads.sample_pods import NOW, make_pod
 
-from podwire.embedded.workloads.daemonset import Cluster, for_node, plan, pod_body
+from podwire.embedded.workloads.daemonset import Cluster, Plan, for_node, plan, pod_body
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec, Taint
+from podwire.model.pod import Pod
 from podwire.model.workload import DaemonSet
 
+JsonObject = dict[str, Any]
 
-def node(name, labels=None, *taints, unschedulable=False):
+
+def node(name: str, labels: dict[str, str] | None = None, *taints: Taint, unschedulable: bool = False) -> Node:
     return Node(
         metadata=ObjectMeta(name=name, labels=labels or {}),
         spec=NodeSpec(taints=taints, unschedulable=unschedulable),
     )
 
 
-def daemon(spec=None, strategy=None):
-    body = {
+def daemon(spec: JsonObject | None = None, strategy: JsonObject | None = None) -> DaemonSet:
+    body: JsonObject = {
         "metadata": {"name": "ds", "uid": "D", "namespace": "d", "generation": 2},
         "spec": {"template": {"metadata": {"labels": {"app": "a"}}, "spec": spec or {}}},
     }
@@ -26,15 +33,15 @@ def daemon(spec=None, strategy=None):
     return msgspec.convert(body, DaemonSet)
 
 
-def run(made, item, nodes, pods=(), digest="h2"):
-    return plan(item, Cluster({n.metadata.name: n for n in nodes}, tuple(pods), digest, made.NOW))
+def run(item: DaemonSet, nodes: Iterable[Node], pods: Iterable[Pod] = (), digest: str = "h2") -> Plan:
+    return plan(item, Cluster({n.metadata.name: n for n in nodes}, tuple(pods), digest, NOW))
 
 
-def member(made, name, where, digest="h2", **more):
-    return made.pod(name, node=where, labels={"controller-revision-hash": digest}, **more)
+def member(name: str, where: str, digest: str = "h2", **more: Any) -> Pod:
+    return make_pod(name, node=where, labels={"controller-revision-hash": digest}, **more)
 
 
-def names(pods):
+def names(pods: Iterable[Pod]) -> list[str]:
     return sorted(pod.metadata.name for pod in pods)
 
 
@@ -57,75 +64,75 @@ NODES = [node("n1"), node("n2"), node("n3")]
         ({"nodeName": "n2"}, NODES, ("n2",)),
     ],
 )
-def test_where_pods_go(made, spec, nodes, want) -> None:
-    assert run(made, daemon(spec), nodes).create == want
+def test_where_pods_go(spec: JsonObject | None, nodes: Iterable[Node], want: tuple[str, ...]) -> None:
+    assert run(daemon(spec), nodes).create == want
 
 
-def test_what_is_in_the_wrong_place_goes(made) -> None:
+def test_what_is_in_the_wrong_place_goes() -> None:
     item = daemon({"nodeSelector": {"disk": "ssd"}})
-    pods = [member(made, "a", "n1"), member(made, "b", "n2"), member(made, "c", "gone")]
-    chosen = run(made, item, [node("n1", {"disk": "ssd"}), node("n2")], pods)
+    pods = [member("a", "n1"), member("b", "n2"), member("c", "gone")]
+    chosen = run(item, [node("n1", {"disk": "ssd"}), node("n2")], pods)
     assert (names(chosen.delete), chosen.create) == (["b", "c"], ())
     assert (chosen.status.number_misscheduled, chosen.status.desired_number_scheduled) == (2, 1)
 
 
-def test_a_no_schedule_taint_does_not_drive_out_but_no_execute_does(made) -> None:
-    pods = [member(made, "a", "n1")]
-    assert not run(made, daemon(), [node("n1", {}, Taint(key="k", effect="NoSchedule"))], pods).delete
-    assert names(run(made, daemon(), [node("n1", {}, Taint(key="k", effect="NoExecute"))], pods).delete) == ["a"]
+def test_a_no_schedule_taint_does_not_drive_out_but_no_execute_does() -> None:
+    pods = [member("a", "n1")]
+    assert not run(daemon(), [node("n1", {}, Taint(key="k", effect="NoSchedule"))], pods).delete
+    assert names(run(daemon(), [node("n1", {}, Taint(key="k", effect="NoExecute"))], pods).delete) == ["a"]
 
 
-def test_duplicates_and_failed_pods_go(made) -> None:
-    pods = [member(made, "a", "n1"), member(made, "b", "n1"), member(made, "f", "n2", phase="Failed")]
-    chosen = run(made, daemon(), NODES[:2], pods)
+def test_duplicates_and_failed_pods_go() -> None:
+    pods = [member("a", "n1"), member("b", "n1"), member("f", "n2", phase="Failed")]
+    chosen = run(daemon(), NODES[:2], pods)
     assert len(chosen.delete) == 2
     assert "f" in names(chosen.delete)
 
 
-def test_a_pod_still_on_its_way_counts_for_its_node(made) -> None:
+def test_a_pod_still_on_its_way_counts_for_its_node() -> None:
     body = pod_body(daemon(), "h2", "n1")
     pending = msgspec.convert(
         {"metadata": {"name": "a", "uid": "a", "labels": body["metadata"]["labels"]},
          "spec": {"affinity": body["spec"]["affinity"]}},
-        type(made.pod("x")),
+        Pod,
     )  # fmt: skip
-    assert run(made, daemon(), NODES[:2], [pending]).create == ("n2",)
+    assert run(daemon(), NODES[:2], [pending]).create == ("n2",)
 
 
-def test_a_node_whose_pod_is_going_waits(made) -> None:
-    assert run(made, daemon(), NODES[:1], [member(made, "a", "n1", going=True)]).create == ()
+def test_a_node_whose_pod_is_going_waits() -> None:
+    assert run(daemon(), NODES[:1], [member("a", "n1", going=True)]).create == ()
 
 
-def test_rolling_update_takes_one_at_a_time_and_sick_ones_first(made) -> None:
-    old = [member(made, f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
-    chosen = run(made, daemon(), NODES, old)
+def test_rolling_update_takes_one_at_a_time_and_sick_ones_first() -> None:
+    old = [member(f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
+    chosen = run(daemon(), NODES, old)
     assert names(chosen.delete) == ["p1"]
     assert chosen.status.updated_number_scheduled == 0
-    sick = [old[0], member(made, "p2", "n2", "h1", ready=False), old[2]]
-    assert names(run(made, daemon(), NODES, sick).delete) == ["p2"]
-    waiting = [member(made, "new", "n1", ready=False), *old[1:]]
-    assert run(made, daemon(), NODES, waiting).delete == ()
+    sick = [old[0], member("p2", "n2", "h1", ready=False), old[2]]
+    assert names(run(daemon(), NODES, sick).delete) == ["p2"]
+    waiting = [member("new", "n1", ready=False), *old[1:]]
+    assert run(daemon(), NODES, waiting).delete == ()
     two = daemon(strategy={"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "60%"}})
-    assert names(run(made, two, NODES, old).delete) == ["p1", "p2"]
+    assert names(run(two, NODES, old).delete) == ["p1", "p2"]
     on_delete = daemon(strategy={"type": "OnDelete"})
-    assert run(made, on_delete, NODES, old).delete == ()
+    assert run(on_delete, NODES, old).delete == ()
 
 
-def test_surge_brings_the_new_pod_first(made) -> None:
+def test_surge_brings_the_new_pod_first() -> None:
     item = daemon(strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}})
-    old = [member(made, f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
-    chosen = run(made, item, NODES, old)
+    old = [member(f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
+    chosen = run(item, NODES, old)
     assert (chosen.create, chosen.delete) == (("n1",), ())
-    waiting = [*old, member(made, "new", "n1", ready=False)]
-    chosen = run(made, item, NODES, waiting)
+    waiting = [*old, member("new", "n1", ready=False)]
+    chosen = run(item, NODES, waiting)
     assert (chosen.create, chosen.delete) == ((), ())
-    ready = [*old, member(made, "new", "n1")]
-    assert names(run(made, item, NODES, ready).delete) == ["p1"]
+    ready = [*old, member("new", "n1")]
+    assert names(run(item, NODES, ready).delete) == ["p1"]
 
 
-def test_status(made) -> None:
-    pods = [member(made, "a", "n1"), member(made, "b", "n2", "h1", ready=False)]
-    status = run(made, daemon(), NODES, pods).status
+def test_status() -> None:
+    pods = [member("a", "n1"), member("b", "n2", "h1", ready=False)]
+    status = run(daemon(), NODES, pods).status
     assert (status.desired_number_scheduled, status.current_number_scheduled, status.number_ready) == (
         3,
         2,

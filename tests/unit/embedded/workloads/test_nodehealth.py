@@ -1,7 +1,12 @@
 """Nodes that fall silent, budgets, histories."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 import pytest
+from tests.present import present
+from tests.unit.embedded.workloads.sample_pods import NOW, make_pod
 
 from podwire.embedded.workloads import nodehealth
 from podwire.embedded.workloads.disruption import plan as plan_budget
@@ -9,10 +14,11 @@ from podwire.embedded.workloads.nodehealth import eviction_in_s, lost_conditions
 from podwire.embedded.workloads.revisions import data_of, history, surplus, template_of
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, Taint
+from podwire.model.pod import Pod
 from podwire.model.workload import ControllerRevision, PodDisruptionBudget
 
 
-def node(ready="True", *, marks=(), unschedulable=False):
+def node(ready: str = "True", *, marks: Iterable[Taint] = (), unschedulable: bool = False) -> Node:
     conditions = [{"type": "Ready", "status": ready}, {"type": "Other", "status": "True"}] if ready else []
     body = {
         "metadata": {"name": "n"},
@@ -38,27 +44,27 @@ GONE = [Taint(key=nodehealth.UNREACHABLE, effect=e, time_added="t") for e in ("N
         (node(unschedulable=True, marks=[OWN]), ["mine:NoExecute", "unschedulable:NoSchedule"]),
     ],
 )
-def test_taints(made, given, want) -> None:
-    assert [f"{t.key.rpartition('/')[2]}:{t.effect}" for t in taints(given, made.NOW)] == want
+def test_taints(given: Node, want: list[str]) -> None:
+    assert [f"{t.key.rpartition('/')[2]}:{t.effect}" for t in taints(given, NOW)] == want
 
 
-def test_taints_that_are_there_keep_their_time(made) -> None:
-    assert {t.time_added for t in taints(node("Unknown", marks=GONE), made.NOW)} == {"t"}
+def test_taints_that_are_there_keep_their_time() -> None:
+    assert {t.time_added for t in taints(node("Unknown", marks=GONE), NOW)} == {"t"}
 
 
-def test_a_lost_node(made) -> None:
-    conditions = {c.type: c for c in lost_conditions(node(), made.NOW)}
+def test_a_lost_node() -> None:
+    conditions = {c.type: c for c in present(lost_conditions(node(), NOW))}
     assert conditions["Ready"].status == "Unknown"
     assert conditions["Ready"].message == "Kubelet stopped posting node status."
     assert conditions["Other"].status == "True"
-    assert lost_conditions(node("Unknown"), made.NOW) is None
-    unready = unready_pod(made.pod("a"), made.NOW)
+    assert lost_conditions(node("Unknown"), NOW) is None
+    unready = present(unready_pod(make_pod("a"), NOW))
     assert (unready[0].status, unready[0].reason) == ("False", "NodeNotReady")
-    assert unready_pod(made.pod("a", ready=False), made.NOW) is None
+    assert unready_pod(make_pod("a", ready=False), NOW) is None
 
 
-def tolerant(made, *tolerations):
-    pod = made.pod("p")
+def tolerant(*tolerations: dict[str, Any]) -> Pod:
+    pod = make_pod("p")
     spec = msgspec.convert({"tolerations": list(tolerations)}, type(pod.spec))
     return msgspec.structs.replace(pod, spec=spec)
 
@@ -80,8 +86,8 @@ LOST = nodehealth.UNREACHABLE
         ([{"key": LOST, "operator": "Exists"}], [Taint(key=LOST, effect="NoExecute")], None),
     ],
 )  # fmt: skip
-def test_eviction(made, tolerations, marks, want) -> None:
-    assert eviction_in_s(tolerant(made, *tolerations), marks, made.NOW) == want
+def test_eviction(tolerations: list[dict[str, Any]], marks: list[Taint], want: float | None) -> None:
+    assert eviction_in_s(tolerant(*tolerations), marks, NOW) == want
 
 
 BUDGETS = [
@@ -94,24 +100,24 @@ BUDGETS = [
 
 
 @pytest.mark.parametrize(("spec", "ready", "unready", "want"), BUDGETS)
-def test_budgets(made, spec, ready, unready, want) -> None:
+def test_budgets(spec: dict[str, Any], ready: int, unready: int, want: tuple[int, int, int]) -> None:
     owner = [{"kind": "ReplicaSet", "name": "r", "uid": "R", "controller": True}]
-    pods = [made.pod(f"p{n}", ready=n < ready, ownerReferences=owner) for n in range(ready + unready)]
+    pods = [make_pod(f"p{n}", ready=n < ready, ownerReferences=owner) for n in range(ready + unready)]
     budget = msgspec.convert({"metadata": {"generation": 4}, "spec": spec}, PodDisruptionBudget)
-    status = plan_budget(budget, pods, {"R": 5}, made.NOW)
+    status = plan_budget(budget, pods, {"R": 5}, NOW)
     assert (status.disruptions_allowed, status.desired_healthy, status.expected_pods) == want
     assert status.conditions[0].status == str(want[0] > 0)
     assert status.observed_generation == 4
 
 
-def test_pods_without_a_controller_count_by_themselves(made) -> None:
+def test_pods_without_a_controller_count_by_themselves() -> None:
     budget = msgspec.convert({"spec": {"maxUnavailable": 1}}, PodDisruptionBudget)
-    status = plan_budget(budget, [made.pod("a"), made.pod("b"), made.pod("c", going=True)], {}, made.NOW)
+    status = plan_budget(budget, [make_pod("a"), make_pod("b"), make_pod("c", going=True)], {}, NOW)
     assert (status.expected_pods, status.desired_healthy, status.disruptions_allowed) == (2, 1, 1)
-    assert plan_budget(budget, [], {}, made.NOW).disruptions_allowed == 0
+    assert plan_budget(budget, [], {}, NOW).disruptions_allowed == 0
 
 
-def revision(number, template, digest):
+def revision(number: int, template: dict[str, Any], digest: str) -> ControllerRevision:
     meta = ObjectMeta(name=f"r{number}", labels={"controller-revision-hash": digest})
     return ControllerRevision(metadata=meta, data=data_of(template), revision=number)
 
@@ -120,8 +126,8 @@ def test_history() -> None:
     one, two, three = ({"spec": {"n": n}} for n in (1, 2, 3))
     known = history([revision(2, two, "b"), revision(1, one, "a")], one)
     assert [item.revision for item in known.revisions] == [1, 2]
-    assert (known.current.revision, known.next_number) == (1, 3)
-    assert template_of(known.current) == one
+    assert (present(known.current).revision, known.next_number) == (1, 3)
+    assert template_of(present(known.current)) == one
     assert history([], three).current is None
     many = [revision(n, {"n": n}, f"h{n}") for n in range(6)]
     assert [item.revision for item in surplus(many, ["h0", "h5"], 2)] == [1, 2]

@@ -1,25 +1,27 @@
 """StatefulSets: order, partitions, revisions, and a simulated cluster."""
 
-import datetime
 import random
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.embedded.workloads.sample_pods import NOW, make_pod
 
-from podwire.embedded.workloads.ordinals import Revision, ordinal_of, plan
+from podwire.embedded.workloads.ordinals import Plan, Revision, ordinal_of, plan
 from podwire.embedded.workloads.statefulset import claim_body, pod_body
 from podwire.model.pod import Pod
 from podwire.model.workload import StatefulSet, StatefulSetStatus
 
-NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 OLD, NEW = "h1", "h2"
 STABLE = Revision(NEW, NEW)
 ROLLING = Revision(OLD, NEW)
 
 
-def stateful(replicas=3, *, partition=0, status=None, **spec):
+def stateful(
+    replicas: int = 3, *, partition: int = 0, status: dict[str, Any] | None = None, **spec: Any
+) -> StatefulSet:
     body = {
         "metadata": {"name": "db", "uid": "S", "namespace": "d", "generation": 1},
         "spec": {"replicas": replicas, "serviceName": "db", "updateStrategy": {
@@ -29,14 +31,14 @@ def stateful(replicas=3, *, partition=0, status=None, **spec):
     return msgspec.convert(body, StatefulSet)
 
 
-def pods(made, text, digest=NEW):
+def pods(text: str, digest: str = NEW) -> list[Pod]:
     """``0 1! 2-`` : ordinals, ``!`` unready, ``-`` going, ``x`` failed, ``'`` of the old revision."""
     found = []
     for word in text.split():
         number = word.rstrip("!-x'")
         marks = word[len(number) :]
         found.append(
-            made.pod(
+            make_pod(
                 f"db-{number}",
                 ready="!" not in marks,
                 going="-" in marks,
@@ -47,7 +49,7 @@ def pods(made, text, digest=NEW):
     return found
 
 
-def did(chosen):
+def did(chosen: Plan) -> tuple[list[int], list[str]]:
     return [n for n, _ in chosen.create], [p.metadata.name for p in chosen.delete]
 
 
@@ -69,11 +71,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_order(made, spec, text, want) -> None:
-    assert did(plan(stateful(**spec), pods(made, text), STABLE, made.NOW)) == want
+def test_order(spec: dict[str, Any], text: str, want: tuple[list[int], list[str]]) -> None:
+    assert did(plan(stateful(**spec), pods(text), STABLE, NOW)) == want
 
 
-UPDATES = [
+UPDATES: list[tuple[str, dict[str, Any], str, tuple[list[int], list[str]]]] = [
     ("the highest first", {}, "0' 1' 2'", ([], ["db-2"])),
     ("waits for it", {}, "0' 1' 2!", ([], [])),
     ("then the next", {}, "0' 1' 2", ([], ["db-1"])),
@@ -89,53 +91,46 @@ UPDATES = [
 
 
 @pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in UPDATES], ids=[row[0] for row in UPDATES])
-def test_updates(made, spec, text, want) -> None:
-    assert did(plan(stateful(**spec), pods(made, text), ROLLING, made.NOW)) == want
+def test_updates(spec: dict[str, Any], text: str, want: tuple[list[int], list[str]]) -> None:
+    assert did(plan(stateful(**spec), pods(text), ROLLING, NOW)) == want
 
 
-def test_a_replaced_pod_gets_the_revision_of_its_ordinal(made) -> None:
-    told = plan(stateful(), pods(made, "0' 1' 2'"), ROLLING, made.NOW)
+def test_a_replaced_pod_gets_the_revision_of_its_ordinal() -> None:
+    told = plan(stateful(), pods("0' 1' 2'"), ROLLING, NOW)
     assert told.status.current_replicas == 2
     during = stateful(status=msgspec.to_builtins(told.status))
-    assert plan(during, pods(made, "0' 1'"), ROLLING, made.NOW).create == [(2, NEW)]
-    assert plan(during, pods(made, "1' 2"), ROLLING, made.NOW).create == [(0, OLD)]
+    assert plan(during, pods("0' 1'"), ROLLING, NOW).create == [(2, NEW)]
+    assert plan(during, pods("1' 2"), ROLLING, NOW).create == [(0, OLD)]
     parted = stateful(partition=1)
-    assert plan(parted, [], ROLLING, made.NOW).create == [(0, OLD)]
-    assert plan(parted, pods(made, "0'"), ROLLING, made.NOW).create == [(1, NEW)]
+    assert plan(parted, [], ROLLING, NOW).create == [(0, OLD)]
+    assert plan(parted, pods("0'"), ROLLING, NOW).create == [(1, NEW)]
 
 
-def test_the_current_revision_moves_when_all_is_done(made) -> None:
-    status = plan(stateful(), pods(made, "0 1 2"), ROLLING, made.NOW).status
+def test_the_current_revision_moves_when_all_is_done() -> None:
+    status = plan(stateful(), pods("0 1 2"), ROLLING, NOW).status
     assert (status.current_revision, status.update_revision, status.current_replicas) == (NEW, NEW, 3)
-    status = plan(stateful(), pods(made, "0' 1 2"), ROLLING, made.NOW).status
+    status = plan(stateful(), pods("0' 1 2"), ROLLING, NOW).status
     assert (status.current_revision, status.updated_replicas) == (OLD, 2)
 
 
-def test_one_that_goes_is_left_alone(made) -> None:
+def test_one_that_goes_is_left_alone() -> None:
     item = stateful()
     item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, deletion_timestamp="t"))
-    assert did(plan(item, [], STABLE, made.NOW)) == ([], [])
+    assert did(plan(item, [], STABLE, NOW)) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("name", "want"), [("db-3", 3), ("db-x", None), ("other-1", None), ("db-1-2", None), ("db", None)]
 )
-def test_ordinals_of_names(name, want) -> None:
+def test_ordinals_of_names(name: str, want: int | None) -> None:
     assert ordinal_of("db", name) == want
-
-
-def make_pod(name, *, ready=True, labels=None):
-    condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    body = {
-        "metadata": {"name": name, "labels": labels},
-        "status": {"phase": "Running", "conditions": [condition]},
-    }
-    return msgspec.convert(body, Pod)
 
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 5), st.integers(0, 6), st.booleans(), st.integers(0, 3), st.integers(0, 2**32))
-def test_whatever_happens_it_settles_with_one_disturbed_at_a_time(before, after, ordered, losses, seed) -> None:
+def test_whatever_happens_it_settles_with_one_disturbed_at_a_time(
+    before: int, after: int, ordered: bool, losses: int, seed: int
+) -> None:
     """Scale and update at once while pods are lost: at the end all are there and new."""
     chooser = random.Random(seed)  # noqa: S311
     policy = "OrderedReady" if ordered else "Parallel"

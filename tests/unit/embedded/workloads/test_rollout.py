@@ -2,15 +2,18 @@
 
 import datetime
 import random
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.present import present
+from tests.unit.embedded.workloads.sample_pods import NOW
 
 from podwire.embedded.workloads import deploymentstatus, rollout
 from podwire.embedded.workloads.rollout import Sets
-from podwire.model.meta import ObjectMeta
+from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.workload import (
     Deployment,
     DeploymentSpec,
@@ -22,17 +25,25 @@ from podwire.model.workload import (
     Strategy,
 )
 
-NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+Amount = int | str | None
+"""A number of pods, or a percentage."""
 
 
-def template(version):
+def template(version: int) -> dict[str, Any]:
     return {
         "metadata": {"labels": {"app": "a"}},
         "spec": {"containers": [{"name": "c", "image": f"i:{version}"}]},
     }
 
 
-def deployment(replicas=10, version=1, surge="25%", unavailable="25%", kind="RollingUpdate", **spec):
+def deployment(
+    replicas: int = 10,
+    version: int = 1,
+    surge: Amount = "25%",
+    unavailable: Amount = "25%",
+    kind: str = "RollingUpdate",
+    **spec: Any,
+) -> Deployment:
     update = RollingUpdate(max_surge=surge, max_unavailable=unavailable)
     strategy = Strategy(type=kind, rolling_update=update)
     return Deployment(
@@ -41,7 +52,14 @@ def deployment(replicas=10, version=1, surge="25%", unavailable="25%", kind="Rol
     )
 
 
-def replicaset(version, replicas, available=None, *, age=0, annotations=None):
+def replicaset(
+    version: int,
+    replicas: int,
+    available: int | None = None,
+    *,
+    age: int = 0,
+    annotations: dict[str, str] | None = None,
+) -> ReplicaSet:
     have = replicas if available is None else available
     return ReplicaSet(
         metadata=ObjectMeta(
@@ -67,7 +85,7 @@ def replicaset(version, replicas, available=None, *, age=0, annotations=None):
         (4, "x", "y", (1, 1)),
     ],
 )
-def test_limits(replicas, surge, unavailable, want) -> None:
+def test_limits(replicas: int, surge: Amount, unavailable: Amount, want: tuple[int, int]) -> None:
     found = rollout.limits(deployment(replicas, surge=surge, unavailable=unavailable).spec)
     assert (found.surge, found.unavailable) == want
 
@@ -87,7 +105,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("numbers", "want"), [row[1:] for row in STEPS], ids=[row[0] for row in STEPS])
-def test_rolling_steps(numbers, want) -> None:
+def test_rolling_steps(numbers: tuple[int, int, int, int], want: dict[str, int]) -> None:
     new, new_ok, old, old_ok = numbers
     sets = Sets(replicaset(2, new, new_ok), (replicaset(1, old, old_ok, age=5),))
     assert rollout.rolling(deployment(10, 2).spec, sets) == want
@@ -118,7 +136,7 @@ def test_partition_ignores_the_hash_label_and_takes_the_oldest() -> None:
     assert [item.metadata.name for item in sets.old] == ["web-1", "web-2"]
 
 
-def marked(item, desired, most):
+def marked(item: ReplicaSet, desired: int, most: int) -> ReplicaSet:
     notes = {rollout.DESIRED: str(desired), rollout.MAXIMUM: str(most)}
     return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, annotations=notes))
 
@@ -177,16 +195,16 @@ def test_obsolete_sets_beyond_the_history() -> None:
 class Cluster:
     """ReplicaSets whose pods get available in any order; deletions count at once."""
 
-    def __init__(self, spec, chooser) -> None:
+    def __init__(self, spec: DeploymentSpec, chooser: random.Random) -> None:
         self.spec = spec
         self.random = chooser
-        self.sets = {}
+        self.sets: dict[str, ReplicaSet] = {}
         self.least = self.most = None
 
-    def add(self, version, replicas, available) -> None:
+    def add(self, version: int, replicas: int, available: int | None) -> None:
         self.sets[f"web-{version}"] = replicaset(version, replicas, available, age=10 - len(self.sets))
 
-    def scale(self, name, size) -> None:
+    def scale(self, name: str, size: int) -> None:
         item = self.sets[name]
         available = min(item.status.available_replicas, size)
         status = ReplicaSetStatus(replicas=size, available_replicas=available)
@@ -194,7 +212,7 @@ class Cluster:
             item, spec=msgspec.structs.replace(item.spec, replicas=size), status=status
         )
 
-    def some_become_available(self, good):
+    def some_become_available(self, good: set[str]) -> bool:
         waiting = [n for n, s in self.sets.items() if n in good and s.status.available_replicas < s.spec.replicas]
         if not waiting:
             return False
@@ -204,11 +222,11 @@ class Cluster:
         self.sets[name] = msgspec.structs.replace(item, status=status)
         return True
 
-    def totals(self):
+    def totals(self) -> tuple[int, int]:
         every = self.sets.values()
         return sum(s.spec.replicas for s in every), sum(s.status.available_replicas for s in every)
 
-    def step(self, shown):
+    def step(self, shown: Deployment) -> bool:
         sets = rollout.partition(shown, tuple(self.sets.values()))
         if sets.new is None:
             version = shown.spec.template["spec"]["containers"][0]["image"][2:]
@@ -228,7 +246,9 @@ class Cluster:
     st.integers(0, 12),
     st.integers(0, 2**32),
 )
-def test_a_rollout_ends_and_keeps_within_its_limits(replicas, surge, unavailable, sick, seed) -> None:
+def test_a_rollout_ends_and_keeps_within_its_limits(
+    replicas: int, surge: Amount, unavailable: Amount, sick: int, seed: int
+) -> None:
     shown = deployment(replicas, 2, surge=surge, unavailable=unavailable)
     limits = rollout.limits(shown.spec)
     chooser = random.Random(seed)  # noqa: S311
@@ -248,7 +268,7 @@ def test_a_rollout_ends_and_keeps_within_its_limits(replicas, surge, unavailable
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 10), st.integers(0, 2**32))
-def test_a_bad_version_never_takes_more_than_allowed_and_undo_mends(replicas, seed) -> None:
+def test_a_bad_version_never_takes_more_than_allowed_and_undo_mends(replicas: int, seed: int) -> None:
     chooser = random.Random(seed)  # noqa: S311
     bad = deployment(replicas, 2)
     limits = rollout.limits(bad.spec)
@@ -272,13 +292,13 @@ def test_a_bad_version_never_takes_more_than_allowed_and_undo_mends(replicas, se
 # --- status
 
 
-def status_of(shown, *sets, event=None, after_s=0):
+def status_of(shown: Deployment, *sets: ReplicaSet, event: Condition | None = None, after_s: float = 0) -> Deployment:
     now = NOW + datetime.timedelta(seconds=after_s)
     found = rollout.partition(shown, sets)
     return msgspec.structs.replace(shown, status=deploymentstatus.plan(shown, found, now, event))
 
 
-def reasons(shown):
+def reasons(shown: Deployment) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in shown.status.conditions}
 
 
@@ -290,7 +310,7 @@ def test_conditions_through_a_rollout_that_gets_stuck() -> None:
     assert reasons(shown) == {
         "Available": ("False", "MinimumReplicasUnavailable"), "Progressing": ("True", "ReplicaSetUpdated"),
     }  # fmt: skip
-    assert 60 <= deploymentstatus.deadline_in_s(shown, NOW) <= 61
+    assert 60 <= present(deploymentstatus.deadline_in_s(shown, NOW)) <= 61
     shown = status_of(shown, replicaset(2, 4, 3), after_s=10)
     assert reasons(shown)["Available"] == ("True", "MinimumReplicasAvailable")
     shown = status_of(shown, replicaset(2, 4, 3), after_s=75)

@@ -67,7 +67,7 @@ def owned(obj: dict[str, Any], manager: str, operation: str = "Apply") -> dict[s
 
 def test_fields_of_an_apply() -> None:
     out = apply(None, deployment())
-    container = {
+    container: dict[str, Any] = {
         ".": {}, "f:image": {}, "f:name": {},
         "f:ports": {'k:{"containerPort":80,"protocol":"TCP"}': {".": {}, "f:containerPort": {}}},
     }  # fmt: skip
@@ -313,7 +313,7 @@ def test_laws(steps: list[tuple[str, dict[str, str]]]) -> None:
         live = out
 
 
-KEYS = st.recursive(
+KEYS: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.just({".": {}}), lambda inner: st.dictionaries(st.sampled_from(["f:a", "f:b", "f:c"]), inner, min_size=1)
 )
 

@@ -235,7 +235,7 @@ def test_jsonpath(path: str, want: list[Any]) -> None:
 
 def test_custom_columns() -> None:
     kind = BY_KIND["", "v1", "ConfigMap"]
-    shown = [
+    shown: list[dict[str, Any]] = [
         {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
         {"name": "Since", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
         {"name": "Tags", "type": "string", "jsonPath": ".spec.tags", "priority": 1},
