@@ -23,9 +23,9 @@ from podwire.cni.wiring import Node as PodNode
 from podwire.kernel import netns
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.routing.backend import Options
 from podwire.routing.machine import KernelMachine
-from podwire.routing.router import Router, annotation
+from podwire.routing.router import Router
+from podwire.routing.settings import RoutingSettings
 from podwire.runtime.clock import SystemClock
 
 ECHO = """
@@ -151,7 +151,7 @@ class ClusterNode:
         self.mtu = self.router.plan.pod_mtu
         self.pods.node_changed()
         if self.name in self.cluster.nodes:
-            self.cluster.nodes[self.name] = self.object(annotation(self.router.plan.facts))
+            self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())
 
     def pod(self, name: str) -> "Pod":
         place = self.cluster.root / "pods" / name
@@ -221,9 +221,9 @@ class Cluster:
         self.all = [ClusterNode(self, number + 1) for number in range(count)]
         self.nodes.update({node.name: node.object() for node in self.all})
 
-    def configure(self, options: Options) -> None:
+    def configure(self, settings: RoutingSettings) -> None:
         for node in self.all:
-            node.router.configure(options)
+            node.router.configure(settings)
 
     def settle(self) -> None:
         for _ in range(3):
@@ -260,7 +260,7 @@ BACKENDS = ["vxlan", "hostgw"]
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pods_nodes_and_the_world(make: Make, backend: str) -> None:
     cluster = make(3)
-    cluster.configure(Options(backend=backend))
+    cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
     a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
     with b.running(TELL):
@@ -281,7 +281,7 @@ def test_pods_nodes_and_the_world(make: Make, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_both_families(make: Make, backend: str, families: str) -> None:
     cluster = make(2, families=families)
-    cluster.configure(Options(backend=backend))
+    cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
     a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
     assert cluster.all[0].mtu == 1500 - {"hostgw": 0, "vxlan": 50 if families == "46" else 70}[backend]
@@ -297,7 +297,7 @@ def test_a_router_between_nodes(make: Make) -> None:
     far, near = cluster.all[0], cluster.all[2]
     pods = {node.name: node.pod(f"p{node.number}") for node in cluster.all}
     for direct in (False, True):
-        cluster.configure(Options(backend="vxlan", direct_routing=direct))
+        cluster.configure(RoutingSettings(backend="vxlan", direct_routing=direct))
         cluster.settle()
         routes = far.shows("ip", "route")
         assert ("10.244.3.0/24 via 10.89.1.13" in routes) == direct
@@ -311,7 +311,7 @@ def test_a_router_between_nodes(make: Make) -> None:
     node = Pod(cluster.all[1].place, cluster.all[1].ip)
     with node.running(TELL):
         assert source_seen(pods[near.name].place, node.address) == near.ip
-    cluster.configure(Options(backend="hostgw"))
+    cluster.configure(RoutingSettings(backend="hostgw"))
     for each in cluster.all:
         each.router.reconcile()
     assert far.router.plan is not None
@@ -323,7 +323,7 @@ def test_a_router_between_nodes(make: Make) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_second_run_changes_nothing(make: Make, backend: str) -> None:
     cluster = make(2)
-    cluster.configure(Options(backend=backend))
+    cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
     node = cluster.all[0]
     command = ["nsenter", f"--net={node.place}", "ip", "monitor", "link", "address", "route", "neigh"]
@@ -361,7 +361,7 @@ def test_what_somebody_removes_comes_back(make: Make) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_node_that_leaves_leaves_nothing(make: Make, backend: str) -> None:
     cluster = make(3)
-    cluster.configure(Options(backend=backend))
+    cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
     stays = cluster.all[0]
     assert "10.244.3.0/24" in stays.shows("ip", "route")
@@ -408,13 +408,13 @@ class Talk(threading.Thread):
 @pytest.mark.parametrize(("before", "after"), [("vxlan", "hostgw"), ("hostgw", "vxlan")])
 def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, after: str) -> None:
     cluster = make(3)
-    cluster.configure(Options(backend=before))
+    cluster.configure(RoutingSettings(backend=before))
     cluster.settle()
     pods = [node.pod(f"p{node.number}") for node in cluster.all]
     with pods[0].running(ECHO), pods[1].running(ECHO), pods[2].running(ECHO):
         talks = [Talk(one, other) for one in pods for other in pods if one is not other]
         for node in cluster.all:
-            node.router.configure(Options(backend=after))
+            node.router.configure(RoutingSettings(backend=after))
             for other in cluster.all:
                 other.reconcile()
             time.sleep(0.15)

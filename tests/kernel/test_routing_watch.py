@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
-from podwire.routing.backends.vxlan import DEVICE
+from podwire.routing.backends.vxlan.backend import DEVICE
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.state.link_kinds import Vxlan
 from podwire.state.network import Fdb, Link, Neighbour, NetworkState, Route

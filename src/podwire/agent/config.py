@@ -19,8 +19,8 @@ from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import parse_settings as parse_policy
 from podwire.proxy.settings import ProxySettings, parse_settings
-from podwire.routing.backend import Options
-from podwire.routing.registry import BACKENDS
+from podwire.routing.settings import RoutingSettings
+from podwire.routing.settings import parse_settings as parse_routing
 
 Network = IPv4Network | IPv6Network
 
@@ -88,7 +88,8 @@ class AgentConfig(Section, frozen=True):
 
     ``parts`` are those to run. ``kubeconfig`` empty means ``$KUBECONFIG`` or the pod's own service account.
     ``cluster_cidrs`` are the pod networks of the whole cluster, ``settings`` the ConfigMap as
-    ``namespace/name``, empty for none. ``proxy`` is read by :mod:`podwire.proxy.settings`.
+    ``namespace/name``, empty for none. ``routing`` is read by :mod:`podwire.routing.settings`, ``proxy`` by
+    :mod:`podwire.proxy.settings`.
     """
 
     node_name: str
@@ -100,7 +101,7 @@ class AgentConfig(Section, frozen=True):
     service_cidrs: tuple[str, ...] = msgspec.field(default=(), name="serviceCIDRs")
     settings: str = "kube-system/podwire-config"
     cni: CniSection = CniSection()
-    routing: Options = Options()
+    routing: dict[str, Any] = {}
     policy: PolicySettings = PolicySettings()
     proxy: dict[str, Any] = {}
     health: HealthSection = HealthSection()
@@ -120,6 +121,14 @@ class AgentConfig(Section, frozen=True):
     def database(self) -> Path:
         """The ledger of addresses."""
         return Path(self.cni.database or f"{self.state_dir}/ipam.db")
+
+    @property
+    def routing_settings(self) -> RoutingSettings:
+        """The section ``routing`` as a value.
+
+        Raises: ConfigError.
+        """
+        return parse_routing(self.routing, "configuration")
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -157,7 +166,7 @@ def parse(text: str, source: str) -> AgentConfig:
             _check_network(source, f"{field}[{index}]", cidr)
     if config.settings and config.settings.count("/") != 1:
         raise ConfigError(source, "settings", f"{config.settings!r} is not namespace/name")
-    _check_options(config.routing, source)
+    parse_routing(config.routing, source)
     parse_settings(config.proxy, source)
     return config
 
@@ -165,24 +174,24 @@ def parse(text: str, source: str) -> AgentConfig:
 class ClusterSettings(msgspec.Struct, frozen=True):
     """The agent's configuration with the cluster's settings laid over it."""
 
-    routing: Options
+    routing: RoutingSettings
     proxy: ProxySettings
     policy: PolicySettings
 
 
 def overlay(
-    options: Options,
+    routing: Mapping[str, Any],
     data: Mapping[str, str],
     source: str,
     proxy: Mapping[str, Any] | None = None,
     policy: PolicySettings | None = None,
 ) -> ClusterSettings:
-    """The routing options and the sections ``proxy`` and ``policy`` with the cluster's settings laid over them.
+    """The sections ``routing``, ``proxy`` and ``policy`` with the cluster's settings laid over them.
 
     Raises: ConfigError naming the key.
     """
     documents = {
-        "routing": msgspec.to_builtins(options),
+        "routing": dict(routing),
         "proxy": dict(proxy or {}),
         "policy": msgspec.to_builtins(policy or PolicySettings()),
     }
@@ -194,10 +203,10 @@ def overlay(
             documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:
             raise not_yaml(problem, source, key) from problem
-    merged = convert(documents["routing"], Options, source, "routing")
-    _check_options(merged, source)
     return ClusterSettings(
-        merged, parse_settings(documents["proxy"], source), parse_policy(documents["policy"], source)
+        parse_routing(documents["routing"], source),
+        parse_settings(documents["proxy"], source),
+        parse_policy(documents["policy"], source),
     )
 
 
@@ -206,14 +215,3 @@ def _check_network(source: str, path: str, text: str) -> None:
         ip_network(text)
     except ValueError as problem:
         raise ConfigError(source, path, str(problem)) from problem
-
-
-def _check_options(options: Options, source: str) -> None:
-    BACKENDS.check(options.backend, source)
-    for field, value, low, high in (
-        ("mtu", options.mtu, 1280, 65535),
-        ("vni", options.vni, 1, (1 << 24) - 1),
-        ("port", options.port, 1, 65535),
-    ):
-        if not (low <= value <= high or (field == "mtu" and value == 0)):
-            raise ConfigError(source, f"routing.{field}", f"{value} is not in {low}..{high}")

@@ -43,7 +43,7 @@ from podwire.observe.log import Log, configure
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
-from podwire.routing.router import Router, annotation
+from podwire.routing.router import Router
 from podwire.routing.underlay import DEFAULT_MTU
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
@@ -151,7 +151,8 @@ class Agent:
     def _make_routing(self, tasks: Tasks, cni: CniService | None) -> None:
         router = Router(self.config.node_name, self._all, self.machine, self.clock)
         router.cidrs = self.config.networks
-        router.configure(self.config.routing)
+        router.run_dir = f"{self.config.run_dir}/routing"
+        router.configure(self.config.routing_settings)
         self._on_settings.append(lambda settings: router.configure(settings.routing))
         settings = self._settings
         self.nodes.subscribe(router.node_changed)
@@ -167,7 +168,7 @@ class Agent:
                 cni.set_node(_pod_node(plan.pod_mtu, me.addresses, self._own()))
             self.notes.note("routing", FEATURE_MISSING, router.missing)
             self.notes.note("peers", PEER_UNREACHED, router.unreached)
-            return await self.announcer.announce(annotation(plan.facts), network=True)
+            return await self.announcer.announce(plan.facts.annotations(), network=True)
 
         async def route() -> None:
             await self.nodes.synced.wait()
@@ -185,7 +186,7 @@ class Agent:
         informer: Informer[Json] = Informer(
             self.client, CONFIGMAPS, namespace=namespace, field_selector=f"metadata.name={name}"
         )
-        last = [self.config.routing.backend]
+        last = [self.config.routing_settings.backend]
 
         def changed(key: str, _old: Json | None, new: Json | None) -> None:
             data: Mapping[str, Any] = (new or {}).get("data") or {}
@@ -240,7 +241,7 @@ class Agent:
             policies.guard(cni.pods, tuple(cni.leases.held.values()))
         else:
             self._make_others(tasks, policies)
-        self._on_settings.append(lambda settings: policies.configure(settings.policy, settings.routing.port))
+        self._on_settings.append(lambda settings: policies.configure(settings.policy, settings.routing.udp_ports()))
         tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
         self.holdings.parts["policy"] = lambda: [policies.share()]
         self.in_force.parts["policy"] = policies.in_force

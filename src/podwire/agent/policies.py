@@ -85,15 +85,15 @@ class PolicyPart:
         self._flows = FlowKeeper(self._enforcement.compiler, self._clock, forget)
         self._ranges = config.cluster_cidrs
         self._port = port_of(config.health.address, config.health.port)
-        self.configure(config.policy, config.routing.port)
+        self.configure(config.policy, config.routing_settings.udp_ports())
 
-    def configure(self, settings: PolicySettings, tunnel_port: int) -> None:
-        """Takes over settings, and the port of the nodes' own tunnels, while policies are enforced too."""
+    def configure(self, settings: PolicySettings, tunnel_ports: tuple[int, ...]) -> None:
+        """Takes over settings, and the ports of the nodes' own tunnels, while policies are enforced too."""
         settings = self.status.configure(settings)
         if settings.mode != self._switch.wanted:
             self._switch.wanted = settings.mode
             self._enforcement.look_again()
-        self._enforcement.configure(settings, (tunnel_port,), self._ranges)
+        self._enforcement.configure(settings, tunnel_ports, self._ranges)
         if self.bridges is not None:
             self.bridges.show = settings.bridge_netfilter == "set"
         self._flows.configure(strict=settings.established == "strict")

@@ -13,6 +13,7 @@ from podwire.errors import ClusterError, ConfigError
 from podwire.local import inventory
 from podwire.local.config import ClusterConfig, RoutingSection, check_change, check_config, read_config, recall_config
 from podwire.local.manifests import read_manifests
+from podwire.routing.registry import BACKENDS, DEFAULT
 
 SECONDS = click.FloatRange(min=0, min_open=True)
 name_option = click.option(
@@ -41,7 +42,7 @@ recursive_option = click.option("-R", "--recursive", is_flag=True, help="Folders
 @name_option
 @click.option("--nodes", type=int, metavar="N", help="How many nodes.  [default: 3, or as many as run]")
 @click.option("--segments", type=int, metavar="N", help="L2 segments, joined by a router.  [default: 1]")
-@click.option("--backend", metavar="NAME", help="Routing backend: vxlan or hostgw.  [default: vxlan]")
+@click.option("--backend", metavar="NAME", help=f"Routing backend: {' or '.join(BACKENDS)}.  [default: {DEFAULT}]")
 @click.option("--config", "config_file", metavar="FILE", help="Cluster configuration (YAML); options win over it.")
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Manifest file or folder; - is stdin.")
 @recursive_option

@@ -152,7 +152,7 @@ class Guards:
         ranges = ClusterRanges(config.cluster_cidrs)
         for one in self._world.nodes:
             ranges.follow(one.metadata.name, one)
-        ports = {*ENCAPSULATION_PORTS, self._nodes.settings(node.metadata.name).routing.port}
+        ports = {*ENCAPSULATION_PORTS, *self._nodes.settings(node.metadata.name).routing.udp_ports()}
         devices = set(self._devices(node.metadata.name).values())
         links = state.links if state is not None else ()
         return Facts(

@@ -40,10 +40,10 @@ from podwire.policy.modes import DATAPLANES as POLICY_DATAPLANES
 from podwire.proxy.registry import DATAPLANES
 from podwire.routing.registry import BACKENDS
 from podwire.runtime.child import Placement
-from podwire.runtime.children import Child
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.foreground import run_until_signal
 from podwire.runtime.forkserver import Entry, ForkServer
+from podwire.runtime.program import Child
 
 CONTROLLER_CONFIG = "controller.yaml"
 DNS_NUMBER = 10

@@ -30,7 +30,7 @@ from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import check_settings as check_policy
 from podwire.proxy.settings import ProxySettings, check_settings, normalized
-from podwire.routing.registry import BACKENDS
+from podwire.routing.registry import BACKENDS, DEFAULT
 
 Network = IPv4Network | IPv6Network
 
@@ -51,7 +51,7 @@ class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid
 class RoutingSection(_Section, frozen=True):
     """Pod to pod between nodes."""
 
-    backend: str = "vxlan"
+    backend: str = DEFAULT
 
 
 class ImageRule(_Section, frozen=True):
@@ -149,10 +149,7 @@ def check_config(config: ClusterConfig, source: str) -> None:
         raise ConfigError(source, "nodes", f"{config.nodes}: expected 1 to {most} with {config.segments} segments")
     if not 0 <= config.api_port <= 65535:
         raise ConfigError(source, "apiPort", f"{config.api_port}: expected 0 to 65535")
-    BACKENDS.check(config.routing.backend, source)
-    if config.routing.backend == "hostgw" and config.segments > 1:
-        problem = f"hostgw reaches no node behind a router, and there are {config.segments} segments; use vxlan"
-        raise ConfigError(source, "routing.backend", problem)
+    _check_backend(config, source)
     check_settings(config.proxy, source)
     check_policy(config.policy, source)
     _check_networks(config, source)
@@ -161,6 +158,15 @@ def check_config(config: ClusterConfig, source: str) -> None:
             raise ConfigError(source, f"images[{number}]", "expected exactly one of name and prefix")
         if not rule.command:
             raise ConfigError(source, f"images[{number}].command", "expected a command")
+
+
+def _check_backend(config: ClusterConfig, source: str) -> None:
+    name = config.routing.backend
+    BACKENDS.check(name, source)
+    if config.segments > 1 and not BACKENDS.load(name).crosses_routers:
+        fit = ", ".join(other for other in BACKENDS if BACKENDS.load(other).crosses_routers)
+        problem = f"{name} reaches no node behind a router, and there are {config.segments} segments; use {fit}"
+        raise ConfigError(source, "routing.backend", problem)
 
 
 def _check_networks(config: ClusterConfig, source: str) -> None:

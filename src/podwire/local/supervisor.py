@@ -27,9 +27,10 @@ from podwire.local.fabric.plan import plan
 from podwire.local.layout import Layout
 from podwire.local.upstream import UpstreamRelay
 from podwire.observe.log import Log
-from podwire.runtime.children import Child, ChildEvent, Children
+from podwire.runtime.children import ChildEvent, Children
 from podwire.runtime.clock import Clock
 from podwire.runtime.forkserver import ForkServer
+from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
 
 CONTROL_SOCKET = "control.sock"

@@ -1,34 +1,49 @@
-"""What a routing backend is.
+"""The interface of a routing backend, and the value that it plans.
 
-A backend turns this node and the peers that it is to reach into the state that the node's kernel should hold:
-always the whole state, so there is nothing to add or take away. A plan for no peers is what the node needs in
-order to receive from others.
+A backend turns this node and the peers that it is to reach into everything that the node needs for that: the whole
+state each time, so nothing is ever added or taken away by the backend itself. A plan for no peers is what the node
+needs in order to receive from others. Everything that is special to one backend (options, announced facts, guard
+rules, child processes) is in the backend's folder; ``routing.registry`` names the backend, and nothing else does.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from podwire.routing.nodes import Me, Peer
+from podwire.errors import ConfigError
+from podwire.routing.nodes import ClusterView, Me, Peer
+from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
+from podwire.state.nft import Table
 
 
-class Options(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """The routing part of the cluster's settings.
+class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The options of one backend; a subclass has a field for each.
 
-    ``backend`` is a name of the registry. ``direct_routing`` makes ``vxlan`` send to peers of the same subnet
-    without encapsulation. ``mtu`` is that of the pods in bytes, 0 means as large as the underlay allows.
-    ``vni`` and ``port`` are those of VXLAN. ``masquerade`` gives traffic that leaves the cluster the node's
-    address.
+    The fields are keys of the section ``routing``, side by side with those of every other backend. A new backend
+    therefore has one field with the backend's own name, whose type is a struct with the options.
     """
 
-    backend: str = "vxlan"
-    direct_routing: bool = False
-    mtu: int = 0
-    vni: int = 4096
-    port: int = 8472
-    masquerade: bool = True
+    def check(self, source: str) -> None:
+        """Checks what types alone cannot say.
+
+        Raises: ConfigError naming the source and the field.
+        """
+
+
+class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one backend needs on this node.
+
+    ``network`` are the objects of ip(8), ``tables`` nftables tables of the family inet (each listed in the backend's
+    ``tables``), ``children`` the programs that run beside the agent, with their files below ``Me.run_dir``. ``tunnels``
+    are the devices whose address the node's own packets take when they enter the tunnel.
+    """
+
+    network: NetworkState = NetworkState()
+    tables: tuple[Table, ...] = ()
+    children: tuple[Child, ...] = ()
+    tunnels: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
@@ -36,16 +51,31 @@ class Backend(Protocol):
 
     name: str
     feature: str
-    """The kernel feature that it needs, as in ``kernel.features``; empty: none that a kernel can be without."""
+    """The kernel feature that the backend needs, as in ``kernel.features``; empty: every kernel can run the backend."""
+    options: type[BackendOptions]
+    tables: tuple[str, ...]
+    """The names of all nftables tables (family inet) that a plan may have; those that a plan lacks are deleted."""
+    announced: bool
+    """Whether peers send to this node only after the node has announced that it receives this backend."""
+    crosses_routers: bool
+    """Whether a router between two nodes may be without routes to pods."""
 
-    def __init__(self, options: Options) -> None: ...
+    def __init__(self, options: Any) -> None: ...
 
-    def announce(self, me: Me) -> str:
-        """What peers must know of this node's device: its hardware address, or nothing."""
+    @property
+    def udp_ports(self) -> tuple[int, ...]:
+        """The ports at which nodes unpack the packets of pods."""
         ...
 
-    def plan(self, me: Me, peers: Sequence[Peer]) -> NetworkState:
-        """The kernel state that carries packets to ``peers`` and receives from all."""
+    def announce(self, me: Me) -> Mapping[str, Any]:
+        """What peers must know of this node: keys of the JSON object that a node announces (``nodes.Facts.details``).
+
+        A new backend has one key, the backend's own name.
+        """
+        ...
+
+    def plan(self, me: Me, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+        """What carries packets to ``peers`` and receives from all nodes of ``cluster``."""
         ...
 
     def reaches(self, me: Me, peer: Peer) -> str:
@@ -56,6 +86,11 @@ class Backend(Protocol):
         """Bytes that encapsulation adds to a packet."""
         ...
 
-    async def run(self) -> None:
-        """Work that no kernel does, until cancelled; returns at once when there is none."""
-        ...
+
+def check_range(source: str, path: str, value: int, low: int, high: int) -> None:
+    """Checks a number of a configuration.
+
+    Raises: ConfigError when the number is not in ``low``..``high``.
+    """
+    if not low <= value <= high:
+        raise ConfigError(source, path, f"{value} is not in {low}..{high}")

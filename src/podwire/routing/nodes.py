@@ -1,11 +1,11 @@
-"""The nodes of a cluster as routing sees them: addresses, pod CIDRs, and what each says about itself.
+"""The nodes of a cluster as routing sees them: addresses, pod CIDRs, and what each announces about itself.
 
-A node announces its :class:`Facts` as JSON in the annotation ``podwire.io/routing-facts`` (and the backend alone,
-for people, in ``podwire.io/routing``); everything else is read from the Node object. A node without the annotation
-(its agent has not come up yet) is taken to do what this node does.
+A node announces its :class:`RoutingFacts` as JSON in the annotation ``podwire.io/routing-facts`` (and the backend
+alone, for people, in ``podwire.io/routing``); everything else is read from the Node object. A node without the
+annotation (its agent has not come up yet) is taken to do what this node does.
 """
 
-import hashlib
+from collections.abc import Mapping
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -15,10 +15,12 @@ from ipaddress import (
     IPv6Network,
     ip_address,
 )
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from podwire.cluster.names import NODE_ROUTING_FACTS
+from podwire.cluster.names import NODE_ROUTING, NODE_ROUTING_FACTS
 from podwire.model.node import Node
 
 Address = IPv4Address | IPv6Address
@@ -26,12 +28,21 @@ Interface = IPv4Interface | IPv6Interface
 Network = IPv4Network | IPv6Network
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What a node tells its peers: the backend it sends with, and those it can receive."""
+class RoutingFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a node announces to its peers: the backend it sends with, and those it can receive.
+
+    ``details`` are the further keys of the JSON object, which the backends write and read themselves.
+    """
 
     backend: str
     receives: tuple[str, ...] = ()
-    mac: str = ""
+    details: Mapping[str, Any] = {}
+
+    def annotations(self) -> dict[str, str]:
+        """The annotations of the Node that announce the facts, to peers and to people."""
+        document = {"backend": self.backend} | ({"receives": self.receives} if self.receives else {})
+        text = msgspec.json.encode(document | dict(self.details)).decode()
+        return {NODE_ROUTING_FACTS: text, NODE_ROUTING: self.backend}
 
 
 class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
@@ -40,7 +51,7 @@ class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
     name: str
     addresses: tuple[Address, ...] = ()
     pod_cidrs: tuple[Network, ...] = ()
-    facts: Facts | None = None
+    facts: RoutingFacts | None = None
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""
@@ -60,16 +71,24 @@ class Underlay(msgspec.Struct, frozen=True, gc=False):
 
 
 class Me(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """This node."""
+    """This node; ``run_dir`` is the directory for the files of a backend's child processes."""
 
     name: str
     addresses: tuple[Address, ...]
     pod_cidrs: tuple[Network, ...]
     underlay: Underlay
+    run_dir: str = "/run/podwire/routing"
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""
         return next((a for a in self.addresses if a.version == version), None)
+
+
+class ClusterView(msgspec.Struct, frozen=True, gc=False):
+    """The whole cluster as one node knows it: all other nodes, and all pod networks, merged."""
+
+    peers: tuple[Peer, ...] = ()
+    pod_networks: tuple[Network, ...] = ()
 
 
 def peer_of(node: Node) -> Peer:
@@ -106,12 +125,6 @@ def node_address(cidr: Network) -> Address:
     return cidr[1]
 
 
-def tunnel_mac(node: str) -> str:
-    """The hardware address of a node's tunnel device: locally administered, the same after every start."""
-    digest = hashlib.sha1(f"podwire {node}".encode(), usedforsecurity=False).digest()
-    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
-
-
 def _address(text: str) -> Address | None:
     try:
         return ip_address(text)
@@ -119,8 +132,12 @@ def _address(text: str) -> Address | None:
         return None
 
 
-def _facts(text: str) -> Facts | None:
+def _facts(text: str) -> RoutingFacts | None:
+    if not text:
+        return None
     try:
-        return msgspec.json.decode(text, type=Facts)
+        document = msgspec.json.decode(text, type=dict[str, Any])
+        own = {key: document.pop(key) for key in ("backend", "receives") if key in document}
+        return replace(msgspec.convert(own, RoutingFacts), details=document)
     except msgspec.MsgspecError:
         return None

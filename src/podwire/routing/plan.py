@@ -12,9 +12,14 @@ from ipaddress import collapse_addresses
 
 import msgspec
 
-from podwire.routing.backend import Backend, Options
-from podwire.routing.nodes import Facts, Me, Network, Peer
+from podwire.routing.backend import Backend
+from podwire.routing.nodes import ClusterView, Me, Network, Peer, RoutingFacts
+from podwire.routing.registry import PLAIN
+from podwire.routing.settings import RoutingSettings
+from podwire.routing.tables import masquerade
+from podwire.runtime.program import Child
 from podwire.state.network import NetworkState, merge
+from podwire.state.nft import Table
 from podwire.state.route import Route, Sysctl
 
 POD_MTU_MINIMUM = 1280
@@ -32,70 +37,90 @@ class Problem(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node's kernel should hold for routing, and what follows from it.
+    """What one node should hold for routing, and what follows from it.
 
-    ``facts`` is what to announce once it is applied, ``senders`` tells the backend used for each peer.
+    ``state``, ``tables`` and ``children`` are those of all backends in use, together with what every node needs.
+    ``facts`` is what to announce once all of it is applied, ``senders`` names the backend used for each peer.
     """
 
     state: NetworkState
-    facts: Facts
+    tables: tuple[Table, ...] = ()
+    children: tuple[Child, ...] = ()
+    facts: RoutingFacts
     pod_mtu: int
     senders: dict[str, str]
     problems: tuple[Problem, ...] = ()
 
 
-def plan(me: Me, peers: Iterable[Peer], options: Options, backends: Mapping[str, Backend]) -> Plan:
+def plan(
+    me: Me,
+    peers: Iterable[Peer],
+    settings: RoutingSettings,
+    backends: Mapping[str, Backend],
+    cidrs: Iterable[Network] = (),
+) -> Plan:
     """The plan of this node for all peers, in the order of their names.
 
-    ``backends`` are all of the registry, by name.
+    ``backends`` are all that this kernel can run, by name; ``cidrs`` the configured pod networks of the cluster.
     """
     ordered = sorted(peers, key=lambda peer: peer.name)
-    assigned: dict[str, list[Peer]] = {name: [] for name in backends}
-    problems: list[Problem] = []
-    for peer in ordered:
-        if not peer.pod_cidrs or not peer.addresses:
-            continue
-        name, reason = choose(me, peer, options, backends)
-        if reason:
-            problems.append(Problem(peer.name, reason))
-        else:
-            assigned[name].append(peer)
-    receiving = _receiving(ordered, options.backend) & set(backends)
-    states = [_common(me)]
-    for name, backend in backends.items():
-        if assigned[name] or name in receiving:
-            states.append(backend.plan(me, assigned[name]))
-    used = {name for name in backends if assigned[name]} | receiving
+    assigned, problems = _assign(me, ordered, settings, backends)
+    receiving = _receiving(ordered, settings.backend)
+    used = {name: backend for name, backend in backends.items() if assigned[name] or name in receiving}
+    cluster = ClusterView(tuple(ordered), cluster_networks(me, ordered, cidrs))
+    plans = [backend.plan(me, assigned[name], cluster) for name, backend in used.items()]
+    tables = [table for each in plans for table in each.tables]
+    if settings.masquerade:
+        tables.insert(0, masquerade(me, cluster, tuple(device for each in plans for device in each.tunnels)))
     return Plan(
-        state=merge(states),
-        facts=Facts(
-            backend=options.backend,
-            receives=tuple(sorted(used | {"hostgw"})),
-            mac=backends["vxlan"].announce(me) if "vxlan" in used else "",
+        state=merge([_common(me), *(each.network for each in plans)]),
+        tables=tuple(tables),
+        children=tuple(child for each in plans for child in each.children),
+        facts=RoutingFacts(
+            backend=settings.backend,
+            receives=tuple(sorted(name for name in backends if name in used or not backends[name].announced)),
+            details={key: fact for backend in used.values() for key, fact in backend.announce(me).items()},
         ),
-        pod_mtu=_pod_mtu(me, options, backends),
+        pod_mtu=_pod_mtu(me, settings, backends),
         senders={peer.name: name for name, some in assigned.items() for peer in some},
         problems=tuple(problems),
     )
 
 
-def choose(me: Me, peer: Peer, options: Options, backends: Mapping[str, Backend]) -> tuple[str, str]:
+def _assign(
+    me: Me, peers: Iterable[Peer], settings: RoutingSettings, backends: Mapping[str, Backend]
+) -> tuple[dict[str, list[Peer]], list[Problem]]:
+    """The peers of each backend, and those that none reaches."""
+    assigned: dict[str, list[Peer]] = {name: [] for name in backends}
+    problems: list[Problem] = []
+    for peer in peers:
+        if not peer.pod_cidrs or not peer.addresses:
+            continue
+        name, reason = choose(me, peer, settings, backends)
+        if reason:
+            problems.append(Problem(peer.name, reason))
+        else:
+            assigned[name].append(peer)
+    return assigned, problems
+
+
+def choose(me: Me, peer: Peer, settings: RoutingSettings, backends: Mapping[str, Backend]) -> tuple[str, str]:
     """The backend to send to a peer with, and an empty reason; or why it cannot be reached at all.
 
-    The configured backend comes first (``hostgw`` before it for a neighbour, when direct routing is asked for);
-    the others only where the peer announces that it has not followed the configuration yet.
+    The configured backend comes first (plain routes before it, when direct routing is configured); the others only
+    where the peer announces that it has not followed the configuration yet.
     """
-    order = [options.backend]
-    if options.direct_routing:
-        order.insert(0, "hostgw")
-    if peer.facts is not None and peer.facts.backend != options.backend:
+    order = [settings.backend]
+    if settings.direct_routing:
+        order.insert(0, PLAIN)
+    if peer.facts is not None and peer.facts.backend != settings.backend:
         order += [name for name in peer.facts.receives if name in backends]
     refusals: dict[str, str] = {}
     for name in order:
         refusals[name] = backends[name].reaches(me, peer)
         if not refusals[name]:
             return name, ""
-    return "", refusals[options.backend]
+    return "", refusals[settings.backend]
 
 
 def cluster_networks(me: Me, peers: Iterable[Peer], cidrs: Iterable[Network]) -> tuple[Network, ...]:
@@ -122,6 +147,6 @@ def _common(me: Me) -> NetworkState:
     return NetworkState(routes=routes, sysctls=tuple(sysctls))
 
 
-def _pod_mtu(me: Me, options: Options, backends: Mapping[str, Backend]) -> int:
-    room = me.underlay.mtu - backends[options.backend].overhead(me)
-    return max(POD_MTU_MINIMUM, min(room, options.mtu or room))
+def _pod_mtu(me: Me, settings: RoutingSettings, backends: Mapping[str, Backend]) -> int:
+    room = me.underlay.mtu - backends[settings.backend].overhead(me)
+    return max(POD_MTU_MINIMUM, min(room, settings.mtu or room))

@@ -20,23 +20,24 @@ Cost: a run at 1,000 peers takes 0.1 s, of it 5 ms in the kernel; 0.04 s where t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from podwire.cluster.names import NODE_ROUTING, NODE_ROUTING_FACTS
 from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.routing.backend import Backend, Options
-from podwire.routing.backends.vxlan import DEVICE
-from podwire.routing.nodes import Address, Facts, Me, Network, Peer, Underlay, alike, peer_of
-from podwire.routing.plan import Plan, cluster_networks, plan
-from podwire.routing.registry import BACKENDS, FALLBACK, load
-from podwire.routing.tables import GUARD, MASQUERADE, guard, masquerade
+from podwire.routing.backend import Backend
+from podwire.routing.nodes import Address, Me, Network, Peer, Underlay, alike, peer_of
+from podwire.routing.plan import Plan, plan
+from podwire.routing.registry import BACKENDS, PLAIN
+from podwire.routing.settings import RoutingSettings
+from podwire.routing.tables import MASQUERADE
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
+from podwire.runtime.program import Child
+from podwire.runtime.registry import Registry
 from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import Table
 from podwire.state.share import Share
@@ -80,17 +81,41 @@ class Machine(Protocol):
         ...
 
 
-class Router:
-    """One node's routing; ``nodes`` gives the Node objects by name as they are now."""
+class Programs(Protocol):
+    """What runs the child processes of backends, as ``runtime.children`` does."""
 
-    def __init__(self, node: str, nodes: Callable[[], Mapping[str, Node]], machine: Machine, clock: Clock) -> None:
+    async def apply(self, desired: Iterable[Child]) -> None:
+        """Makes exactly these child processes run.
+
+        Raises: OSError.
+        """
+        ...
+
+
+class Router:
+    """One node's routing; ``nodes`` gives the Node objects by name as they are now.
+
+    ``programs`` runs the child processes of backends, with their files in ``run_dir``; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        nodes: Callable[[], Mapping[str, Node]],
+        machine: Machine,
+        clock: Clock,
+        registry: Registry[type[Backend]] = BACKENDS,
+    ) -> None:
         self.node = node
-        self.options = Options()
+        self.run_dir = "/run/podwire/routing"
+        self.programs: Programs | None = None
+        self.settings = RoutingSettings()
         self.cidrs: tuple[Network, ...] = ()
         self.plan: Plan | None = None
         self.problem = "not started"
         self.missing = ""
         self.tables: dict[str, Table | None] = {}
+        self._owned_tables: tuple[str, ...] = ()
         self.runs = 0
         self.failures = 0
         self._waits_for_api = False
@@ -100,6 +125,7 @@ class Router:
         self._nodes = nodes
         self._machine = machine
         self._clock = clock
+        self._registry = registry
         self._wanted = asyncio.Event()
         self._log = Log("routing")
         self._told: tuple[str, ...] = ()
@@ -113,11 +139,11 @@ class Router:
         self._full = True
         self._wanted.set()
 
-    def configure(self, options: Options) -> None:
-        """Sets the options; a run follows when they differ."""
-        if options != self.options:
-            self._log.info("settings", **msgspec.to_builtins(options))
-            self.options = options
+    def configure(self, settings: RoutingSettings) -> None:
+        """Takes over the settings; a run follows when they differ."""
+        if settings != self.settings:
+            self._log.info("settings", **settings.fields())
+            self.settings = settings
             self.changed()
 
     def node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
@@ -146,6 +172,7 @@ class Router:
             full, self._full = self._full, False
             began = self._clock.monotonic()
             self.reconcile(full=full)
+            await self._run_programs()
             taken = self._clock.monotonic() - began
             if self._waits_for_api:
                 backoff.reset()
@@ -172,9 +199,9 @@ class Router:
             self._end(problem)
             return
         peers = self._read_peers()
-        options, backends = self._usable()
-        desired = plan(me, peers, options, backends)
-        tables = self._tables(me, peers, desired)
+        settings, backends = self._usable()
+        desired = plan(me, peers, settings, backends, self.cidrs)
+        tables = self._tables(desired)
         before = self.plan if not full and not self.problem else None
         if before is None:
             failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(tables)]
@@ -182,27 +209,37 @@ class Router:
             failed = [*self._machine.follow(before.state, desired.state)] if before.state != desired.state else []
             failed += self._machine.hold_tables(tables) if self.tables != tables else ()
         if before is None or before.state != desired.state:
-            self._machine.watch(self.disturbed, (me.underlay.link, DEVICE))
+            self._machine.watch(self.disturbed, (me.underlay.link, *(link.name for link in desired.state.links)))
         self.plan, self.tables = desired, tables
         self._tell(tuple(str(one) for one in desired.problems))
         self._end("; ".join(failed))
 
-    def _usable(self) -> tuple[Options, dict[str, Backend]]:
-        """The backends that this kernel has a data path for, and the options with one of them.
+    async def _run_programs(self) -> None:
+        """Runs the child processes of the plan, after the kernel holds what they need."""
+        if self.programs is None or self.plan is None or self.problem:
+            return
+        try:
+            await self.programs.apply(self.plan.children)
+        except OSError as failure:
+            self._end(f"cannot run the programs of routing: {failure}")
 
-        ``missing`` says by name what it has not, and what is done instead.
+    def _usable(self) -> tuple[RoutingSettings, dict[str, Backend]]:
+        """The backends that this kernel can run, and the settings with one of them.
+
+        ``missing`` names what the kernel lacks, and what is done instead.
         """
-        every: dict[str, Backend] = {name: load(name, self.options) for name in BACKENDS}
+        every, settings = self.settings.load(self._registry), self.settings
         lacks = {name: self._machine.lacks(one.feature) if one.feature else "" for name, one in every.items()}
         usable = {name: one for name, one in every.items() if not lacks[name]}
-        said, options = [], self.options
-        if lacks[options.backend]:
-            said.append(f"routing.backend {options.backend}: {lacks[options.backend]}; using {FALLBACK}")
-            options = msgspec.structs.replace(options, backend=FALLBACK)
+        missing = []
+        if lacks[settings.backend]:
+            missing.append(f"routing.backend {settings.backend}: {lacks[settings.backend]}; using {PLAIN}")
+            settings = msgspec.structs.replace(settings, backend=PLAIN)
         if nftables := self._machine.lacks("nftables"):
-            said.append(f"routing: {nftables}; packets that leave the cluster keep the pods' addresses")
-        self.missing = "; ".join(said)
-        return options, usable
+            missing.append(f"routing: {nftables}; packets that leave the cluster keep the pods' addresses")
+        self.missing = "; ".join(missing)
+        self._owned_tables = (MASQUERADE, *(name for one in every.values() for name in one.tables))
+        return settings, usable
 
     def _read_peers(self) -> list[Peer]:
         nodes = self._nodes()
@@ -214,15 +251,11 @@ class Router:
         }
         return [peer for _, (_, peer) in sorted(self._peers.items())]
 
-    def _tables(self, me: Me, peers: Sequence[Peer], desired: Plan) -> dict[str, Table | None]:
+    def _tables(self, desired: Plan) -> dict[str, Table | None]:
+        """Every table that routing may have by name; None for one that the plan does without."""
         if self._machine.lacks("nftables"):
             return {}
-        pods = cluster_networks(me, peers, self.cidrs)
-        tunnel = DEVICE if desired.state.link(DEVICE) is not None else ""
-        return {
-            MASQUERADE: masquerade(me, peers, pods, tunnel) if self.options.masquerade else None,
-            GUARD: guard(me, peers, pods, self.options.port) if tunnel else None,
-        }
+        return dict.fromkeys(self._owned_tables) | {table.name: table for table in desired.tables}
 
     def me(self) -> tuple[Me | None, str]:
         """This node as routing sees it, or why it cannot be seen."""
@@ -240,7 +273,9 @@ class Router:
         if underlay is None:
             shown = ", ".join(str(a) for a in own.addresses) or "none"
             return None, f"no device holds an InternalIP of Node {self.node} ({shown})"
-        return Me(name=own.name, addresses=own.addresses, pod_cidrs=own.pod_cidrs, underlay=underlay), ""
+        return Me(
+            name=own.name, addresses=own.addresses, pod_cidrs=own.pod_cidrs, underlay=underlay, run_dir=self.run_dir
+        ), ""
 
     def _end(self, problem: str) -> None:
         if problem:
@@ -249,7 +284,7 @@ class Router:
             if problem:
                 self._log.warning("routing is not complete", problem=problem)
             else:
-                self._log.info("routing is complete", backend=self.options.backend)
+                self._log.info("routing is complete", backend=self.settings.backend)
         self.problem = problem
 
     def _tell(self, problems: tuple[str, ...]) -> None:
@@ -269,11 +304,6 @@ class Router:
     def settled(self) -> bool:
         """Whether the kernel holds what follows from the Nodes as they are now."""
         return self.plan is not None and not self.problem and not self._wanted.is_set()
-
-    def announced(self) -> Facts | None:
-        """What the Node object says of this node now."""
-        node = self._nodes().get(self.node)
-        return peer_of(node).facts if node is not None else None
 
     def share(self, owner: Owner) -> Share:
         """What the kernel should hold, by the last plan."""
@@ -297,7 +327,7 @@ class Router:
                 senders.count(name),
                 {"backend": name},
             )
-            for name in BACKENDS
+            for name in self._registry
         ]
         unreached = len(self.plan.problems) if self.plan else 0
         return [
@@ -313,8 +343,3 @@ def _quiet_s(peers: int, taken_s: float) -> float:
     """How long to wait after a run that took ``taken_s``."""
     planned = min(_QUIET_LIMIT_S, QUIET_S + _QUIET_PER_PEER_S * peers)
     return max(planned, min(_QUIET_SHARE_LIMIT_S, _QUIET_SHARE * taken_s))
-
-
-def annotation(facts: Facts) -> dict[str, str]:
-    """The annotations that announce facts, to peers and to people."""
-    return {NODE_ROUTING_FACTS: msgspec.json.encode(facts).decode(), NODE_ROUTING: facts.backend}

@@ -1,12 +1,12 @@
-"""The nftables tables of routing: masquerade, and the guard of the VXLAN port.
+"""The nftables tables of routing: masquerade, and a guard for the UDP port of a backend.
 
 ``podwire-masquerade``: what a pod sends out of the cluster gets the node's address. Not touched are pods, nodes of
 the same subnet (they answer a pod directly; behind a router a pod's address would not come back), multicast and
 link-local destinations, and whatever does not come from a pod. The node's own packets into a tunnel take the
 tunnel's address when their source is none that peers would answer through it.
 
-``podwire-routing``: VXLAN carries no credentials, so it is accepted from nodes alone and never forwarded from pods
-to nodes; it passes connection tracking by (one flow per pair of nodes, at the rate of all pods).
+A guard accepts the packets of a backend from nodes alone and does not forward them from pods to nodes. The packets
+pass connection tracking by (one flow per pair of nodes, at the rate of all pods).
 
 Cost: four rules and one set element per node or merged pod network.
 """
@@ -15,12 +15,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from ipaddress import collapse_addresses, ip_network
 
-from podwire.routing.nodes import Address, Me, Network, Peer
+from podwire.routing.nodes import Address, ClusterView, Me, Network, Peer
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Field, Masquerade, Match, Notrack, Rule, SetRef, Value, Verdict
 
 MASQUERADE = "podwire-masquerade"
-GUARD = "podwire-routing"
 _FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
 _NEVER = {
     4: (ip_network("224.0.0.0/4"), ip_network("169.254.0.0/16"), ip_network("127.0.0.0/8")),
@@ -29,22 +28,22 @@ _NEVER = {
 _PRIORITY_RAW, _PRIORITY_SRCNAT = -300, 100
 
 
-def masquerade(me: Me, peers: Sequence[Peer], pods: Iterable[Network], tunnel: str = "") -> Table:
-    """The masquerade table; ``pods`` are all pod networks, ``tunnel`` the tunnel device in use, or empty."""
-    networks = tuple(pods)
+def masquerade(me: Me, cluster: ClusterView, tunnels: Sequence[str] = ()) -> Table:
+    """The masquerade table; ``tunnels`` are the tunnel devices in use."""
+    networks = cluster.pod_networks
     sets: list[Set] = []
     rules: list[Rule] = []
     for version in sorted({network.version for network in networks}):
         word, kind = _FAMILY[version]
         ours = [network for network in networks if network.version == version]
-        near = _single(a for a in (*me.addresses, *_near(me, peers)) if a.version == version)
+        near = _single(a for a in (*me.addresses, *_near(me, cluster.peers)) if a.version == version)
         pod_set = _networks(f"pods{version}", kind, ours, "pod networks of the cluster")
         kept = _networks(
             f"kept{version}", kind, [*ours, *near, *_NEVER[version]], "destinations that see a pod's own address"
         )
         sets += [pod_set, kept]
         source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
-        if tunnel:
+        for tunnel in tunnels:
             leaving = Match(Field("oifname"), Value(f'"{tunnel}"'))
             foreign = Match(source, SetRef(pod_set.name), "!=")
             rules.append(Rule((leaving, foreign, Masquerade(("fully-random",))), "the node into the tunnel"))
@@ -62,16 +61,18 @@ def masquerade(me: Me, peers: Sequence[Peer], pods: Iterable[Network], tunnel: s
     return Table(family="inet", name=MASQUERADE, comment="podwire routing", chains=(chain,), sets=tuple(sets))
 
 
-def guard(me: Me, peers: Sequence[Peer], pods: Iterable[Network], port: int) -> Table:
-    """The guard of a VXLAN port."""
+def guard_udp_port(name: str, port: int, me: Me, cluster: ClusterView) -> Table:
+    """The guard of the UDP port at which nodes unpack the packets of a backend, as the table ``name``."""
     version = me.addresses[0].version
     word, kind = _FAMILY[version]
-    members = _single(a for a in (*me.addresses, *(a for p in peers for a in p.addresses)) if a.version == version)
-    ours = [network for network in pods if network.version == version]
+    members = _single(
+        a for a in (*me.addresses, *(a for p in cluster.peers for a in p.addresses)) if a.version == version
+    )
+    ours = [network for network in cluster.pod_networks if network.version == version]
     nodes = _networks("nodes", kind, members, "addresses of nodes")
     pod_set = _networks("pods", kind, ours, "pod networks of the cluster")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
-    vxlan = Match(Field("udp dport"), Value(str(port)))
+    outer = Match(Field("udp dport"), Value(str(port)))
     local = Match(Field("fib daddr type"), Value("local"))
     chains = (
         Chain(
@@ -80,8 +81,8 @@ def guard(me: Me, peers: Sequence[Peer], pods: Iterable[Network], port: int) -> 
             hook="prerouting",
             priority=_PRIORITY_RAW,
             rules=(
-                Rule((vxlan, local, Match(source, SetRef("nodes"), "!="), Verdict("drop")), "not from a node"),
-                Rule((vxlan, local, Notrack()), "outer packets"),
+                Rule((outer, local, Match(source, SetRef("nodes"), "!="), Verdict("drop")), "not from a node"),
+                Rule((outer, local, Notrack()), "outer packets"),
             ),
         ),
         Chain(
@@ -89,7 +90,7 @@ def guard(me: Me, peers: Sequence[Peer], pods: Iterable[Network], port: int) -> 
             type="filter",
             hook="output",
             priority=_PRIORITY_RAW,
-            rules=(Rule((vxlan, Match(destination, SetRef("nodes")), Notrack()), "outer packets"),),
+            rules=(Rule((outer, Match(destination, SetRef("nodes")), Notrack()), "outer packets"),),
         ),
         Chain(
             name="forward",
@@ -97,13 +98,13 @@ def guard(me: Me, peers: Sequence[Peer], pods: Iterable[Network], port: int) -> 
             hook="forward",
             rules=(
                 Rule(
-                    (vxlan, Match(source, SetRef("pods")), Match(destination, SetRef("nodes")), Verdict("drop")),
+                    (outer, Match(source, SetRef("pods")), Match(destination, SetRef("nodes")), Verdict("drop")),
                     "not from a pod",
                 ),
             ),
         ),
     )
-    return Table(family="inet", name=GUARD, comment="podwire routing", chains=chains, sets=(nodes, pod_set))
+    return Table(family="inet", name=name, comment="podwire routing", chains=chains, sets=(nodes, pod_set))
 
 
 def _near(me: Me, peers: Sequence[Peer]) -> Iterable[Address]:

@@ -1,8 +1,9 @@
 """Child processes that keep running: the whole desired set goes in, survivors of an earlier parent are adopted.
 
 A component that needs programs beside itself (a routing backend with a BGP daemon, the supervisor of a local cluster)
-describes each of them as a :class:`Child`: name, arguments, environment, and the files that the program reads.
-:meth:`Children.apply` makes exactly these children run. It can be called again with the same set without effect.
+describes each of them as a :class:`~podwire.runtime.program.Child`: name, arguments, environment, and the files that
+the program reads. :meth:`Children.apply` makes exactly these children run. It can be called again with the same set
+without effect.
 
 How a routing backend uses it::
 
@@ -37,7 +38,7 @@ import asyncio
 import hashlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -48,29 +49,11 @@ from podwire.runtime.child import enter_namespace, enter_netns
 from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
 from podwire.runtime.process import is_running, send_signal, start_ticks
+from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
 
 _SOUND_S = 10.0
 _TERM_WAIT_S = 3.0
-
-
-class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that is to run."""
-
-    name: str
-    """Unique among the children of one parent; the name of the record file."""
-    argv: tuple[str, ...]
-    """The path of the program and its arguments; for another ``start`` than :func:`spawn_program` what that reads."""
-    environment: Mapping[str, str] = {}
-    """The whole environment of the program."""
-    files: Mapping[str, bytes] = {}
-    """What the program reads, by absolute path; owned by the child: deleted when the child is no longer wanted."""
-    on_file_change: Literal["restart", "reload", "ignore"] = "restart"
-    """What a running child gets when only its files change: a new start, SIGHUP, or nothing (the parent tells it)."""
-    netns: str = ""
-    """Path of the network namespace that the child runs in; empty for that of its parent."""
-    log: str = ""
-    """File that standard output and error are appended to; empty for those of the parent."""
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import pytest
 from podwire.agent.config import load, overlay, parse
 from podwire.errors import ConfigError
 from podwire.policy.settings import PolicySettings
-from podwire.routing.backend import Options
+from podwire.routing.settings import parse_settings
 
 EXAMPLE = """
 nodeName: node-1
@@ -29,7 +29,7 @@ def test_example(tmp_path: Path) -> None:
     assert config.parts == ("cni", "routing")
     assert str(config.socket) == "/run/podwire/nodes/node-1/cni.sock"
     assert str(config.database) == "/var/lib/podwire/nodes/node-1/ipam.db"
-    assert config.routing == Options(backend="vxlan", direct_routing=True)
+    assert config.routing_settings == parse_settings({"backend": "vxlan", "directRouting": True}, "")
     assert [str(n) for n in config.networks] == ["10.244.0.0/16"]
 
 
@@ -70,27 +70,28 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_cluster_win() -> None:
-    options = overlay(Options(mtu=1400), {"routing.backend": "hostgw", "proxy.mode": "nftables"}, "podwire-config")
-    assert options.routing == Options(backend="hostgw", mtu=1400)
+    options = overlay({"mtu": 1400}, {"routing.backend": "hostgw", "proxy.mode": "nftables"}, "podwire-config")
+    assert (options.routing.backend, options.routing.mtu) == ("hostgw", 1400)
     ports = {"routing.directRouting": "true", "routing.port": "4789"}
-    assert overlay(Options(), ports, "x").routing == Options(direct_routing=True, port=4789)
+    routing = overlay({}, ports, "x").routing
+    assert (routing.direct_routing, routing.udp_ports()) == (True, (4789,))
 
 
 def test_settings_of_the_cluster_win_over_the_section_of_the_proxy() -> None:
     file = {"masqueradeAll": True, "mode": "iptables", "conntrack": {"min": 7, "maxPerCore": 1}}
     keys = {"proxy.mode": "nftables", "proxy.conntrack.min": "9", "proxy.nodePortAddresses": "[10.0.0.0/8]"}
-    found = overlay(Options(), keys, "podwire-config", file).proxy
+    found = overlay({}, keys, "podwire-config", file).proxy
     assert (found.mode, found.masquerade_all, found.node_port_addresses) == ("nftables", True, ("10.0.0.0/8",))
     assert (found.conntrack.min, found.conntrack.max_per_core) == (9, 1)
-    assert overlay(Options(), {}, "podwire-config", file).proxy.mode == "iptables"
+    assert overlay({}, {}, "podwire-config", file).proxy.mode == "iptables"
 
 
 def test_settings_of_the_cluster_win_over_the_section_of_policies() -> None:
     file = parse("{nodeName: n1, policy: {ownNodeEgress: false, established: keep}}", "agent.yaml").policy
-    found = overlay(Options(), {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
+    found = overlay({}, {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
     assert found.policy == PolicySettings(own_node_egress=False, encapsulation="allow")
     with pytest.raises(ConfigError, match=r"^x: policy\.established: 'always' is not known; there are keep, strict"):
-        overlay(Options(), {"policy.established": "always"}, "x")
+        overlay({}, {"policy.established": "always"}, "x")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_settings_of_the_cluster_win_over_the_section_of_policies() -> None:
 )
 def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"^settings: routing"):
-        overlay(Options(), data, "settings")
+        overlay({}, data, "settings")
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
 )
 def test_a_key_that_is_wrong_is_named(data: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=f"^{words}"):
-        overlay(Options(), data, "settings")
+        overlay({}, data, "settings")

@@ -18,7 +18,6 @@ from podwire.local.layout import Layout
 from podwire.policy.settings import PolicySettings
 from podwire.proxy.settings import ProxySettings
 from podwire.proxy.sysctls import ConntrackSettings
-from podwire.routing.backend import Options
 
 
 def test_an_empty_file_is_all_defaults() -> None:
@@ -112,8 +111,8 @@ def test_settings_of_policies_go_into_the_cluster_s_settings_and_back() -> None:
         "policy.established": "keep",
         "policy.encapsulation": "allow",
     }
-    assert overlay(Options(), data, "settings").policy == found.policy
+    assert overlay({}, data, "settings").policy == found.policy
     back = network_config(ClusterConfig(), found)["data"]
-    assert overlay(Options(), back, "settings", None, found.policy).policy == PolicySettings()
+    assert overlay({}, back, "settings", None, found.policy).policy == PolicySettings()
     with pytest.raises(ConfigError, match=r"^c\.yaml: policy\.established: "):
         parse_config("policy: {established: always}", "c.yaml")

@@ -13,7 +13,6 @@ from podwire.proxy import registry
 from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
-from podwire.routing.backend import Options
 
 MODULE = "tests.unit.proxy.recording_dataplane"
 FACTS = NodeFacts(name="n1")
@@ -61,7 +60,7 @@ def test_it_is_opened_loaded_switched_to_and_cleared(written: list[str]) -> None
 
 
 def test_it_may_be_asked_for_wherever_a_mode_is_named(written: list[str]) -> None:
-    assert overlay(Options(), {"proxy.mode": "second"}, "here", {"mode": "notebook"}).proxy.mode == "second"
+    assert overlay({}, {"proxy.mode": "second"}, "here", {"mode": "notebook"}).proxy.mode == "second"
     assert parse("nodeName: n1\nproxy: {mode: notebook}", "here").proxy == {"mode": "notebook"}
     assert parse_config("proxy: {mode: second}", "here").proxy.mode == "second"
     with pytest.raises(ConfigError, match=r"'nftables' is not a data plane; there are notebook, second$"):

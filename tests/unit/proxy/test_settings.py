@@ -10,7 +10,6 @@ from podwire.agent.config import overlay
 from podwire.errors import ConfigError
 from podwire.proxy.registry import DATAPLANES
 from podwire.proxy.settings import ProxySettings, as_keys, parse_settings, paths
-from podwire.routing.backend import Options
 
 
 def test_defaults() -> None:
@@ -88,9 +87,9 @@ def test_settings_as_keys_are_read_back() -> None:
     keys = as_keys(settings)
     assert keys["proxy.mode"] == "iptables"
     assert keys["proxy.conntrack.min"] == "0"
-    assert overlay(Options(), keys, "here").proxy == settings
+    assert overlay({}, keys, "here").proxy == settings
     assert as_keys(ProxySettings(), keys).keys() == keys.keys()
-    assert overlay(Options(), as_keys(ProxySettings(), keys), "here", document).proxy == ProxySettings()
+    assert overlay({}, as_keys(ProxySettings(), keys), "here", document).proxy == ProxySettings()
 
 
 def test_how_pods_are_known() -> None:

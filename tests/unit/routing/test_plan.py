@@ -5,13 +5,12 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 from msgspec.structs import replace
 
-from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.routing import registry
-from podwire.routing.backend import Options
-from podwire.routing.nodes import Facts, Me, Peer, Underlay, peer_of, tunnel_mac
+from podwire.routing.backends.vxlan.backend import tunnel_mac
+from podwire.routing.nodes import Me, Peer, RoutingFacts, Underlay, peer_of
 from podwire.routing.plan import Plan, choose, cluster_networks, plan
+from podwire.routing.settings import RoutingSettings
 from podwire.state.network import parse
 
 
@@ -24,7 +23,7 @@ def me(*, mtu: int = 1500) -> Me:
     )
 
 
-def peer(number: int, facts: Facts | None = None, segment: int = 0) -> Peer:
+def peer(number: int, facts: RoutingFacts | None = None, segment: int = 0) -> Peer:
     return Peer(
         name=f"node-{number}",
         addresses=(ip_address(f"10.89.{segment}.{10 + number}"),),
@@ -33,8 +32,8 @@ def peer(number: int, facts: Facts | None = None, segment: int = 0) -> Peer:
     )
 
 
-def planned(options: Options, *peers: Peer, mtu: int = 1500) -> Plan:
-    return plan(me(mtu=mtu), peers, options, {name: registry.load(name, options) for name in registry.BACKENDS})
+def planned(settings: RoutingSettings, *peers: Peer, mtu: int = 1500) -> Plan:
+    return plan(me(mtu=mtu), peers, settings, settings.load())
 
 
 VXLAN = """\
@@ -59,19 +58,21 @@ sysctl net/ipv4/ip_forward = 1
 
 
 def test_vxlan() -> None:
-    got = planned(Options(backend="vxlan"), peer(2))
+    got = planned(RoutingSettings(backend="vxlan"), peer(2))
     expected = VXLAN.replace("02:71:aa:85:4c:99", tunnel_mac("node-1")).replace(
         "02:e3:3b:9a:5e:94", tunnel_mac("node-2")
     )
     assert str(got.state) == expected
     assert parse(expected) == got.state
     assert got.pod_mtu == 1450
-    assert got.facts == Facts("vxlan", ("hostgw", "vxlan"), tunnel_mac("node-1"))
+    assert got.facts == RoutingFacts("vxlan", ("hostgw", "vxlan"), {"mac": tunnel_mac("node-1")})
 
 
 def test_vxlan_leads_to_the_gateways_of_ipv6_by_routes_of_their_own() -> None:
     other = replace(peer(2), pod_cidrs=(ip_network("10.244.1.0/24"), ip_network("fd44:0:0:1::/64")))
-    routes = [str(route) for route in planned(Options(backend="vxlan"), other).state.routes if "fd44" in route.dst]
+    routes = [
+        str(route) for route in planned(RoutingSettings(backend="vxlan"), other).state.routes if "fd44" in route.dst
+    ]
     assert sorted(routes) == [
         "route fd44:0:0:1::/64 via fd44:0:0:1::1 dev podwire-vxlan onlink",
         "route fd44:0:0:1::1/128 dev podwire-vxlan",
@@ -79,25 +80,25 @@ def test_vxlan_leads_to_the_gateways_of_ipv6_by_routes_of_their_own() -> None:
 
 
 def test_hostgw() -> None:
-    got = planned(Options(backend="hostgw"), peer(2))
+    got = planned(RoutingSettings(backend="hostgw"), peer(2))
     assert str(got.state) == HOSTGW
     assert got.pod_mtu == 1500
-    assert got.facts == Facts("hostgw", ("hostgw",))
+    assert got.facts == RoutingFacts("hostgw", ("hostgw",))
 
 
 def test_hostgw_cannot_cross_a_router() -> None:
-    got = planned(Options(backend="hostgw"), peer(2, segment=1))
+    got = planned(RoutingSettings(backend="hostgw"), peer(2, segment=1))
     assert [str(p) for p in got.problems] == ["node-2: node node-2 (10.89.1.12) is not on a subnet of eth0"]
 
 
 def test_direct_routing_uses_the_tunnel_across_a_router_alone() -> None:
-    got = planned(Options(backend="vxlan", direct_routing=True), peer(2), peer(3, segment=1))
+    got = planned(RoutingSettings(backend="vxlan", direct_routing=True), peer(2), peer(3, segment=1))
     assert got.senders == {"node-2": "hostgw", "node-3": "vxlan"}
 
 
-HOSTGW_ONLY = Facts("hostgw", ("hostgw",))
-TUNNEL = Facts("vxlan", ("hostgw", "vxlan"))
-LEAVING = Facts("hostgw", ("hostgw", "vxlan"))
+HOSTGW_ONLY = RoutingFacts("hostgw", ("hostgw",))
+TUNNEL = RoutingFacts("vxlan", ("hostgw", "vxlan"))
+LEAVING = RoutingFacts("hostgw", ("hostgw", "vxlan"))
 
 
 @pytest.mark.parametrize(
@@ -114,23 +115,23 @@ LEAVING = Facts("hostgw", ("hostgw", "vxlan"))
     ],
 )
 def test_what_is_sent_and_received_while_a_peer_lags(
-    configured: str, facts: Facts | None, sender: str, *, keeps_device: bool
+    configured: str, facts: RoutingFacts | None, sender: str, *, keeps_device: bool
 ) -> None:
-    got = planned(Options(backend=configured), peer(2, facts))
+    got = planned(RoutingSettings(backend=configured), peer(2, facts))
     assert got.senders == {"node-2": sender}
     assert (got.state.link("podwire-vxlan") is not None) == keeps_device
     assert not got.problems
 
 
 def test_a_peer_across_a_router_keeps_the_tunnel_while_it_lags() -> None:
-    backends = {name: registry.load(name, Options(backend="hostgw")) for name in registry.BACKENDS}
-    assert choose(me(), peer(2, TUNNEL, segment=1), Options(backend="hostgw"), backends) == ("vxlan", "")
-    name, reason = choose(me(), peer(2, HOSTGW_ONLY, segment=1), Options(backend="hostgw"), backends)
+    backends = RoutingSettings(backend="hostgw").load()
+    assert choose(me(), peer(2, TUNNEL, segment=1), RoutingSettings(backend="hostgw"), backends) == ("vxlan", "")
+    name, reason = choose(me(), peer(2, HOSTGW_ONLY, segment=1), RoutingSettings(backend="hostgw"), backends)
     assert name == "" and "not on a subnet" in reason
 
 
 def test_a_node_without_pod_cidr_or_address_is_left_out() -> None:
-    got = planned(Options(), Peer(name="a"), Peer(name="b", addresses=(ip_address("10.89.0.40"),)))
+    got = planned(RoutingSettings(), Peer(name="a"), Peer(name="b", addresses=(ip_address("10.89.0.40"),)))
     assert got.senders == {} and not got.problems
 
 
@@ -145,7 +146,7 @@ def test_a_node_without_pod_cidr_or_address_is_left_out() -> None:
     ],
 )
 def test_pod_mtu(underlay: int, asked: int, expected: int) -> None:
-    assert planned(Options(mtu=asked), mtu=underlay).pod_mtu == expected
+    assert planned(RoutingSettings(mtu=asked), mtu=underlay).pod_mtu == expected
 
 
 def test_dual_stack() -> None:
@@ -161,8 +162,8 @@ def test_dual_stack() -> None:
         pod_cidrs=(ip_network("fd00:0:0:2::/64"), ip_network("10.244.1.0/24")),
     )
     for name, mtu, via in (("vxlan", 1430, "fd00:0:0:2::1"), ("hostgw", 1500, "fd89::12")):
-        options = Options(backend=name)
-        got = plan(both, [other], options, {n: registry.load(n, options) for n in registry.BACKENDS})
+        settings = RoutingSettings(backend=name)
+        got = plan(both, [other], settings, settings.load())
         assert got.pod_mtu == mtu
         assert {route.dst: route.via for route in got.state.routes if route.via}["fd00:0:0:2::/64"] == via
         assert parse(str(got.state)) == got.state
@@ -186,11 +187,6 @@ def test_peer_from_a_node_object() -> None:
     got = peer_of(node)
     assert got.addresses == (ip_address("10.89.0.12"),)
     assert got.pod_cidrs == (ip_network("10.244.3.0/24"),)
-    assert got.facts == Facts("vxlan", ("vxlan",))
+    assert got.facts == RoutingFacts("vxlan", ("vxlan",))
     damaged = Node(metadata=ObjectMeta(name="n", annotations={"podwire.io/routing-facts": "{"}))
     assert peer_of(damaged) == Peer(name="n")
-
-
-def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"routing.backend: 'ipip' is not .* hostgw, vxlan"):
-        registry.load("ipip", Options())

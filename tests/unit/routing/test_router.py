@@ -8,10 +8,10 @@ import msgspec
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.routing.backend import Options
-from podwire.routing.nodes import Address, Facts, Underlay
+from podwire.routing.nodes import Address, RoutingFacts, Underlay
 from podwire.routing.plan import Plan
-from podwire.routing.router import QUIET_S, RESYNC_S, Router, annotation
+from podwire.routing.router import QUIET_S, RESYNC_S, Router
+from podwire.routing.settings import RoutingSettings
 from podwire.state.network import NetworkState
 from podwire.state.nft import Table
 from podwire.testing.clock import FakeClock
@@ -173,10 +173,10 @@ def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
     async def body() -> None:
         async with Lab() as lab:
             assert lab.router.plan is not None
-            told = node(2, annotation(lab.router.plan.facts))
+            told = node(2, lab.router.plan.facts.annotations())
             before, lab.nodes["node-2"] = lab.nodes["node-2"], told
             facts = lab.router.plan.facts
-            lab.nodes["node-2"] = told = node(2, annotation(type(facts)(facts.backend, facts.receives)))
+            lab.nodes["node-2"] = told = node(2, RoutingFacts(facts.backend, facts.receives).annotations())
             lab.router.node_changed("node-2", before, told)
             await lab.clock.advance(1)
             assert (lab.router.runs, lab.runs) == (2, 1)
@@ -314,12 +314,12 @@ def test_tables_follow_the_options() -> None:
     router = Router("node-1", lambda: {"node-1": node(1), "node-2": node(2)}, machine, FakeClock())
     router.reconcile()
     assert all(machine.tables.values())
-    router.configure(Options(backend="hostgw", masquerade=False))
+    router.configure(RoutingSettings(backend="hostgw", masquerade=False))
     router.reconcile()
     assert not any(machine.tables.values())
     assert {sample.labels.get("backend"): sample.value for sample in router.samples()}["hostgw"] == 1
     assert router.plan is not None
-    assert annotation(router.plan.facts)["podwire.io/routing"] == "hostgw"
+    assert router.plan.facts.annotations()["podwire.io/routing"] == "hostgw"
 
 
 def test_a_backend_that_the_kernel_lacks_is_named_and_another_is_used() -> None:
@@ -333,7 +333,7 @@ def test_a_backend_that_the_kernel_lacks_is_named_and_another_is_used() -> None:
             state = lab.machine.states[-1]
             assert [(r.dst, r.via) for r in state.routes if r.via] == [("10.244.2.0/24", "10.89.0.12")]
             assert state.link("podwire-vxlan") is None
-            assert lab.announced[-1].facts == Facts("hostgw", ("hostgw",))
+            assert lab.announced[-1].facts == RoutingFacts("hostgw", ("hostgw",))
 
     asyncio.run(body())
 
@@ -342,7 +342,9 @@ def test_a_peer_that_still_sends_by_a_backend_that_the_kernel_lacks_is_reached_b
     async def body() -> None:
         lab = Lab()
         lab.machine.without = {"vxlan"}
-        lab.nodes["node-2"] = node(2, annotation(Facts("vxlan", ("hostgw", "vxlan"), "02:00:00:00:00:02")))
+        lab.nodes["node-2"] = node(
+            2, RoutingFacts("vxlan", ("hostgw", "vxlan"), {"mac": "02:00:00:00:00:02"}).annotations()
+        )
         async with lab:
             assert lab.router.plan is not None
             assert lab.router.plan.senders == {"node-2": "hostgw"}

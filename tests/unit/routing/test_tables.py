@@ -2,8 +2,8 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
-from podwire.routing.nodes import Me, Peer, Underlay
-from podwire.routing.tables import guard, masquerade
+from podwire.routing.nodes import ClusterView, Me, Peer, Underlay
+from podwire.routing.tables import guard_udp_port, masquerade
 from podwire.state.nft_text import parse_table
 
 ME = Me(
@@ -53,17 +53,17 @@ def squeezed(text: str) -> str:
 
 
 def test_masquerade() -> None:
-    table = masquerade(ME, PEERS, PODS, "podwire-vxlan")
+    table = masquerade(ME, ClusterView(PEERS, PODS), ("podwire-vxlan",))
     assert squeezed(str(table)) == squeezed(MASQUERADE)
     assert parse_table(str(table)) == table.canonical()
 
 
 def test_without_a_tunnel_there_is_one_rule() -> None:
-    assert len(masquerade(ME, PEERS, PODS).chain("postrouting").rules) == 1
+    assert len(masquerade(ME, ClusterView(PEERS, PODS)).chain("postrouting").rules) == 1
 
 
 def test_guard() -> None:
-    table = guard(ME, PEERS, PODS, 8472)
+    table = guard_udp_port("podwire-routing", 8472, ME, ClusterView(PEERS, PODS))
     assert [str(rule) for chain in table.chains for rule in chain.rules] == [
         'udp dport 8472 fib daddr type local ip saddr != @nodes drop comment "not from a node"',
         'udp dport 8472 fib daddr type local notrack comment "outer packets"',
@@ -75,6 +75,6 @@ def test_guard() -> None:
 
 
 def test_both_families() -> None:
-    table = masquerade(ME, PEERS, (*PODS, ip_network("fd00::/48")))
+    table = masquerade(ME, ClusterView(PEERS, (*PODS, ip_network("fd00::/48"))))
     assert [each.name for each in table.sets] == ["pods4", "kept4", "pods6", "kept6"]
     assert parse_table(str(table)) == table.canonical()

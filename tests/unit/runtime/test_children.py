@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from podwire.runtime.children import Child, ChildEvent, Children, read_record, spawn_program
+from podwire.runtime.children import ChildEvent, Children, read_record, spawn_program
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.process import is_running, start_ticks
+from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
 
 _PROGRAM = """

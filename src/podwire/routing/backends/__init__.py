@@ -1,1 +1,1 @@
-"""One module per routing backend."""
+"""One folder per routing backend; ``routing.registry`` has one line for each."""

@@ -4,10 +4,11 @@ Nothing is encapsulated, so nothing is lost of the MTU, but every peer must be o
 between would not know the pod CIDRs. Cost: one route per peer and family.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from podwire.routing.backend import Options
-from podwire.routing.nodes import Me, Peer
+from podwire.routing.backend import BackendOptions, BackendPlan
+from podwire.routing.nodes import ClusterView, Me, Peer
 from podwire.state.network import NetworkState
 from podwire.state.route import Route
 
@@ -17,15 +18,20 @@ class HostGateway:
 
     name = "hostgw"
     feature = ""
+    options = BackendOptions
+    tables = ()
+    announced = False
+    crosses_routers = False
+    udp_ports = ()
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: BackendOptions) -> None:
+        """There are no options."""
 
-    def announce(self, me: Me) -> str:
+    def announce(self, me: Me) -> Mapping[str, Any]:
         """Nothing: there is no device."""
-        return ""
+        return {}
 
-    def plan(self, me: Me, peers: Sequence[Peer]) -> NetworkState:
+    def plan(self, me: Me, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route per peer and family."""
         routes = []
         for peer in peers:
@@ -35,7 +41,7 @@ class HostGateway:
                     routes.append(
                         Route(dst=str(cidr), via=str(gateway), link=me.underlay.link, src=str(source) if source else "")
                     )
-        return NetworkState(routes=tuple(routes))
+        return BackendPlan(network=NetworkState(routes=tuple(routes)))
 
     def reaches(self, me: Me, peer: Peer) -> str:
         """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
@@ -50,6 +56,3 @@ class HostGateway:
     def overhead(self, me: Me) -> int:
         """None."""
         return 0
-
-    async def run(self) -> None:
-        """Nothing: the kernel does all of it."""

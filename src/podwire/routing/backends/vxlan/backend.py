@@ -11,17 +11,36 @@ family; 1,000 peers are programmed in 62 ms, dumped in 5 (IPv4, measured on Linu
 bytes over IPv4 and 70 over IPv6 (inner Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40).
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from podwire.routing.backend import Options
-from podwire.routing.nodes import Me, Peer, node_address, tunnel_mac
+from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.nodes import ClusterView, Me, Peer, node_address
+from podwire.routing.tables import guard_udp_port
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState
 from podwire.state.route import Address, Fdb, Neighbour, Route, Sysctl
 
 DEVICE = "podwire-vxlan"
+GUARD = "podwire-routing"
 _OVERHEAD = {4: 50, 6: 70}
+
+
+class VxlanOptions(BackendOptions, frozen=True):
+    """The VXLAN network identifier and the UDP port, the same on all nodes."""
+
+    vni: int = 4096
+    port: int = 8472
+
+    def check(self, source: str) -> None:
+        """Checks the ranges of RFC 7348 and of UDP.
+
+        Raises: ConfigError naming the field.
+        """
+        check_range(source, "routing.vni", self.vni, 1, (1 << 24) - 1)
+        check_range(source, "routing.port", self.port, 1, 65535)
 
 
 class VxlanTunnel:
@@ -29,16 +48,35 @@ class VxlanTunnel:
 
     name = "vxlan"
     feature = "vxlan"
+    options = VxlanOptions
+    tables = (GUARD,)
+    announced = True
+    crosses_routers = True
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: VxlanOptions) -> None:
         self._options = options
 
-    def announce(self, me: Me) -> str:
-        """The device's hardware address."""
-        return tunnel_mac(me.name)
+    @property
+    def udp_ports(self) -> tuple[int, ...]:
+        """The port of VXLAN."""
+        return (self._options.port,)
 
-    def plan(self, me: Me, peers: Sequence[Peer]) -> NetworkState:
-        """The device, its addresses, and three entries per peer."""
+    def announce(self, me: Me) -> Mapping[str, Any]:
+        """The device's hardware address."""
+        return {"mac": tunnel_mac(me.name)}
+
+    def plan(self, me: Me, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+        """The device, its addresses, three entries per peer, and the guard of the port.
+
+        VXLAN carries no credentials: the guard accepts it from nodes alone.
+        """
+        return BackendPlan(
+            network=self._network(me, peers),
+            tables=(guard_udp_port(GUARD, self._options.port, me, cluster),),
+            tunnels=(DEVICE,),
+        )
+
+    def _network(self, me: Me, peers: Sequence[Peer]) -> NetworkState:
         outer = me.addresses[0]
         mtu = me.underlay.mtu - self.overhead(me)
         sources = {cidr.version: str(node_address(cidr)) for cidr in reversed(me.pod_cidrs)}
@@ -47,7 +85,7 @@ class VxlanTunnel:
             address = peer.address(outer.version)
             if address is None or not peer.pod_cidrs:
                 continue
-            mac = (peer.facts.mac if peer.facts else "") or tunnel_mac(peer.name)
+            mac = _announced_mac(peer) or tunnel_mac(peer.name)
             entries.append(Fdb(link=DEVICE, mac=mac, dst=str(address)))
             for cidr in peer.pod_cidrs:
                 gateway = str(node_address(cidr))
@@ -92,8 +130,16 @@ class VxlanTunnel:
         """50 bytes over IPv4, 70 over IPv6."""
         return _OVERHEAD[me.addresses[0].version]
 
-    async def run(self) -> None:
-        """Nothing: the kernel does all of it."""
+
+def tunnel_mac(node: str) -> str:
+    """The hardware address of a node's tunnel device: locally administered, the same after every start."""
+    digest = hashlib.sha1(f"podwire {node}".encode(), usedforsecurity=False).digest()
+    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
+
+
+def _announced_mac(peer: Peer) -> str:
+    mac = peer.facts.details.get("mac", "") if peer.facts is not None else ""
+    return mac if isinstance(mac, str) else ""
 
 
 def _sysctls(families: set[int]) -> tuple[Sysctl, ...]:

@@ -1,0 +1,1 @@
+"""The backend ``hostgw``: plain routes by way of the peers."""

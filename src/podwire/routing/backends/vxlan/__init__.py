@@ -1,0 +1,1 @@
+"""The backend ``vxlan``: a tunnel device to all peers."""

@@ -1,0 +1,104 @@
+"""The section ``routing`` of a configuration: what holds for all backends, and the options of each backend.
+
+All backends' options are read and checked whichever backend is chosen: while a cluster changes its backend, a node
+uses several. A key may be dotted, ``wireguard.port``, as in the ConfigMap of a cluster's settings.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from podwire.model.document import convert
+from podwire.routing.backend import Backend, BackendOptions, check_range
+from podwire.routing.registry import BACKENDS, DEFAULT
+from podwire.runtime.registry import Registry
+
+
+class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How this node's pods reach those of other nodes.
+
+    ``backend`` is a name of the registry. ``direct_routing`` sends packets to peers of the same subnet without
+    encapsulation. ``mtu`` is that of the pods in bytes, 0 means as large as the underlay allows. ``masquerade`` gives
+    traffic that leaves the cluster the node's address. ``options`` are those of the backends by name; one that is not
+    in there has its defaults.
+    """
+
+    backend: str = DEFAULT
+    direct_routing: bool = False
+    mtu: int = 0
+    masquerade: bool = True
+    options: Mapping[str, BackendOptions] = {}
+
+    def load(self, registry: Registry[type[Backend]] = BACKENDS) -> dict[str, Backend]:
+        """All backends of the registry by name, each with its options."""
+        loaded = {name: registry.load(name) for name in registry}
+        return {name: kind(self.options.get(name) or kind.options()) for name, kind in loaded.items()}
+
+    def udp_ports(self, registry: Registry[type[Backend]] = BACKENDS) -> tuple[int, ...]:
+        """The ports at which nodes unpack packets, with whichever backend."""
+        return tuple(sorted({port for backend in self.load(registry).values() for port in backend.udp_ports}))
+
+    def fields(self) -> dict[str, Any]:
+        """The settings as the section ``routing`` has them."""
+        shared = {name: getattr(self, field) for name, field in _SHARED.items()}
+        for options in self.options.values():
+            shared |= msgspec.to_builtins(options)
+        return shared
+
+
+_SHARED = {"backend": "backend", "directRouting": "direct_routing", "mtu": "mtu", "masquerade": "masquerade"}
+"""Keys of the section that belong to no backend, and their fields."""
+
+
+def parse_settings(
+    document: Mapping[str, Any], source: str, registry: Registry[type[Backend]] = BACKENDS
+) -> RoutingSettings:
+    """The settings in a section ``routing``.
+
+    Raises: ConfigError naming the source and the field.
+    """
+    kinds = {name: registry.load(name).options for name in registry}
+    section: Any = convert(_nested(document), _section_type(tuple(kinds.values())), source, "routing")
+    options = {name: kind(**_take(section, kind.__struct_fields__)) for name, kind in kinds.items()}
+    settings = RoutingSettings(**_take(section, _SHARED.values()), options=options)
+    registry.check(settings.backend, source)
+    if settings.mtu:
+        check_range(source, "routing.mtu", settings.mtu, 1280, 65535)
+    for each in options.values():
+        each.check(source)
+    return settings
+
+
+def _take(section: Any, fields: Iterable[str]) -> dict[str, Any]:
+    return {field: getattr(section, field) for field in fields}
+
+
+def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with dotted keys put into the objects that they name."""
+    nested: dict[str, Any] = {}
+    for key, value in document.items():
+        *path, field = str(key).split(".")
+        inner = nested
+        for step in path:
+            inner[step] = dict(inner[step]) if isinstance(inner.get(step), Mapping) else {}
+            inner = inner[step]
+        inner[field] = value
+    return nested
+
+
+def _section_type(kinds: tuple[type[BackendOptions], ...]) -> type[msgspec.Struct]:
+    """The type of the whole section: the shared fields and those of all backends.
+
+    Raises: TypeError when two backends have an option of the same name.
+    """
+    shared = [field for field in msgspec.structs.fields(RoutingSettings) if field.name in _SHARED.values()]
+    every = {field.name: (field.name, field.type, field.default) for field in shared}
+    for kind in kinds:
+        for field in msgspec.structs.fields(kind):
+            if field.name in every:
+                raise TypeError(f"two routing backends have the option {field.name!r}")
+            every[field.name] = (field.name, field.type, field.default)
+    return msgspec.defstruct(
+        "RoutingSection", every.values(), rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True
+    )
