@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import yaml
 
+from podwire.cluster.world import World
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import Connection
-from podwire.policy.world import World
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):

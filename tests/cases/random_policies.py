@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from podwire.cluster.names import POLICY_MODE
+from podwire.cluster.world import World
 from podwire.model.meta import Object, key_of
 from podwire.model.pod import Container, ContainerPort, Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import Connection
-from podwire.policy.world import World
 
 T = TypeVar("T")
 

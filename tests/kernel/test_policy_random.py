@@ -14,8 +14,8 @@ from tests.cases.random_policies import RandomPolicies
 from tests.kernel.policy_namespaces import World, failures_of, load
 from tests.kernel.test_policy_packets import CASES, Planes, compilers, opened
 
+from podwire.cluster import world as facts
 from podwire.model.meta import key_of
-from podwire.policy import world as facts
 from podwire.policy.compile import Compiler
 from podwire.policy.evaluate import Connection, evaluate
 from podwire.policy.modes import DATAPLANES

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from podwire.cluster.world import Party
 from podwire.errors import KernelError
 from podwire.http.pages import Query
 from podwire.kernel.nflog import Logged, Nflog
@@ -24,7 +25,6 @@ from podwire.policy.evaluate import Connection
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.logged import Happening, happening
 from podwire.policy.verdicts import APART, Ruled
-from podwire.policy.world import Party
 from podwire.runtime.clock import Clock
 from podwire.runtime.workqueue import wait_first
 

@@ -7,6 +7,7 @@ import msgspec
 
 from podwire.agent.policylog import PolicyLog, Sight
 from podwire.agent.policyreport import PolicyReport
+from podwire.cluster.world import World
 from podwire.errors import KernelError
 from podwire.http.pages import Page, Query
 from podwire.kernel.features import Features
@@ -24,7 +25,6 @@ from podwire.policy.settings import SILENT, PolicySettings
 from podwire.policy.status.counts import Counted
 from podwire.policy.status.nodes import COUNTERS_PAGE, LOG_PAGE
 from podwire.policy.status.series import Series
-from podwire.policy.world import World
 from podwire.why.policies.explain import said
 from podwire.why.policy_text import one_audited
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from podwire.cli.sites import Known, Nodes
+from podwire.cluster.addresses import owns_addresses
+from podwire.cluster.ranges import ClusterRanges
+from podwire.cluster.world import Party, World
 from podwire.errors import ClusterError
 from podwire.model.meta import key_of
 from podwire.model.node import Node
@@ -18,10 +21,8 @@ from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
 from podwire.policy.modes import AUTO, TRACERS
-from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.tracing import open_tracing
-from podwire.policy.world import Party, World, subject_to_policy
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.state.network import NetworkState
 from podwire.trace.packet import Machine, Tracer
@@ -117,7 +118,7 @@ class Guards:
     def _here(self, node: str) -> Iterator[tuple[str, Pod]]:
         """The pods of a node that policies are about, by their keys."""
         for pod in self._world.pods:
-            if pod.spec.node_name == node and subject_to_policy(pod):
+            if pod.spec.node_name == node and owns_addresses(pod):
                 yield key_of(pod.metadata), pod
 
     def _state(self, node: Node) -> NetworkState | None:

@@ -9,6 +9,7 @@ import msgspec
 from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option, recursive_option
 from podwire.cli.policy_objects import Gathered, of_cluster, of_files
+from podwire.cluster.world import World
 from podwire.errors import ConfigError
 from podwire.model.meta import Object, key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -17,7 +18,6 @@ from podwire.policy.check.inactive import passed_over
 from podwire.policy.check.phrases import some
 from podwire.policy.diff.compare import compare
 from podwire.policy.diff.render import data, text
-from podwire.policy.world import World
 
 T = TypeVar("T", Object, NetworkPolicy, ClusterNetworkPolicy)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from podwire.cli.api import client_of
+from podwire.cluster.world import World
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.optional import list_if_served
@@ -23,7 +24,6 @@ from podwire.kube.resources import (
 from podwire.local import credentials, inventory
 from podwire.model.meta import Fact, Object, key_of
 from podwire.policy.check.context import Around
-from podwire.policy.world import World
 
 T = TypeVar("T")
 

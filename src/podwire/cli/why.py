@@ -17,13 +17,13 @@ from podwire.cli.cluster import name_option, recursive_option
 from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes, remote
 from podwire.cli.target import local_cluster
+from podwire.cluster.world import World
 from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.resources import CONFIGMAPS, SERVICECIDRS
 from podwire.local import credentials, inventory
 from podwire.local.layout import Layout
 from podwire.local.manifests import Written, read_manifests
-from podwire.policy.world import World
 from podwire.proxy.registry import TRACERS
 from podwire.why import answer_text
 from podwire.why.answer import Answer

@@ -75,6 +75,11 @@ class Node(Fact, frozen=True):
         """The node's own addresses in the order given, one or two families."""
         return self.ips("InternalIP")
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The internal and external addresses of the node, without its names, in the order of the object."""
+        return self.ips("InternalIP", "ExternalIP")
+
     def ips(self, *types: str) -> tuple[str, ...]:
         """Its addresses of some types, in the order given; what is no address is left out."""
         return tuple(filter(None, (_address(a.address) for a in self.status.addresses if a.type in types)))

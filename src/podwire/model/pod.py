@@ -342,3 +342,9 @@ class Pod(Fact, frozen=True):
         """The pod's addresses, primary first."""
         listed = tuple(p.ip for p in self.status.pod_ips if p.ip)
         return listed or ((self.status.pod_ip,) if self.status.pod_ip else ())
+
+    @property
+    def declared_ports(self) -> tuple[ContainerPort, ...]:
+        """The declared ports of everything that runs as long as the pod: containers and sidecars."""
+        sidecars = (container for container in self.spec.init_containers if container.restart_policy == "Always")
+        return tuple(port for container in (*self.spec.containers, *sidecars) for port in container.ports)

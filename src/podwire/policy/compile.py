@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from podwire.cluster.addresses import owns_addresses, pod_side_addresses, precedence
+from podwire.cluster.world import Party
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -22,7 +24,6 @@ from podwire.policy.ports import Table
 from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import Match, SelectorIndex
-from podwire.policy.world import Party, addresses_of, inner_addresses, ports_of, rank, subject_to_policy
 
 _SPARE_LABELS = 64
 """How many sets of labels of pods that are gone are kept for each namespace, at least; jobs have new ones each time."""
@@ -130,7 +131,7 @@ class Compiler:
                 self._at[address].discard(key)
                 if not self._at[address]:
                     del self._at[address]
-        if pod is not None and subject_to_policy(pod):
+        if pod is not None and owns_addresses(pod):
             self._pods[key] = pod
             self._in.setdefault(pod.metadata.namespace, set()).add(key)
             for address in pod.addresses:
@@ -232,7 +233,7 @@ class Compiler:
         delta.pods[key] = after
 
     def _profiles_of(self, pod: Pod) -> PodProfiles:
-        ports = named_ports(ports_of(pod))
+        ports = named_ports(pod.declared_ports)
         matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
         subjects = self._about.keys() & matching
         selecting = [self._policies[key] for subject in subjects for key in self._about[subject]]
@@ -309,11 +310,11 @@ class Compiler:
         """Who has an address."""
         keys = self._at.get(address)
         if keys:
-            pod = max((self._pods[key] for key in keys), key=rank)
+            pod = max((self._pods[key] for key in keys), key=precedence)
             return Party(address=address, node=pod.spec.node_name, pod=pod)
         name = self._node_at.get(address, "")
         return Party(
-            address=address, node=name, also=inner_addresses(self._nodes[name]).get(address, ()) if name else ()
+            address=address, node=name, also=pod_side_addresses(self._nodes[name]).get(address, ()) if name else ()
         )
 
     def peer(self, address: str) -> Peer | None:
@@ -326,7 +327,7 @@ class Compiler:
         if name is None:
             return None
         node = self._nodes[name]
-        labels, also = node.metadata.labels, inner_addresses(node).get(address, ())
+        labels, also = node.metadata.labels, pod_side_addresses(node).get(address, ())
         matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
         return Peer(address=address, nodes=frozenset(matching), own_node=name == self.node, also=also)
 
@@ -334,9 +335,9 @@ class Compiler:
         """Labels and named ports of the pod behind an address; remembered until the address is touched."""
         found = self._owners.get(address)
         if found is None and (keys := self._at.get(address)):
-            pod = max((self._pods[key] for key in keys), key=rank)
+            pod = max((self._pods[key] for key in keys), key=precedence)
             match = self._index.match(pod.metadata.namespace, pod.metadata.labels)
-            found = self._owners[address] = (match, named_ports(ports_of(pod)))
+            found = self._owners[address] = (match, named_ports(pod.declared_ports))
         return found
 
     def _node_selectors(self) -> set[str]:
@@ -352,7 +353,7 @@ def _logged(isolating: Iterable[Policy]) -> str:
 
 def _addresses(node: Node | None) -> tuple[str, ...]:
     """All addresses that are a node's own."""
-    return (*addresses_of(node), *inner_addresses(node)) if node is not None else ()
+    return (*node.addresses, *pod_side_addresses(node)) if node is not None else ()
 
 
 def _parts(key: ProfileKey) -> frozenset[tuple[str, str, str]]:

@@ -23,6 +23,7 @@ from ipaddress import ip_address, ip_network
 import msgspec
 from msgspec.structs import replace
 
+from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.policy import (
@@ -43,7 +44,6 @@ from podwire.model.policy import (
 )
 from podwire.model.selector import LabelSelector
 from podwire.policy.annotations import in_audit
-from podwire.policy.world import Party, World, ports_of
 
 INGRESS, EGRESS = "Ingress", "Egress"
 
@@ -273,7 +273,7 @@ class Case:
         if pod is None:
             return False
         wanted = (name, self.connection.protocol, self.connection.port)
-        return any((port.name, port.protocol, port.container_port) == wanted for port in ports_of(pod))
+        return any((port.name, port.protocol, port.container_port) == wanted for port in pod.declared_ports)
 
     def cluster_tier(self, tier: str) -> Decision | None:
         """By cluster policies of one tier; None: they leave it to the next one."""

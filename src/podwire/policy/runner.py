@@ -14,6 +14,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from podwire.cluster.addresses import pod_side_addresses
+from podwire.cluster.ranges import ClusterRanges
 from podwire.errors import KernelError
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node
@@ -22,10 +24,8 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
-from podwire.policy.ranges import ClusterRanges
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.status.digest import same
-from podwire.policy.world import inner_addresses
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
@@ -322,7 +322,7 @@ class Enforcement:
         self.compiler.set_node(key, new)
         self._ranges.follow(key, new)
         if key == self.compiler.node and new is not None:
-            self._adopt(pod_ranges=new.pod_cidrs, addresses=(*new.internal_ips, *inner_addresses(new)))
+            self._adopt(pod_ranges=new.pod_cidrs, addresses=(*new.internal_ips, *pod_side_addresses(new)))
         self._mark(f"node {key}")
 
     def _policy_changed(self, key: str, old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:

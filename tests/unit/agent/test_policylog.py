@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.agent.policylog import PolicyLog, Sight
+from podwire.cluster.world import Party
 from podwire.kernel.nflog import Logged
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
 from podwire.policy.verdicts import Ruled
-from podwire.policy.world import Party
 from podwire.testing.clock import FakeClock
 
 PODS = {"10.0.0.1": "web", "10.0.0.2": "db"}

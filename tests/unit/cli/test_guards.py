@@ -8,9 +8,9 @@ from tests.cases.policy_table import Case, read_cases
 from podwire.agent.config import AgentConfig
 from podwire.cli.guards import Guards
 from podwire.cli.sites import Known, Nodes
+from podwire.cluster.world import World
 from podwire.errors import ClusterError
 from podwire.policy.settings import PolicySettings
-from podwire.policy.world import World
 from podwire.why.policies.answering import packet_of
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/policies")

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from tests.cases.policy_table import Case, parse_case, read_cases
 
+from podwire.cluster.world import Party, World
 from podwire.model.meta import Object, ObjectMeta, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, Rules, decide
-from podwire.policy.world import Party, World
 
 FOLDER = Path(__file__).parents[2] / "cases/policies"
 CASES = read_cases(FOLDER)

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from tests.unit.policy.test_compile import compiled, filled, ruling_of, sides
 
+from podwire.cluster.world import Party, World
 from podwire.model.meta import Object, ObjectMeta, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import Connection, Rules, decide
-from podwire.policy.world import Party, World
 
 PODS, POLICIES, CLUSTER_POLICIES, NAMESPACES, NODES = 10_000, 1_000, 10, 50, 200
 PORTS = (53, 80, 443, 5432, 8080)

@@ -7,9 +7,9 @@ from tests.cases.policy_table import Case
 from tests.unit.policy.dataplanes.nftables.test_contents import device, fresh
 from tests.unit.policy.test_compile import CASES, Chaos, filled
 
+from podwire.cluster.world import Party, World
 from podwire.policy.dataplanes.nftables.layout import Layout
 from podwire.policy.evaluate import Connection, evaluate
-from podwire.policy.world import Party, World
 from podwire.trace import nft
 from podwire.trace.packet import Machine, Packet
 

@@ -14,11 +14,11 @@ from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, Verdict, passes
 
+from podwire.cluster.world import World
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules, evaluate
 from podwire.policy.modes import DATAPLANES
 from podwire.policy.tracing import open_tracing
-from podwire.policy.world import World
 from podwire.trace.packet import Machine
 
 BASE = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world

@@ -6,7 +6,6 @@ from tests.unit.policy.test_compile import CASES, filled
 from podwire.model.meta import key_of
 from podwire.model.pod import Container, ContainerPort, Pod
 from podwire.policy.trim import trim_pod
-from podwire.policy.world import ports_of
 
 WORLD = CASES[0].world
 
@@ -34,11 +33,11 @@ def test_what_replicas_have_in_common_is_there_once() -> None:
     assert one.metadata.labels is other.metadata.labels
     assert one.spec.containers is other.spec.containers
     assert one.spec.node_name is other.spec.node_name
-    assert [port.name for port in ports_of(one)] == ["http"]
+    assert [port.name for port in one.declared_ports] == ["http"]
     assert len(one.spec.containers) == 1
 
 
 def test_a_port_without_name_is_nothing_that_a_policy_reads() -> None:
     pod = WORLD.pods[0]
     spec = replace(pod.spec, containers=(Container(name="c", ports=(ContainerPort(container_port=80),)),))
-    assert ports_of(trim_pod(replace(pod, spec=spec))) == ()
+    assert trim_pod(replace(pod, spec=spec)).declared_ports == ()

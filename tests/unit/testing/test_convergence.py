@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from podwire.cluster.world import World
 from podwire.local.probe.plan import Facts
 from podwire.model.meta import Condition, Object, ObjectMeta
 from podwire.model.node import Node
@@ -17,7 +18,6 @@ from podwire.model.service import (
     ServicePort,
     ServiceSpec,
 )
-from podwire.policy.world import World
 from podwire.testing.convergence import unsettled, versions
 
 POD = Pod(

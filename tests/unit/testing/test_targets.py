@@ -2,13 +2,13 @@
 
 import pytest
 
+from podwire.cluster.world import World
 from podwire.errors import ConfigError
 from podwire.local.probe.plan import Expecting, Facts, Place, place_of
 from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
-from podwire.policy.world import World
 from podwire.testing.targets import EXTERNAL, Target, attempts_of, parse_target
 
 

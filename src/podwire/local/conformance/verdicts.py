@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from podwire.cluster.world import World
 from podwire.local.conformance.casefile import Case, Check, Step
 from podwire.local.conformance.placing import Machine, Placing
 from podwire.local.conformance.stage import CasePod, Manifest, Stage
@@ -16,7 +17,6 @@ from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import Connection, evaluate
-from podwire.policy.world import World
 
 ANSWERED, NOTHING = "answered", "nothing came"
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from podwire.agent.config import AgentConfig
+from podwire.cluster.world import World
 from podwire.controllers.endpointslice.endpoints import address_types, desired
 from podwire.controllers.endpointslice.plan import of_service, plan
 from podwire.errors import ConfigError
@@ -28,7 +29,6 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.check.context import Other
 from podwire.policy.check.inactive import passed_over
-from podwire.policy.world import World
 from podwire.proxy.resolve import canonical_address, service_of
 from podwire.why.objects import Collection
 

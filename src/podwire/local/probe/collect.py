@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.cluster.world import World
 from podwire.dns import wire
 from podwire.dns.names import encode_name
 from podwire.embedded.kubelet.sandbox import load_record
@@ -29,7 +30,6 @@ from podwire.local.probe.execute import Lookup, Prober
 from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place
 from podwire.model.meta import key_of
 from podwire.policy.evaluate import Rules
-from podwire.policy.world import World
 from podwire.runtime.clock import Clock
 
 

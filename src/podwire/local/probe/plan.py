@@ -21,6 +21,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from podwire.cluster.world import Party, World
 from podwire.errors import ConfigError
 from podwire.local.probe.verdicts import Verdict, Verdicts
 from podwire.model.meta import key_of
@@ -28,7 +29,6 @@ from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, Rules
-from podwire.policy.world import Party, World
 from podwire.why.policies.explain import Lines, nowhere
 
 HOST = "host"

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from podwire.cluster.addresses import owns_addresses, pods_by_address
 from podwire.cluster.names import NODE_PROXY
+from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, Rules, evaluate
-from podwire.policy.world import Party, World, owners, subject_to_policy
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.why.policies import explain
@@ -46,7 +47,7 @@ class Verdicts:
         self._world = world
         self._rules = rules or Rules()
         self._lines = lines
-        self._owners = owners(world.pods)
+        self._owners = pods_by_address(world.pods)
         self._nodes = {node.metadata.name: node for node in world.nodes}
         self._slices: dict[str, list[EndpointSlice]] = {}
         for piece in slices:
@@ -62,7 +63,7 @@ class Verdicts:
 
     def pod(self, pod: Pod) -> Party:
         """A pod as an end of a connection; one in the node's network is its node."""
-        if subject_to_policy(pod):
+        if owns_addresses(pod):
             return Party(address=pod.addresses[0], node=pod.spec.node_name, pod=pod)
         return Party(address=pod.addresses[0], node=pod.spec.node_name)
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
+from podwire.cluster.addresses import pods_by_address
 from podwire.model.policy import IPBlock
 from podwire.policy.check.context import Scene
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import PolicyOutline, RuleOutline
 from podwire.policy.check.phrases import some, some_pods
-from podwire.policy.world import owners
 
 Network = IPv4Network | IPv6Network
 
@@ -23,7 +23,7 @@ def check(scene: Scene) -> Iterator[Finding]:
         for each in scene.around.services
         for text in (each.spec.cluster_ips or (each.spec.cluster_ip,))
     }
-    pods = {} if scene.around.made_up else owners(scene.world.pods)
+    pods = {} if scene.around.made_up else pods_by_address(scene.world.pods)
     ranges = [] if scene.around.made_up else [ip_network(text, strict=False) for text in scene.around.pod_cidrs]
     for policy in scene.policies:
         for rule in policy.rules:

@@ -6,13 +6,13 @@ An annotation ``podwire.io/ignore: id,id`` of a policy takes out findings of the
 from collections.abc import Callable, Iterator, Mapping
 
 from podwire.cluster.names import POLICY_ENFORCED, POLICY_IGNORE, PREFIX
+from podwire.cluster.world import World
 from podwire.policy.annotations import VALUES, problems
 from podwire.policy.check import blocks, inactive, lookups, peers, ports, priority, redundant, types, unmatched
 from podwire.policy.check.context import Around, Scene
 from podwire.policy.check.finding import KINDS, SEVERITIES, Finding
 from podwire.policy.check.outline import PolicyOutline
 from podwire.policy.check.phrases import some
-from podwire.policy.world import World
 
 _NAMES = (POLICY_ENFORCED, *VALUES, POLICY_IGNORE)
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
+from podwire.cluster.addresses import owns_addresses
+from podwire.cluster.world import World
 from podwire.model.pod import Pod
 from podwire.model.selector import LabelSelector
 from podwire.model.service import Service
 from podwire.policy.check.outline import PeerOutline, PolicyOutline, RuleOutline, outline, outline_cluster
 from podwire.policy.selectors import PodSelector
-from podwire.policy.world import World, subject_to_policy
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +65,8 @@ class Scene:
             *(outline(policy) for policy in sorted(world.policies, key=lambda p: _order(p.metadata))),
             *(outline_cluster(policy) for policy in sorted(world.cluster_policies, key=lambda p: _order(p.metadata))),
         )
-        self.groups = _grouped(pod for pod in world.pods if subject_to_policy(pod))
-        self.excluded = _grouped(pod for pod in world.pods if not subject_to_policy(pod))
+        self.groups = _grouped(pod for pod in world.pods if owns_addresses(pod))
+        self.excluded = _grouped(pod for pod in world.pods if not owns_addresses(pod))
         """Pods with their node's network, and ended ones."""
         listed = {each.metadata.name for each in world.namespaces}
         self.namespaces = {name: world.labels_of(name) for name in sorted(listed | set(self.groups))}

@@ -23,7 +23,6 @@ from podwire.policy.check.scope import NAME_LABEL
 from podwire.policy.evaluate import in_block
 from podwire.policy.ports import overlap
 from podwire.policy.selectors import PodSelector
-from podwire.policy.world import ports_of
 
 _DNS = 53
 _NAMESPACE = "kube-system"
@@ -138,17 +137,17 @@ def _holds(scene: Scene, blocks: Sequence[IPBlock], servers: tuple[Pod, ...]) ->
 
 def _numbers(servers: tuple[Pod, ...]) -> set[int]:
     """The ports at which servers are asked: 53, or what they declare for UDP where they do not have it."""
-    found = {port.container_port for pod in servers for port in ports_of(pod) if port.protocol == "UDP"}
+    found = {port.container_port for pod in servers for port in pod.declared_ports if port.protocol == "UDP"}
     return found | {_DNS}
 
 
 def _named(rule: RuleOutline, pod: Pod) -> bool:
-    have = {(port.name, port.protocol) for port in ports_of(pod) if port.protocol == "UDP"}
+    have = {(port.name, port.protocol) for port in pod.declared_ports if port.protocol == "UDP"}
     return any((name, protocol or "UDP") in have for name, protocol in rule.names)
 
 
 def _selects(scene: Scene, selector: PodSelector, servers: tuple[Pod, ...]) -> bool:
-    if any(any(port.container_port == _DNS for port in ports_of(pod)) for pod in scene.pods(selector)):
+    if any(any(port.container_port == _DNS for port in pod.declared_ports) for pod in scene.pods(selector)):
         return True
     return any(
         selector.matches(pod.metadata.namespace, scene.world.labels_of(pod.metadata.namespace), pod.metadata.labels)

@@ -14,7 +14,6 @@ from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import INGRESS, PolicyOutline, Port, RuleOutline
 from podwire.policy.check.phrases import some, some_pods, which
 from podwire.policy.ports import merged, overlap
-from podwire.policy.world import ports_of
 
 
 def check(scene: Scene) -> Iterator[Finding]:
@@ -43,7 +42,7 @@ def _named(policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[
     have: list[Pod] = []
     others: set[str] = set()
     for pod in pods:
-        protocols = {each.protocol or "TCP" for each in ports_of(pod) if each.name == port.name}
+        protocols = {each.protocol or "TCP" for each in pod.declared_ports if each.name == port.name}
         if port.protocol in protocols or (protocols and not port.protocol):
             have.append(pod)
         others |= protocols
@@ -63,7 +62,7 @@ def _named(policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[
 
 
 def _instead(port: Port, pods: Sequence[Pod]) -> str:
-    names = sorted({each.name for pod in pods for each in ports_of(pod) if each.name})
+    names = sorted({each.name for pod in pods for each in pod.declared_ports if each.name})
     alike = get_close_matches(port.name, names, 1)
     if alike:
         return f"; there is {alike[0]}"
@@ -73,7 +72,7 @@ def _instead(port: Port, pods: Sequence[Pod]) -> str:
 def _numbered(
     scene: Scene, policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]
 ) -> Iterator[Finding]:
-    same = [each for pod in pods for each in ports_of(pod) if each.container_port == port.number]
+    same = [each for pod in pods for each in pod.declared_ports if each.container_port == port.number]
     if any((each.protocol or "TCP") == port.protocol for each in same):
         return
     other = sorted({each.protocol for each in same if not _covers(rule, each.protocol, each.container_port)})
@@ -95,7 +94,7 @@ def _numbered(
 
 
 def _or_name(pods: Sequence[Pod], target: int) -> str:
-    names = {each.name for pod in pods for each in ports_of(pod) if each.container_port == target and each.name}
+    names = {each.name for pod in pods for each in pod.declared_ports if each.container_port == target and each.name}
     return f", or its name {min(names)}" if names else ""
 
 
@@ -112,7 +111,7 @@ def _services(scene: Scene, port: Port, pods: Sequence[Pod]) -> Iterator[tuple[S
                 continue
             for mapped in service.spec.ports:
                 if (mapped.port, mapped.protocol or "TCP") == (port.number, port.protocol):
-                    target = _target(mapped, ports_of(pod))
+                    target = _target(mapped, pod.declared_ports)
                     if target not in (None, port.number):
                         assert target is not None
                         yield service, mapped, target

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import msgspec
 
+from podwire.cluster.world import World
 from podwire.policy.diff.peers import NODES, PODS, Place, Places, places
 from podwire.policy.diff.side import Side
 from podwire.policy.ports import LAST_PORT, PROTOCOLS, Ruling, Table
 from podwire.policy.profile import ProfileKey
 from podwire.policy.rules import EGRESS, INGRESS
-from podwire.policy.world import World
 
 OTHER = "other"
 """Stands for all protocols that have no ports."""

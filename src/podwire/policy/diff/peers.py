@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import msgspec
 
+from podwire.cluster.addresses import pods_by_address
 from podwire.model.meta import controller_of, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.policy.blocks import Blocks
 from podwire.policy.diff.side import Facts, Side
-from podwire.policy.world import addresses_of, owners, ports_of
 
 PODS, NODES, EXTERNAL = "pods", "nodes", "external"
 _LAST = {4: 2**32 - 1, 6: 2**128 - 1}
@@ -98,7 +98,7 @@ Key = tuple[str, int]
 def _pods(side: Side) -> dict[Key, tuple[Pod, str]]:
     """The pods that policies see, with the address of each family that is theirs."""
     found: dict[Key, tuple[Pod, str]] = {}
-    for address, pod in owners(side.world.pods).items():
+    for address, pod in pods_by_address(side.world.pods).items():
         found.setdefault((key_of(pod.metadata), _family(address)), (pod, address))
     return dict(sorted(found.items()))
 
@@ -106,9 +106,9 @@ def _pods(side: Side) -> dict[Key, tuple[Pod, str]]:
 def _nodes(side: Side) -> dict[Key, tuple[Node, str]]:
     """The nodes, with the first address of each family that is theirs."""
     found: dict[Key, tuple[Node, str]] = {}
-    taken = owners(side.world.pods)
+    taken = pods_by_address(side.world.pods)
     for node in side.world.nodes:
-        for address in addresses_of(node):
+        for address in node.addresses:
             if address not in taken:
                 found.setdefault((node.metadata.name, _family(address)), (node, address))
     return dict(sorted(found.items()))
@@ -125,7 +125,7 @@ End = tuple[Facts, str, object]
 def _of_pod(side: Side, found: tuple[Pod, str]) -> End:
     pod, address = found
     spaces = side.labels_of(pod.metadata.namespace)
-    return side.of_pod(pod, address), address, (pod.metadata.labels, spaces, ports_of(pod))
+    return side.of_pod(pod, address), address, (pod.metadata.labels, spaces, pod.declared_ports)
 
 
 def _of_node(side: Side, found: tuple[Node, str]) -> End:

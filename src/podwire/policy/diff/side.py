@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from podwire.cluster.world import World
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -25,7 +26,6 @@ from podwire.policy.ports import Table, TableMaker
 from podwire.policy.profile import NOT_SPOKEN_OF, NamedPort, Peer, Profile, ProfileKey, named_ports
 from podwire.policy.rules import INGRESS, Policy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex
-from podwire.policy.world import World, ports_of
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
@@ -85,7 +85,7 @@ class Side:
         """The facts of a pod at one of its addresses."""
         labels = {key: value for key, value in pod.metadata.labels.items() if key in self._asked}
         matching = self._index.matching(pod.metadata.namespace, labels)
-        named = tuple(sorted(port for port in named_ports(ports_of(pod)) if port[0] in self._names))
+        named = tuple(sorted(port for port in named_ports(pod.declared_ports) if port[0] in self._names))
         return Facts(matching, named, frozenset(), self._holding(address))
 
     def of_node(self, node: Node, address: str) -> Facts:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
+from podwire.cluster.addresses import pods_by_address
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.model.meta import key_of
@@ -23,7 +24,6 @@ from podwire.observe.log import Log
 from podwire.policy.foreign.kernel import Ports
 from podwire.policy.foreign.locate import Place, locate
 from podwire.policy.runner import Attached, Source
-from podwire.policy.world import owners
 from podwire.runtime.clock import Clock
 from podwire.state.network import NetworkState
 
@@ -131,7 +131,7 @@ class Discovery:
         """The pods of this node that have addresses, without those that somebody else told of."""
         told = {one.pod for link, one in self._enforcer.attached.items() if link not in self._own}
         here = (pod for pod in self._pods.objects.values() if pod.spec.node_name == self._node)
-        found = {key_of(pod.metadata): pod for pod in owners(here).values()}
+        found = {key_of(pod.metadata): pod for pod in pods_by_address(here).values()}
         return {key: pod for key, pod in found.items() if key not in told}
 
     def _look(self) -> None:

@@ -5,14 +5,15 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from podwire.cluster.addresses import owns_addresses
 from podwire.cluster.names import POLICY_ENFORCED
+from podwire.cluster.world import World
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.selector import LabelSelector
 from podwire.policy.annotations import AUDIT, ENFORCE, in_audit
 from podwire.policy.status.coverage import parse
-from podwire.policy.world import World, subject_to_policy
 
 HEAD = ("NAMESPACE", "NAME", "KIND", "MODE", "SELECTS", "NODES", "IN-FORCE-FOR", "DROPPED", "AUDITED")
 NOTHING = "-"
@@ -65,7 +66,7 @@ def lines(world: World, now: datetime.datetime, packets: Packets | None = None) 
     """The policies by namespace and name, cluster policies last."""
     pods: dict[str, list[Pod]] = {}
     for pod in world.pods:
-        if subject_to_policy(pod):
+        if owns_addresses(pod):
             pods.setdefault(pod.metadata.namespace, []).append(pod)
     for policy in sorted(world.policies, key=lambda policy: key_of(policy.metadata)):
         own = pods.get(policy.metadata.namespace, ())

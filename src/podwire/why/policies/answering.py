@@ -9,9 +9,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules, in_block
-from podwire.policy.world import Party, World
 from podwire.trace.packet import Packet
 from podwire.why.answer import Answer, DirectionSaid, EnforcedSaid, PolicySaid
 from podwire.why.policies.connections import Way, ways

@@ -6,6 +6,7 @@ and those of the cluster, and the nodes.
 
 from collections.abc import Iterable
 
+from podwire.cluster.world import World
 from podwire.errors import NotFound
 from podwire.kube.client import Client
 from podwire.kube.optional import list_if_served
@@ -13,7 +14,6 @@ from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPO
 from podwire.model.meta import Object, key_of
 from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.world import World
 from podwire.why.answer import Answer
 
 _FEW = 16

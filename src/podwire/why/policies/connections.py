@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from podwire.cluster.world import Party, World
 from podwire.policy.evaluate import Connection
-from podwire.policy.world import Party, World
 from podwire.why.answer import Answer, EndpointSaid, Hop
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.policy import ClusterEgressRule, ClusterIngressRule, ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import (
@@ -26,7 +27,6 @@ from podwire.policy.evaluate import (
     own_node,
     policy_rules,
 )
-from podwire.policy.world import Party, World
 from podwire.why.answer import DirectionSaid, NearSaid, PolicyNamed, PolicySaid, RuleSaid, TermSaid
 from podwire.why.policies.mismatch import Part, cluster_peer_text, protocol_text
 from podwire.why.policies.nearest import Near, matched, nearest, peers_word, rule_field

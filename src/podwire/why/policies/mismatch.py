@@ -13,7 +13,6 @@ from typing import NamedTuple
 from podwire.model.policy import ClusterPeer, ClusterProtocol, IPBlock, PolicyPeer, PolicyPort, ProtocolPorts
 from podwire.model.selector import LabelSelector, Requirement
 from podwire.policy.evaluate import INGRESS, Case, in_block
-from podwire.policy.world import ports_of
 
 _ALIKE = 0.7
 """From which share of like letters on a value passes for a misspelling."""
@@ -238,7 +237,9 @@ def _called(case: Case, name: str) -> str:
     if destination.pod is None:
         return f"{destination.name} has no named ports"
     numbers = [
-        f"{port.protocol or 'TCP'} {port.container_port}" for port in ports_of(destination.pod) if port.name == name
+        f"{port.protocol or 'TCP'} {port.container_port}"
+        for port in destination.pod.declared_ports
+        if port.name == name
     ]
     return (
         f"port {name} of {destination.name} is {' and '.join(numbers)}"

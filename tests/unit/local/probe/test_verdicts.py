@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.cluster.world import Party, World
 from podwire.local.probe.plan import Facts, Port, plan
 from podwire.local.probe.verdicts import Verdicts
 from podwire.model.meta import Condition, Object, ObjectMeta
@@ -12,7 +13,6 @@ from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, Pod
 from podwire.model.policy import NetworkPolicy
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
 from podwire.policy.evaluate import Rules
-from podwire.policy.world import Party, World
 
 
 def pod(name: str, node: int, last: int, *, port: int = 80, host: bool = False) -> Pod:

@@ -7,12 +7,12 @@ from tests.cases.policy_table import read_cases
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES
 
+from podwire.cluster.world import World
 from podwire.policy.bridges.tracing import Around, PastBridges, planned
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables import tracing
 from podwire.policy.foreign.locate import Place
-from podwire.policy.world import World
 from podwire.trace.packet import Machine, Packet
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")

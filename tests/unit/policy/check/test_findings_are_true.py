@@ -10,12 +10,12 @@ import pytest
 from tests.cases.policy_table import read_cases
 from tests.cases.random_policies import RandomPolicies
 
+from podwire.cluster.world import World
 from podwire.model.meta import key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.check.checks import check
 from podwire.policy.check.finding import Finding
 from podwire.policy.diff.compare import compare
-from podwire.policy.world import World
 
 BASE = read_cases(Path(__file__).parents[3] / "cases/policies")[0].world
 FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "60"))

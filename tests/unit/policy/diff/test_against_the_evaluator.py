@@ -7,11 +7,11 @@ import pytest
 from tests.cases.policy_table import read_cases
 from tests.cases.random_policies import RandomPolicies
 
+from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Ends, compare
 from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
 from podwire.policy.evaluate import Connection, Rules, evaluate
-from podwire.policy.world import Party, World
 
 BASE = read_cases(Path(__file__).parents[3] / "cases/policies")[0].world
 FIRST = int(os.environ.get("SEED", "0"))

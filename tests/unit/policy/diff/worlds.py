@@ -2,9 +2,9 @@
 
 import yaml
 
+from podwire.cluster.world import World
 from podwire.local.manifests import parse_manifests
 from podwire.local.offline.cluster import describe_manifests
-from podwire.policy.world import World
 
 CLUSTER = """
 apiVersion: v1

@@ -1,12 +1,12 @@
 """What is told of a packet."""
 
+from podwire.cluster.world import Party
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
 from podwire.policy.status.logged import happening, text
 from podwire.policy.verdicts import Ruled
-from podwire.policy.world import Party
 
 WEB = Pod(metadata=ObjectMeta(name="web", namespace="shop"))
 FROM = Party(address="10.0.0.1", node="node-1", pod=WEB)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from tests.cases.policy_table import read_cases
 
 from podwire.cluster.names import POLICY_ENFORCED
+from podwire.cluster.world import World
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.status.coverage import Enforced
 from podwire.policy.status.overview import HEAD, Line, Packets, duration, lines
-from podwire.policy.world import World
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 WORLD = next(case for case in CASES if case.name == "a Pass in audit that would lead by an Accept to a denial").world

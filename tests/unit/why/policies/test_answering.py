@@ -9,6 +9,7 @@ from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, device_of
 
+from podwire.cluster.world import Party, World
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPolicySpec, PolicyPeer
 from podwire.policy.compile import Compiler
@@ -16,7 +17,6 @@ from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules
 from podwire.policy.modes import TRACERS
 from podwire.policy.tracing import open_tracing
-from podwire.policy.world import Party, World
 from podwire.trace.packet import Machine
 from podwire.why.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
 from podwire.why.policies.answering import with_policies

@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.policy.test_compile import Chaos
 
+from podwire.cluster.world import World
 from podwire.policy.evaluate import EGRESS, INGRESS, Case, Connection, Rules, decide, ends, evaluate, policy_rules
-from podwire.policy.world import World
 from podwire.why.policies.explain import said
 from podwire.why.policies.nearest import nearest
 

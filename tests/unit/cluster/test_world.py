@@ -5,13 +5,14 @@ from pathlib import Path
 import msgspec
 from tests.cases.policy_table import read_cases
 
+from podwire.cluster.addresses import pod_side_addresses, pods_by_address
+from podwire.cluster.world import Party, World
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.model.pod import Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler
 from podwire.policy.evaluate import Connection, evaluate
-from podwire.policy.world import Party, World, inner_addresses, owners, ports_of
 
 CASES = {case.name: case for case in read_cases(Path(__file__).parents[2] / "cases/policies")}
 WORLD = CASES["without a policy everything passes"].world
@@ -29,15 +30,15 @@ def test_parties_have_names() -> None:
 
 
 def test_neither_ended_pods_nor_those_with_the_nodes_network_own_an_address() -> None:
-    assert "192.168.99.2" not in owners(WORLD.pods)
+    assert "192.168.99.2" not in pods_by_address(WORLD.pods)
     ended = CASES["a pod that ended is nobody, and its address may be another's"].world
-    assert key_of(owners(ended.pods)["10.180.0.1"].metadata) == "shop/next"
+    assert key_of(pods_by_address(ended.pods)["10.180.0.1"].metadata) == "shop/next"
 
 
 def test_who_owns_an_address_does_not_depend_on_the_order() -> None:
     for name in ("an address that two pods list is that of the one that stays", "without a policy everything passes"):
         pods = CASES[name].world.pods
-        assert owners(pods) == owners(tuple(reversed(pods)))
+        assert pods_by_address(pods) == pods_by_address(tuple(reversed(pods)))
 
 
 def test_namespaces_have_their_name_as_a_label() -> None:
@@ -48,7 +49,7 @@ def test_namespaces_have_their_name_as_a_label() -> None:
 def test_ports_of_sidecars_count_and_those_of_init_containers_do_not() -> None:
     world = CASES["a named port is that of the destination, whatever its number there"].world
     pod = next(pod for pod in world.pods if key_of(pod.metadata) == "blog/web")
-    assert [port.name for port in ports_of(pod)] == ["http", "mesh"]
+    assert [port.name for port in pod.declared_ports] == ["http", "mesh"]
 
 
 def test_a_node_is_known_by_its_addresses_whichever_it_sends_from() -> None:
@@ -58,7 +59,7 @@ def test_a_node_is_known_by_its_addresses_whichever_it_sends_from() -> None:
         spec=NodeSpec(pod_cidrs=("10.0.1.0/24", "fd00::/64", "10.0.9.9/32", "nonsense")),
         status=NodeStatus(addresses=listed),
     )
-    assert inner_addresses(node) == {"10.0.1.0": ("192.0.2.1",), "10.0.1.1": ("192.0.2.1",)}
+    assert pod_side_addresses(node) == {"10.0.1.0": ("192.0.2.1",), "10.0.1.1": ("192.0.2.1",)}
     pod = Pod(metadata=ObjectMeta(name="p", namespace="a"), status=PodStatus(pod_ip="10.0.1.1"))
     world = World(nodes=(node,))
     assert world.party("10.0.1.1") == Party(address="10.0.1.1", node="n", also=("192.0.2.1",))

@@ -5,9 +5,9 @@ from ipaddress import collapse_addresses, ip_network
 
 import pytest
 
+from podwire.cluster.ranges import ClusterRanges
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.policy.ranges import ClusterRanges
 
 
 def node(name: str, address: str, *ranges: str) -> Node:
