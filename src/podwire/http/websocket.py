@@ -1,19 +1,26 @@
-"""The server's end of a WebSocket connection on asyncio.
+"""The server's end of a WebSocket connection: frames by wsproto, on asyncio.
 
-Incoming messages wait in a queue; reading pauses while more than 1 MiB of them does. Writing pauses
-(:meth:`WebSocket.drain`) while the client has more than the transport's limit unread. A connection is closed when the
-client has closed too: a socket closed with bytes unread is reset, and takes along what the client has not read yet.
+Messages are bytes; a text message arrives as its UTF-8 bytes. Fragments are joined, pings are answered. Received
+messages wait in a queue, and reading from the socket pauses while more than 1 MiB of them waits. Writing pauses
+(:meth:`WebSocket.drain`) while the client has more than the transport's limit unread. The socket is closed only when
+the client has closed its side too: a socket that is closed with unread bytes is reset, and the reset discards what the
+client has not read yet. Costs: docs/adr/0010-websocket-wsproto.md. Source: RFC 6455.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from podwire.errors import ProtocolError
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import generate_accept_token
+
 from podwire.http.answer import Upgrade, switching
-from podwire.http.frames import CLOSE, PING, PONG, Decoder, Message, accept_key, encode, encode_close
+from podwire.http.message import Request
 
 _WAITING = 1 << 20
+_MAX_MESSAGE = 32 << 20
 _LINGER_S = 10.0
 
 
@@ -22,35 +29,54 @@ class WebSocket(asyncio.Protocol):
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._decoder = Decoder()
-        self._messages: deque[Message] = deque()
-        self._size = 0
+        self._frames = Connection(ConnectionType.SERVER)
+        self._fragments: list[bytes] = []
+        self._fragments_size = 0
+        self._messages: deque[bytes] = deque()
+        self._messages_size = 0
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._leaving = False
         self._linger: asyncio.TimerHandle | None = None
         self.closed = asyncio.Event()
+        """Set when either side has said that it closes, or the client has gone."""
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes of the client."""
-        try:
-            messages = self._decoder.feed(data)
-        except ProtocolError:
-            self._transport.abort()
+        if self._frames.state not in (ConnectionState.OPEN, ConnectionState.LOCAL_CLOSING):
             return
-        for message in messages:
-            if message.opcode == PING:
-                self._transport.write(encode(PONG, message.payload))
-            elif message.opcode == CLOSE:
-                self._say_goodbye()
-                self._transport.close()
-            elif message.opcode != PONG and not self._leaving:
-                self._messages.append(message)
-                self._size += len(message.payload)
-        if self._size > _WAITING:
+        self._frames.receive_data(data)
+        for event in self._frames.events():
+            self._take(event)
+        if self._messages_size > _WAITING:
             self._transport.pause_reading()
         self._arrived.set()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, BytesMessage):
+            self._take_fragment(bytes(event.data), final=event.message_finished)
+        elif isinstance(event, TextMessage):
+            self._take_fragment(event.data.encode(), final=event.message_finished)
+        elif isinstance(event, Ping):
+            if not self.closed.is_set():
+                self._transport.write(self._frames.send(event.response()))
+        elif isinstance(event, CloseConnection):  # The client closes, or its frames break the protocol.
+            self._say_goodbye(event.response())
+            self._transport.close()
+
+    def _take_fragment(self, data: bytes, *, final: bool) -> None:
+        if self.closed.is_set():
+            return
+        self._fragments.append(data)
+        self._fragments_size += len(data)
+        if self._fragments_size > _MAX_MESSAGE:
+            self._fragments = []
+            self._say_goodbye(CloseConnection(CloseReason.MESSAGE_TOO_BIG, f"the limit is {_MAX_MESSAGE} bytes"))
+            self._transport.close()
+        elif final:
+            self._messages.append(self._fragments[0] if len(self._fragments) == 1 else b"".join(self._fragments))
+            self._messages_size += self._fragments_size
+            self._fragments, self._fragments_size = [], 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
@@ -68,7 +94,7 @@ class WebSocket(asyncio.Protocol):
         """The client caught up."""
         self._writable.set()
 
-    async def receive(self) -> Message | None:
+    async def receive(self) -> bytes | None:
         """The next message; None when there will be no more."""
         while not self._messages:
             if self.closed.is_set():
@@ -76,41 +102,52 @@ class WebSocket(asyncio.Protocol):
             self._arrived.clear()
             await self._arrived.wait()
         message = self._messages.popleft()
-        self._size -= len(message.payload)
-        if self._size <= _WAITING and not self._transport.is_closing():
+        self._messages_size -= len(message)
+        if self._messages_size <= _WAITING and not self._transport.is_closing():
             self._transport.resume_reading()
         return message
 
-    def send(self, opcode: int, payload: bytes) -> None:
-        """Sends one message; nothing when either side has said goodbye."""
-        if not self._leaving and not self._transport.is_closing():
-            self._transport.write(encode(opcode, payload))
+    def send(self, message: bytes) -> None:
+        """Sends one binary message; nothing when either side has said that it closes."""
+        if not self.closed.is_set() and not self._transport.is_closing():
+            self._transport.write(self._frames.send(BytesMessage(message)))
 
     async def drain(self) -> None:
         """Returns when the client has taken most of what was sent."""
         await self._writable.wait()
 
     def close(self) -> None:
-        """Says goodbye; what the client still sends is dropped until it closes, or for ten seconds."""
-        if not self._leaving and not self._transport.is_closing():
+        """Says that this side closes; what the client still sends is dropped until it closes, or for ten seconds."""
+        if not self.closed.is_set() and not self._transport.is_closing():
             self._messages.clear()
-            self._size = 0
+            self._messages_size = 0
             self._transport.resume_reading()
             self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self._transport.close)
-        self._say_goodbye()
+        self._say_goodbye(CloseConnection(CloseReason.NORMAL_CLOSURE))
 
-    def _say_goodbye(self) -> None:
-        if not self._leaving and not self._transport.is_closing():
-            self._transport.write(encode_close())
-        self._leaving = True
+    def _say_goodbye(self, close: CloseConnection) -> None:
+        if not self.closed.is_set() and not self._transport.is_closing():
+            self._transport.write(self._frames.send(close))
         self.closed.set()
         self._arrived.set()
 
 
-def upgrade(key: str, protocol: str, serve: Callable[[WebSocket], None]) -> Upgrade:
-    """The answer that turns a request with ``Sec-WebSocket-Key`` into a connection that ``serve`` is given."""
+def choose_protocol(offered: str, known: tuple[str, ...]) -> str:
+    """The first of ``known`` among the offered subprotocols (a comma-separated list), or empty text."""
+    offers = {name.strip() for name in offered.split(",")}
+    return next((name for name in known if name in offers), "")
+
+
+def is_upgrade(request: Request) -> bool:
+    """Whether the client asks for a WebSocket connection."""
+    return request.headers.get("upgrade", "").lower() == "websocket" and "sec-websocket-key" in request.headers
+
+
+def accept(request: Request, protocol: str, serve: Callable[[WebSocket], None]) -> Upgrade:
+    """The answer that turns a request (see :func:`is_upgrade`) into a connection, which ``serve`` is given."""
+    token = generate_accept_token(request.headers["sec-websocket-key"].encode("latin-1")).decode()
     headers = (
-        ("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept_key(key)),
+        ("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", token),
         ("Sec-WebSocket-Protocol", protocol),
     )  # fmt: skip
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from podwire.embedded.kubelet.spdy import Data, Opened, Reset, Session
 from podwire.errors import KernelError, ProtocolError
-from podwire.http.frames import BINARY
 from podwire.http.websocket import WebSocket
 from podwire.kernel import netns
 from podwire.runtime.tasks import TaskSet
@@ -95,7 +94,7 @@ class Forwarder:
         errors: dict[tuple[str, str], int] = {}
         try:
             while (message := await self._connection.receive()) is not None:
-                for event in session.feed(message.payload):
+                for event in session.feed(message):
                     if isinstance(event, Opened):
                         self._open(session, links, errors, event)
                     elif isinstance(event, Data) and event.stream in links:
@@ -111,7 +110,7 @@ class Forwarder:
             self._end()
 
     def _write(self, data: bytes) -> None:
-        self._connection.send(BINARY, data)
+        self._connection.send(data)
 
     def _open(
         self, session: Session, links: dict[int, _Link], errors: dict[tuple[str, str], int], event: Opened
@@ -152,8 +151,8 @@ class Forwarder:
             )
             self._begin(link, port)
         while (message := await self._connection.receive()) is not None:
-            if message.payload and message.payload[0] in links:
-                links[message.payload[0]].incoming.put_nowait(message.payload[1:])
+            if message and message[0] in links:
+                links[message[0]].incoming.put_nowait(message[1:])
         self._end()
 
     def _end(self) -> None:

@@ -22,7 +22,6 @@ from podwire.embedded.kubelet.descriptors import read_fd, write_fd
 from podwire.embedded.kubelet.orders import Answer, ExecOrder
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.errors import ClusterError
-from podwire.http.frames import BINARY
 from podwire.http.websocket import WebSocket
 from podwire.runtime.tasks import TaskSet
 
@@ -209,7 +208,7 @@ class RemoteSession:
             await asyncio.gather(*copies, feed, end, return_exceptions=True)
 
     def _finish(self, connection: WebSocket, code: int | None, problem: str = "") -> None:
-        connection.send(BINARY, bytes((_STATUS,)) + render_status(code, problem))
+        connection.send(bytes((_STATUS,)) + render_status(code, problem))
 
 
 async def _as_coroutine(ended: Callable[[], Awaitable[int]]) -> int:
@@ -218,16 +217,16 @@ async def _as_coroutine(ended: Callable[[], Awaitable[int]]) -> int:
 
 async def _copy(connection: WebSocket, fd: int, channel: int) -> None:
     while data := await read_fd(fd):
-        connection.send(BINARY, bytes((channel,)) + data)
+        connection.send(bytes((channel,)) + data)
         await connection.drain()
 
 
 async def _feed(connection: WebSocket, streams: _Streams) -> None:
     """Takes what the client sends; returns when it has gone."""
     while (message := await connection.receive()) is not None:
-        if not message.payload:
+        if not message:
             continue
-        channel, payload = message.payload[0], message.payload[1:]
+        channel, payload = message[0], message[1:]
         if channel == _STDIN and streams.input >= 0:
             if payload and not await write_fd(streams.input, payload):
                 streams.close_input()

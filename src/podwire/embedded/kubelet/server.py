@@ -16,11 +16,10 @@ from podwire.embedded.kubelet.lifecycle import ContainerState
 from podwire.embedded.kubelet.pods import Pods
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.http.answer import Result, Stream, Streaming
-from podwire.http.frames import choose_protocol
 from podwire.http.message import Request, Response
 from podwire.http.server import HttpServer
 from podwire.http.tls import server_context
-from podwire.http.websocket import WebSocket, upgrade
+from podwire.http.websocket import WebSocket, accept, choose_protocol, is_upgrade
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
 
@@ -118,14 +117,13 @@ class KubeletServer:
     def _upgrade(
         self, request: Request, known: tuple[str, ...], serve: Callable[[WebSocket, str], None]
     ) -> Result:  # fmt: skip
-        key = request.headers.get("sec-websocket-key", "")
-        if request.headers.get("upgrade", "").lower() != "websocket" or not key:
+        if not is_upgrade(request):
             # kubectl takes a text with a colon in it for YAML, and then shows nothing.
             return _say(400, "WebSockets are needed for this (kubectl 1.31 or newer)")
         protocol = choose_protocol(request.headers.get("sec-websocket-protocol", ""), known)
         if not protocol:
             return _say(403, f"unable to upgrade: expected one of the subprotocols {', '.join(known)}")
-        return upgrade(key, protocol, lambda connection: serve(connection, protocol))
+        return accept(request, protocol, lambda connection: serve(connection, protocol))
 
     def _session(self, parts: list[str], wish: remote.Wish) -> remote.RemoteSession | Response:
         found = self._find(parts)
