@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.kinds import GROUPS, Key, Kind, Subresource
-from podwire.http.message import Response
+from podwire.http.message import Request, Response
 
 Object = dict[str, Any]
 
@@ -95,11 +95,13 @@ class Discovery:
         found = [k for k in self._kinds.values() if k.group == group and k.version == version]
         return sorted(found, key=lambda kind: kind.plural)
 
-    def answer(self, segments: list[str], accept: str, host: str) -> Response:
-        """The document at a path of one to three segments.
+    def answer(self, request: Request) -> Response:
+        """The document at the request's path, which has one to three segments.
 
         Raises: NotFound for a group or version that is not served.
         """
+        segments = request.segments()
+        accept, host = request.headers.get("accept", ""), request.headers.get("host", "")
         aggregated = "as=APIGroupDiscoveryList" in accept and "v=v2" in accept.replace("v2beta1", "")
         key = (*segments, "aggregated" if aggregated and len(segments) == 1 else "", host)
         found = self._documents.get(key)

@@ -1,7 +1,8 @@
 """The request path: from an HTTP request to its answer.
 
-Authentication, then the path: health and version, discovery, OpenAPI, resources. Reads are answered in the
-same turn of the event loop; writes and reads of what is not on the disk yet answer when it is.
+Authentication comes first. Then the path decides: a resource, or a page outside the resources (discovery, OpenAPI,
+health; see ``pages``). Reads are answered in the same turn of the event loop. A write, or a read of an object that is
+not on the disk yet, is answered when the object is on the disk.
 """
 
 import asyncio
@@ -13,9 +14,9 @@ import msgspec
 from podwire.embedded.apiserver import bodies, failures
 from podwire.embedded.apiserver.auth import Authenticator, Reviews, open_to_anonymous
 from podwire.embedded.apiserver.calls import Call, User, merge_options, parse_target
-from podwire.embedded.apiserver.discovery import Discovery
 from podwire.embedded.apiserver.fields import parse_filter
 from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.monitoring import Page
 from podwire.embedded.apiserver.reads import Reader
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.store import Store
@@ -30,22 +31,13 @@ from podwire.http.message import Request, Response
 
 _encode = msgspec.json.Encoder().encode
 
-VERSION = {
-    "major": "1", "minor": "36", "gitVersion": "v1.36.0+podwire", "gitCommit": "", "gitTreeState": "clean",
-    "buildDate": "2026-01-01T00:00:00Z", "goVersion": "none", "compiler": "none", "platform": "linux/amd64",
-    "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
-}  # fmt: skip
-
-_PATHS = [
-    "/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version",
-]  # fmt: skip
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 
 Tunnel = Callable[[Call], Awaitable[Result]]
 
 
-class Parts(msgspec.Struct, frozen=True):
-    """What the request path is put together from."""
+class Collaborators(msgspec.Struct, frozen=True):
+    """What the API hands requests on to."""
 
     store: Store
     kinds: Mapping[Key, Kind]
@@ -55,26 +47,24 @@ class Parts(msgspec.Struct, frozen=True):
     authenticator: Authenticator
     subresources: Subresources
     tunnel: Tunnel
+    pages: Mapping[str, Page]
+    """What answers outside the resources, by the first segment of the path; the empty text is for the root."""
 
 
 class Api:
     """Answers requests."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._store = parts.store
-        self._kinds = parts.kinds
-        self._reader = parts.reader
-        self._writer = parts.writer
-        self._watcher = parts.watcher
-        self._authenticator = parts.authenticator
-        self._reviews = Reviews(parts.authenticator)
-        self._subresources = parts.subresources
-        self._tunnel = parts.tunnel
-        self.discovery = Discovery(parts.kinds)
-        self.documents: Callable[[Request], Response] | None = None
-        """Serves ``/openapi``."""
-        self.ready: Callable[[], Mapping[str, bool]] = lambda: {"ping": True}
-        """The health checks by name."""
+    def __init__(self, collaborators: Collaborators) -> None:
+        self._store = collaborators.store
+        self._kinds = collaborators.kinds
+        self._reader = collaborators.reader
+        self._writer = collaborators.writer
+        self._watcher = collaborators.watcher
+        self._authenticator = collaborators.authenticator
+        self._reviews = Reviews(collaborators.authenticator)
+        self._subresources = collaborators.subresources
+        self._tunnel = collaborators.tunnel
+        self._pages = collaborators.pages
 
     def handle(self, request: Request) -> Result | Awaitable[Result]:
         """The answer to a request, or a future of it."""
@@ -92,7 +82,12 @@ class Api:
         first = segments[0] if segments else ""
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             return self._resource(Call(request, user, parse_target(segments, self._kinds)))
-        return self._document(request, segments, first)
+        if request.method not in ("GET", "HEAD"):
+            raise failures.method_not_allowed()
+        page = self._pages.get(first)
+        if page is None:
+            raise failures.no_resource()
+        return page(request)
 
     def _refuse_anonymous(self, request: Request, user: User) -> ApiError:
         segments = request.segments()
@@ -112,56 +107,6 @@ class Api:
             call.kind, call.name,
             f'User "{user.name}" cannot {call.verb} resource "{plural}" in API group "{call.kind.group}"{where}',
         )  # fmt: skip
-
-    # -- documents
-
-    def _document(self, request: Request, segments: list[str], first: str) -> Response:
-        if request.method not in ("GET", "HEAD"):
-            raise failures.method_not_allowed()
-        if first in ("api", "apis"):
-            host = request.headers.get("host", "")
-            return self.discovery.answer(segments, request.headers.get("accept", ""), host)
-        if first == "openapi" and self.documents is not None:
-            return self.documents(request)
-        if first == "version":
-            return Response(200, _encode(VERSION))
-        if first in ("healthz", "livez", "readyz"):
-            return self._health(request, segments)
-        if first == "metrics":
-            return self._metrics()
-        if not segments:
-            return Response(200, _encode({"paths": _PATHS}))
-        raise failures.no_resource()
-
-    def _health(self, request: Request, segments: list[str]) -> Response:
-        checks = self.ready()
-        excluded = {value for key, value in request.query_pairs() if key == "exclude"}
-        chosen = {name: good for name, good in checks.items() if name not in excluded}
-        if len(segments) > 1:
-            if segments[1] not in checks:
-                raise failures.no_resource()
-            chosen = {segments[1]: checks[segments[1]]}
-        if segments[0] != "readyz":
-            chosen = dict.fromkeys(chosen, True)
-        good = all(chosen.values())
-        if "verbose" in request.query() or not good:
-            lines = [f"[{'+' if ok else '-'}]{name} {'ok' if ok else 'failed'}" for name, ok in chosen.items()]
-            text = "\n".join([*lines, f"{segments[0]} check {'passed' if good else 'failed'}", ""])
-        else:
-            text = "ok"
-        return Response(200 if good else 500, text.encode(), "text/plain; charset=utf-8")
-
-    def _metrics(self) -> Response:
-        """How many objects of each kind are stored, in Prometheus' text form."""
-        counts = {table.name: len(table.objects) for table in self._store.tables()}
-        kinds = {kind.table: kind.resource for kind in self._kinds.values() if kind.stored}
-        rows = sorted((kinds[name], count) for name, count in counts.items() if name in kinds)
-        lines = [
-            "# HELP apiserver_storage_objects Number of stored objects at the time of last check split by kind.",
-            "# TYPE apiserver_storage_objects gauge",
-            *(f'apiserver_storage_objects{{resource="{resource}"}} {count}' for resource, count in rows),
-        ]
-        return Response(200, ("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     # -- resources
 

@@ -19,13 +19,15 @@ import msgspec
 from podwire.embedded.apiserver import bootstrap, failures
 from podwire.embedded.apiserver.auth import Authenticator, Tokens
 from podwire.embedded.apiserver.customresources import CustomResources
+from podwire.embedded.apiserver.discovery import Discovery
 from podwire.embedded.apiserver.documents import OpenApi
 from podwire.embedded.apiserver.garbage import Garbage
 from podwire.embedded.apiserver.journal import Journal
 from podwire.embedded.apiserver.kinds import KINDS
+from podwire.embedded.apiserver.monitoring import Health, Metrics, Page, render_index, render_version
 from podwire.embedded.apiserver.namespaces import Namespaces
 from podwire.embedded.apiserver.reads import Reader
-from podwire.embedded.apiserver.rest import Api, Parts
+from podwire.embedded.apiserver.rest import Api, Collaborators
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.semantics import Semantics
 from podwire.embedded.apiserver.settings import Settings, load
@@ -74,16 +76,22 @@ class Server:
         reader = Reader(self.store, self._semantics, clock)
         self.writer = Writer(self.store, self._semantics, clock)
         self._watcher = Watcher(self.store, reader)
+        discovery, openapi = Discovery(self.kinds), OpenApi(self.kinds, custom.schemas)
+        custom.on_kinds = (discovery.changed, openapi.changed)
+        self.health = Health({"ping": lambda: True, "journal": lambda: True, "bootstrap": lambda: self._started})
+        pages: dict[str, Page] = {
+            "": render_index, "api": discovery.answer, "apis": discovery.answer, "openapi": openapi.answer,
+            "version": render_version, "healthz": self.health.answer, "livez": self.health.answer,
+            "readyz": self.health.answer, "metrics": Metrics(self.store, self.kinds).answer,
+        }  # fmt: skip
         self.api = Api(
-            Parts(
+            Collaborators(
                 self.store, self.kinds, reader, self.writer, self._watcher,
                 Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api")),
                 Subresources(self.store, self.writer, tokens, custom, clock), self._tunnel.carry,
+                pages,
             )
         )  # fmt: skip
-        openapi = OpenApi(self.kinds, custom.schemas)
-        self.api.documents = openapi.answer
-        custom.on_kinds = (self.api.discovery.changed, openapi.changed)
         self._semantics.start()
         bootstrap.DefaultAccounts(self.store, self.writer).start()
         Garbage(self.store, self.writer.deletion, self.kinds).start()
@@ -91,7 +99,6 @@ class Server:
         self._http = HttpServer(self.api.handle, self._tasks, clock)
         self._http.render_error = failures.render_refusal
         self._started = False
-        self.api.ready = lambda: {"ping": True, "journal": True, "bootstrap": self._started}
 
     async def start(self) -> tuple[tuple[str, int], ...]:
         """Fills an empty state and listens; returns the addresses in use.

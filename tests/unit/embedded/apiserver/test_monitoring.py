@@ -20,8 +20,8 @@ def test_health_in_whole_and_in_parts(play: Callable[..., None]) -> None:
         ]  # fmt: skip
         assert "ping" not in (await get("/livez?verbose&exclude=ping"))[1]
         assert (await get("/healthz/nonsense"))[0] == 404
-        api.server.api.ready = lambda: {"ping": True, "journal": False}
-        assert await get("/readyz") == (500, "[+]ping ok\n[-]journal failed\nreadyz check failed\n")
+        api.server.health.checks |= {"journal": lambda: False}
+        assert await get("/readyz") == (500, "[+]ping ok\n[-]journal failed\n[+]bootstrap ok\nreadyz check failed\n")
         assert await get("/readyz?exclude=journal") == (200, "ok")
         assert await get("/livez") == (200, "ok")
 
