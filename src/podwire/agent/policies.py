@@ -18,6 +18,7 @@ from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
 from podwire.kube.optional import follow_when_served
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, PODS
+from podwire.model.changed import Changed
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy
@@ -201,7 +202,7 @@ class PolicyPart:
         """Forgets a pod's device."""
         self._enforcement.detach(one.host_link)
 
-    def committed(self, delta: Delta, duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
+    def committed(self, delta: Delta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
         """A change is in force; ``changed`` says what it follows from, and when that was heard."""
         self._flows.committed(delta, full=full)
         self.status.committed(changed)

@@ -13,6 +13,7 @@ from podwire.cluster.names import POLICY_REPORT
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, NotFound, ProtocolError
 from podwire.kube.client import MERGE_PATCH, Client
 from podwire.kube.resources import CONFIGMAPS, Json
+from podwire.model.changed import Changed
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.observe.log import Log
@@ -21,8 +22,6 @@ from podwire.policy.status.report import COMMITS, KINDS, LABEL_VALUE, NAMESPACE,
 from podwire.runtime.backoff import Backoff
 
 _BETWEEN_S = 1.0
-_WORDS = {"policy": "NetworkPolicy", "cluster policy": "ClusterNetworkPolicy"}
-"""How a commit names what it follows from."""
 
 Find = Callable[[str, str], ObjectMeta | None]
 """The metadata of a policy by its kind and key; None: it is not there."""
@@ -44,14 +43,13 @@ class PolicyReport:
         self._log = Log("policy")
         self._failure = ""
 
-    def committed(self, changed: Mapping[str, float]) -> None:
+    def committed(self, changed: Mapping[Changed, float]) -> None:
         """What changed is in force; the values say when it was heard, by the monotonic clock."""
         now = self._client.clock.monotonic()
         heard = {kind: now for kind in KINDS if kind not in self._commits}
         for what, at in changed.items():
-            word, _, key = what.rpartition(" ")
-            kind = _WORDS.get(word)
-            if kind is not None and self._digests[kind].put(key, self._find(kind, key)):
+            kind = what.kind
+            if kind in KINDS and self._digests[kind].put(what.key, self._find(kind, what.key)):
                 heard[kind] = min(at, heard.get(kind, at))
         at_ms = int(self._client.clock.now().timestamp() * 1000)
         for kind, since in heard.items():

@@ -12,6 +12,7 @@ from podwire.errors import KernelError
 from podwire.http.pages import Page, Query
 from podwire.kernel.features import Features
 from podwire.kube.client import Client
+from podwire.model.changed import Changed
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -71,7 +72,7 @@ class PolicyStatus:
                 self._text.warning("what policies drop is not logged", problem=answer)
         return self._logs
 
-    def committed(self, changed: Mapping[str, float]) -> None:
+    def committed(self, changed: Mapping[Changed, float]) -> None:
         """What changed is in force; the values say when it was heard."""
         now = self._client.clock.monotonic()
         for heard in changed.values():

@@ -4,7 +4,7 @@ A controller is a class that takes the environment, subscribes to the informers 
 supervisor. It reads only informers and writes only through the client. Its decisions are a pure ``plan``.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Protocol, TypeVar
 
 from podwire.errors import ApiError, ApiUnreachable, Conflict, NotFound, ProtocolError
@@ -21,6 +21,7 @@ from podwire.runtime.supervise import Supervisor
 from podwire.runtime.workqueue import ReconcileLoop
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 API_FAILURES = (ApiError, ApiUnreachable, ProtocolError)
 """Failures of the API that a controller answers by trying again."""
 
@@ -61,8 +62,8 @@ class Environment:
         return self._owned_pods
 
     def loop(
-        self, name: str, reconcile: Callable[[str], Awaitable[None]], *, interval_s: float = 0.0
-    ) -> ReconcileLoop[str]:
+        self, name: str, reconcile: Callable[[K], Awaitable[None]], *, interval_s: float = 0.0
+    ) -> ReconcileLoop[K]:
         """A reconcile loop that retries failures of the API."""
         return ReconcileLoop(
             name, self.clock, reconcile, report=self._report_key, expected=API_FAILURES, interval_s=interval_s
@@ -79,7 +80,7 @@ class Environment:
                 part.start(supervisor)
             self.log.info("running", parts=",".join(parts))
 
-    def _report_key(self, name: str, key: str, failure: Exception) -> None:
+    def _report_key(self, name: str, key: object, failure: Exception) -> None:
         if isinstance(failure, Conflict | NotFound) or namespace_ends(failure):
             self.log.debug("will retry", controller=name, key=key, problem=failure)
         else:

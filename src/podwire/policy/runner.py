@@ -9,14 +9,16 @@ somebody else holds a lock that a change takes, other work goes on, for 10 s at 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from podwire.cluster.addresses import pod_side_addresses
 from podwire.cluster.ranges import ClusterRanges
+from podwire.dataplane.follower import Follower, Source
 from podwire.errors import KernelError
+from podwire.model.changed import Changed
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node
 from podwire.model.pod import Pod, PodIP, PodSpec
@@ -26,27 +28,13 @@ from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.status.digest import same
-from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
-
-T = TypeVar("T")
 
 _QUIET_S = 0.005
 _BURST_S = 0.03
 _HEAL_S = 0.05
 _LOCKED_S = 10.0
 _LOOK_S = 0.005
-
-
-class Source(Protocol[T]):
-    """A collection that is kept current; the informer of ``kube`` is one."""
-
-    objects: dict[str, T]
-    synced: asyncio.Event
-
-    def subscribe(self, callback: Callable[[str, T | None, T | None], None], *, replay: bool = True) -> None:
-        """Calls back with key, old and new object on each change."""
-        ...
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +73,8 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 class Reporter(Protocol):
     """Who is told what becomes of policies."""
 
-    def committed(self, delta: Delta, duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
-        """A change is in force; ``changed`` says what it follows from (``policy shop/db``), and when that was heard."""
+    def committed(self, delta: Delta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
+        """A change is in force; ``changed`` has what it follows from, and when that was heard."""
         ...
 
     def refused(self, failure: KernelError) -> None:
@@ -116,18 +104,15 @@ class Enforcement:
         self._full = True
         self._moved = False
         self._subscribed = False
-        self._disturbed = False
-        self._changed: dict[str, float] = {}
-        self._wake = asyncio.Event()
+        self._changed: dict[Changed, float] = {}
         self._arrived: dict[str, asyncio.Event] = {}
         self._log = Log("policy")
         self.compiler = compiler
-        self.programmed = asyncio.Event()
+        self._follower = Follower(plane, clock, "policies are not in force", self._refused)
+        self.programmed = self._follower.programmed
         """Set while the kernel holds everything known."""
-        self.loaded = asyncio.Event()
+        self.loaded = self._follower.loaded
         """Set once the kernel held everything known."""
-        self.refusal = ""
-        """Why the kernel does not take what is known; empty while it does."""
 
     @property
     def problem(self) -> str:
@@ -135,9 +120,7 @@ class Enforcement:
 
         A change that is on its way is no reason: a pod waits for its own, and others come all the time.
         """
-        if not self.loaded.is_set():
-            return "policies are not in force yet"
-        return f"policies are not in force: {self.refusal}" if self.refusal else ""
+        return self._follower.problem
 
     @property
     def attached(self) -> Mapping[str, Attached]:
@@ -158,12 +141,12 @@ class Enforcement:
         self._ranges.configure(ranges)
         keep = settings.established == "keep"
         self._adopt(encapsulation_ports=ports, keep=keep, log=settings.log, marks=settings.marks)
-        self._mark("settings")
+        self._mark("Settings", "")
 
     def look_again(self) -> None:
         """Has everything loaded anew: something that rules depend on has changed in the kernel."""
         self._full = True
-        self._mark("kernel")
+        self._mark("Kernel", "")
 
     def _adopt(self, **facts: object) -> None:
         """Takes over facts of the node; where they make other rules, everything is loaded anew."""
@@ -201,10 +184,14 @@ class Enforcement:
         Raises: KernelError; the pod is shut off.
         """
         self._keep(one)
-        self._mark(f"pod {self._attached[one.link].pod}")
+        self._mark("Pod", self._attached[one.link].pod)
         if self.loaded.is_set():
             self._take_over()
-            self._commit()
+            try:
+                self._commit()
+            except KernelError as failure:
+                self._follower.refuse(failure)
+                raise
 
     def detach(self, link: str) -> None:
         """Forgets a pod's own device; what remains of it in the kernel is harmless, and goes soon."""
@@ -240,22 +227,7 @@ class Enforcement:
         if not self._subscribed:
             self._subscribe(sources)
         await sources.synced()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._plane.fileno(), self._rules_changed)
-        backoff = Backoff(0.1, 10.0)
-        try:
-            while True:
-                await self._unlocked()
-                try:
-                    self._step()
-                    backoff.reset()
-                except KernelError:
-                    await self._clock.sleep(backoff.next_delay_s())
-                    continue
-                await self._wake.wait()
-                await self._settle()
-        finally:
-            loop.remove_reader(self._plane.fileno())
+        await self._follower.run(self._step, self._settle)
 
     def _subscribe(self, sources: Sources) -> None:
         self._subscribed = True
@@ -270,9 +242,10 @@ class Enforcement:
         """For how many seconds the oldest change waits to be in force; 0: all are."""
         return self._clock.monotonic() - min(self._changed.values()) if self._changed else 0.0
 
-    def _step(self) -> None:
-        if self._disturbed and not self._full:
-            self._disturbed = False
+    async def _step(self) -> None:
+        await self._unlocked()
+        if self._follower.disturbed and not self._full:
+            self._follower.disturbed = False
             self._heal()
         self._take_over()
         self._commit()
@@ -284,37 +257,35 @@ class Enforcement:
         """
         try:
             healed = any(self._plane.heal())
-        except KernelError as failure:
+        except KernelError:
             self._full = True
-            self._refused(failure)
             raise
         if healed:
             self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
 
     def _refused(self, failure: KernelError) -> None:
-        self.refusal = str(failure)
         self._log.error("policies are not programmed", failure=failure, plane=self._plane.name)
         if self._reporter is not None:
             self._reporter.refused(failure)
 
     async def _settle(self) -> None:
         """Waits until a burst of changes is over."""
-        started = self._clock.monotonic()
-        while self._wake.is_set():
-            self._wake.clear()
-            await self._clock.sleep(_HEAL_S if self._disturbed and not self._changed else _QUIET_S)
+        wake, started = self._follower.wake, self._clock.monotonic()
+        while wake.is_set():
+            wake.clear()
+            await self._clock.sleep(_HEAL_S if self._follower.disturbed and not self._changed else _QUIET_S)
             if self._clock.monotonic() - started >= _BURST_S:
-                self._wake.clear()
+                wake.clear()
 
     def _pod_changed(self, key: str, _old: Pod | None, _new: Pod | None) -> None:
-        self._mark(f"pod {key}")
+        self._mark("Pod", key)
         waiting = self._arrived.pop(key, None)
         if waiting is not None:
             waiting.set()
 
     def _namespace_changed(self, key: str, _old: Object | None, new: Object | None) -> None:
         self.compiler.set_namespace(key, new.metadata.labels if new is not None else None)
-        self._mark(f"namespace {key}")
+        self._mark("Namespace", key)
 
     def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and _alike(old, new):
@@ -323,13 +294,13 @@ class Enforcement:
         self._ranges.follow(key, new)
         if key == self.compiler.node and new is not None:
             self._adopt(pod_ranges=new.pod_cidrs, addresses=(*new.internal_ips, *pod_side_addresses(new)))
-        self._mark(f"node {key}")
+        self._mark("Node", key)
 
     def _policy_changed(self, key: str, old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:
         if old is not None and new is not None and same(old, new):
             return  # somebody noted something on it
         self.compiler.set_policy(key, new)
-        self._mark(f"policy {key}")
+        self._mark("NetworkPolicy", key)
 
     def _cluster_policy_changed(
         self, key: str, old: ClusterNetworkPolicy | None, new: ClusterNetworkPolicy | None
@@ -337,22 +308,16 @@ class Enforcement:
         if old is not None and new is not None and same(old, new):
             return
         self.compiler.set_cluster_policy(key, new)
-        self._mark(f"cluster policy {key}")
+        self._mark("ClusterNetworkPolicy", key)
 
-    def _mark(self, what: str) -> None:
-        self._changed.setdefault(what, self._clock.monotonic())
-        self.programmed.clear()
-        self._wake.set()
-
-    def _rules_changed(self) -> None:
-        if self._plane.disturbed():
-            self._disturbed = True
-            self._wake.set()
+    def _mark(self, kind: str, key: str) -> None:
+        self._changed.setdefault(Changed(kind, key), self._clock.monotonic())
+        self._follower.change()
 
     def _take_over(self) -> None:
         """Gives the compiler the pods that changed, with the addresses that this node gave them."""
         self._adopt(cluster_ranges=self._ranges.ranges)
-        pods = [what.partition(" ")[2] for what in self._changed if what.startswith("pod ")]
+        pods = [what.key for what in self._changed if what.kind == "Pod"]
         if self._full:
             pods = [*self._sources.pods.objects, *self._strangers, *pods]
         own = {one.pod: one for one in self._attached.values()}
@@ -368,26 +333,22 @@ class Enforcement:
 
         Raises: KernelError; everything is loaded again by the next call.
         """
-        full, changed = self._full, [what.partition(" ")[2] for what in self._changed if what.startswith("pod ")]
+        full, changed = self._full, [what.key for what in self._changed if what.kind == "Pod"]
         self._full = True
         started = self._clock.monotonic()
         delta = self.compiler.flush()
-        try:
-            if full:
-                self._plane.load(self.compiler, self.devices(), self._facts)
-            else:
-                for key in changed:
-                    delta.pods.setdefault(key, self.compiler.pods.get(key))
-                if delta or self._moved:
-                    self._plane.update(self.compiler, self.devices(), delta, self._facts if self._moved else None)
-        except KernelError as failure:
-            self._refused(failure)
-            raise
-        self._full, self._moved, self.refusal = False, False, ""
+        if full:
+            self._plane.load(self.compiler, self.devices(), self._facts)
+        else:
+            for key in changed:
+                delta.pods.setdefault(key, self.compiler.pods.get(key))
+            if delta or self._moved:
+                self._plane.update(self.compiler, self.devices(), delta, self._facts if self._moved else None)
+        self._full, self._moved, self._follower.refusal = False, False, ""
         self._changed, followed = {}, self._changed
         self.programmed.set()
         self.loaded.set()
-        self._rules_changed()
+        self._follower.look()
         if self._reporter is not None:
             self._reporter.committed(delta, self._clock.monotonic() - started, followed, full=full)
 

@@ -14,11 +14,12 @@ foresaw loses nothing either: whoever runs this again has all of it loaded.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
+from podwire.dataplane.follower import Follower, Source
 from podwire.errors import KernelError
 from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
@@ -27,11 +28,7 @@ from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, take_over
-from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
-
-T_co = TypeVar("T_co", covariant=True)
-T = TypeVar("T")
 
 _GATHER_S = 0.002
 _REST = 4
@@ -39,17 +36,6 @@ _REST_MOST_S = 1.0
 _AT_ONCE = 200
 """Services that are resolved without a pause: 5 ms."""
 _NODE_S = 30.0  # as kube-proxy
-
-
-class Source(Protocol[T]):
-    """A collection that is kept current; the informer of ``kube`` is one."""
-
-    objects: dict[str, T]
-    synced: asyncio.Event
-
-    def subscribe(self, callback: Callable[[str, T | None, T | None], None], *, replay: bool = True) -> None:
-        """Calls back with key, old and new object on each change."""
-        ...
 
 
 class Reporter(Protocol):
@@ -111,17 +97,14 @@ class ServiceProxy:
         self._dirty: set[str] = set()
         self._full = True
         self._unfinished = False
-        self._disturbed = False
         self._gap = True
         self._rested = 0.0
-        self._wake = asyncio.Event()
         self._log = Log("proxy")
-        self.programmed = asyncio.Event()
+        self._follower = Follower(plane, clock, "Services are not programmed", self._refused)
+        self.programmed = self._follower.programmed
         """Set while the kernel holds everything known."""
-        self.loaded = asyncio.Event()
+        self.loaded = self._follower.loaded
         """Set once the kernel held everything known."""
-        self.refusal = ""
-        """Why the kernel does not take what is known; empty while it does."""
         sources.services.subscribe(self._service_changed)
         sources.slices.subscribe(self._slice_changed)
         sources.nodes.subscribe(self._node_changed)
@@ -129,9 +112,7 @@ class ServiceProxy:
     @property
     def problem(self) -> str:
         """Why Services do not work on this node; empty: they do, be a change on its way or not."""
-        if not self.loaded.is_set():
-            return "Services are not programmed yet"
-        return f"Services are not programmed: {self.refusal}" if self.refusal else ""
+        return self._follower.problem
 
     @property
     def services(self) -> ServiceMap:
@@ -149,33 +130,23 @@ class ServiceProxy:
         self._facts = msgspec.structs.replace(facts, zone=known.zone, addresses=known.addresses)
         self._node_changed(facts.name, None, self._sources.nodes.objects.get(facts.name))
         self._full = True
-        self._wake.set()
+        self._follower.wake.set()
 
     async def run(self) -> None:
         """Programs until cancelled; what is in force stays."""
         await self._sources.services.synced.wait()
         await self._sources.slices.synced.wait()
         await self._wait_for_node()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._plane.fileno(), self._rules_changed)
-        backoff = Backoff(0.1, 10.0)
-        try:
-            while True:
-                try:
-                    await self._program()
-                    backoff.reset()
-                except KernelError as failure:
-                    self.refusal = str(failure)
-                    if self._reporter is not None:
-                        self._reporter.refused(failure)
-                    self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
-                    await self._clock.sleep(backoff.next_delay_s())
-                    continue
-                await self._wake.wait()
-                gather_s = 0.0 if self._disturbed else _GATHER_S
-                await self._clock.sleep(max(gather_s, self._rested - self._clock.monotonic()))
-        finally:
-            loop.remove_reader(self._plane.fileno())
+        await self._follower.run(self._program, self._gather)
+
+    async def _gather(self) -> None:
+        gather_s = 0.0 if self._follower.disturbed else _GATHER_S
+        await self._clock.sleep(max(gather_s, self._rested - self._clock.monotonic()))
+
+    def _refused(self, failure: KernelError) -> None:
+        if self._reporter is not None:
+            self._reporter.refused(failure)
+        self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
 
     async def _wait_for_node(self) -> None:
         """Without its addresses and zone the node's own rules would be taken for wrong; for ever is too long."""
@@ -212,23 +183,18 @@ class ServiceProxy:
         if facts != self._facts:
             self._facts = facts
             self._full = True
-            self._wake.set()
-
-    def _rules_changed(self) -> None:
-        if self._plane.disturbed():
-            self._disturbed = True
-            self._wake.set()
+            self._follower.wake.set()
 
     def _mark(self, key: str) -> None:
         self._dirty.add(key)
-        self.programmed.clear()
-        self._wake.set()
+        self._follower.change()
 
     async def _program(self) -> None:
         began = self._clock.monotonic()
-        self._wake.clear()
+        follower = self._follower
+        follower.wake.clear()
         dirty, self._dirty = self._dirty, set()
-        disturbed, self._disturbed = self._disturbed, False
+        disturbed, follower.disturbed = follower.disturbed, False
         full, self._full = self._full or self._unfinished, False
         self._unfinished = True
         keys = set(self._sources.services.objects) | set(self._resolved) if full else dirty
@@ -237,13 +203,13 @@ class ServiceProxy:
             self._reporter.begin()
         self._gap = self._gap or disturbed
         wrote = await self._write(changed, full=full)
-        self._rules_changed()  # no descriptor tells of what somebody changed during a whole write
-        restored = wrote and (self._gap or self._disturbed)  # heard of only now: it may have been put right already
+        follower.look()  # no descriptor tells of what somebody changed during a whole write
+        restored = wrote and (self._gap or follower.disturbed)  # heard of only now: it may have been put right already
         before = {key: self._resolved.get(key, ()) for key in changed}
         take_over(self._resolved, changed)
         if self._reporter is not None:
             self._reporter.committed(changed, full=full)
-        self._unfinished, self._gap, self.refusal = False, False, ""
+        self._unfinished, self._gap, follower.refusal = False, False, ""
         if restored:
             await self._forget_flows({}, self._resolved, gap=True)
         await self._forget_flows(before, changed)

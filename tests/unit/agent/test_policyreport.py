@@ -8,6 +8,7 @@ from podwire.agent.policyreport import PolicyReport
 from podwire.errors import ApiError, ApiUnreachable, NotFound
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
+from podwire.model.changed import Changed
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.policy.status.digest import Digest
@@ -70,7 +71,7 @@ class Bench:
 
     def change(self, key: str, generation: int) -> None:
         self.metas[key] = ObjectMeta(uid=key, generation=generation)
-        self.report.committed({f"policy {key}": self.api.time.monotonic() - 0.004})
+        self.report.committed({Changed("NetworkPolicy", key): self.api.time.monotonic() - 0.004})
 
     def digest(self) -> str:
         made = Digest()
@@ -147,7 +148,7 @@ async def test_an_api_that_is_away_is_tried_again(bench: Bench) -> None:
 
 @with_bench()
 async def test_nothing_is_told_before_there_was_a_policy_or_a_problem(bench: Bench) -> None:
-    bench.report.committed({"node node-2": 0.0})
+    bench.report.committed({Changed("Node", "node-2"): 0.0})
     await bench.api.time.advance(60)
     assert bench.api.done == ["get"]
     bench.report.refused("nft: no memory")

@@ -11,6 +11,7 @@ import pytest
 from tests.cases.policy_table import read_cases
 
 from podwire.errors import KernelError
+from podwire.model.changed import Changed
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -222,7 +223,7 @@ async def test_what_somebody_notes_on_a_policy_is_no_change(bench: Bench) -> Non
         bench.policies.put("shop/deny", msgspec.structs.replace(DENY, metadata=meta))
         await bench.clock.advance(0.1)
     assert len(bench.told) == 1
-    assert list(bench.told[0][0]) == ["policy shop/deny"]
+    assert list(bench.told[0][0]) == [Changed("NetworkPolicy", "shop/deny")]
 
 
 @with_bench
@@ -237,7 +238,10 @@ async def test_a_commit_says_what_it_follows_from_and_when_that_was_heard(bench:
     bench.policies.put("shop/other", msgspec.structs.replace(DENY, metadata=meta))
     await bench.clock.advance(0.1)
     ((changed, at),) = bench.told
-    assert changed == {"policy shop/deny": first, "policy shop/other": pytest.approx(first + 0.002)}
+    assert changed == {
+        Changed("NetworkPolicy", "shop/deny"): first,
+        Changed("NetworkPolicy", "shop/other"): pytest.approx(first + 0.002),
+    }
     assert at - first < 0.04
 
 

@@ -24,6 +24,7 @@ from podwire.kube.events import Severity, reference
 from podwire.kube.informer import Informer
 from podwire.kube.optional import follow_when_served
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, CONFIGMAPS, NETWORKPOLICIES, NODES, Json, Resource
+from podwire.model.changed import Changed
 from podwire.model.node import Node
 from podwire.policy.annotations import problems
 from podwire.policy.status import report as reports
@@ -57,13 +58,13 @@ class PolicyStatusController:
         self._reports: dict[str, Report] = {}
         self._places: dict[str, Place] = {}
         self._histories: dict[str, History] = {}
-        self._changed_s: dict[str, float] = {}
+        self._changed_s: dict[Changed, float] = {}
         self._began_s = 0.0
-        self._said: dict[str, Enforced] = {}
-        self._wrote: dict[str, str] = {}
+        self._said: dict[Changed, Enforced] = {}
+        self._wrote: dict[Changed, str] = {}
         """What the annotation says, or will when the API has answered."""
-        self._open: set[str] = set()
-        self._complained: dict[str, tuple[str, ...]] = {}
+        self._open: set[Changed] = set()
+        self._complained: dict[Changed, tuple[str, ...]] = {}
         self._loop = environment.loop("policystatus", self._reconcile, interval_s=_INTERVAL_S)
 
     def start(self, supervisor: Supervisor) -> None:
@@ -87,12 +88,12 @@ class PolicyStatusController:
         self._found.subscribe(self._reported)
         for kind in KINDS:
             for key in self._policies[kind].objects:
-                self._loop.touch(f"{kind} {key}")
+                self._loop.touch(Changed(kind, key))
         self._loop.start(supervisor, workers=4)
 
     def _follower(self, kind: str) -> Callable[[str, Policy | None, Policy | None], None]:
         def changed(key: str, old: Policy | None, new: Policy | None) -> None:
-            what = f"{kind} {key}"
+            what = Changed(kind, key)
             if self._histories[kind].put(key, new.metadata if new is not None else None):
                 if old is None or new is None or old.metadata.uid != new.metadata.uid:
                     self._forget(what)
@@ -103,7 +104,7 @@ class PolicyStatusController:
 
         return changed
 
-    def _forget(self, what: str) -> None:
+    def _forget(self, what: Changed) -> None:
         """Nothing is said of a policy."""
         self._said.pop(what, None)
         self._changed_s.pop(what, None)
@@ -136,17 +137,17 @@ class PolicyStatusController:
             history = self._histories[kind]
             was, now = (furthest(history, kind, each.report) for each in (before, after))
             for key in history.between(was, now) if was < now else ():
-                self._loop.touch(f"{kind} {key}")
+                self._loop.touch(Changed(kind, key))
         for what in self._open:
             self._loop.touch(what)
 
     def _touch_all(self) -> None:
-        keys = [f"{kind} {key}" for kind in KINDS for key in self._policies[kind].objects]
+        keys = [Changed(kind, key) for kind in KINDS for key in self._policies[kind].objects]
         for number, what in enumerate(keys):
             self._loop.queue.add_after(what, _INTERVAL_S + number * _SPREAD_S)
 
-    async def _reconcile(self, what: str) -> None:
-        kind, _, key = what.partition(" ")
+    async def _reconcile(self, what: Changed) -> None:
+        kind, key = what.kind, what.key
         policy = self._policies[kind].get(key)
         if policy is None:
             self._forget(what)
@@ -191,13 +192,13 @@ class PolicyStatusController:
             text = f"{word} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any that is Ready'}"
             self._event(kind, policy, "Warning", "PartlyEnforced", text)
 
-    def _complain(self, what: str, policy: Policy) -> None:
+    def _complain(self, what: Changed, policy: Policy) -> None:
         """An Event of what its annotations ask for and nobody knows."""
         found = problems(policy.metadata.annotations)
         if found != self._complained.get(what, ()):
             self._complained[what] = found
             for text in found:
-                self._event(what.partition(" ")[0], policy, "Warning", "AnnotationNotKnown", text)
+                self._event(what.kind, policy, "Warning", "AnnotationNotKnown", text)
 
     def _event(self, kind: str, policy: Policy, severity: Severity, reason: str, message: str) -> None:
         self._events.event(reference(_RESOURCES[kind].api_version, kind, policy.metadata), severity, reason, message)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
 from podwire.cluster.addresses import pods_by_address
+from podwire.dataplane.follower import Source
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.model.meta import key_of
@@ -23,7 +24,7 @@ from podwire.model.pod import Pod
 from podwire.observe.log import Log
 from podwire.policy.foreign.kernel import Ports
 from podwire.policy.foreign.locate import Place, locate
-from podwire.policy.runner import Attached, Source
+from podwire.policy.runner import Attached
 from podwire.runtime.clock import Clock
 from podwire.state.network import NetworkState
 
