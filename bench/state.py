@@ -18,11 +18,10 @@ from bench.alone import ROOT, run_alone
 from bench.services import ENDPOINTS, NODE, resolved
 from bench.table import Row
 
-from podwire.agent import comparison
 from podwire.agent.holdings import Holdings
 from podwire.http.fetch import fetch
 from podwire.http.pages import serve_pages
-from podwire.kernel import netns
+from podwire.kernel import comparison, netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
@@ -45,7 +44,7 @@ def read(verb: str, socket: Path, place: Path) -> None:
 
 async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[str, float]:
     holdings = Holdings()
-    holdings.parts["proxy"] = lambda: [Share(part="proxy", tables=plane.desired())]
+    holdings.parts["proxy"] = lambda: [Share(part="proxy", desired=plane.desired())]
     tasks = TaskSet(lambda name, failure: None)
     server = asyncio.ensure_future(serve_pages(socket, {"/state": holdings.page}, tasks, SystemClock()))
     gap = 0.0

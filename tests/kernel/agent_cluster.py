@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from podwire.agent import comparison
 from podwire.cni import program
 from podwire.embedded.apiserver import certificates
 from podwire.errors import ApiUnreachable, NotFound
 from podwire.http.fetch import fetch
-from podwire.kernel import netns
+from podwire.kernel import comparison, netns
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import NAMESPACES, NODES

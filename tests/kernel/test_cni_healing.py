@@ -6,11 +6,10 @@ from typing import Any
 
 from tests.kernel.cni_node import NodeAgent, inside, ping
 
-from podwire.agent import comparison
 from podwire.cni import wiring
 from podwire.cni.service import SWEEP_S
 from podwire.cni.wiring import Node as PodNode
-from podwire.kernel import netns
+from podwire.kernel import comparison, netns
 from podwire.state import share
 from podwire.state.drift import render
 

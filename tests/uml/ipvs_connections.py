@@ -15,16 +15,11 @@ from tests.kernel.service_namespaces import (
     path,
 )
 
-from podwire.agent import comparison
-from podwire.kernel import netns
+from podwire.kernel import comparison, netns
 from podwire.proxy.dataplane import OWNER
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
-from podwire.state import drift, network
-from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
-from podwire.state.ipvs import VirtualServer
-from podwire.state.network import NetworkState
+from podwire.state import drift
 from podwire.state.share import Share
 
 PODS = ("one", "two", "far")
@@ -44,10 +39,7 @@ def share(plane: IpvsDataPlane) -> Share:
         part="proxy",
         protocol=OWNER.route_protocol,
         alias=OWNER.alias_prefix,
-        state=network.merge(each for each in desired if isinstance(each, NetworkState)),
-        rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
-        sets=tuple(each for each in desired if isinstance(each, IpSet)),
-        servers=tuple(each for each in desired if isinstance(each, VirtualServer)),
+        desired=desired,
     )
 
 

@@ -35,9 +35,6 @@ from podwire.policy.status.nodes import port_of
 from podwire.policy.switch import Switch
 from podwire.policy.trim import trim_pod
 from podwire.runtime.clock import Clock
-from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
-from podwire.state.nft import Table
 from podwire.state.share import Share
 
 KNOWN_S = 5.0
@@ -228,9 +225,7 @@ class PolicyPart:
         desired = self._plane.desired()
         return Share(
             part="policy",
-            tables=tuple(each for each in desired if isinstance(each, Table)),
-            rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
-            sets=tuple(each for each in desired if isinstance(each, IpSet)),
+            desired=desired,
             note="" if desired else self.problem(),
         )
 

@@ -40,12 +40,7 @@ from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.proxy.switch import Switch
 from podwire.proxy.trim import trim_service, trim_slice
 from podwire.runtime import memory
-from podwire.state import network
-from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
-from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState
-from podwire.state.nft import Table
 from podwire.state.share import Share
 
 _CONFIGZ = "kubeproxy.config.k8s.io"
@@ -224,16 +219,12 @@ class ServicePart:
     def share(self) -> Share:
         """What the kernel should hold for Services, as last programmed."""
         desired = self._plane.desired()
-        states = [each for each in desired if isinstance(each, NetworkState)]
+        objects = any(isinstance(each, NetworkState) for each in desired)
         return Share(
             part="proxy",
-            protocol=OWNER.route_protocol if states else 0,
-            alias=OWNER.alias_prefix if states else "",
-            state=network.merge(states),
-            tables=tuple(each for each in desired if isinstance(each, Table)),
-            rulesets=tuple(each for each in desired if isinstance(each, Ruleset)),
-            sets=tuple(each for each in desired if isinstance(each, IpSet)),
-            servers=tuple(each for each in desired if isinstance(each, VirtualServer)),
+            protocol=OWNER.route_protocol if objects else 0,
+            alias=OWNER.alias_prefix if objects else "",
+            desired=desired,
             note="" if desired else self._problem(),
         )
 

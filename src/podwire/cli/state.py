@@ -9,12 +9,12 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from podwire.agent import comparison
 from podwire.agent import config as agent_config
 from podwire.agent.config import AgentConfig
 from podwire.cli.cluster import running_option
 from podwire.errors import ClusterError, ConfigError, PodwireError
 from podwire.http.fetch import fetch
+from podwire.kernel import comparison
 from podwire.local import inventory
 from podwire.local.fabric import share as fabric
 from podwire.state import drift, share

@@ -24,7 +24,7 @@ from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.state.network import NetworkState
-from podwire.state.nft import Table
+from podwire.state.nft import AbsentTable, Table
 from podwire.state.share import Share
 
 ALREADY_ATTACHED = 101
@@ -289,8 +289,8 @@ class PodNetwork:
         node, ones = self._node(), list(self._leases.held.values())
         table = ports.plan(ones)
         mark = wiring.OWNER.route_protocol
-        tables, absent = ((), (("inet", ports.TABLE),)) if table is None else ((table.canonical(),), ())
-        yield Share(part="cni", protocol=mark, state=wiring.merged(ones, node), tables=tables, absent=absent)
+        stated = AbsentTable("inet", ports.TABLE) if table is None else table.canonical()
+        yield Share(part="cni", protocol=mark, desired=(wiring.merged(ones, node), stated))
         for one in ones:
             if one.netns:
                 yield Share(
@@ -298,7 +298,7 @@ class PodNetwork:
                     protocol=mark,
                     netns=one.netns,
                     pod=wiring.pod_name(one),
-                    state=wiring.plan(one, node).pod,
+                    desired=(wiring.plan(one, node).pod,),
                 )
 
     def samples(self) -> list[Sample]:

@@ -39,7 +39,7 @@ from podwire.runtime.clock import Clock
 from podwire.runtime.program import Child
 from podwire.runtime.registry import Registry
 from podwire.state.network import NetworkState, Owner
-from podwire.state.nft import Table
+from podwire.state.nft import AbsentTable, Table
 from podwire.state.share import Share
 
 QUIET_S = 0.05
@@ -312,9 +312,10 @@ class Router:
             protocol=owner.route_protocol,
             alias=owner.alias_prefix,
             note="" if self.plan is not None else self.problem,
-            state=owner.stamp(self.plan.state) if self.plan is not None else NetworkState(),
-            tables=tuple(table.canonical() for table in self.tables.values() if table is not None),
-            absent=tuple(("inet", name) for name, table in self.tables.items() if table is None),
+            desired=(
+                owner.stamp(self.plan.state) if self.plan is not None else NetworkState(),
+                *(AbsentTable("inet", name) if t is None else t.canonical() for name, t in self.tables.items()),
+            ),
         )
 
     def samples(self) -> list[Sample]:

@@ -21,7 +21,6 @@ from podwire.state.link import Link
 from podwire.state.network import NetworkState, Owner
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import element_changes
-from podwire.state.share import Share
 
 Sign = Literal["+", "-"]
 
@@ -44,18 +43,14 @@ def render(differences: Iterable[Difference]) -> Iterator[str]:
         yield f"{one.sign}{one.text}"
 
 
-def compare_network(have: NetworkState, share: Share) -> Iterator[Difference]:
-    """The differences of the objects of ip(8)."""
-    owner = share.owner
-    if owner is None:
-        return
-    wanted = owner.stamp(share.state)
-    found = changes.diff(have, wanted, owner)
+def compare_network(title: str, have: NetworkState, want: NetworkState, owner: Owner) -> Iterator[Difference]:
+    """The differences of the objects of ip(8) that carry the owner's mark."""
+    found = changes.diff(have, owner.stamp(want), owner)
     for conflict in found.conflicts:
-        yield Difference(share.title, "+", f"{conflict.value}  # {conflict.reason}")
+        yield Difference(title, "+", f"{conflict.value}  # {conflict.reason}")
     held = _by_key(have, owner)
     for step in found.steps:
-        yield from (Difference(share.title, sign, text) for sign, text in _step(step, held))
+        yield from (Difference(title, sign, text) for sign, text in _step(step, held))
 
 
 def _by_key(have: NetworkState, owner: Owner) -> dict[Any, Any]:
@@ -152,11 +147,6 @@ def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:
 
 def _jumps(ruleset: Ruleset) -> Iterator[str]:
     return (f"-A {chain} {rule}" for chain, rule in ruleset.jumps)
-
-
-def missing_share(share: Share) -> Iterator[Difference]:
-    """All of a share, for a namespace that is not there."""
-    yield from (Difference(f"{share.title} (its namespace is gone)", "+", str(x)) for x in share.state.objects())
 
 
 def surplus_table(title: str, have: Table) -> Iterator[Difference]:

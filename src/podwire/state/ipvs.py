@@ -22,6 +22,9 @@ Protocol = Literal["tcp", "udp", "sctp"]
 FLAG_1, FLAG_2, FLAG_3 = 0x08, 0x10, 0x20
 """linux/ip_vs.h IP_VS_SVC_F_SCHED1 to 3: what they mean is for the scheduler to say; no scheduler knows the third."""
 
+OWNER_FLAG = FLAG_3
+"""The flag that says that a virtual server is podwire's; no scheduler gives it a meaning."""
+
 _FLAG_NAMES = {"sh": ("sh-fallback", "sh-port"), "mh": ("mh-fallback", "mh-port")}
 _OPTIONS: dict[str, Protocol] = {"-t": "tcp", "-u": "udp", "--sctp-service": "sctp"}
 _OPTION_OF = {protocol: option for option, protocol in _OPTIONS.items()}

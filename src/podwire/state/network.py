@@ -7,7 +7,7 @@ nothing else is touched. The marks: protocol number of routes, rules, neighbours
 devices; a forwarding entry belongs to the owner of its device. Sysctls are written and never removed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr, replace
@@ -56,6 +56,10 @@ class NetworkState(Value, frozen=True):
 
     def __str__(self) -> str:
         return "".join(f"{value}\n" for value in self.objects())
+
+    def lines(self) -> Iterator[str]:
+        """The text, an object a line."""
+        return map(str, self.objects())
 
     def objects(self) -> Iterable[Object]:
         """All values: links first, then in the order of the fields."""

@@ -272,3 +272,14 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             if each.name == name:
                 return each
         raise KeyError(name)
+
+
+class AbsentTable(msgspec.Struct, frozen=True, gc=False):
+    """A table of one owner that should not be there."""
+
+    family: str
+    name: str
+
+    def lines(self) -> Iterator[str]:
+        """The text: one line."""
+        yield f"no table {self.family} {self.name}"

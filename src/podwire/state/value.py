@@ -1,6 +1,17 @@
 """What all values of a kernel's state have in common."""
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import msgspec
+
+
+class StateValue(Protocol):
+    """A value that a kernel should hold: a whole namespace's objects, a table, a set, a virtual server."""
+
+    def lines(self) -> Iterator[str]:
+        """The text, a line at a time."""
+        ...
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=True):

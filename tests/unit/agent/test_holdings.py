@@ -6,8 +6,8 @@ from podwire.agent.holdings import Holdings
 from podwire.state import network
 from podwire.state.share import Share, parse
 
-CNI = Share(part="cni", protocol=112, state=network.parse("route 10.244.1.2/32 dev web proto 112\n"))
-POD = Share(part="cni", protocol=112, pod="shop/web", netns="/n", state=network.parse("link lo up\n"))
+CNI = Share(part="cni", protocol=112, desired=(network.parse("route 10.244.1.2/32 dev web proto 112\n"),))
+POD = Share(part="cni", protocol=112, pod="shop/web", netns="/n", desired=(network.parse("link lo up\n"),))
 PROXY = Share(part="proxy", note="Services are not programmed yet")
 
 

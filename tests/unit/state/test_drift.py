@@ -9,10 +9,11 @@ from podwire.state.drift import (
     compare_network,
     compare_servers,
     compare_table,
-    missing_share,
     render,
     surplus_table,
 )
+from podwire.state.kinds import KINDS
+from podwire.state.network import Owner
 from podwire.state.nft_text import parse_table
 from podwire.state.share import Share
 
@@ -25,8 +26,8 @@ sysctl net/ipv4/ip_forward = 1
 
 
 def compare(have: str, want: str = WANTED) -> list[str]:
-    share = Share(part="routing", protocol=113, alias="podwire/routing", state=network.parse(want))
-    return list(render(compare_network(network.parse(have), share)))
+    owner = Owner(113, "podwire/routing")
+    return list(render(compare_network("routing", network.parse(have), network.parse(want), owner)))
 
 
 def test_an_equal_kernel_gives_nothing() -> None:
@@ -152,12 +153,12 @@ def test_whole_tables() -> None:
 
 
 def test_a_namespace_that_is_gone_lacks_everything() -> None:
-    share = Share(part="cni", pod="shop/web", protocol=112, state=network.parse("link lo up\n"))
-    assert list(missing_share(share)) == [Difference("cni shop/web (its namespace is gone)", "+", "link lo up")]
+    share = Share(part="cni", pod="shop/web", protocol=112, desired=(network.parse("link lo up\n"),))
+    assert list(share.missing()) == [Difference("cni shop/web (its namespace is gone)", "+", "link lo up")]
 
 
 def test_a_share_of_tables_alone_has_no_objects_to_compare() -> None:
-    assert list(compare_network(network.parse(WANTED), Share(part="proxy"))) == []
+    assert Share(part="proxy").mark(KINDS["network"]) is None
 
 
 SETS = """\

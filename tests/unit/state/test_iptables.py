@@ -54,7 +54,7 @@ COMMIT
 
 
 def test_a_share_carries_tables_of_iptables() -> None:
-    held = Share(part="proxy", rulesets=(RULESET, replace(RULESET, family="ip6")))
+    held = Share(part="proxy", desired=(RULESET, replace(RULESET, family="ip6")))
     (back,) = share.parse(share.render([held]))
     assert back == held
     places = {where for where, _ in held.located()}

@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 
 from podwire.errors import ConfigError
 from podwire.state import network
+from podwire.state.ipset import IpSet
+from podwire.state.ipvs import VirtualServer
+from podwire.state.nft import AbsentTable
 from podwire.state.nft_text import parse_table
 from podwire.state.share import Share, parse, render
 
@@ -53,9 +56,9 @@ def test_a_document_prints_as_it_reads() -> None:
     assert [one.title for one in shares] == ["routing", "cni shop/web", "proxy", "proxy"]
     assert routing.owner is not None and routing.owner.alias_prefix == "podwire/routing"
     assert proxy.owner is None and proxy.note == "Services are not programmed yet"
-    assert routing.absent == (("inet", "podwire-routing"),)
-    assert [one.name for one in balanced.sets] == ["KUBE-IPVS-IPS"]
-    assert [str(server.key) for server in balanced.servers] == ["-t 10.96.0.10:80"]
+    assert routing.values(AbsentTable) == (AbsentTable("inet", "podwire-routing"),)
+    assert [one.name for one in balanced.values(IpSet)] == ["KUBE-IPVS-IPS"]
+    assert [str(server.key) for server in balanced.values(VirtualServer)] == ["-t 10.96.0.10:80"]
     assert ("proxy: set KUBE-IPVS-IPS", "add KUBE-IPVS-IPS 10.96.0.10") in balanced.located()
     assert ("proxy: ipvs", "-A -t 10.96.0.10:80 -s rr -b flag-3") in balanced.located()
     assert str(pod).splitlines() == TEXT.split("\n\n")[2].splitlines()
@@ -97,5 +100,5 @@ WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
 def test_any_head_reads_back(part: str, protocol: int, alias: str, netns: str, note: str) -> None:
     state = network.parse("route 10.0.0.0/8 dev eth0 proto 4\nneighbour 10.0.0.1 lladdr 02:00:00:00:00:01 dev eth0\n")
     table = parse_table("table ip x {\n\tset s {\n\t\ttype ipv4_addr\n\t\telements = { 10.0.0.1, 10.0.0.2 }\n\t}\n}")
-    one = Share(part=part, protocol=protocol, alias=alias, netns=netns, note=note, state=state, tables=(table,))
+    one = Share(part=part, protocol=protocol, alias=alias, netns=netns, note=note, desired=(state, table))
     assert parse(render([one, one])) == [one, one]

@@ -28,4 +28,4 @@ def read_share(layout: Layout, place: str) -> Share:
         others = ", ".join(states)
         raise ConfigError("NODE", "", f"{place!r} is not in cluster {layout.name!r}; there is {others}")
     mark = owner(layout, on_host=place == HOST)
-    return Share(part=PART, protocol=mark.route_protocol, alias=mark.alias_prefix, state=mark.stamp(states[place]))
+    return Share(part=PART, protocol=mark.route_protocol, alias=mark.alias_prefix, desired=(mark.stamp(states[place]),))

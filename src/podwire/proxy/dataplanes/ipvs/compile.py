@@ -21,10 +21,7 @@ from podwire.proxy.frontends import Frontend
 from podwire.proxy.servicemap import Endpoint, ServicePort, of_family
 from podwire.proxy.xtables.matches import comment, host
 from podwire.state.iptables import ChainKey
-from podwire.state.ipvs import FLAG_1, FLAG_2, FLAG_3, Destination, Key, VirtualServer, endpoint_text, protocol_of
-
-OWN = FLAG_3
-"""The flag that says that a virtual server is ours; no scheduler gives it a meaning."""
+from podwire.state.ipvs import FLAG_1, FLAG_2, OWNER_FLAG, Destination, Key, VirtualServer, endpoint_text, protocol_of
 
 _SCHEDULER_FLAGS = {"sh": FLAG_1, "mh": FLAG_1 | FLAG_2}
 """``sh`` and ``mh`` take another endpoint where the hash points to one that is leaving; ``mh`` hashes the client's port
@@ -33,7 +30,7 @@ too, as kube-proxy has it."""
 
 def flags_of(scheduler: str) -> int:
     """The flags of our virtual servers with a scheduler."""
-    return OWN | _SCHEDULER_FLAGS.get(scheduler, 0)
+    return OWNER_FLAG | _SCHEDULER_FLAGS.get(scheduler, 0)
 
 
 class Compiled(msgspec.Struct, frozen=True):

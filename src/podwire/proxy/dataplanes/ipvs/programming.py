@@ -26,7 +26,7 @@ from podwire.kernel.route_codec import encode_address
 from podwire.kernel.uapi import NLM_F_CREATE, NLM_F_REPLACE, RTM_DELADDR, RTM_NEWADDR
 from podwire.proxy import dataplane
 from podwire.proxy.dataplanes.ipvs import names
-from podwire.proxy.dataplanes.ipvs.compile import OWN, flags_of
+from podwire.proxy.dataplanes.ipvs.compile import flags_of
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, SETS, set_name
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.xtables import kernel as xtables
@@ -35,7 +35,7 @@ from podwire.state.ipset import IpSet
 from podwire.state.ipset_diff import Add, Delete, Operation, Swap, diff
 from podwire.state.iptables import Ruleset
 from podwire.state.iptables_diff import count_rules, count_tables, repair
-from podwire.state.ipvs import Key, VirtualServer
+from podwire.state.ipvs import OWNER_FLAG, Key, VirtualServer
 from podwire.state.ipvs_changes import Step
 from podwire.state.network import Address, Link, NetworkState, Sysctl
 
@@ -190,7 +190,7 @@ class Programming:
 
         def ours(server: VirtualServer) -> bool:
             key = server.key
-            if server.flags & OWN or key in known:
+            if server.flags & OWNER_FLAG or key in known:
                 return True
             address = ip_address(key.address)
             if any(address in network for network in ranges):

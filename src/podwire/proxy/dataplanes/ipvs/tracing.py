@@ -7,7 +7,6 @@ from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import FAMILIES
 from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.netlink import Netlink
-from podwire.proxy.dataplanes.ipvs.compile import OWN
 from podwire.proxy.dataplanes.ipvs.contents import Contents
 from podwire.proxy.dataplanes.ipvs.dataplane import held as held_rules
 from podwire.proxy.dataplanes.ipvs.layout import Layout
@@ -15,6 +14,7 @@ from podwire.proxy.dataplanes.ipvs.names import DEVICE, SETS, set_name
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import OWNER_FLAG
 from podwire.trace.ipset import Elements
 from podwire.trace.iptables import Tracer
 from podwire.trace.packet import Machine
@@ -52,6 +52,6 @@ def held(netns: Path | str | None, machine: Machine) -> Tracer:
         found = (sets.read(set_name(kind, family)) for family in FAMILIES for kind in SETS)
         tracer.sets = {each.name: Elements(each.kind, each.elements) for each in found if each is not None}
     with Ipvs(netns) as ipvs:
-        servers = ipvs.read(server.key for server in ipvs.servers() if server.flags & OWN)
+        servers = ipvs.read(server.key for server in ipvs.servers() if server.flags & OWNER_FLAG)
     tracer.servers = {(each.key.protocol, each.key.address, each.key.port): each for each in servers}
     return tracer

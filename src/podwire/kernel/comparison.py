@@ -1,0 +1,38 @@
+"""Compares a node's kernel with the shares that its agent states, from outside of the agent.
+
+The agent is not asked what the kernel holds: the comparison is true also while it is stopped or at fault. What the
+cluster changes in this moment can show as a difference. Cost: a dump of each namespace that a share is about, and of
+each of its tables.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from podwire.kernel import netns
+from podwire.kernel.kinds import KERNEL_KINDS
+from podwire.state.drift import Difference
+from podwire.state.kinds import KINDS
+from podwire.state.share import Share
+
+
+def compare(shares: Iterable[Share], place: Path | None) -> Iterator[Difference]:
+    """The differences of all shares in their order; ``place`` is the node's namespace, None that of this process.
+
+    A share that is not known now counts as a difference: nothing says that the kernel holds it.
+
+    Raises: KernelError when the kernel cannot be read.
+    """
+    for share in shares:
+        if share.note:
+            yield Difference(share.title, "+", f"# not known yet: {share.note}")
+        elif share.netns and not netns.exists(share.netns):
+            yield from share.missing()
+        else:
+            yield from _compare(share, Path(share.netns) if share.netns else place)
+
+
+def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
+    for name, kind in KINDS.items():
+        mark = share.mark(kind)
+        if mark is not None:
+            yield from share.compare(kind, KERNEL_KINDS[name].read(place, mark))

@@ -1,0 +1,173 @@
+"""The kernel's half of every kind of state: read, apply, watch.
+
+A row reads what a namespace holds under an owner mark, makes it hold the wanted values under that mark, and tells when
+somebody may have changed them. The other half, with the mark itself, stands under the same name in ``state.kinds``.
+A namespace is a path; None is that of the calling thread.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from podwire.kernel import iptables, iptables_chains, network
+from podwire.kernel.ipset import IpSets
+from podwire.kernel.iptables import Ticker
+from podwire.kernel.iptables_watch import POLL_S
+from podwire.kernel.iptables_watch import watch as watch_chains
+from podwire.kernel.ipvs import Ipvs
+from podwire.kernel.monitor import Monitor
+from podwire.kernel.netlink import Netlink
+from podwire.kernel.nft import Nft
+from podwire.kernel.nft_socket import NftMonitor
+from podwire.state import ipvs_changes
+from podwire.state.chain_marks import ChainMark
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
+from podwire.state.kinds import NetworkMark, TableName
+from podwire.state.network import NetworkState, merge
+from podwire.state.nft import AbsentTable, Table
+from podwire.state.value import StateValue
+
+Place = Path | str | None
+
+
+class Watch(Protocol):
+    """Tells when somebody may have changed what carries the mark; one's own changes count as well."""
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when :meth:`changed` should be asked."""
+        ...
+
+    def changed(self) -> bool:
+        """Whether something may have changed since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Ends it."""
+        ...
+
+
+class KernelKind(NamedTuple):
+    """One kind of state in a kernel. Each function is given the namespace and the owner mark.
+
+    All three raise KernelError. ``apply`` returns what was done as text, and nothing when the kernel held it already;
+    after a failure the values that were not refused are in force.
+    """
+
+    read: Callable[[Place, Any], tuple[StateValue, ...]]
+    apply: Callable[[Place, Any, Sequence[Any]], tuple[str, ...]]
+    watch: Callable[[Place, Any], Watch]
+
+
+class _Watch(NamedTuple):
+    """A watch made of three functions."""
+
+    fileno: Callable[[], int]
+    changed: Callable[[], bool]
+    close: Callable[[], None]
+
+
+def _poll(_place: Place, _mark: object) -> Watch:
+    """For kinds of which no kernel tells a change: they may have changed every 30 s."""
+    ticker = Ticker(POLL_S)
+    return _Watch(ticker.fileno, ticker.ticked, ticker.close)
+
+
+# Objects of ip(8)
+
+
+def _read_network(place: Place, mark: NetworkMark) -> tuple[NetworkState, ...]:
+    with Netlink(place) as netlink:
+        return (network.read(netlink, mark.owner, mark.sysctls),)
+
+
+def _apply_network(place: Place, mark: NetworkMark, wanted: Sequence[NetworkState]) -> tuple[str, ...]:
+    with Netlink(place) as netlink:
+        report = network.apply(netlink, merge(wanted), mark.owner).check()
+    return tuple(map(str, report.applied))
+
+
+def _watch_network(place: Place, _mark: NetworkMark) -> Watch:
+    monitor = Monitor(place)
+    return _Watch(monitor.fileno, lambda: bool(monitor.read()), monitor.close)
+
+
+# nftables
+
+
+def _read_tables(place: Place, names: Sequence[TableName]) -> tuple[Table, ...]:
+    with Nft(place) as nft:
+        return tuple(table for name in names if (table := nft.read(*name)) is not None)
+
+
+def _apply_tables(place: Place, _names: Sequence[TableName], wanted: Sequence[Table]) -> tuple[str, ...]:
+    with Nft(place) as nft:
+        return tuple(str(transaction) for table in wanted if (transaction := nft.apply(table)))
+
+
+def _apply_absent(place: Place, names: Sequence[TableName], _wanted: Sequence[AbsentTable]) -> tuple[str, ...]:
+    with Nft(place) as nft:
+        surplus = [name for name in names if name in nft.tables()]
+        for family, name in surplus:
+            nft.delete(family, name)
+    return tuple(f"delete table {family} {name}" for family, name in surplus)
+
+
+def _watch_tables(place: Place, names: Sequence[TableName]) -> Watch:
+    monitor = NftMonitor(place)
+    watched = {("", ""), *names}
+    return _Watch(monitor.fileno, lambda: bool(watched & monitor.changed()), monitor.close)
+
+
+# iptables
+
+
+def _read_chains(place: Place, mark: ChainMark) -> tuple[Ruleset, ...]:
+    return iptables_chains.read(place, mark)
+
+
+def _apply_chains(place: Place, mark: ChainMark, wanted: Sequence[Ruleset]) -> tuple[str, ...]:
+    return iptables_chains.apply(place, mark, wanted)
+
+
+def _watch_chains(place: Place, mark: ChainMark) -> Watch:
+    held = (programs for programs, _ in iptables_chains.marked(place, mark))
+    return watch_chains(next(held, None) or iptables.choose(place), mark.tables, place)
+
+
+# ipset and IPVS
+
+
+def _read_sets(place: Place, names: Sequence[str]) -> tuple[IpSet, ...]:
+    with IpSets(place) as sets:
+        return tuple(found for name in names if (found := sets.read(name)) is not None)
+
+
+def _apply_sets(place: Place, _names: Sequence[str], wanted: Sequence[IpSet]) -> tuple[str, ...]:
+    with IpSets(place) as sets:
+        return tuple(str(operation) for each in wanted for operation in sets.apply(each))
+
+
+def _read_servers(place: Place, flag: int) -> tuple[VirtualServer, ...]:
+    with Ipvs(place) as ipvs:
+        return ipvs.read([server.key for server in ipvs.servers() if server.flags & flag])
+
+
+def _apply_servers(place: Place, flag: int, wanted: Sequence[VirtualServer]) -> tuple[str, ...]:
+    have = {server.key: server for server in _read_servers(place, flag)}
+    steps = ipvs_changes.plan(have, {server.key: server for server in wanted})
+    with Ipvs(place) as ipvs:
+        ipvs.apply(steps)
+    return tuple(map(str, steps))
+
+
+KERNEL_KINDS: dict[str, KernelKind] = {
+    "network": KernelKind(_read_network, _apply_network, _watch_network),
+    "nftables": KernelKind(_read_tables, _apply_tables, _watch_tables),
+    "iptables": KernelKind(_read_chains, _apply_chains, _watch_chains),
+    "ipset": KernelKind(_read_sets, _apply_sets, _poll),
+    "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
+    "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
+}
+"""Every kind by the name that it has in ``state.kinds.KINDS``."""

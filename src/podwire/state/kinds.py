@@ -1,0 +1,224 @@
+"""The kinds of state that a kernel holds: one row each.
+
+A row says how values of the kind are read from the lines of a share, what of a kernel a share may hold of the kind
+(the owner mark), and how the two differ. Shares, comparisons and ``podwire state`` go through the rows and name no
+kind. The kernel's half of a row (read, apply, watch) stands under the same name in ``kernel.kinds``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from podwire.errors import ConfigError
+from podwire.state import drift, ipset, iptables, ipvs, network, nft_text
+from podwire.state.chain_marks import ChainMark, chain_mark
+from podwire.state.drift import Difference
+from podwire.state.ipset import IpSet
+from podwire.state.iptables import Ruleset
+from podwire.state.ipvs import VirtualServer
+from podwire.state.network import NetworkState, Owner
+from podwire.state.nft import FAMILIES, AbsentTable, Table
+from podwire.state.value import StateValue
+
+Values = tuple[Any, ...]
+"""Values of one kind."""
+
+TableName = tuple[str, str]
+"""Family and name."""
+
+
+class Kind(NamedTuple):
+    """One kind of state. ``mark`` is what ``read`` of the kernel's half is asked with, and ``compare`` gets it back."""
+
+    type: type[StateValue]
+    parse: Callable[[Sequence[str], str], Values]
+    """The values of the kind's lines in a share, given also the share's title for errors. Raises ConfigError or
+    ValueError."""
+    mark: Callable[[Owner | None, Values], Any]
+    """The mark that selects what the share may hold of a kernel, from the share's own mark and its values of the kind;
+    None: nothing."""
+    compare: Callable[[str, Values, Values, Any], Iterator[Difference]]
+    """The differences, given the share's title, what the kernel holds, what the share wants, and the mark."""
+    located: Callable[[Any], Iterator[tuple[str, str]]]
+    """Each line of a value that means something by itself, with the place inside of the share (may be empty)."""
+    starts: tuple[str, ...] = ()
+    """Beginnings of the kind's lines, or of the first line of a block; none: every line that no other kind claims."""
+    end: str = ""
+    """The last line of a block; empty: the lines are no blocks."""
+
+
+def _blocks(lines: Sequence[str], end: str) -> Iterator[list[str]]:
+    block: list[str] = []
+    for line in lines:
+        block.append(line)
+        if line == end:
+            yield block
+            block = []
+
+
+# Objects of ip(8)
+
+
+class NetworkMark(NamedTuple):
+    """The owner of the objects, and the sysctls that the share states."""
+
+    owner: Owner
+    sysctls: tuple[str, ...] = ()
+
+
+def _network_parse(lines: Sequence[str], where: str) -> Values:
+    return (network.parse("\n".join(lines), where),)
+
+
+def _network_mark(owner: Owner | None, wanted: Values) -> NetworkMark | None:
+    paths = (sysctl.path for state in wanted for sysctl in state.sysctls)
+    return NetworkMark(owner, tuple(paths)) if owner is not None else None
+
+
+def _network_compare(title: str, have: Values, wanted: Values, mark: NetworkMark) -> Iterator[Difference]:
+    return drift.compare_network(title, network.merge(have), network.merge(wanted), mark.owner)
+
+
+# nftables
+
+
+def _tables_parse(lines: Sequence[str], where: str) -> Values:
+    return tuple(_parse_table(block, where) for block in _blocks(lines, "}"))
+
+
+def _parse_table(lines: list[str], where: str) -> Table:
+    words = lines[0].split()
+    if len(words) != 4 or words[1] not in FAMILIES or words[3] != "{":
+        raise ConfigError(where, lines[0], "a table begins: table FAMILY NAME {")
+    return nft_text.parse_table("\n".join(lines))
+
+
+def _table_names(_owner: Owner | None, wanted: Values) -> tuple[TableName, ...] | None:
+    return tuple((table.family, table.name) for table in wanted) or None
+
+
+def _tables_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
+    held = {(table.family, table.name): table for table in have}
+    for table in wanted:
+        yield from drift.compare_table(title, held.get((table.family, table.name)), table)
+
+
+def _absent_parse(lines: Sequence[str], where: str) -> Values:
+    return tuple(_parse_absent(line, where) for line in lines)
+
+
+def _parse_absent(line: str, where: str) -> AbsentTable:
+    words = line.split()
+    if len(words) != 4 or words[2] not in FAMILIES:
+        raise ConfigError(where, line, f"expected: no table FAMILY NAME, the family one of {', '.join(FAMILIES)}")
+    return AbsentTable(words[2], words[3])
+
+
+def _absent_compare(title: str, have: Values, _wanted: Values, _mark: object) -> Iterator[Difference]:
+    for table in have:
+        yield from drift.surplus_table(title, table)
+
+
+# iptables
+
+
+def _chains_parse(lines: Sequence[str], where: str) -> Values:
+    return tuple(_parse_ruleset(block, where) for block in _blocks(lines, "COMMIT"))
+
+
+def _parse_ruleset(lines: list[str], where: str) -> Ruleset:
+    try:
+        return iptables.parse(lines)
+    except ValueError as failure:
+        raise ConfigError(where, lines[0], str(failure)) from failure
+
+
+def _chain_mark(_owner: Owner | None, wanted: Values) -> ChainMark | None:
+    return chain_mark(wanted) if wanted else None
+
+
+def _chains_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
+    held = {(ruleset.family, ruleset.table): ruleset for ruleset in have}
+    for ruleset in wanted:
+        empty = Ruleset(family=ruleset.family, table=ruleset.table)
+        yield from drift.compare_ruleset(title, held.get((ruleset.family, ruleset.table), empty), ruleset)
+
+
+# ipset and IPVS
+
+
+def _set_names(_owner: Owner | None, wanted: Values) -> tuple[str, ...] | None:
+    return tuple(each.name for each in wanted) or None
+
+
+def _sets_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
+    held = {each.name: each for each in have}
+    for each in wanted:
+        yield from drift.compare_ipset(title, held.get(each.name), each)
+
+
+def _server_flag(_owner: Owner | None, wanted: Values) -> int | None:
+    return ipvs.OWNER_FLAG if wanted else None
+
+
+def _servers_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
+    return drift.compare_servers(title, have, wanted)
+
+
+KINDS: dict[str, Kind] = {
+    "network": Kind(
+        NetworkState,
+        _network_parse,
+        _network_mark,
+        _network_compare,
+        lambda state: (("", line) for line in state.lines()),
+    ),
+    "nftables": Kind(
+        Table,
+        _tables_parse,
+        _table_names,
+        _tables_compare,
+        lambda table: ((f"table {table.family} {table.name}", line.strip()) for line in table.lines() if line),
+        ("table ",),
+        "}",
+    ),
+    "iptables": Kind(
+        Ruleset,
+        _chains_parse,
+        _chain_mark,
+        _chains_compare,
+        lambda ruleset: ((ruleset.title, line) for line in ruleset.lines() if line[0] in ":-"),
+        ("*",),
+        "COMMIT",
+    ),
+    "ipset": Kind(
+        IpSet,
+        lambda lines, _where: ipset.parse(lines),
+        _set_names,
+        _sets_compare,
+        lambda each: ((f"set {each.name}", line) for line in each.lines()),
+        ("create ", "add "),
+    ),
+    "ipvs": Kind(
+        VirtualServer,
+        lambda lines, _where: ipvs.parse(lines),
+        _server_flag,
+        _servers_compare,
+        lambda server: (("ipvs", line) for line in server.lines()),
+        ("-A ", "-a "),
+    ),
+    "absent nftables": Kind(
+        AbsentTable,
+        _absent_parse,
+        _table_names,
+        _absent_compare,
+        lambda _table: iter(()),
+        ("no table ",),
+    ),
+}
+"""Every kind by name, in the order in which a share prints them."""
+
+
+def kind_of_line(line: str) -> str:
+    """The name of the kind that a line, or the block that begins with it, belongs to."""
+    rest = next(name for name, kind in KINDS.items() if not kind.starts)
+    return next((name for name, kind in KINDS.items() if kind.starts and line.startswith(kind.starts)), rest)
