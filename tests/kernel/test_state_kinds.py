@@ -1,0 +1,177 @@
+"""Kinds of state in a real kernel: the rows read, apply and watch, also a kind that a test registers."""
+
+import contextlib
+import json
+import os
+import re
+import select
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from podwire.cli.state import state
+from podwire.kernel import netns
+from podwire.kernel.kinds import KERNEL_KINDS, KernelKind, Place
+from podwire.state.drift import Difference
+from podwire.state.ipset import parse as parse_sets
+from podwire.state.iptables import Ruleset
+from podwire.state.kinds import KINDS, Kind, Values
+from podwire.state.network import Owner
+from podwire.state.network import parse as parse_network
+from podwire.state.nft import AbsentTable
+from podwire.state.nft_text import parse_table
+from podwire.state.share import Share, render
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+HANDLE = "9000:"
+"""The owner mark of queueing disciplines in this test."""
+_RTNLGRP_TC = 4  # linux/rtnetlink.h
+
+
+class Qdisc(msgspec.Struct, frozen=True):
+    """The queueing discipline of a device, as tc(8) writes it."""
+
+    device: str
+    limit: int
+
+    def lines(self) -> Iterator[str]:
+        yield f"qdisc dev {self.device} pfifo limit {self.limit}"
+
+
+def _parse(lines: Sequence[str], _where: str) -> Values:
+    found = [re.fullmatch(r"qdisc dev (\S+) pfifo limit (\d+)", line) for line in lines]
+    return tuple(Qdisc(match[1], int(match[2])) for match in found if match)
+
+
+def _compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
+    for sign, missing_from, values in (("-", wanted, have), ("+", have, wanted)):
+        for value in values:
+            if value not in missing_from:
+                yield Difference(f"{title}: qdiscs", "+" if sign == "+" else "-", next(value.lines()))
+
+
+def _tc(place: Place, *words: str) -> str:
+    with netns.inside(place):
+        return subprocess.run(["tc", *words], check=True, capture_output=True, text=True).stdout
+
+
+def _read(place: Place, mark: str) -> tuple[Qdisc, ...]:
+    found = json.loads(_tc(place, "-j", "qdisc", "show"))
+    return tuple(Qdisc(each["dev"], each["options"]["limit"]) for each in found if each["handle"] == mark)
+
+
+def _apply(place: Place, mark: str, wanted: Sequence[Qdisc]) -> tuple[str, ...]:
+    steps = [each for each in wanted if each not in _read(place, mark)]
+    for each in steps:
+        words = ("dev", each.device, "root", "handle", mark, "pfifo", "limit", str(each.limit))
+        _tc(place, "qdisc", "replace", *words)
+    return tuple(str(each) for each in steps)
+
+
+class _TcWatch:
+    """rtnetlink's notifications about queueing disciplines."""
+
+    def __init__(self, place: Place, _mark: str) -> None:
+        with netns.inside(place):
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        self._socket.bind((0, 1 << (_RTNLGRP_TC - 1)))
+        self.fileno, self.close = self._socket.fileno, self._socket.close
+
+    def changed(self) -> bool:
+        try:
+            return bool(self._socket.recv(1 << 16))
+        except BlockingIOError:
+            return False
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A namespace, while the kind `qdisc` is registered."""
+    row = Kind(
+        Qdisc, _parse, lambda _owner, wanted: HANDLE if wanted else None, _compare,
+        lambda each: (("qdiscs", line) for line in each.lines()), ("qdisc ",),
+    )  # fmt: skip
+    monkeypatch.setitem(KINDS, "qdisc", row)
+    monkeypatch.setitem(KERNEL_KINDS, "qdisc", KernelKind(_read, _apply, _TcWatch))
+    path = f"/run/netns/pwt-kinds-{os.getpid()}"
+    netns.create(path)
+    _tc(path, "-V")
+    yield path
+    netns.delete(path)
+
+
+def state_diff(tmp_path: Path, place: str, share: Share) -> tuple[int, str]:
+    """Exit status and output of `podwire state node-1 --diff --saved FILE` in the namespace."""
+    saved, config = tmp_path / "saved.txt", tmp_path / "agent.yaml"
+    saved.write_text("".join(f"{line}\n" for line in render([share])))
+    config.write_text("nodeName: node-1\n")
+    words = ["node-1", "--diff", "--saved", str(saved), "--config", str(config)]
+    with netns.inside(place):
+        done = CliRunner().invoke(state, words, standalone_mode=False)
+    return done.return_value, done.output
+
+
+def test_a_registered_kind_goes_through_state_diff(place: str, tmp_path: Path) -> None:
+    share = Share(part="shaping", desired=(Qdisc("lo", 50),))
+    added = "@@ shaping: qdiscs @@\n+qdisc dev lo pfifo limit 50\n"
+    assert state_diff(tmp_path, place, share) == (
+        1, f"--- node-1: the kernel holds\n+++ node-1: it should hold\n{added}",
+    )  # fmt: skip
+    KERNEL_KINDS["qdisc"].apply(place, HANDLE, share.values(Qdisc))
+    assert state_diff(tmp_path, place, share) == (0, "")
+    _tc(place, "qdisc", "replace", "dev", "lo", "root", "handle", HANDLE, "pfifo", "limit", "7")
+    status, text = state_diff(tmp_path, place, share)
+    assert status == 1 and "-qdisc dev lo pfifo limit 7\n+qdisc dev lo pfifo limit 50\n" in text
+
+
+SETS = "create podwire-kinds hash:ip family inet hashsize 1024 maxelem 65536\nadd podwire-kinds 10.0.0.1"
+CHAINS = Ruleset(
+    family="ip", table="mangle", chains={"PODWIRE-X": ("-j RETURN",)}, jumps=(("FORWARD", "-j PODWIRE-X"),)
+)
+EXAMPLES: dict[str, Any] = {
+    "network": parse_network("link kind0 alias podwire/kinds up type bridge\nroute 10.9.0.0/16 dev kind0 proto 201\n"),
+    "nftables": parse_table("table ip kinds {\n\tchain c {\n\t\tdrop\n\t}\n}"),
+    "iptables": CHAINS,
+    "ipset": parse_sets(SETS.splitlines())[0],
+    "absent nftables": AbsentTable("ip", "kinds"),
+    "qdisc": Qdisc("lo", 50),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_applied_is_no_difference_and_done_once(place: str, name: str) -> None:
+    kind, kernel = KINDS[name], KERNEL_KINDS[name]
+    share = Share(part="kinds", protocol=201, alias="podwire/kinds", desired=(EXAMPLES[name],))
+    mark = share.mark(kind)
+    if name == "absent nftables":
+        KERNEL_KINDS["nftables"].apply(place, mark, [EXAMPLES["nftables"]])
+    assert list(share.compare(kind, kernel.read(place, mark)))
+    assert kernel.apply(place, mark, share.values(kind.type))
+    assert list(share.compare(kind, kernel.read(place, mark))) == []
+    assert kernel.apply(place, mark, share.values(kind.type)) == ()
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "ipset"])
+def test_a_change_by_somebody_else_is_told(place: str, name: str) -> None:
+    kind, kernel = KINDS[name], KERNEL_KINDS[name]
+    mark = Share(part="kinds", protocol=201, desired=(EXAMPLES[name],)).mark(kind)
+    with contextlib.closing(kernel.watch(place, mark)) as watch:
+        assert not watch.changed()
+        other = "nftables" if name == "absent nftables" else name
+        KERNEL_KINDS[other].apply(place, mark, [EXAMPLES[other]])
+        assert select.select([watch.fileno()], [], [], 5)[0] and watch.changed()
+
+
+def test_a_mark_of_another_owner_selects_nothing(place: str) -> None:
+    share = Share(part="kinds", protocol=201, alias="podwire/kinds", desired=(EXAMPLES["network"],))
+    kind, kernel = KINDS["network"], KERNEL_KINDS["network"]
+    kernel.apply(place, share.mark(kind), share.values(kind.type))
+    other = kind.mark(Owner(route_protocol=202, alias_prefix="podwire/other"), ())
+    assert list(kind.compare("other", kernel.read(place, other), (), other)) == []
