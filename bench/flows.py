@@ -139,7 +139,7 @@ def room(flows: int) -> Iterator[None]:
         _LIMIT.write_text(str(before))
 
 
-def timed(action: Callable[[], object]) -> float:
+def timed(action: Callable[..., object]) -> float:
     started = time.perf_counter()
     action()
     return (time.perf_counter() - started) * 1e3

@@ -42,7 +42,7 @@ def ports(number: int, generation: int = 0) -> tuple[ServicePort, ...]:
     return (port,)
 
 
-def spent_ms(work: Callable[[], object]) -> float:
+def spent_ms(work: Callable[..., object]) -> float:
     """CPU that the work takes here and in the programs it starts."""
 
     def now() -> float:

@@ -32,7 +32,7 @@ from podwire.state.ipvs_changes import plan
 _INSIDE = "--inside"
 
 
-def took_ms(work: Callable[[], object]) -> float:
+def took_ms(work: Callable[..., object]) -> float:
     """How long the work takes."""
     began = time.perf_counter()
     work()

@@ -38,7 +38,7 @@ HOST_MAC, POD_MAC = "ee:ee:ee:ee:ee:ee", "02:00:00:00:00:01"
 GATEWAY = "169.254.1.1"
 
 
-def timed(action: Callable[[], object]) -> float:
+def timed(action: Callable[..., object]) -> float:
     started = time.perf_counter()
     action()
     return (time.perf_counter() - started) * 1e3

@@ -71,7 +71,7 @@ def kubectl(*words: str) -> str:
     return subprocess.run(["kubectl", *words], capture_output=True, text=True, check=True, env=environment).stdout
 
 
-def timed(action: Callable[[], object]) -> float:
+def timed(action: Callable[..., object]) -> float:
     """Seconds that ``action`` took."""
     before = time.perf_counter()
     action()

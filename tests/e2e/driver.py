@@ -122,7 +122,7 @@ class Cluster:
         return self.kubectl("apply", "-f", "-", *words, stdin=text)
 
 
-def eventually(check: Callable[[], Any], *, within: float = 60, every: float = 0.1) -> Any:
+def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 0.1) -> Any:
     """The first true value of ``check``; fails with the last one.
 
     The limit is for a machine that has much else to do. What is put right in half a minute anyway, because everything

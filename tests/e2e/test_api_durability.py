@@ -181,9 +181,10 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path, small_disk
     try:
         connection = api.connect()
         acknowledged: dict[str, str] = {}
-        status, answer = 0, {}
+        status = 0
+        answer: dict[str, Any] = {}
         for number in range(200):
-            body = {"metadata": {"name": f"c-{number}"}, "data": {"x": "y" * 20_000}}
+            body: dict[str, Any] = {"metadata": {"name": f"c-{number}"}, "data": {"x": "y" * 20_000}}
             status, answer = send(connection, "POST", CONFIGMAPS, body)
             if status != 201:
                 break

@@ -121,7 +121,8 @@ def test_udp_goes_through_a_service(cluster: Cluster, namespace: str) -> None:
             link.connect((node, port))
             try:
                 link.send(b"podwire-probe\n")
-                return json.loads(link.recv(4096))
+                reply: dict[str, Any] = json.loads(link.recv(4096))
+                return reply
             except OSError:
                 return {}
 

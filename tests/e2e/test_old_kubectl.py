@@ -1,9 +1,11 @@
 """A kubectl that speaks SPDY alone, as those before 1.31 do, is told what is needed in place of a puzzle."""
 
+from typing import Any
+
 import pytest
 from tests.e2e.driver import Cluster, shell_pod
 
-SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
+SPDY: dict[str, Any] = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
 
 
 @pytest.mark.parametrize("command", ["exec box -- true", "attach box", "port-forward pod/box :80"])

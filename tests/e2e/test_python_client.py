@@ -10,6 +10,7 @@ from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from tests.e2e.driver import Cluster, eventually, shell_pod
+from tests.present import present
 
 
 @pytest.fixture
@@ -37,18 +38,18 @@ def _map(name: str, **data: str) -> client.V1ConfigMap:
 def test_objects_are_made_read_changed_and_deleted(api: client.ApiClient, namespace: str) -> None:
     core = client.CoreV1Api(api)
     made = core.create_namespaced_config_map(namespace, _map("one", a="1"))
-    assert made.metadata.uid and made.metadata.creation_timestamp is not None
+    assert present(made.metadata).uid and present(made.metadata).creation_timestamp is not None
     core.patch_namespaced_config_map("one", namespace, {"data": {"b": "2"}})
     read = core.read_namespaced_config_map("one", namespace)
     assert read.data == {"a": "1", "b": "2"}
     read.data["a"] = "9"
-    assert core.replace_namespaced_config_map("one", namespace, read).data["a"] == "9"
+    assert present(core.replace_namespaced_config_map("one", namespace, read).data)["a"] == "9"
     with pytest.raises(ApiException) as conflict:
         core.replace_namespaced_config_map("one", namespace, read)
     assert conflict.value.status == 409
     with pytest.raises(ApiException) as exists:
         core.create_namespaced_config_map(namespace, _map("one"))
-    assert exists.value.status == 409 and "already exists" in exists.value.body
+    assert exists.value.status == 409 and "already exists" in str(exists.value.body)
     core.delete_namespaced_config_map("one", namespace)
     with pytest.raises(ApiException) as gone:
         core.read_namespaced_config_map("one", namespace)
@@ -62,14 +63,14 @@ def test_lists_come_in_pages_and_by_label(api: client.ApiClient, namespace: str)
     names, token = [], None
     while token != "":
         page = core.list_namespaced_config_map(namespace, label_selector="of=client", limit=2, _continue=token)
-        names += [item.metadata.name for item in page.items]
-        token = page.metadata._continue or ""
+        names += [present(item.metadata).name for item in page.items]
+        token = present(page.metadata)._continue or ""
     assert names == [f"m-{number}" for number in range(5)]
 
 
 def test_a_watch_from_a_version_misses_nothing(api: client.ApiClient, namespace: str) -> None:
     core = client.CoreV1Api(api)
-    start = core.list_namespaced_config_map(namespace).metadata.resource_version
+    start = present(core.list_namespaced_config_map(namespace).metadata).resource_version
     core.create_namespaced_config_map(namespace, _map("early"))
     seen: list[tuple[str, str]] = []
     looking = watch.Watch()
@@ -116,18 +117,18 @@ def test_a_deployment_is_scaled_through_its_subresource(api: client.ApiClient, n
         namespace, client.V1Deployment(metadata=client.V1ObjectMeta(name="web"), spec=spec)
     )
     scale = apps.read_namespaced_deployment_scale("web", namespace)
-    assert scale.spec.replicas == 1 and scale.status.selector == "app=web"
-    scale.spec.replicas = 2
-    scale.metadata.resource_version = None  # the controllers write the status meanwhile
+    assert present(scale.spec).replicas == 1 and present(scale.status).selector == "app=web"
+    present(scale.spec).replicas = 2
+    present(scale.metadata).resource_version = None  # the controllers write the status meanwhile
     apps.replace_namespaced_deployment_scale("web", namespace, scale)
-    eventually(lambda: apps.read_namespaced_deployment("web", namespace).status.ready_replicas == 2)
+    eventually(lambda: present(apps.read_namespaced_deployment("web", namespace).status).ready_replicas == 2)
 
 
 def test_a_wrong_object_is_invalid_by_field(api: client.ApiClient, namespace: str) -> None:
-    service: dict[str, Any] = {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 0}]}}
+    service: Any = {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 0}]}}
     with pytest.raises(ApiException) as invalid:
         client.CoreV1Api(api).create_namespaced_service(namespace, service)
-    assert invalid.value.status == 422 and "spec.ports[0].port" in invalid.value.body
+    assert invalid.value.status == 422 and "spec.ports[0].port" in str(invalid.value.body)
 
 
 def test_exec_by_websocket(api: client.ApiClient, cluster: Cluster, namespace: str) -> None:

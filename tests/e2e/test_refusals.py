@@ -13,10 +13,10 @@ from tests.e2e.driver import Lines, podwire
 NAME = f"refusals-{os.getpid()}"
 
 
-def run(*words: str, stdin: str = "", timeout: float = 180, **options: object) -> subprocess.CompletedProcess[str]:
+def run(*words: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False, **options
-    )  # type: ignore[call-overload,no-any-return]
+        [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
 
 
 def refused(done: subprocess.CompletedProcess[str], status: int, *said: str) -> None:

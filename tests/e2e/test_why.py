@@ -386,6 +386,7 @@ def agent_of(node: str) -> int:
 
 
 def test_rules_that_are_not_what_they_should_be(world: Cluster, mode: str) -> None:
+    damage: tuple[str, ...]
     if mode != "nftables":
         damage = ("iptables", "-t", "nat", "-F", "KUBE-SERVICES")
     else:

@@ -50,7 +50,7 @@ def inside(place: Path, *command: str) -> str:
     return done.stdout
 
 
-def eventually(check: Callable[[], Any], seconds: float = 30.0) -> Any:
+def eventually(check: Callable[..., Any], seconds: float = 30.0) -> Any:
     until = time.monotonic() + seconds
     while True:
         try:

@@ -222,7 +222,7 @@ class Attempt:
 
 def checksum(data: bytes) -> int:
     """That of IP, UDP and TCP."""
-    words = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    words: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while words >> 16:
         words = (words & 0xFFFF) + (words >> 16)
     return ~words & 0xFFFF

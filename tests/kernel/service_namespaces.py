@@ -14,9 +14,13 @@ from typing import Any
 
 import msgspec
 from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
+from tests.fakes.collection import Collection
 from tests.kernel import sctp
+from tests.present import present
 
 from podwire.kernel import netns
+from podwire.model.node import Node
+from podwire.model.service import EndpointSlice, Service
 from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.runtime.clock import SystemClock
@@ -239,25 +243,6 @@ def by_name(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-class Collection:
-    """A source of objects, changed by hand."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, Any] = {}
-        self.synced = asyncio.Event()
-        self.callbacks: list[Any] = []
-
-    def subscribe(self, callback: Any, *, replay: bool = True) -> None:
-        self.callbacks.append(callback)
-
-    def put(self, key: str, value: Any) -> None:
-        old = self.objects.pop(key, None)
-        if value is not None:
-            self.objects[key] = value
-        for callback in self.callbacks:
-            callback(key, old, value)
-
-
 async def until(check: Any, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
@@ -350,7 +335,7 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
             assert time.monotonic() < deadline, f"{seen!r} in place of {wanted!r}"
 
     async def scenario() -> None:
-        services, slices, nodes = Collection(), Collection(), Collection()
+        services, slices, nodes = Collection[Service](), Collection[EndpointSlice](), Collection[Node]()
         cleaner = flow_cleaner(lambda: NODE.addresses, path("node"), mode=plane.name)
         proxy = ServiceProxy(Sources(services, slices, nodes), plane, NODE, SystemClock(), cleaner)
         async with asyncio.TaskGroup() as group:
@@ -374,7 +359,7 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
             await follow_flow(slices)
             running.cancel()
 
-    async def follow_flow(slices: Collection) -> None:
+    async def follow_flow(slices: Collection[EndpointSlice]) -> None:
         """A UDP client with one socket goes to the endpoints of the moment, and nowhere without any."""
         piece = case.slices[0]
         with netns.inside(path("far")):
@@ -394,7 +379,7 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
                 return await asyncio.to_thread(answer)
 
             await becomes("two", ask)
-            other = msgspec.structs.replace(piece.endpoints[0], addresses=(ADDRESSES["one"][0],))
+            other = msgspec.structs.replace(present(piece.endpoints)[0], addresses=(ADDRESSES["one"][0],))
             slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=(other,)))
             await becomes("one", ask)
             slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=()))

@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kernel.cni_node import NodeAgent, inside, ping
@@ -187,7 +188,7 @@ def test_gc_removes_exactly_the_others(make: Callable[..., NodeAgent]) -> None:
     node = make()
     for name in "abc":
         node.add(name)
-    kept = {"cni.dev/valid-attachments": [{"containerID": "c-b", "ifname": "eth0"}]}
+    kept: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": "c-b", "ifname": "eth0"}]}
     assert node.call("GC", **kept) == (0, {})
     assert [key.container for key in node.service.leases.held] == ["c-b"]
     assert len(node.links()) == 1

@@ -4,7 +4,7 @@ import os
 import random
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv6Address
 
 import msgspec
@@ -58,7 +58,7 @@ def drawn(kind: str, family: Family, count: int, seed: int = 1) -> dict[str, Ele
             return f"{IPv6Address(0xFD << 120 | chance.getrandbits(bits) << (128 - 8 - bits))}/{8 + bits}"
         return f"{IPv4Address((10 << 24 | chance.getrandbits(24)) >> (32 - bits) << (32 - bits))}/{bits}"
 
-    parts = {
+    parts: dict[str, Callable[[], str]] = {
         "ip": address,
         "net": lambda: network() if chance.random() < 0.9 else address(),
         "port": lambda: f"{chance.choice(['tcp', 'udp', 'sctp', 'udplite'])}:{chance.randint(1, 65535)}",

@@ -362,7 +362,7 @@ def test_a_failing_liveness_probe_restarts_the_container(node: Node) -> None:
 
         async def restarted() -> bool:
             shown = (await status(client, "sick")).get("containerStatuses") or [{}]
-            return shown[0].get("restartCount", 0) >= 1
+            return bool(shown[0].get("restartCount", 0) >= 1)
 
         await eventually(restarted)
 

@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplanes.nftables.layout import TABLE
 from podwire.policy.modes import DATAPLANES
+from podwire.state.nft import Table
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -329,7 +331,7 @@ def test_thousands_of_policies_peers_ranges_and_ports(world: World, planes: Plan
         rule = {"from": [{"podSelector": {"matchLabels": {"app": f"x{number}"}}}], "ports": ports(10_000 + number)}
         made.set_policy(f"shop/p{number}", policy(f"shop/p{number}", podSelector={}, ingress=[rule]))
     everybody = {"from": [{"namespaceSelector": {}}], "ports": ports(*range(2_000, 2_020))}
-    blocks = [{"ipBlock": {"cidr": f"151.{n >> 8}.{n & 255}.0/25"}} for n in range(9_999)]
+    blocks: list[dict[str, Any]] = [{"ipBlock": {"cidr": f"151.{n >> 8}.{n & 255}.0/25"}} for n in range(9_999)]
     blocks.append({"ipBlock": {"cidr": "203.0.113.0/28", "except": ["203.0.113.1/32"]}})
     ranges = {"from": blocks, "ports": [{"port": 3_000, "endPort": 65_535, "protocol": "UDP"}]}
     odd = {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": ports(*range(20_001, 65_536, 4))}
@@ -350,6 +352,7 @@ def test_thousands_of_policies_peers_ranges_and_ports(world: World, planes: Plan
             client.sendto(b"x", (DB[0], 3_000))
             assert bool(heard(server)) == allowed, source
     held = planes["n1"].desired()[0]
+    assert isinstance(held, Table)
     hosts = {each.name: len(each.elements) for each in held.sets if each.name.endswith("-hosts")}
     assert max(hosts.values()) < 5_020, "a peer is one element, whatever its ports"
     assert not any(planes["n1"].heal())

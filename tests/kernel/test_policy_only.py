@@ -215,9 +215,9 @@ def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -
         knock_once(machine)
         assert eventually(lambda: received(machine, "a") - before) == 1, "by the port of the node"
     finally:
-        for each in clients:
-            each.kill()
-            each.wait()
+        for client in clients:
+            client.kill()
+            client.wait()
     kept = {"prevResult": answer}
     assert runtime.verb("CHECK", "a", **kept) == (0, "")
     others = [{"containerID": f"c-{name}", "ifname": "eth0"} for name in ("a", "c")]

@@ -21,6 +21,7 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import open_socket
+from podwire.model.service import Service
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.dataplanes.nftables.layout import TABLE
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction
@@ -82,7 +83,7 @@ def test_a_refusal_keeps_what_is_in_force_is_told_and_made_good(world: World) ->
     asyncio.run(scenario())
 
 
-def _renamed(name: str, address: str) -> object:
+def _renamed(name: str, address: str) -> Service:
     (service,) = by_name("ClusterIP").services
     meta = msgspec.structs.replace(service.metadata, name=name)
     spec = msgspec.structs.replace(service.spec, cluster_ip=address, cluster_ips=(address,))

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cases.service_table import ADDRESSES, NODE, Case, parse_case
+from tests.fakes.collection import Collection
 from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import (
     LATE_S,
     PODS,
-    Collection,
     World,
     connecting,
     flush,
@@ -73,7 +73,9 @@ class Api:
     """The sources of a proxy."""
 
     def __init__(self) -> None:
-        self.services, self.slices, self.nodes = Collection(), Collection(), Collection()
+        self.services = Collection[api.Service]()
+        self.slices = Collection[api.EndpointSlice]()
+        self.nodes = Collection[Node]()
 
     def apply(self, wanted: Case, *, services: bool = True) -> None:
         """Has the sources hold the case, a slice after the other."""

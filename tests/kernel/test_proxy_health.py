@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from podwire.agent.services import node_port_addresses
+from podwire.http.message import Request, Response
 from podwire.kernel import netns
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
@@ -120,10 +121,10 @@ def test_healthz_and_livez(world: None) -> None:
         node = Node(metadata=ObjectMeta(name="n1"))
         tasks = TaskSet(lambda task, failure: None)
 
-        def page(path: str) -> bytes:
-            return pulse.livez() if path == "/livez" else pulse.healthz(node)
+        def page(request: Request) -> Response:
+            return pulse.livez() if request.path == "/livez" else pulse.healthz(node)
 
-        tasks.start("page", serve_page(listener(NODE), ("0.0.0.0", 10256), page, SystemClock()))
+        tasks.start("page", serve_page(listener(NODE), ("0.0.0.0", 10256), page, tasks, SystemClock()))
 
         async def asked(path: str) -> tuple[int, object]:
             status, _, body = await asyncio.to_thread(ask, ADDRESSES[0], 10256, path)

@@ -41,7 +41,7 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def checksum(data: bytes) -> int:
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 
@@ -78,7 +78,7 @@ def test_a_lost_segment_of_the_server_does_not_reset(
     resolved = by_name("session affinity").resolved()
     (web,) = resolved["default/web"]
     with netns.inside(path(SERVER)), socket.create_server((ADDRESSES[SERVER][0], 0)) as listener:
-        served = Endpoint(*listener.getsockname(), True)
+        served = Endpoint(ADDRESSES[SERVER][0], listener.getsockname()[1], True)
         plane.load({"default/web": (msgspec.structs.replace(web, cluster_endpoints=(served,), affinity_s=0),)})
         with netns.inside(path(source)):
             client = socket.create_connection((address, port), 20)
@@ -97,7 +97,7 @@ def test_a_lost_segment_of_the_server_does_not_reset(
 def test_what_is_dropped_is_counted(world: World, plane: Any) -> None:
     (web,) = by_name("ClusterIP").resolved()["default/web"]
     with netns.inside(path(SERVER)), socket.create_server((ADDRESSES[SERVER][0], 0)) as listener:
-        served = Endpoint(*listener.getsockname(), True)
+        served = Endpoint(ADDRESSES[SERVER][0], listener.getsockname()[1], True)
         plane.load({"default/web": (msgspec.structs.replace(web, cluster_endpoints=(served,)),)})
         before = plane.counts().packets.get(INVALID_DROPPED) if isinstance(plane, Counting) else None
         if before is None:

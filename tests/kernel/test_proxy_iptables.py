@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from tests.cases.service_table import ADDRESSES, NODE
+from tests.fakes.collection import Collection
 from tests.kernel.service_namespaces import (
     CASES,
     LATE_S,
-    Collection,
     World,
     affinity_to_an_endpoint_that_goes,
     by_name,
@@ -30,6 +30,8 @@ from tests.kernel.service_namespaces import (
 from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import Kind, Programs, choose, find, nft_tables
 from podwire.kernel.nfacct import Counters
+from podwire.model import service as api
+from podwire.model.node import Node
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
 from podwire.proxy.registry import Registry
@@ -242,7 +244,7 @@ class Interrupted(IptablesDataPlane):
 
 def test_what_is_flushed_during_healing_is_healed_too(world: World) -> None:
     case = by_name("ClusterIP")
-    services, slices, nodes = Collection(), Collection(), Collection()
+    services, slices, nodes = Collection[api.Service](), Collection[api.EndpointSlice](), Collection[Node]()
     for source in (services, slices, nodes):
         source.synced.set()
     services.put("default/web", case.services[0])

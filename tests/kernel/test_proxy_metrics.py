@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.cases.service_table import NODE
-from tests.kernel.service_namespaces import ADDRESSES, Collection, World, by_name, inside, path, until
+from tests.cases.service_table import ADDRESSES, NODE
+from tests.fakes.collection import Collection
+from tests.kernel.service_namespaces import World, by_name, inside, path, until
 
 from podwire.kernel import netns
+from podwire.model import service as api
 from podwire.model.node import Node
 from podwire.observe.health import Health
 from podwire.proxy.flows import flow_cleaner
@@ -79,7 +81,9 @@ class Bench:
         self.mode = mode
         clock = SystemClock()
         facts = msgspec.structs.replace(NODE, node_port_ranges=("0.0.0.0/0", "::/0"))
-        self.services, self.slices, self.nodes = Collection(), Collection(), Collection()
+        self.services = Collection[api.Service]()
+        self.slices = Collection[api.EndpointSlice]()
+        self.nodes = Collection[Node]()
         self.plane = Switch(Registry(path("node")), mode, facts)
         self.pulse = Pulse(clock)
         self.metrics = ProxyMetrics(mode, clock)

@@ -136,8 +136,8 @@ class ClusterNode:
         return (self.cidr, f"fd00:0:0:{self.number}::/64") if self.cluster.v6 else (self.cidr,)
 
     def object(self, annotations: dict[str, str] | None = None) -> Node:
-        addresses = (self.ip6, self.ip) if self.cluster.v6_first else (self.ip, self.ip6)
-        addresses = addresses if self.cluster.v6 else (self.ip,)
+        both = (self.ip6, self.ip) if self.cluster.v6_first else (self.ip, self.ip6)
+        addresses = both if self.cluster.v6 else (self.ip,)
         return Node(
             metadata=ObjectMeta(name=self.name, annotations=annotations or {}),
             spec=NodeSpec(pod_cidr=self.cidr, pod_cidrs=self.cidrs),
@@ -308,9 +308,9 @@ def test_a_router_between_nodes(make: Make) -> None:
                     if other is not node:
                         assert source_seen(pods[other.name].place, pods[node.name].address) == pods[other.name].address
                         assert source_seen(other.place, pods[node.name].address)
-    node = Pod(cluster.all[1].place, cluster.all[1].ip)
-    with node.running(TELL):
-        assert source_seen(pods[near.name].place, node.address) == near.ip
+    host = Pod(cluster.all[1].place, cluster.all[1].ip)
+    with host.running(TELL):
+        assert source_seen(pods[near.name].place, host.address) == near.ip
     cluster.configure(RoutingSettings(backend="hostgw"))
     for each in cluster.all:
         each.router.reconcile()
@@ -415,8 +415,8 @@ def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, aft
         talks = [Talk(one, other) for one in pods for other in pods if one is not other]
         for node in cluster.all:
             node.router.configure(RoutingSettings(backend=after))
-            for other in cluster.all:
-                other.reconcile()
+            for changed in cluster.all:
+                changed.reconcile()
             time.sleep(0.15)
             for one in pods:
                 for other in pods:

@@ -22,6 +22,7 @@ from tests.kernel.relay_traffic import (
     state,
 )
 from tests.kernel.service_namespaces import World, path
+from tests.present import present
 
 from podwire.errors import KernelError
 from podwire.kernel import netns
@@ -171,7 +172,7 @@ def test_a_relay_in_the_foreground_is_found_and_stays(world: World, tmp_path: Pa
     finally:
         link.close()
         process.kill()
-        os.kill(found.pid, signal.SIGKILL)
+        os.kill(present(found).pid, signal.SIGKILL)
         process.wait()
 
 

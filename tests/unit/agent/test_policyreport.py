@@ -37,15 +37,15 @@ class Api(Client):
             raise ABSENT
         return self.stored
 
-    async def get(self, *_rest: Any, **_more: Any) -> dict[str, Any]:
+    async def get(self, *_rest: Any, **_more: Any) -> Any:
         return self._do("get")
 
-    async def patch(self, _resource: Any, _name: str, body: Any, *_rest: Any, **_more: Any) -> dict[str, Any]:
+    async def patch(self, resource: Any, name: str, body: Any, *_rest: Any, **_more: Any) -> dict[str, Any]:
         stored = self._do("patch")
         stored["data"] |= body["data"]
         return stored
 
-    async def create(self, _resource: Any, body: Any, *_rest: Any, **_more: Any) -> dict[str, Any]:
+    async def create(self, resource: Any, body: Any, *_rest: Any, **_more: Any) -> Any:
         self.stored = body
         return self._do("create")
 

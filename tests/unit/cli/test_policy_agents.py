@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -90,8 +90,12 @@ def api(tmp_path: Path) -> Iterator[Api]:
     made.close()
 
 
+Run = Callable[..., Result]
+"""Runs ``podwire policy`` with these arguments."""
+
+
 @pytest.fixture
-def run(tmp_path: Path):
+def run(tmp_path: Path) -> Run:
     def asked(*words: str) -> Result:
         return CliRunner().invoke(
             root, ["policy", *words, "--kubeconfig", str(tmp_path / "kubeconfig")], standalone_mode=False
@@ -108,7 +112,7 @@ def status(code: int, reason: str, message: str) -> tuple[int, str]:
     return code, json.dumps({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message})
 
 
-def test_packets_of_all_nodes_are_added_up(api: Api, run) -> None:
+def test_packets_of_all_nodes_are_added_up(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing(), "node-2": enforcing("80"), "plain": {}}
     api.pages = {"node-1:9440/policy/counters": counters(17), "node-2:80/policy/counters": counters(3)}
     found = run("list")
@@ -117,7 +121,7 @@ def test_packets_of_all_nodes_are_added_up(api: Api, run) -> None:
     assert found.stderr == ""
 
 
-def test_nodes_that_cannot_be_asked_are_named_and_what_others_told_is_a_least_number(api: Api, run) -> None:
+def test_nodes_that_cannot_be_asked_are_named_and_what_others_told_is_a_least_number(api: Api, run: Run) -> None:
     api.nodes = {name: enforcing() for name in ("node-1", "node-2", "node-3")} | {"node-4": enforcing("")}
     dead = status(503, "ServiceUnavailable", "error trying to reach service: i/o timeout")
     forbidden = status(403, "Forbidden", 'nodes "node-3:9440" is forbidden')
@@ -138,7 +142,7 @@ def test_nodes_that_cannot_be_asked_are_named_and_what_others_told_is_a_least_nu
     assert (line["dropped"], line["notAsked"]) == (17, 3)
 
 
-def test_where_nobody_can_be_asked_nothing_is_said_to_be_dropped_or_not(api: Api, run) -> None:
+def test_where_nobody_can_be_asked_nothing_is_said_to_be_dropped_or_not(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing("")}
     found = run("list")
     assert found.stdout.splitlines()[1].split()[-2:] == ["-", "-"]
@@ -149,7 +153,7 @@ def test_where_nobody_can_be_asked_nothing_is_said_to_be_dropped_or_not(api: Api
     )
 
 
-def test_counters_of_the_nodes_that_answer(api: Api, run) -> None:
+def test_counters_of_the_nodes_that_answer(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing(), "node-2": enforcing("")}
     api.pages = {"node-1:9440/policy/counters": counters(17)}
     found = run("counters", "shop/db")
@@ -158,7 +162,7 @@ def test_counters_of_the_nodes_that_answer(api: Api, run) -> None:
     assert found.stderr.startswith("podwire: not asked: node-2: ")
 
 
-def test_the_log_is_read_where_agents_tell_it_to_the_network(api: Api, run) -> None:
+def test_the_log_is_read_where_agents_tell_it_to_the_network(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing(), "node-2": enforcing()}
     lines = [logged("node-1", number, f"2026-01-01T00:00:0{number}.000Z") for number in (1, 2)]
     api.pages = {
@@ -175,7 +179,7 @@ def test_the_log_is_read_where_agents_tell_it_to_the_network(api: Api, run) -> N
     assert "/api/v1/nodes/node-1:9440/proxy/policy/log?after=0&last=1000" in api.asked
 
 
-def test_an_api_that_refuses_the_list_of_nodes_is_an_error(api: Api, run) -> None:
+def test_an_api_that_refuses_the_list_of_nodes_is_an_error(api: Api, run: Run) -> None:
     api.close()
     found = run("counters", "shop/db")
     assert "Connect call failed" in str(found.exception)

@@ -17,7 +17,7 @@ ENVIRONMENT = {
 }
 CONF = b'{"cniVersion": "1.1.0", "name": "podwire", "type": "podwire-cni"}'
 
-VARIABLE = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)))
+VARIABLE = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]))
 
 
 @given(

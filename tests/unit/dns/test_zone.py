@@ -1,5 +1,7 @@
 """The zone as it changes: what appears, what goes, and what no change is."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -222,7 +224,7 @@ def test_verified_pods_answer_for_both_families_while_they_live() -> None:
     zone = Zone(ZoneOptions(pods="verified"))
     zone.set_namespace("shop", present=True)
     zone.mark_synced()
-    document = {
+    document: dict[str, Any] = {
         "metadata": {"name": "p", "namespace": "shop"},
         "status": {"phase": "Running", "podIPs": [{"ip": "10.244.0.9"}, {"ip": "fd00::9"}]},
     }

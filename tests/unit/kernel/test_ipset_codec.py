@@ -1,5 +1,7 @@
 """Messages of ipset: what is sent, as bytes, and what the kernel answers."""
 
+from typing import Literal
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -84,12 +86,14 @@ def test_a_set_is_read_as_it_was_written(data: st.DataObject) -> None:
     options = st.builds(
         Element,
         timeout_s=st.none() | st.integers(0, 2**32 - 1),
-        comment=st.text(st.characters(exclude_characters='"\n\0', exclude_categories=("Cs",)), max_size=9),
+        comment=st.text(st.characters(exclude_characters='"\n\0', exclude_categories=["Cs"]), max_size=9),
         nomatch=st.booleans(),
         mark=st.none() | st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
     )
     key = st.tuples(*(PARTS[part] for part in KINDS[kind])).map(lambda parts: element_text(kind, ",".join(parts)))
-    family = "inet" if kind == "bitmap:port" else data.draw(st.sampled_from(["inet", "inet6"]))
+    family: Literal["inet", "inet6"] = (
+        "inet" if kind == "bitmap:port" else data.draw(st.sampled_from(["inet", "inet6"]))
+    )
     want = IpSet(
         name="some",
         kind=kind,

@@ -1,5 +1,7 @@
 """Kinds of devices in rtnetlink: a kind that a test registers is encoded and decoded by its row."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from podwire.kernel import link_codec
@@ -20,7 +22,7 @@ class Stacked(Attributes, frozen=True):
 
 
 def test_a_registered_kind_is_encoded_and_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def encode(link: Link, indexes: dict[str, int]) -> bytes:
+    def encode(link: Link, indexes: Mapping[str, int]) -> bytes:
         assert isinstance(link.attributes, Stacked)
         return u32(LAYER, link.attributes.layer) + u32(UNDER, indexes[link.attributes.under])
 

@@ -1,6 +1,7 @@
 """Addresses, routes, neighbours, entries and rules as rtnetlink messages and back."""
 
 import ipaddress
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ def _network(pair: tuple[object, int]) -> str:
     return str(ipaddress.ip_network(f"{pair[0]}/{pair[1]}", strict=False))
 
 
-def _routes(version: int) -> st.SearchStrategy[Route]:
+def _routes(version: Literal[4, 6]) -> st.SearchStrategy[Route]:
     ips = st.ip_addresses(v=version).map(str)
     return st.builds(
         Route,

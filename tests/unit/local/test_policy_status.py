@@ -10,6 +10,7 @@ from tests.fakes.control_plane import ControlPlane, StartControlPlane
 from podwire.agent.policyreport import PolicyReport
 from podwire.kube.client import Client
 from podwire.kube.resources import CONFIGMAPS, EVENTS, NETWORKPOLICIES, NODES
+from podwire.model.changed import Changed
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.policy.status.report import NAMESPACE, name_of, parse
@@ -54,7 +55,7 @@ class Agents:
             self.metas = {key: meta for key, meta in self.metas.items() if key[0] != name}
             self.metas |= {(name, *key): meta for key, meta in known.items()}
             heard = self.client.clock.monotonic() - 0.004
-            self.reports[name].committed({f"policy {key}": heard for _, key in known.keys() | before})
+            self.reports[name].committed({Changed(kind, key): heard for kind, key in known.keys() | before})
 
 
 async def said(p: ControlPlane, wanted: str, name: str = "deny") -> JsonObject:

@@ -2,20 +2,21 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from tests.cases.policy_table import read_cases
+from tests.fakes.collection import Collection
 
+from podwire.dataplane.plane import Written
 from podwire.errors import KernelError
 from podwire.model.changed import Changed
-from podwire.model.meta import key_of
+from podwire.model.meta import Object, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.model.policy import NetworkPolicy
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts
 from podwire.policy.runner import Attached, Enforcement, Sources
@@ -29,27 +30,6 @@ DENY = msgspec.convert(
     {"metadata": {"name": "deny", "namespace": "shop"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}},
     NetworkPolicy,
 )
-
-
-class Collection:
-    """A source changed by hand."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, Any] = {}
-        self.synced = asyncio.Event()
-        self._callbacks: list[Callable[[str, Any, Any], None]] = []
-
-    def subscribe(self, callback: Callable[[str, Any, Any], None], *, replay: bool = True) -> None:
-        for key, value in self.objects.items():
-            callback(key, None, value)
-        self._callbacks.append(callback)
-
-    def put(self, key: str, value: Any) -> None:
-        old = self.objects.pop(key, None)
-        if value is not None:
-            self.objects[key] = value
-        for callback in self._callbacks:
-            callback(key, old, value)
 
 
 class Memory:
@@ -68,7 +48,7 @@ class Memory:
         """Whether somebody else holds the lock."""
         self.read, self.write = os.pipe()
 
-    def _take(self, what: str, compiler: Compiler, devices: Mapping[str, str], pods: Any) -> list[object]:
+    def _take(self, what: str, compiler: Compiler, devices: Mapping[str, str], pods: Iterable[str]) -> Written:
         if self.failures:
             self.failures -= 1
             raise KernelError("nft", "add element", 12)
@@ -83,18 +63,18 @@ class Memory:
                     self.isolated.add(pod)
         return []
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> list[object]:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
         self.facts = facts or self.facts
         self.devices, self.isolated = {}, set()
         return self._take("load", compiler, devices, compiler.pods)
 
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
-    ) -> list[object]:
+    ) -> Written:
         self.facts = facts or self.facts
         return self._take("update", compiler, devices, delta.pods)
 
-    def heal(self) -> list[object]:
+    def heal(self) -> Written:
         if self.failures:
             self.failures -= 1
             raise KernelError("nft", "list table", 12)
@@ -130,8 +110,14 @@ class Bench:
     """An enforcement on node n1 with everything that it needs."""
 
     def __init__(self) -> None:
-        self.collections = [Collection() for _ in range(5)]
-        self.pods, self.namespaces, self.nodes, self.policies, self.cluster = self.collections
+        self.pods = Collection[Pod]()
+        self.namespaces = Collection[Object]()
+        self.nodes = Collection[Node]()
+        self.policies = Collection[NetworkPolicy]()
+        self.cluster = Collection[ClusterNetworkPolicy]()
+        self.synced = [
+            collection.synced for collection in (self.pods, self.namespaces, self.nodes, self.policies, self.cluster)
+        ]
         self.plane = Memory()
         self.clock = FakeClock()
         sources = Sources(
@@ -141,10 +127,10 @@ class Bench:
             policies=self.policies,
             cluster_policies=self.cluster,
         )
-        self.told: list[tuple[dict[str, float], float]] = []
+        self.told: list[tuple[dict[Changed, float], float]] = []
         self.enforcement = Enforcement(sources, self.plane, Compiler("n1"), self.clock, self)
 
-    def committed(self, _delta: Delta, _duration_s: float, changed: Mapping[str, float], *, full: bool) -> None:
+    def committed(self, _delta: Delta, _duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
         assert not full or self.plane.calls[-1] == "load"
         self.told.append((dict(changed), self.clock.monotonic()))
 
@@ -161,8 +147,8 @@ class Bench:
 
     async def start(self) -> None:
         self.fill()
-        for collection in self.collections:
-            collection.synced.set()
+        for synced in self.synced:
+            synced.set()
         await self.clock.advance(1)
 
     def taken(self) -> list[str]:
@@ -196,12 +182,12 @@ def attached(pod: str, device: str = "dev", address: str = "10.180.0.1", uid: st
 @with_bench
 async def test_nothing_is_written_before_everything_is_known(bench: Bench) -> None:
     bench.fill()
-    for collection in bench.collections:
+    for synced in bench.synced:
         await bench.clock.advance(60)
         assert bench.taken() == []
         assert not bench.enforcement.loaded.is_set()
         assert bench.enforcement.problem == "policies are not in force yet"
-        collection.synced.set()
+        synced.set()
     await bench.clock.advance(0.1)
     assert bench.taken() == ["load"]
     assert bench.enforcement.loaded.is_set()

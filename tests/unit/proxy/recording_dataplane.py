@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.state.nft import Table
 
 written: list[str] = []
 """What happened, by all of them."""
@@ -43,8 +44,8 @@ class Notebook:
     def conflicts(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def desired(self) -> tuple[str, ...]:
-        return (self.name,)
+    def desired(self) -> tuple[Table, ...]:
+        return (Table(family="ip", name=self.name),)
 
     def remove(self) -> None:
         self._note("remove")

@@ -74,11 +74,11 @@ def test_a_listener_follows_the_service() -> None:
             assert await ask(one) == "5030"
             bench.checks.update({"t/x": service(other, "10.0.0.1")})
             await settle()
-            assert bench.checks.listening == (("t/x", "127.0.0.1", other),)
+            assert list(bench.checks.listening) == [("t/x", "127.0.0.1", other)]
             assert await ask(other) == "2001"
             bench.checks.update({"t/x": ()})
             await settle()
-            assert bench.checks.listening == ()
+            assert list(bench.checks.listening) == []
 
     asyncio.run(scenario())
 
@@ -90,11 +90,11 @@ def test_addresses_may_change() -> None:
             bench.addresses = ()
             bench.checks.update({"t/x": service(port, "10.0.0.1")})
             await settle()
-            assert bench.checks.listening == ()
+            assert list(bench.checks.listening) == []
             bench.addresses = ("127.0.0.1", "127.0.0.2")
             bench.checks.update({}, moved=True)
             await settle()
-            assert bench.checks.listening == (("t/x", "127.0.0.1", port), ("t/x", "127.0.0.2", port))
+            assert list(bench.checks.listening) == [("t/x", "127.0.0.1", port), ("t/x", "127.0.0.2", port)]
 
     asyncio.run(scenario())
 

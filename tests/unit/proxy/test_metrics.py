@@ -5,8 +5,9 @@ import asyncio
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.observe.health import Health
-from podwire.proxy.metrics import TRIGGER_TIME, ProxyMetrics
+from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.trim import TRIGGER_TIME
 from podwire.testing.clock import FakeClock
 
 

@@ -13,6 +13,7 @@ from podwire.proxy import registry
 from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
+from podwire.state.nft import Table
 
 MODULE = "tests.unit.proxy.recording_dataplane"
 FACTS = NodeFacts(name="n1")
@@ -43,9 +44,8 @@ def test_it_is_opened_loaded_switched_to_and_cleared(written: list[str]) -> None
     switch.update(services)
     switch.heal()
     assert taken(written) == ["notebook: update default/web", "notebook: heal"]
-    assert (switch.name, switch.disturbed(), switch.conflicts(), switch.desired()) == (
-        "notebook", True, ("notebook",), ("notebook",),
-    )  # fmt: skip
+    assert (switch.name, switch.disturbed(), switch.conflicts()) == ("notebook", True, ("notebook",))
+    assert switch.desired() == (Table(family="ip", name="notebook"),)
     switch.wanted = "second"
     switch.load(services)
     assert taken(written) == [

@@ -31,7 +31,7 @@ def piece(
 
 
 def endpoint(
-    address: str, node: str = "n2", zones: tuple[str, ...] = (), nodes: tuple[str, ...] = (), **conditions: bool
+    address: str, node: str = "n2", zones: tuple[str, ...] = (), nodes: tuple[str, ...] = (), **conditions: Any
 ) -> api.Endpoint:
     hints = api.EndpointHints(
         for_zones=tuple(api.HintTarget(name=z) for z in zones), for_nodes=tuple(api.HintTarget(name=n) for n in nodes)
@@ -44,7 +44,7 @@ def endpoint(
     )
 
 
-LEAVING = {"ready": False, "serving": True, "terminating": True}
+LEAVING: dict[str, Any] = {"ready": False, "serving": True, "terminating": True}
 
 CHOICES = [
     ("ready ones", [endpoint("10.0.0.1"), endpoint("10.0.0.2", ready=False, serving=False)], ["10.0.0.1"], []),

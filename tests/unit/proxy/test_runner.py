@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.fakes.collection import Collection
 
+from podwire.dataplane.plane import Written
 from podwire.errors import KernelError
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
@@ -16,6 +18,7 @@ from podwire.model.node import ZONE_LABEL, Node, NodeAddress, NodeSpec, NodeStat
 from podwire.proxy.resolve import SERVICE_NAME_LABEL
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.state.nft import Table
 
 SERVICE = api.Service(
     metadata=ObjectMeta(name="web", namespace="default"),
@@ -29,28 +32,6 @@ def piece(address: str, service: str = "web") -> api.EndpointSlice:
         endpoints=(api.Endpoint(addresses=(address,)),),
         ports=(api.EndpointPort(name="", port=8080, protocol="UDP"),),
     )
-
-
-class Collection:
-    """A source changed by hand."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, Any] = {}
-        self.synced = asyncio.Event()
-        self._callbacks: list[Callable[[str, Any, Any], None]] = []
-
-    def subscribe(self, callback: Callable[[str, Any, Any], None], *, replay: bool = True) -> None:
-        if replay:
-            for key, value in self.objects.items():
-                callback(key, None, value)
-        self._callbacks.append(callback)
-
-    def put(self, key: str, value: Any) -> None:
-        old = self.objects.pop(key, None)
-        if value is not None:
-            self.objects[key] = value
-        for callback in self._callbacks:
-            callback(key, old, value)
 
 
 class Memory:
@@ -83,15 +64,16 @@ class Memory:
         ports = (f"{key}={','.join(map(str, p.cluster_endpoints))}" for key, v in services.items() for p in v)
         self.calls.append((what, tuple(ports)))
 
-    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[bool, ...]:
+    def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
         self.facts = facts
         self._note("load", services)
-        return (self.lacks,)
+        return ("restored" if self.lacks else "",)
 
-    def update(self, changed: ServiceMap) -> None:
+    def update(self, changed: ServiceMap) -> Written:
         self._note("update", changed)
+        return ()
 
-    def heal(self) -> tuple[str, ...]:
+    def heal(self) -> Written:
         self._note("heal", {})
         return () if self.whole else ("healed",)
 
@@ -107,6 +89,13 @@ class Memory:
 
     def conflicts(self) -> tuple[str, ...]:
         return ()
+
+    def desired(self) -> tuple[Table, ...]:
+        return ()
+
+    def remove(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Stepping:
@@ -162,7 +151,9 @@ class Bench:
     """A proxy on sources, plane and clock."""
 
     def __init__(self) -> None:
-        self.services, self.slices, self.nodes = Collection(), Collection(), Collection()
+        self.services = Collection[api.Service]()
+        self.slices = Collection[api.EndpointSlice]()
+        self.nodes = Collection[Node]()
         self.plane, self.clock = Memory(), Stepping()
         self.flows: list[tuple[int, int]] = []
         self.gaps = 0

@@ -1,5 +1,7 @@
 """The parameters of connection tracking, as kube-proxy computes them."""
 
+from typing import Any
+
 import pytest
 
 from podwire.proxy.sysctls import BUCKETS, MAX, ConntrackSettings, plan
@@ -15,7 +17,7 @@ from podwire.proxy.sysctls import BUCKETS, MAX, ConntrackSettings, plan
         (4, {"max_per_core": 100, "min": 1000}, 1000),
     ],
 )
-def test_the_size_of_the_table(processors: int, settings: dict[str, int], size: int) -> None:
+def test_the_size_of_the_table(processors: int, settings: dict[str, Any], size: int) -> None:
     wanted = {each.path: each.value for each in plan(ConntrackSettings(**settings), processors)}
     assert (wanted[MAX], wanted[BUCKETS]) == (str(size), str(size // 4))
 

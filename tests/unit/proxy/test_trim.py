@@ -30,7 +30,8 @@ def service(name: str = "web") -> Service:
         "sessionAffinity": "ClientIP", "loadBalancerSourceRanges": ["203.0.113.0/24"], "ipFamilies": ["IPv4"],
     }  # fmt: skip
     status = {"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}]}}
-    return decoded({"metadata": metadata, "spec": spec, "status": status}, Service)
+    whole: Service = decoded({"metadata": metadata, "spec": spec, "status": status}, Service)
+    return whole
 
 
 def piece(**more: Any) -> EndpointSlice:
@@ -45,7 +46,8 @@ def piece(**more: Any) -> EndpointSlice:
         for number in (1, 2, 3)
     ]  # fmt: skip
     ports = [{"name": "http", "port": 8080}]
-    return decoded({"metadata": metadata, "endpoints": endpoints, "ports": ports}, EndpointSlice)
+    whole: EndpointSlice = decoded({"metadata": metadata, "endpoints": endpoints, "ports": ports}, EndpointSlice)
+    return whole
 
 
 def test_what_is_resolved_is_the_same() -> None:
@@ -58,7 +60,7 @@ def test_what_others_wrote_for_others_goes() -> None:
     kept = trim_service(service())
     assert (kept.metadata.name, kept.metadata.uid, kept.metadata.resource_version) == ("web", "u-1", "7")
     assert kept.metadata.labels == kept.metadata.annotations == kept.spec.selector == {}
-    assert kept.metadata.owner_references == kept.metadata.finalizers == ()
+    assert (kept.metadata.owner_references, kept.metadata.finalizers) == ((), ())
     part = trim_slice(piece(annotations={TRIGGER_TIME: "2026-01-01T00:00:00Z", "other": "x"}))
     assert part.metadata.labels == {SERVICE_NAME_LABEL: "web"}
     assert part.metadata.annotations == {TRIGGER_TIME: "2026-01-01T00:00:00Z"}

@@ -194,8 +194,8 @@ def test_devices_are_told_by_alias(name: str, alias: str, ours: bool) -> None:
 
 def test_owner_stamps_what_has_no_mark() -> None:
     stamped = OWNER.stamp(NODE)
-    assert {x.proto for x in (*stamped.addresses, *stamped.neighbours, *stamped.rules)} == {113}
-    assert {x.proto for x in stamped.routes} == {113}
+    for values in (stamped.addresses, stamped.neighbours, stamped.rules, stamped.routes):
+        assert {value.proto for value in values} == {113}
     aliases = {x.name: x.alias for x in stamped.links}
     assert aliases["br0"] == "podwire/routing"
     assert aliases["eth0"] == ""
@@ -222,4 +222,4 @@ def test_share_is_what_carries_the_mark() -> None:
     assert "10.9.9.9" not in str(share)
     assert share.routes == mine.routes
     assert share.fdb == NODE.fdb
-    assert share.rules == share.sysctls == ()
+    assert (share.rules, share.sysctls) == ((), ())

@@ -10,7 +10,8 @@ from podwire.trace.packet import Machine, Packet
 
 
 def options(draw: Draw) -> dict[int, float]:
-    found, number = {}, draw.options[0]
+    found: dict[int, float] = {}
+    number: int | None = draw.options[0]
     while number is not None:
         found[number] = draw.probability(number)
         number = draw.after(number)

@@ -116,7 +116,7 @@ OBJECTS = Collection(
 )
 
 
-def posed(source: str, target: str, port: str = "", **more: str) -> Question:
+def posed(source: str, target: str, port: str = "", **more: Any) -> Question:
     return asyncio.run(pose(Asked(source=source, target=target, port=port, **more), OBJECTS))
 
 

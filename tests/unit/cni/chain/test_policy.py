@@ -70,7 +70,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def request(command: str, container: str, **conf: Any) -> Request:
-    conf = {"prev_result": RESULT, "policy": True, "cni_version": "1.1.0", "name": "net"} | conf
+    conf = {"prev_result": RESULT, "policy": True, "cni_version": "1.1.0", "name": "net", **conf}
     key = Key("net", container, "eth0")
     return Request(command=command, conf=spec.NetConf(**conf), key=key, netns="/n", namespace="shop", pod="db", uid="u")
 

@@ -1,6 +1,7 @@
 """What becomes of packets of pods that are ports of bridges, by rules as they are planned."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cases.policy_table import read_cases
@@ -41,7 +42,7 @@ def rules(world: World, there: Around) -> PastBridges:
 
 
 def packet(source: str = WEB, destination: str = DB, **more: str) -> Packet:
-    devices = {"input": "cni0", "output": "cni0"}
+    devices: dict[str, Any] = {"input": "cni0", "output": "cni0"}
     return Packet(source=source, destination=destination, destination_port=80, **{**devices, **more})
 
 

@@ -29,7 +29,7 @@ def random_world(seed: int) -> World:
     world = RandomPolicies(BASE, seed).world()
     if seed % 2:
         return world
-    everybody = [{"namespaces": {}}]
+    everybody: list[dict[str, object]] = [{"namespaces": {}}]
     rule = {"action": "Deny", "from": everybody, "to": everybody}
     spec = {"tier": "Admin", "priority": 0, "subject": {"namespaces": {}}, "ingress": [rule], "egress": [rule]}
     deny = msgspec.convert({"metadata": {"name": "a"}, "spec": spec}, ClusterNetworkPolicy)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ def packet(source: str, destination: str = "10.96.0.10", number: int = 80) -> Pa
     )
 
 
-def decided(kind: Kind, source: str, facts: NodeFacts = FACTS, **more: object) -> Decision:
+def decided(kind: Kind, source: str, facts: NodeFacts = FACTS, **more: Any) -> Decision:
     return decide(Matched(kind, port(**more)), packet(source), facts, MACHINE, {})
 
 
@@ -87,7 +88,7 @@ def test_settings_that_change_it() -> None:
         ("ExternalIP", {"source_ranges": ("10.0.0.0/8",)}, OUT, "forwarded", "Endpoints"),
     ],
 )
-def test_ends(kind: Kind, more: dict[str, object], source: str, outcome: str, reason: str) -> None:
+def test_ends(kind: Kind, more: dict[str, Any], source: str, outcome: str, reason: str) -> None:
     found = decided(kind, source, **more)
     assert (found.outcome, found.reason.reason) == (outcome, reason)
 

@@ -62,7 +62,7 @@ def test_everything_goes_with_the_last_service() -> None:
     made = contents()
     many = {WEB: (port(external_local=True, node_port=30080, external_ips=("203.0.113.7",)),)}
     made.change(many)
-    assert made.addresses == ("172.30.0.41", "203.0.113.7")
+    assert list(made.addresses) == ["172.30.0.41", "203.0.113.7"]
     made.change({WEB: ()})
     assert (made.addresses, made.servers) == ((), {})
     assert not any(one.elements for one in made.sets())

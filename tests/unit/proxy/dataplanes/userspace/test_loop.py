@@ -35,7 +35,8 @@ def test_timers_in_their_order() -> None:
 
 def test_events_as_they_are_wanted(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
-    loop, seen = Loop(), []
+    loop = Loop()
+    seen: list[int] = []
     os.write(writing, b"x")
     loop.watch(reading, READ, seen.append)
     loop.turn()
@@ -51,7 +52,8 @@ def test_events_as_they_are_wanted(pipe: tuple[int, int]) -> None:
 def test_what_is_closed_by_one_event_is_not_told_to_another(pipe: tuple[int, int]) -> None:
     """Both ends have events; the first handler closes both, and their numbers are not free before the turn is over."""
     reading, writing = pipe
-    loop, seen = Loop(), []
+    loop = Loop()
+    seen: list[int] = []
     os.write(writing, b"x")
 
     def close_both(_events: int) -> None:

@@ -10,6 +10,7 @@ from podwire.proxy.dataplanes.userspace.memory import (
     ACCEPTED,
     RELAYING,
     SESSION,
+    Entry,
     Gone,
     Listener,
     Memory,
@@ -57,7 +58,12 @@ def test_slots_come_to_an_end_and_back(memory: Memory) -> None:
 
 
 def test_the_journal(memory: Memory) -> None:
-    entries = [Listener(1, POOL, 7), Sticky(1, "10.0.0.9", ("10.0.0.1", 80)), Listener(1, POOL, 7, True), Gone(1)]
+    entries: list[Entry] = [
+        Listener(1, POOL, 7),
+        Sticky(1, "10.0.0.9", ("10.0.0.1", 80)),
+        Listener(1, POOL, 7, True),
+        Gone(1),
+    ]
     for entry in entries:
         memory.append(entry)
     assert list(Memory(memory.fd).entries()) == entries
