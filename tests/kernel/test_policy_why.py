@@ -19,8 +19,8 @@ from podwire.policy.registry import open_dataplane
 from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import Machine
 from podwire.why.answer import PolicySaid
-from podwire.why.policies.answering import with_policies
-from podwire.why.policies.enforced import Guard
+from podwire.why.policies.enforced import PolicyRules
+from podwire.why.policies.explainer import with_policies
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -53,7 +53,7 @@ class Held(Nodes):
         found = next(each for each in self.world.nodes if each.metadata.name == node)
         return Facts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
 
-    def read(self, node: str) -> Guard:
+    def read(self, node: str) -> PolicyRules:
         seam = open_tracing(self.mode)
         assert seam is not None
         machine = Machine(addresses=frozenset(self.facts(node).addresses))
@@ -61,7 +61,7 @@ class Held(Nodes):
         devices = {key: device(key) for key in compiler.pods}
         planned = seam.planned(compiler, devices, self.facts(node), machine)
         held = seam.held(self.places[node], machine)
-        return Guard(mode=self.mode, planned=planned, held=held, reads=True)
+        return PolicyRules(mode=self.mode, planned=planned, held=held, reads=True)
 
     def close(self) -> None:
         for plane in self.planes.values():
@@ -119,7 +119,7 @@ def test_rules_tell_what_they_count(places: Places) -> None:
                                     capture_output=True, text=True, check=True).stdout  # fmt: skip
             handle = next(line.rpartition(" ")[2] for line in listed.splitlines() if "counter" in line)
             subprocess.run([*rule, "handle", handle, "counter packets 7 bytes 420 drop"], check=True)
-        nodes.guards.clear()
+        nodes.rules.clear()
         steps = said(nodes, case, 0, 4).nodes[0].steps
         assert steps[-1].rule == "counter packets 7 bytes 420 drop"
         assert steps[-1].object == "no ingress rule of shop/quiet"

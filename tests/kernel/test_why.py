@@ -14,7 +14,7 @@ from tests.unit.why.services.test_hop import CASES, MACHINE, backed, check, trac
 from podwire.kernel import netns, xt_recent
 from podwire.proxy.registry import open_dataplane
 from podwire.why.answer import Step
-from podwire.why.services.hop import View, explain_hop
+from podwire.why.services.hop import ServiceRules, explain_hop
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -29,10 +29,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     netns.delete(path)
 
 
-def view(case: Case, mode: str, place: Path) -> View:
+def view(case: Case, mode: str, place: Path) -> ServiceRules:
     """What the kernel holds, and what it should."""
     seam = tracing(mode)
-    return View(
+    return ServiceRules(
         mode=mode,
         facts=case.node,
         machine=MACHINE,

@@ -26,7 +26,7 @@ from podwire.policy.settings import SILENT, PolicySettings
 from podwire.policy.status.counts import Counted
 from podwire.policy.status.nodes import COUNTERS_PAGE, LOG_PAGE
 from podwire.policy.status.series import Series
-from podwire.why.policies.explain import said
+from podwire.why.explain import explain_connection
 from podwire.why.policy_text import one_audited
 
 _BUCKETS = doubling(0.001, 14)
@@ -139,7 +139,7 @@ class PolicyStatus:
         return policy.metadata if policy is not None else None
 
     def _why(self, connection: Connection, audited: str) -> tuple[bool, str]:
-        found = said(self.world(connection), connection, self._rules)
+        found = explain_connection(self.world(connection), connection, self._rules)
         text = one_audited(connection.protocol, found, audited) if audited else ""
         return found.outcome == "allowed", text or found.message
 

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -12,33 +12,30 @@ import msgspec
 from podwire.agent import config as agent_config
 from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
+from podwire.agent.why import cluster_settings, remote_nodes, service_ranges, this_node
 from podwire.cli.api import client_of, request_timeout
 from podwire.cli.cluster import name_option, recursive_option
-from podwire.cli.guards import Guards
-from podwire.cli.sites import Known, Nodes, remote
 from podwire.cli.target import local_cluster
-from podwire.cluster.world import World
-from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
+from podwire.errors import ConfigError
 from podwire.kube.client import Client
-from podwire.kube.resources import CONFIGMAPS, SERVICECIDRS
 from podwire.local import credentials, inventory
 from podwire.local.layout import Layout
 from podwire.local.manifests import Written, read_manifests
+from podwire.local.why import described_cluster, local_nodes, with_host
 from podwire.proxy.registry import TRACERS
 from podwire.why import answer_text
 from podwire.why.answer import Answer
-from podwire.why.objects import Server
-from podwire.why.policies.answering import with_policies
-from podwire.why.policies.cluster import world_of
-from podwire.why.policies.explain import Lines
-from podwire.why.question import Asked, pose
-from podwire.why.services.answering import answer
+from podwire.why.api_objects import ApiObjects
+from podwire.why.cluster import Cluster
+from podwire.why.explain import explain
+from podwire.why.kernels import NodeKernels
+from podwire.why.nodes import NodeAccess
+from podwire.why.question import Asked
 
-T = TypeVar("T")
+Access = Callable[[str], NodeAccess]
+_Nodes = Callable[[Client, Mapping[str, str]], Awaitable[Access]]
+"""How the nodes of a cluster are known, by its API and its settings."""
 
-_SETTINGS = "kube-system/podwire-config"
-_AGAIN_S = 0.3
-"""How long a difference must last: objects that change this moment are in the kernel some milliseconds later."""
 _HELP = """Explain what becomes of a connection.
 
 Says which node decides, which Service and which rule match, which endpoints may get the connection and why the others
@@ -144,15 +141,26 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
 
 def _explain(asked: Asked, request: _Request, layout: Layout | None) -> Answer:
     if request.files:
-        return asyncio.run(_by_files(asked, request))
+        from podwire.local.offline.cluster import describe
+
+        described = describe(request.files, recursive=request.recursive)
+        return asyncio.run(explain(asked, described_cluster(described, mode=request.mode)))
+    written = Written(read_manifests(request.manifests, recursive=request.recursive))
     if layout is not None:
         if not request.planned:
             inventory.check_root()
-        return asyncio.run(_with_client(str(credentials.kubeconfig_path(layout, "admin")),
-                                        lambda client: _by_local(asked, request, layout, client)))  # fmt: skip
+        kubeconfig = str(credentials.kubeconfig_path(layout, "admin"))
+        return asyncio.run(_by_api(with_host(asked, layout), request, kubeconfig, _local(layout), written))
     config = _own_config(request)
+    if config is None and not request.planned:
+        raise ConfigError(
+            "podwire why",
+            "",
+            "the rules of this cluster's nodes cannot be read from here: run this on the node that decides with "
+            "--config FILE (the agent's configuration), or take --planned",
+        )
     kubeconfig = request.kubeconfig or (config.kubeconfig if config is not None else "")
-    return asyncio.run(_with_client(kubeconfig or None, lambda client: _by_api(asked, request, client, config)))
+    return asyncio.run(_by_api(asked, request, kubeconfig, _own(config) if config is not None else _remote, written))
 
 
 def _own_config(request: _Request) -> AgentConfig | None:
@@ -175,115 +183,36 @@ def _own_config(request: _Request) -> AgentConfig | None:
     return msgspec.structs.replace(config, node_name=name) if name else config
 
 
-async def _with_client(kubeconfig: str | None, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
-    client = client_of(kubeconfig)
+async def _by_api(asked: Asked, request: _Request, kubeconfig: str, nodes: _Nodes, written: Written) -> Answer:
+    """The answer with the objects of an API server."""
+    client = client_of(kubeconfig or None)
     try:
-        return await ask(client)
+        access = await nodes(client, await cluster_settings(client))
+        cluster = Cluster(
+            objects=ApiObjects(client),
+            nodes=NodeKernels(access, client.clock, planned=request.planned, mode=request.mode),
+            lines=written.line,
+            differences=lambda world: written.other((*world.policies, *world.cluster_policies)),
+        )
+        return await explain(asked, cluster)
     finally:
         await client.close()
 
 
-async def _by_local(asked: Asked, request: _Request, layout: Layout, client: Client) -> Answer:
-    """In a local cluster."""
-    host = str(layout.host_address), str(layout.host_address6)
-    if asked.source == "host":
-        asked = msgspec.structs.replace(asked, source="external", outside=host)
-    if asked.target.partition(":")[0] == "host":
-        asked = msgspec.structs.replace(asked, target=asked.target.replace("host", "external", 1), outside=host)
+def _local(layout: Layout) -> _Nodes:
+    async def nodes(_client: Client, settings: Mapping[str, str]) -> Access:
+        return local_nodes(layout, settings)
 
-    def known(name: str) -> Known:
-        file = Path(layout.node_run(name)) / "agent.yaml"
-        if not file.exists():
-            raise ClusterError(f"node {name} is none of local cluster {layout.name!r}")
-        return Known(config=agent_config.load(file), netns=Path(layout.netns(name)))
-
-    return await _ask(asked, client, known, request)
+    return nodes
 
 
-async def _by_api(asked: Asked, request: _Request, client: Client, config: AgentConfig | None) -> Answer:
-    """In a cluster that is not a local one: on a node of it, or from anywhere by plan."""
-    if config is not None:
-        ranges = config.service_cidrs or await _service_cidrs(client)
-        return await _ask(asked, client, _own(msgspec.structs.replace(config, service_cidrs=ranges)), request)
-    if not request.planned:
-        raise ConfigError(
-            "podwire why",
-            "",
-            "the rules of this cluster's nodes cannot be read from here: run this on the node that decides with "
-            "--config FILE (the agent's configuration), or take --planned",
-        )
-    nodes = await Server(client).nodes()
-    return await _ask(asked, client, remote(nodes, await _service_cidrs(client)), request)
+def _own(config: AgentConfig) -> _Nodes:
+    async def nodes(client: Client, settings: Mapping[str, str]) -> Access:
+        ranges = config.service_cidrs or await service_ranges(client)
+        return this_node(msgspec.structs.replace(config, service_cidrs=ranges), settings)
+
+    return nodes
 
 
-def _own(config: AgentConfig) -> Callable[[str], Known]:
-    def known(name: str) -> Known:
-        if name != config.node_name:
-            problem = f"node {name} decides, and this is {config.node_name}; run this there, or take --planned"
-            raise ClusterError(problem)
-        return Known(config=config)
-
-    return known
-
-
-async def _service_cidrs(client: Client) -> tuple[str, ...]:
-    try:
-        found = await client.list(SERVICECIDRS)
-    except ApiError:
-        return ()
-    return tuple(cidr for one in found.items for cidr in one.get("spec", {}).get("cidrs", ()))
-
-
-async def _ask(asked: Asked, client: Client, known: Callable[[str], Known], request: _Request) -> Answer:
-    objects = Server(client)
-    written = Written(read_manifests(request.manifests, recursive=request.recursive))
-    settings = await _settings(client)
-    question = await pose(asked, objects)
-
-    async def found() -> Answer:
-        nodes = Nodes(known, settings, planned=request.planned, mode=request.mode)
-        answered = await answer(question, objects, nodes)
-        world = await world_of(client, answered)
-        told = _with_policies(answered, world, nodes, written.line)
-        other = written.other((*world.policies, *world.cluster_policies))
-        return msgspec.structs.replace(told, notes=(*told.notes, *other))
-
-    once = await found()
-    if not _drifted(once):
-        return once
-    await client.clock.sleep(_AGAIN_S)
-    return await found()
-
-
-def _drifted(found: Answer) -> bool:
-    """Whether rules in force are not those that should be."""
-    nodes = (node for one in found.policies for node in one.nodes)
-    return any(hop.drift for hop in found.hops) or any(node.drifted for node in nodes)
-
-
-def _with_policies(answered: Answer, world: World, nodes: Nodes, lines: Lines) -> Answer:
-    guards = Guards(nodes, world)
-    found = with_policies(answered, world, guards, lines)
-    return msgspec.structs.replace(found, notes=tuple(dict.fromkeys((*found.notes, *guards.notes))))
-
-
-async def _settings(client: Client) -> Mapping[str, str]:
-    """The cluster's settings."""
-    namespace, _, name = _SETTINGS.partition("/")
-    try:
-        found = await client.get(CONFIGMAPS, name, namespace)
-    except NotFound:
-        return {}
-    return dict(found.get("data") or {})
-
-
-async def _by_files(asked: Asked, request: _Request) -> Answer:
-    """Without a cluster."""
-    from podwire.local.offline.cluster import describe
-
-    described = describe(request.files, recursive=request.recursive)
-    sites = Nodes(lambda node: Known(config=described.config(node), readable=False), planned=True, mode=request.mode)
-    question = await pose(asked, described.objects)
-    answered = await answer(question, described.objects, sites)
-    found = _with_policies(answered, described.world, sites, described.line)
-    return msgspec.structs.replace(found, notes=(*found.notes, *described.notes))
+async def _remote(client: Client, settings: Mapping[str, str]) -> Access:
+    return remote_nodes(await ApiObjects(client).nodes(), await service_ranges(client), settings)

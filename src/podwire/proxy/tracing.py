@@ -1,25 +1,17 @@
 """How a packet is followed through what a data plane puts into a kernel: the seam of ``podwire why``.
 
 Each data plane has a module with two functions, registered in ``proxy.registry.TRACERS``: ``planned`` makes the state
-that Services mean, ``held`` reads what a kernel holds; both give a :class:`Tracer`. A data plane without one can be
-explained by Kubernetes' rules (``proxy.why.decision``), but no rule of its can be shown and none compared.
+that resolved Services mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`. A
+data plane without such a module is explained by Kubernetes' rules alone (``why.services.decision``): its own rules are
+neither shown nor compared.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from podwire.proxy.registry import TRACERS
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.trace.packet import Machine, Outcome, Packet
-
-
-class Tracer(Protocol):
-    """State of one node that a packet can be followed through."""
-
-    def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """Everything that can become of a packet, each with its probability."""
-        ...
+from podwire.trace.packet import Machine, Tracer
 
 
 class Tracing(Protocol):

@@ -50,7 +50,7 @@ from podwire.testing.lifecycle import Config
 from podwire.testing.reachability import Reached
 from podwire.testing.reset import Resetter
 from podwire.testing.targets import SCTP, attempts_of, external
-from podwire.why.policies import explain
+from podwire.why.explain import explain_connection
 from podwire.why.policy_text import at_length
 
 What = str | os.PathLike[str] | Mapping[str, Any]
@@ -280,7 +280,7 @@ class Cluster:
             asked = expecting.asked.get(result.attempt)
             if asked is None:
                 return ""
-            return "\n".join(at_length(explain.said(facts.world, asked, facts.rules, written.line)))
+            return "\n".join(at_length(explain_connection(facts.world, asked, facts.rules, written.line)))
 
         return Reached(source.word, target, results, said)
 

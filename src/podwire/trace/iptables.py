@@ -83,6 +83,9 @@ class _Ended(Exception):
         self.verdict = verdict
 
 
+_COMMENT = re.compile(r'-m comment --comment (?:"([^"]*)"|(\S+))')
+
+
 class Tracer:
     """Tables of one machine, with the memory of their lists."""
 
@@ -113,6 +116,11 @@ class Tracer:
             self.recent.setdefault(name, {})[source] = 0.0
         self.persistent |= walk.keeps
         return found
+
+    def about(self, step: Step) -> str:
+        """What the comment of the step's rule says."""
+        found = _COMMENT.search(step.rule)
+        return (found[1] or found[2] or "") if found is not None else ""
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
         """Every outcome that chance allows. Lists forget what the walk put in."""

@@ -80,6 +80,13 @@ class Tracer:
         """What becomes of a packet; ``choices`` are the answers of ``numgen`` in order, then 0."""
         return _Walk(self, packet, list(choices)).run()
 
+    def about(self, step: Step) -> str:
+        """What the comment of the step's chain says."""
+        for table in self.tables:
+            if f"{table.family} {table.name}" == step.table:
+                return next((chain.comment for chain in table.chains if chain.name == step.chain), "")
+        return ""
+
     def hook(self, frame: Packet, name: str) -> Outcome:
         """What becomes of a frame at one hook of a bridge; its devices are ports."""
         return _Walk(self, frame, []).frame(name)

@@ -1,5 +1,6 @@
-"""The packet that is followed, the machine it meets, and what became of it."""
+"""The packet that is followed, the machine it meets, what became of it, and who can follow it."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -85,12 +86,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracer(Protocol):
-    """Rules of one node that a packet can be followed through."""
+    """Rules of one node that a packet can be followed through: as a kernel holds them, or as they are planned."""
 
-    def trace(self, packet: Packet) -> Outcome:
-        """What becomes of a packet."""
+    def outcomes(self, packet: Packet) -> Iterator[Outcome]:
+        """Everything that can become of a packet, each with its probability; without chance, one outcome."""
         ...
 
     def about(self, step: Step) -> str:
-        """Which policy, or which of its rules, a step stands for; empty: none."""
+        """What the comment of the step's rule or chain says, such as the policy that it serves; empty: nothing."""
         ...

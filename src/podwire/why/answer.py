@@ -258,6 +258,16 @@ class PolicySaid(Said, frozen=True, kw_only=True):
     """The nodes on the way, in its order."""
 
 
+class Finding(Said, frozen=True, kw_only=True):
+    """What a part says of the connection that has no struct of its own here."""
+
+    part: str
+    """The part's name in the registry of explainers: ``routing``."""
+    message: str
+    steps: tuple[Step, ...] = ()
+    """The rules that decided it, in the order in which the packet met them."""
+
+
 class Answer(Said, frozen=True, kw_only=True):
     """The whole answer."""
 
@@ -268,5 +278,13 @@ class Answer(Said, frozen=True, kw_only=True):
     hops: tuple[Hop, ...]
     policies: tuple[PolicySaid, ...] = ()
     """For each end that Services leave; empty where policies were not asked."""
+    findings: tuple[Finding, ...] = ()
+    """What other parts say of it."""
     notes: tuple[str, ...] = ()
     """What the reader should know of how the answer was found."""
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the rules of a node lead elsewhere than those that it should have."""
+        enforced = (node for one in self.policies for node in one.nodes)
+        return any(hop.drift for hop in self.hops) or any(node.drifted for node in enforced)

@@ -26,6 +26,9 @@ def render(answer: Answer) -> Iterator[str]:
             yield f"then on {hop.node}"
         yield from _hop(hop, "services" if by_policies else "outcome")
     yield from policy_text.policies(answer)
+    for finding in answer.findings:
+        yield ""
+        yield _line(finding.part, finding.message)
     yield from _rules(answer)
     if answer.notes:
         yield ""
@@ -112,6 +115,11 @@ def _rules(answer: Answer) -> Iterator[str]:
             yield f"rules{where}, in the order in which they matched"
             yield from _steps(hop.steps)
     yield from policy_text.rules(answer)
+    for finding in answer.findings:
+        if finding.steps:
+            yield ""
+            yield f"rules of {finding.part}"
+            yield from _steps(finding.steps)
 
 
 def _steps(some: Iterable[Step]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The API objects that a question needs, looked up one by one: from an API server, or from a collection in memory.
+"""The API objects that a question needs, looked up one by one; and a collection of objects in memory (pure).
 
 On a large cluster an answer reads what the question names and nothing else: Services by cluster address, slices by
 their Service, pods by name or address. Only an address that is no cluster address (a node port, a load balancer's)
@@ -8,9 +8,7 @@ costs a list of all Services.
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from podwire.errors import NotFound
-from podwire.kube.client import Client
-from podwire.kube.resources import ENDPOINTSLICES, NODES, PODS, SERVICES, Resource
+from podwire.cluster.world import World
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.selector import Selector
@@ -51,6 +49,10 @@ class Objects(Protocol):
         """All nodes, in the order of their names."""
         ...
 
+    async def world(self, pods: frozenset[str], addresses: frozenset[str]) -> World:
+        """What policies of these pods (``namespace/name``), and of the pods with these addresses, depend on."""
+        ...
+
 
 def concerns(service: Service, address: str, port: int) -> bool:
     """Whether a Service names the address, or has the port as a node port or for its health checks."""
@@ -75,16 +77,12 @@ class Collection:
     """Objects in memory."""
 
     def __init__(
-        self,
-        services: Iterable[Service] = (),
-        slices: Iterable[EndpointSlice] = (),
-        pods: Iterable[Pod] = (),
-        nodes: Iterable[Node] = (),
+        self, services: Iterable[Service] = (), slices: Iterable[EndpointSlice] = (), world: World | None = None
     ) -> None:
         self._services = tuple(services)
         self._slices = tuple(slices)
-        self._pods = tuple(pods)
-        self._nodes = tuple(sorted(nodes, key=lambda node: node.metadata.name))
+        self._world = world or World()
+        self._nodes = tuple(sorted(self._world.nodes, key=lambda node: node.metadata.name))
 
     async def service(self, namespace: str, name: str) -> Service | None:
         """A Service by its name."""
@@ -100,75 +98,26 @@ class Collection:
 
     async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
         """The pods of a namespace with these labels."""
-        here = (p for p in self._pods if namespace in ("", p.metadata.namespace))
+        here = (p for p in self._world.pods if namespace in ("", p.metadata.namespace))
         return tuple(p for p in here if selector is None or selector.matches(p.metadata.labels))
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """A pod by its name."""
-        return _named(self._pods, namespace, name)
+        return _named(self._world.pods, namespace, name)
 
     async def pod_at(self, address: str) -> Pod | None:
         """The pod with an address."""
-        return next((p for p in self._pods if address in p.addresses and not p.spec.host_network), None)
+        return next((p for p in self._world.pods if address in p.addresses and not p.spec.host_network), None)
 
     async def nodes(self) -> tuple[Node, ...]:
         """All nodes."""
         return self._nodes
 
+    async def world(self, pods: frozenset[str], addresses: frozenset[str]) -> World:
+        """All objects that policies are about, whichever pods are asked for."""
+        return self._world
+
 
 def _named(objects: Iterable[T], namespace: str, name: str) -> T | None:
     wanted = namespace, name
     return next((one for one in objects if (one.metadata.namespace, one.metadata.name) == wanted), None)
-
-
-class Server:
-    """Objects of an API server; errors of the API are raised as they come."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def service(self, namespace: str, name: str) -> Service | None:
-        """A Service by its name."""
-        return await self._get(SERVICES, namespace, name)
-
-    async def services_at(self, address: str, port: int) -> tuple[Service, ...]:
-        """The Service with this cluster address, or else all that name the address or the node port."""
-        by_address = await self._client.list(SERVICES, field_selector=f"spec.clusterIP={address}")
-        if by_address.items:
-            return tuple(by_address.items)
-        everything = await self._client.list(SERVICES)
-        return tuple(service for service in everything.items if concerns(service, address, port))
-
-    async def slices(self, service: Service) -> tuple[EndpointSlice, ...]:
-        """The slices of a Service."""
-        meta = service.metadata
-        label = f"{SERVICE_NAME_LABEL}={meta.name}"
-        found = await self._client.list(ENDPOINTSLICES, meta.namespace, label_selector=label)
-        return tuple(piece for piece in found.items if belongs(piece, service))
-
-    async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
-        """The pods of a namespace with these labels."""
-        found = await self._client.list(PODS, namespace, label_selector=str(selector) if selector else "")
-        return tuple(found.items)
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        """A pod by its name."""
-        return await self._get(PODS, namespace, name)
-
-    async def pod_at(self, address: str) -> Pod | None:
-        """The pod with an address."""
-        found = await self._client.list(PODS, field_selector=f"status.podIP={address}")
-        if not found.items and ":" in address:
-            found = await self._client.list(PODS)
-        return next((p for p in found.items if address in p.addresses and not p.spec.host_network), None)
-
-    async def nodes(self) -> tuple[Node, ...]:
-        """All nodes."""
-        found = await self._client.list(NODES)
-        return tuple(sorted(found.items, key=lambda node: node.metadata.name))
-
-    async def _get(self, resource: Resource[T], namespace: str, name: str) -> T | None:
-        try:
-            return await self._client.get(resource, name, namespace, decode_as=resource.type)
-        except NotFound:
-            return None

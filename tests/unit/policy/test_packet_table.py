@@ -26,7 +26,7 @@ def nftables(world: World, node: str, *, own_node_egress: bool = True) -> Verdic
         layout = Layout(family=family, pod_ranges=POD_RANGES[node][index:][:1], node_addresses=addresses[index:][:1])
         tables.append(fresh(layout, compiler).table())
     tracer = nft.Tracer(tables, Machine(addresses=frozenset(addresses)))
-    return lambda packet: tracer.trace(packet).verdict
+    return lambda packet: next(iter(tracer.outcomes(packet))).verdict
 
 
 DATAPLANES = {"nftables": nftables}

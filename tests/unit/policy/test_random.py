@@ -36,7 +36,7 @@ def planned(name: str, world: World, node: str, *, own_node_egress: bool) -> Ver
     devices = {key: device(key) for key in compiler.pods}
     facts = Facts(pod_ranges=POD_RANGES[node], addresses=addresses)
     tracer = seam.planned(compiler, devices, facts, Machine(addresses=frozenset(addresses)))
-    return lambda packet: tracer.trace(packet).verdict
+    return lambda packet: next(iter(tracer.outcomes(packet))).verdict
 
 
 @pytest.mark.parametrize("name", DATAPLANES)

@@ -6,20 +6,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from podwire.cluster.world import World
 from podwire.errors import ClusterError, ConfigError
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.proxy.tracing import open_tracing
 from podwire.state.nft_text import parse_table
+from podwire.testing.clock import FakeClock
 from podwire.trace.nft import Tracer
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import Packet
 from podwire.why.answer import Answer
+from podwire.why.cluster import Cluster
+from podwire.why.explain import explain
+from podwire.why.kernels import NodeKernels
+from podwire.why.nodes import NodeAccess
 from podwire.why.objects import Collection, concerns
 from podwire.why.question import Asked, Question, pose
-from podwire.why.services.answering import answer, of_node
-from podwire.why.services.hop import View
+from podwire.why.services.hop import ServiceRules
 
 
 def node(name: str, *addresses: str, ready: bool = True) -> Node:
@@ -105,14 +109,20 @@ OBJECTS = Collection(
         piece("shop/headless", "node-2", "10.244.2.5", ready=False, terminating=True),
         piece("shop/unready", "node-2", "10.244.2.5", ready=False),
     ),
-    pods=(
-        pod("shop/web-b", "node-2", "10.244.2.5"),
-        pod("shop/web-a", "node-1", "10.244.1.5", "fd44::15", containers=[{"name": "c", "ports": PORTS}]),
-        pod("shop/host", "node-1", "192.168.0.1", hostNetwork=True),
-        pod("shop/waiting", ""),
-        pod("default/client", "node-1", "10.244.1.9"),
+    world=World(
+        pods=(
+            pod("shop/web-b", "node-2", "10.244.2.5"),
+            pod("shop/web-a", "node-1", "10.244.1.5", "fd44::15", containers=[{"name": "c", "ports": PORTS}]),
+            pod("shop/host", "node-1", "192.168.0.1", hostNetwork=True),
+            pod("shop/waiting", ""),
+            pod("default/client", "node-1", "10.244.1.9"),
+        ),
+        nodes=(
+            node("node-2", "192.168.0.2", "fd89::2"),
+            node("node-1", "192.168.0.1", "fd89::1"),
+            node("bare", "none"),
+        ),
     ),
-    nodes=(node("node-2", "192.168.0.2", "fd89::2"), node("node-1", "192.168.0.1", "fd89::1"), node("bare", "none")),
 )
 
 
@@ -270,25 +280,17 @@ BEYOND = """table ip beyond {
 }"""
 
 
-class Planned:
+class Planned(NodeKernels):
     """Nodes whose kernels are not read; ``hides`` says whether routing hides pods from other nodes."""
 
     def __init__(self, *, hides: bool = False) -> None:
+        super().__init__(access, FakeClock(), planned=True)
         self.hides = hides
 
-    def facts(self, node: Node) -> NodeFacts:
-        return of_node(NodeFacts(name=node.metadata.name, pod_cidrs=("10.244.0.0/16",)), node)
-
-    def arrives(self, node: Node, source: str) -> str:
-        return "eth0"
-
-    def view(self, node: Node, facts: NodeFacts, services: ServiceMap) -> View:
-        tracing = open_tracing("nftables")
-        assert tracing is not None
-        machine = Machine(addresses=frozenset(facts.addresses))
-        tracer = tracing.planned(services, facts, machine)
-        beyond = Tracer([parse_table(BEYOND)], machine) if self.hides else None
-        return View(mode="nftables", facts=facts, machine=machine, planned=tracer, beyond=beyond)
+    def service_rules(self, node: Node, services: ServiceMap) -> ServiceRules:
+        rules = super().service_rules(node, services)
+        beyond = Tracer([parse_table(BEYOND)], rules.machine) if self.hides else None
+        return msgspec.structs.replace(rules, other_nat=beyond)
 
     def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
         return (f"of {packet.source}",)
@@ -297,9 +299,17 @@ class Planned:
         return (f"read {node.metadata.name}",)
 
 
+def access(name: str) -> NodeAccess:
+    return NodeAccess(services=NodeFacts(name=name, pod_cidrs=("10.244.0.0/16",)), readable=False)
+
+
+def explained(asked: Asked, objects: Collection, *, hides: bool = False) -> Answer:
+    cluster = Cluster(objects=objects, nodes=Planned(hides=hides))
+    return asyncio.run(explain(asked, cluster))
+
+
 def answered(source: str, target: str, port: str = "", *, hides: bool = False) -> Answer:
-    question = posed(source, target, port)
-    return asyncio.run(answer(question, OBJECTS, Planned(hides=hides)))
+    return explained(Asked(source=source, target=target, port=port), OBJECTS, hides=hides)
 
 
 def test_one_node_decides() -> None:
@@ -308,7 +318,7 @@ def test_one_node_decides() -> None:
     assert (found.outcome, hop.node, hop.state) == ("forwarded", "node-1", "planned")
     assert [(e.address, e.used, e.probability) for e in hop.endpoints] == [("10.244.2.5", True, 1.0)]
     assert hop.flows == ("of 10.244.1.9",)
-    assert found.notes == ("read node-1",)
+    assert found.notes == ("read node-1", "read node-2")
 
 
 @pytest.mark.parametrize(("hides", "source"), [(False, "10.244.1.9"), (True, "192.168.0.1")])
@@ -346,9 +356,7 @@ def test_a_host_port_is_told() -> None:
 def test_a_service_that_is_left_to_another_proxy() -> None:
     label = {"service.kubernetes.io/service-proxy-name": "mine"}
     other = msgspec.structs.replace(WEB, metadata=msgspec.structs.replace(WEB.metadata, labels=label))
-    objects = Collection(services=(other,), pods=(pod("default/client", "node-1", "10.244.1.9"),),
-                         nodes=(node("node-1", "192.168.0.1"),))  # fmt: skip
-    question = asyncio.run(pose(Asked(source="client", target="svc/shop/web"), objects))
-    found = asyncio.run(answer(question, objects, Planned()))
+    world = World(pods=(pod("default/client", "node-1", "10.244.1.9"),), nodes=(node("node-1", "192.168.0.1"),))
+    found = explained(Asked(source="client", target="svc/shop/web"), Collection(services=(other,), world=world))
     assert found.outcome == "untouched"
     assert "another proxy" in found.notes[0]

@@ -143,9 +143,10 @@ class _Maker:
         """All of it."""
         self._make_slices()
         own = [cidr for node in self.nodes for cidr in node.pod_cidrs]
+        world = self._world()
         return Described(
-            objects=Collection(self.services, self.slices, self.pods, self.nodes),
-            world=self._world(),
+            objects=Collection(self.services, self.slices, world),
+            world=world,
             services=tuple(self.services),
             manifests=self.manifests,
             notes=tuple(self.notes),

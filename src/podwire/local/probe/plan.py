@@ -29,7 +29,7 @@ from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, Rules
-from podwire.why.policies.explain import Lines, nowhere
+from podwire.why.policies.verdict import Lines, nowhere
 
 HOST = "host"
 SYSTEM_NAMESPACE = "kube-system"

@@ -19,7 +19,8 @@ from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, Rules, evaluate
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
-from podwire.why.policies import explain
+from podwire.why.explain import explain_connection
+from podwire.why.policies.verdict import Lines, nowhere
 
 _RELAYED = "userspace"
 
@@ -42,7 +43,7 @@ class Verdicts:
         world: World,
         slices: Iterable[EndpointSlice] = (),
         rules: Rules | None = None,
-        lines: explain.Lines = explain.nowhere,
+        lines: Lines = nowhere,
     ) -> None:
         self._world = world
         self._rules = rules or Rules()
@@ -73,7 +74,7 @@ class Verdicts:
         asked = Connection(source=source, destination=destination, protocol=protocol, port=port)
         if evaluate(self._world, asked, self._rules).allowed:
             return Verdict(allowed=True, asked=asked)
-        because = explain.line(self._world, asked, self._rules, self._lines)
+        because = explain_connection(self._world, asked, self._rules, self._lines).message
         return Verdict(allowed=False, because=because, asked=asked)
 
     def _of_family(self, party: Party, other: str) -> Party:

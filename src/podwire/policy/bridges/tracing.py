@@ -5,7 +5,7 @@ is forwarded as a frame, past the same table's ``forward``, and past the hooks o
 it there. Whatever goes elsewhere, or to a Service first, is routed, and passes the hooks of IP anyway.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -87,30 +87,36 @@ class PastBridges:
         self._frames = nft.Tracer([own] if own is not None else [], machine)
         self._around = around
 
-    def trace(self, packet: Packet) -> Outcome:
+    def outcomes(self, packet: Packet) -> Iterator[Outcome]:
         """What becomes of a packet."""
         came = self._port(packet.source, packet.input)
         if came is None:
-            return self._routed(packet)
+            yield from self._routed(packet)
+            return
         goes = self._port(packet.destination, packet.output) if packet.sent_to in ("", packet.destination) else None
         frame = msgspec.structs.replace(packet, input=came.port, output=goes.port if goes is not None else "")
         first = self._frames.hook(frame, "prerouting")
         if first.verdict != "accept":
-            return first
+            yield first
+            return
         if goes is None or goes.device != came.device:
-            return _with(first.steps, (), self._routed(packet))
+            yield from (_with(first.steps, (), routed) for routed in self._routed(packet))
+            return
         then = self._frames.hook(frame, _FORWARD)
         if then.verdict != "accept" or packet.family in self._around.unseen[came.device]:
-            return _with(first.steps, (), then)
-        return _with(first.steps, then.steps, self._routed(packet))
+            yield _with(first.steps, (), then)
+            return
+        yield from (_with(first.steps, then.steps, routed) for routed in self._routed(packet))
 
     def _port(self, address: str, device: str) -> Place | None:
         """The port that a pod is, where packets of its address come or go by that bridge."""
         found = self._around.addresses.get(address)
         return found if found is not None and found.device == device else None
 
-    def _routed(self, packet: Packet) -> Outcome:
-        return self._plane.trace(packet) if self._plane is not None else Outcome(verdict="accept", packet=packet)
+    def _routed(self, packet: Packet) -> Iterator[Outcome]:
+        if self._plane is None:
+            return iter((Outcome(verdict="accept", packet=packet),))
+        return self._plane.outcomes(packet)
 
     def about(self, step: Step) -> str:
         """What a step stands for."""

@@ -109,3 +109,17 @@ def _node_of(world: World, name: str, like: str) -> Party | None:
             same = (each for each in node.internal_ips if (":" in each) == (":" in like))
             return next((world.party(each) for each in same), None)
     return None
+
+
+def ends(answer: Answer) -> tuple[frozenset[str], frozenset[str]]:
+    """The pods at the ends of an answer that it names, and the addresses of ends that it does not."""
+    named = {place.name for place in (answer.source, answer.target) if place.kind == "Pod"}
+    addresses = set()
+    if answer.source.kind == "Address":
+        addresses.add(answer.source.address)
+    reached = [one for one in answer.hops[-1].endpoints if one.used]
+    named |= {one.pod for one in reached if one.pod}
+    addresses |= {one.address for one in reached if not one.pod}
+    if answer.target.kind == "Address" and not reached:
+        addresses.add(answer.target.address)
+    return frozenset(named), frozenset(filter(None, addresses))

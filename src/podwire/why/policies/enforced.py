@@ -6,41 +6,51 @@ the answer says that it is their doing.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
 
+from podwire.cluster.world import Party
 from podwire.trace.packet import Outcome, Packet, Tracer
 from podwire.why.answer import Drift, EnforcedSaid, Step
 
 _COUNTED = re.compile(r"counter packets \d+ bytes \d+")
 
 
-class Guard(msgspec.Struct, frozen=True, kw_only=True):
+def _no_device(_end: Party) -> str:
+    return ""
+
+
+class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
     """The policy rules of one node; a tracer is None where they cannot be traced, or are not read."""
 
     mode: str
+    """The policy data plane; empty: the node enforces no policies, or its rules are not known here."""
     planned: Tracer | None = None
     held: Tracer | None = None
     reads: bool = False
     """Whether the kernel was read; without ``held`` then, it has no rules."""
+    device: Callable[[Party], str] = _no_device
+    """The device by which the node has an end of a connection; empty: the end is the node itself."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how the rules were read."""
 
 
-def enforced(node: str, guard: Guard, packet: Packet, *, allowed: bool) -> EnforcedSaid:
+def enforced(node: str, rules: PolicyRules, packet: Packet, *, allowed: bool) -> EnforcedSaid:
     """What becomes of a packet; ``allowed`` is what policies say of it there."""
-    followed = guard.held if guard.reads else guard.planned
-    outcome = followed.trace(packet) if followed is not None else None
-    planned = guard.planned.trace(packet) if guard.planned is not None else None
-    passes = outcome.verdict == "accept" if outcome is not None else allowed or guard.reads  # no rules, no drops
+    followed = rules.held if rules.reads else rules.planned
+    outcome = next(followed.outcomes(packet)) if followed is not None else None
+    planned = next(rules.planned.outcomes(packet)) if rules.planned is not None else None
+    passes = outcome.verdict == "accept" if outcome is not None else allowed or rules.reads  # no rules, no drops
     expected = planned.verdict == "accept" if planned is not None else allowed
     drift: tuple[Drift, ...] = ()
-    if guard.reads and passes != expected:
+    if rules.reads and passes != expected:
         drift = tuple(_drift(planned, outcome))
     return EnforcedSaid(
         node=node,
-        mode=guard.mode,
-        state="held" if guard.reads else "planned",
+        mode=rules.mode,
+        state="held" if rules.reads else "planned",
         outcome=_word(passes=passes),
         drifted=passes != expected,
         steps=tuple(_steps(followed, outcome)),

@@ -1,7 +1,7 @@
 """What one node does with the first packet of a connection to a Service, and why (pure).
 
-Facts come from the rules (:mod:`podwire.proxy.tracing`): every way that chance allows is followed, which gives the
-endpoints with their probabilities and who is masqueraded. Reasons come from the objects (``decision`` for the
+Facts come from the rules (:class:`~podwire.trace.packet.Tracer`): every way that chance allows is followed, which gives
+the endpoints with their probabilities and who is masqueraded. Reasons come from the objects (``decision`` for the
 connection, ``proxy.resolve`` for each endpoint). The rules are also followed as they should be; where held and planned
 rules lead to different ends, the steps that differ are the drift.
 
@@ -16,8 +16,7 @@ from podwire.model.service import EndpointSlice, Service
 from podwire.model.service import ServicePort as ApiPort
 from podwire.proxy.resolve import Candidate, Explained, explain, resolve, survey
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ServicePort
-from podwire.proxy.tracing import Tracer
-from podwire.trace.packet import RELAY, Machine, Outcome, Packet
+from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Tracer
 from podwire.why.answer import AffinitySaid, Drift, EndpointSaid, Hop, Reason, ServiceSaid, SnatSaid, Step
 from podwire.why.answer import Outcome as Word
 from podwire.why.services.decision import Decision, decide
@@ -35,19 +34,21 @@ _OUT = "what a pod sends to where no pods are gets the node's address"
 _FAMILIES = {"ip": "IPv4", "ip6": "IPv6"}
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, as far as it matters here; a tracer is None where the data plane cannot be traced or not be read."""
+class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules for Services of one node; a tracer is None where the data plane cannot be traced or not be read."""
 
     mode: str
     facts: NodeFacts
     machine: Machine
     planned: Tracer | None = None
     held: Tracer | None = None
-    beyond: Tracer | None = None
+    other_nat: Tracer | None = None
     """The tables behind those of Services: routing masquerades what pods send out of the cluster; and hostPort."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how the rules were read."""
 
 
-def explain_hop(packet: Packet, backed: Iterable[Backed], view: View) -> tuple[Hop, Packet]:
+def explain_hop(packet: Packet, backed: Iterable[Backed], view: ServiceRules) -> tuple[Hop, Packet]:
     """What the node does, and the packet as it leaves the node where no Service takes it."""
     return _Explainer(packet, {f"{s.metadata.namespace}/{s.metadata.name}": (s, p) for s, p in backed}, view).run()
 
@@ -65,7 +66,7 @@ def end_of(outcome: Outcome) -> End:
 class _Explainer:
     """The parts of one answer, each made from those before."""
 
-    def __init__(self, packet: Packet, backed: Mapping[str, Backed], view: View) -> None:
+    def __init__(self, packet: Packet, backed: Mapping[str, Backed], view: ServiceRules) -> None:
         self.packet = packet
         self.view = view
         self.backed = backed
@@ -205,7 +206,7 @@ class _Explainer:
 
     def _routed(self, packet: Packet) -> tuple[SnatSaid | None, Packet]:
         own = self.view.machine.owns(packet.destination)
-        if self.view.beyond is None or own or not packet.input:
+        if self.view.other_nat is None or own or not packet.input:
             return None, packet
         if not self._hides(packet):
             return _told(False, Reason(reason="Routing", message="routing keeps the client's address")), packet
@@ -215,13 +216,13 @@ class _Explainer:
 
     def _hides(self, packet: Packet) -> bool:
         """Whether routing masquerades a packet."""
-        return self.view.beyond is not None and next(self.view.beyond.outcomes(packet)).masqueraded
+        return self.view.other_nat is not None and next(self.view.other_nat.outcomes(packet)).masqueraded
 
     def _host_port(self) -> Reason | None:
         """Where a pod has the port of the node for itself."""
-        if self.view.beyond is None or self.decision.outcome != "untouched":
+        if self.view.other_nat is None or self.decision.outcome != "untouched":
             return None
-        found = next(self.view.beyond.outcomes(self.packet))
+        found = next(self.view.other_nat.outcomes(self.packet))
         if not found.translated:
             return None
         target = f"{found.packet.destination} port {found.packet.destination_port}"

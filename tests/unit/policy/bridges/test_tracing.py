@@ -48,7 +48,7 @@ def packet(source: str = WEB, destination: str = DB, **more: str) -> Packet:
 
 def came_by(rules: PastBridges, one: Packet) -> tuple[str, list[str]]:
     """What becomes of a packet, and the hooks and tables of the rules that matched, each once."""
-    found = rules.trace(one)
+    found = next(rules.outcomes(one))
     return found.verdict, list(dict.fromkeys(f"{step.hook}: {step.table}" for step in found.steps))
 
 
@@ -59,7 +59,7 @@ def test_where_the_bridge_shows_it_policies_decide_between_its_ports() -> None:
     verdict, places = came_by(rules(OPEN, around()), packet())
     assert verdict == "accept" and places[0] == FRAME
     shut = rules(ISOLATED, around())
-    found = shut.trace(packet())
+    found = next(shut.outcomes(packet()))
     assert found.verdict == "drop"
     assert found.steps[0].table == "bridge podwire-policy"
     assert found.steps[-1].table == "ip podwire-policy" and "shop/" in shut.about(found.steps[-1])
@@ -73,7 +73,7 @@ def test_where_it_does_not_a_pod_that_a_policy_selects_is_shut_off_from_the_othe
     blind = around(seen=False)
     shut = rules(ISOLATED, blind)
     for ends in ((source, destination), (destination, source)):
-        found = shut.trace(packet(*ends))
+        found = next(shut.outcomes(packet(*ends)))
         assert found.verdict == "drop"
         assert [step.table for step in found.steps] == ["bridge podwire-policy"] * 2
         assert shut.about(found.steps[-1]).endswith(f"shut off from the other pods of their bridge: {MISSING}")
@@ -87,7 +87,7 @@ def test_what_goes_to_a_service_first_or_elsewhere_is_routed() -> None:
         assert verdict == "accept" and places[0] == FRAME
         assert not any(place.startswith("forward: bridge") for place in places)
     shut = rules(ISOLATED, around(seen=False))
-    found = shut.trace(packet(sent_to="10.96.0.1"))
+    found = next(shut.outcomes(packet(sent_to="10.96.0.1")))
     assert (found.verdict, found.steps[-1].table) == ("drop", "ip podwire-policy"), "by the policy itself"
     two = around({"shop/web": Place("cni0", "veth1"), "shop/db": Place("cni1", "veth2")}, seen=False)
     assert "bridge" not in came_by(rules(ISOLATED, two), packet(output="cni1"))[1][-1]
@@ -103,15 +103,15 @@ def test_a_port_that_has_anothers_address_or_none_is_kept_from_sending() -> None
     """As the held table may have it: the pod has another port now."""
     stale = planned(around({"shop/web": Place("cni0", "veth8")}), (), PODS)
     moved = PastBridges(None, stale, around(), MACHINE)
-    found = moved.trace(packet())
+    found = next(moved.outcomes(packet()))
     assert (found.verdict, found.steps[-1].elements) == ("drop", ("set pods4 { 10.180.0.1 }",))
 
 
 def test_without_a_table_of_its_own_and_without_rules_everything_passes() -> None:
-    assert PastBridges(None, None, around(), MACHINE).trace(packet()).verdict == "accept"
+    assert next(PastBridges(None, None, around(), MACHINE).outcomes(packet())).verdict == "accept"
 
 
 def test_a_ping_by_ipv6_is_no_advertisement() -> None:
     ping = packet("fd18::1", "fd18::2", protocol="ipv6-icmp")
-    assert rules(OPEN, around(seen=False)).trace(ping).verdict == "accept"
-    assert rules(ISOLATED, around(seen=False)).trace(ping).verdict == "drop"
+    assert next(rules(OPEN, around(seen=False)).outcomes(ping)).verdict == "accept"
+    assert next(rules(ISOLATED, around(seen=False)).outcomes(ping)).verdict == "drop"

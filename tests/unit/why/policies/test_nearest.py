@@ -5,7 +5,7 @@ from tests.unit.policy.test_compile import Chaos
 
 from podwire.cluster.world import World
 from podwire.policy.evaluate import EGRESS, INGRESS, Case, Connection, Rules, decide, ends, evaluate, policy_rules
-from podwire.why.policies.explain import said
+from podwire.why.explain import explain_connection
 from podwire.why.policies.nearest import nearest
 
 
@@ -48,6 +48,6 @@ def test_random_clusters(seed: int) -> None:
             chaos.change()
         for connection in chaos.connections():
             verdict = evaluate(chaos.world, connection)
-            assert (said(chaos.world, connection).outcome == "allowed") == verdict.allowed
+            assert (explain_connection(chaos.world, connection).outcome == "allowed") == verdict.allowed
             looked += sum(check(chaos.world, connection, direction) for direction in (INGRESS, EGRESS))
     assert looked

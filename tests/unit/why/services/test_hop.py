@@ -16,7 +16,7 @@ from podwire.trace.packet import Machine
 from podwire.trace.packet import Packet as Traced
 from podwire.why.answer import Hop
 from podwire.why.objects import belongs
-from podwire.why.services.hop import Backed, View, explain_hop
+from podwire.why.services.hop import Backed, ServiceRules, explain_hop
 
 FOLDER = Path(__file__).parents[3] / "cases/services"
 CASES = [*read_cases(FOLDER / "policies.yaml"), *read_cases(FOLDER / "scenarios.yaml")]
@@ -35,9 +35,9 @@ def tracing(mode: str) -> Tracing:
     return found
 
 
-def view(case: Case, mode: str) -> View:
+def view(case: Case, mode: str) -> ServiceRules:
     tracer = tracing(mode).planned(case.resolved(), case.node, MACHINE)
-    return View(mode=mode, facts=case.node, machine=MACHINE, planned=tracer, held=tracer)
+    return ServiceRules(mode=mode, facts=case.node, machine=MACHINE, planned=tracer, held=tracer)
 
 
 def traced(packet: Packet) -> Traced:
@@ -101,14 +101,14 @@ def test_reasons_agree_with_the_rules(case: Case, mode: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_mode_that_cannot_be_traced_is_explained_by_the_objects(case: Case) -> None:
-    alone = View(mode="other", facts=case.node, machine=MACHINE)
+    alone = ServiceRules(mode="other", facts=case.node, machine=MACHINE)
     for packet in case.packets:
         hop, _ = explain_hop(traced(packet), backed(case), alone)
         check(packet, hop)
         assert hop.steps == ()
 
 
-def other(case: Case, mode: str, **services: tuple[str, ...]) -> View:
+def other(case: Case, mode: str, **services: tuple[str, ...]) -> ServiceRules:
     """A node whose kernel holds only some endpoints of Services, by the name of the Service."""
     held = {}
     for key, ports in case.resolved().items():

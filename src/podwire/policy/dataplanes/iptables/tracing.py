@@ -4,8 +4,7 @@ Numbers of profiles and tables are given as they come, so those of a plan for so
 kernel holds for all; what becomes of a packet is the same. Held rules of policies are shown with what they counted.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -25,8 +24,6 @@ from podwire.state.iptables import Ruleset
 from podwire.trace import iptables
 from podwire.trace.ipset import Elements
 from podwire.trace.packet import Machine, Outcome, Packet, Step
-
-_COMMENT = re.compile(r'-m comment --comment (?:"([^"]*)"|(\S+))')
 
 Counts = Mapping[tuple[str, str], Count]
 """What the chains of rules counted, by family and chain."""
@@ -48,10 +45,10 @@ class Tracer:
         self._tracer.sets = sets
         self._counts = counts or {}
 
-    def trace(self, packet: Packet) -> Outcome:
-        """What becomes of a packet."""
-        found = self._tracer.trace(packet)
-        return replace(found, steps=tuple(self._counted(step, packet.family) for step in found.steps))
+    def outcomes(self, packet: Packet) -> Iterator[Outcome]:
+        """What becomes of a packet; steps have what their rules counted."""
+        for outcome in self._tracer.outcomes(packet):
+            yield replace(outcome, steps=tuple(self._counted(step, packet.family) for step in outcome.steps))
 
     def _counted(self, step: Step, family: str) -> Step:
         """A step with what its rule counted, as iptables-save -c prints it."""
@@ -62,8 +59,7 @@ class Tracer:
 
     def about(self, step: Step) -> str:
         """What the comment of the step's rule says: policies of a profile, or the rule of a policy."""
-        found = _COMMENT.search(step.rule)
-        return (found[1] or found[2] or "") if found is not None else ""
+        return self._tracer.about(step)
 
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:

@@ -3,7 +3,7 @@
 Rules that the kernel holds are shown with what their counters say.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from podwire.kernel.nft import Nft
@@ -14,28 +14,8 @@ from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.dataplane import layout_of
 from podwire.policy.dataplanes.nftables.layout import TABLE
-from podwire.state.nft import Table
-from podwire.trace import nft
-from podwire.trace.packet import Machine, Outcome, Packet, Step
-
-
-class Tracer:
-    """Tables, and what their chains are about."""
-
-    def __init__(self, tables: Iterable[Table], machine: Machine) -> None:
-        held = tuple(tables)
-        self._tracer = nft.Tracer(held, machine)
-        self._comments = {
-            (f"{table.family} {table.name}", chain.name): chain.comment for table in held for chain in table.chains
-        }
-
-    def trace(self, packet: Packet) -> Outcome:
-        """What becomes of a packet."""
-        return self._tracer.trace(packet)
-
-    def about(self, step: Step) -> str:
-        """What the comment of the step's chain says: policies of a profile, or the rule of a policy."""
-        return self._comments.get((step.table, step.chain), "")
+from podwire.trace.nft import Tracer
+from podwire.trace.packet import Machine
 
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:

@@ -61,6 +61,10 @@ class Tracer:
                 known = () if had is None else (f"{pool.key} {{ {packet.source} : {text(had)} }}",)
                 yield _relayed(led, pool, target, 1 / len(targets), known)
 
+    def about(self, step: Step) -> str:
+        """What the comment of the step's chain says; the relay's own step has none."""
+        return self._rules.about(step)
+
     def _pool(self, led: Outcome) -> Pool | None:
         if led.verdict != "accept" or not led.translated:
             return None

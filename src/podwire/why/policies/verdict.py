@@ -1,9 +1,8 @@
-"""What policies say of a connection, and why, for both directions (pure).
+"""What policies say of a connection in one direction, and why (pure).
 
-The verdict is that of :mod:`podwire.policy.evaluate`; here stands what led to it. :func:`said` gives it as values,
-:func:`line` as one line of text. ``lines`` finds the line of a field in what a person has written; without it the field
-is named alone. The cost is that of the evaluator, and of the nearest rule: a look at each term of the policies that
-isolate.
+The verdict is that of :mod:`podwire.policy.evaluate`; here stands what led to it. ``lines`` finds the line of a field
+in what a person has written; without it the field is named alone. The cost is that of the evaluator, and of the nearest
+rule: a look at each term of the policies that isolate.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +14,6 @@ from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.policy import ClusterEgressRule, ClusterIngressRule, ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import (
-    EGRESS,
     INGRESS,
     Case,
     Connection,
@@ -42,17 +40,6 @@ _TIERS: tuple[Literal["Admin"], Literal["Baseline"]] = ("Admin", "Baseline")
 def nowhere(_kind: str, _key: str, _field: str) -> str:
     """No line is known."""
     return ""
-
-
-def said(world: World, connection: Connection, rules: Rules | None = None, lines: Lines = nowhere) -> PolicySaid:
-    """What policies say of a connection."""
-    egress, ingress = (direction_said(world, connection, each, rules, lines) for each in (EGRESS, INGRESS))
-    return together(connection, egress, ingress)
-
-
-def line(world: World, connection: Connection, rules: Rules | None = None, lines: Lines = nowhere) -> str:
-    """The same in one line."""
-    return said(world, connection, rules, lines).message
 
 
 def together(connection: Connection, egress: DirectionSaid, ingress: DirectionSaid) -> PolicySaid:

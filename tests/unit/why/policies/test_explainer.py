@@ -4,47 +4,51 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.cases.policy_table import Case, read_cases
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, device_of
 
-from podwire.cluster.world import Party, World
+from podwire.cluster.world import World
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPolicySpec, PolicyPeer
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
-from podwire.policy.evaluate import Rules
 from podwire.policy.modes import TRACERS
+from podwire.policy.settings import PolicySettings
 from podwire.policy.tracing import open_tracing
+from podwire.proxy.servicemap import NodeFacts
+from podwire.testing.clock import FakeClock
 from podwire.trace.packet import Machine
 from podwire.why.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
-from podwire.why.policies.answering import with_policies
-from podwire.why.policies.enforced import Guard
+from podwire.why.kernels import NodeKernels
+from podwire.why.nodes import NodeAccess
+from podwire.why.policies.enforced import PolicyRules
+from podwire.why.policies.explainer import with_policies
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 WEB, DB, BLOG, NODE1, NODE2 = "10.180.0.1", "10.180.0.2", "10.180.1.2", "192.168.99.1", "192.168.99.2"
 OUT = "203.0.113.9"
 
 
-class Nodes:
+class Nodes(NodeKernels):
     """Nodes whose kernels hold ``held``, and should hold ``world``; without ``held`` nothing is read."""
 
     def __init__(
         self, world: World, held: World | None = None, *, own_node_egress: bool = True, mode: str = "nftables"
     ) -> None:
+        settings = PolicySettings(own_node_egress=own_node_egress)
+        super().__init__(lambda name: NodeAccess(services=NodeFacts(name=name), policies=settings), FakeClock())
         self.world, self.held, self.own_node_egress, self.mode = world, held, own_node_egress, mode
-        self.guards: dict[str, Guard] = {}
+        self.rules: dict[str, PolicyRules] = {}
 
-    def rules(self, node: str) -> Rules:
-        return Rules(own_node_egress=self.own_node_egress)
+    def policy_rules(self, name: str, world: World) -> PolicyRules:
+        if name not in self.rules:
+            self.rules[name] = replace(self.read(name), device=lambda end: device_of(end, name))
+        return self.rules[name]
 
-    def guard(self, node: str) -> Guard | None:
-        if node not in self.guards:
-            self.guards[node] = self.read(node)
-        return self.guards[node]
-
-    def read(self, node: str) -> Guard:
+    def read(self, node: str) -> PolicyRules:
         seam = open_tracing(self.mode)
         assert seam is not None
         found = next(each for each in self.world.nodes if each.metadata.name == node)
@@ -57,12 +61,9 @@ class Nodes:
         devices = {key: device(key) for key in compiled(self.world).pods}
         planned = seam.planned(compiled(self.world), devices, facts, machine)
         if self.held is None:
-            return Guard(mode=self.mode, planned=planned)
+            return PolicyRules(mode=self.mode, planned=planned)
         held = seam.planned(compiled(self.held), devices, facts, machine)
-        return Guard(mode=self.mode, planned=planned, held=held, reads=True)
-
-    def device(self, node: str, party: Party) -> str:
-        return device_of(party, node)
+        return PolicyRules(mode=self.mode, planned=planned, held=held, reads=True)
 
 
 def case(name: str) -> Case:

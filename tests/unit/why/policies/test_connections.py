@@ -1,10 +1,10 @@
 """Which pods an answer needs."""
 
 from msgspec.structs import replace
-from tests.unit.why.policies.test_answering import answered, endpoint, hop
+from tests.unit.why.policies.test_explainer import answered, endpoint, hop
 
 from podwire.why.answer import Place
-from podwire.why.policies.cluster import ends
+from podwire.why.policies.connections import ends
 
 
 def test_pods_are_named_where_they_are_known_by_name() -> None:

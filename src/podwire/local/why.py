@@ -1,0 +1,53 @@
+"""What ``podwire why`` needs to know of a local cluster, and of a cluster that only files describe."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from podwire.agent import config as agent_config
+from podwire.agent.why import node_access
+from podwire.errors import ClusterError
+from podwire.local.layout import Layout
+from podwire.local.offline.cluster import Described
+from podwire.runtime.clock import SystemClock
+from podwire.why.cluster import Cluster
+from podwire.why.kernels import NodeKernels
+from podwire.why.nodes import NodeAccess
+from podwire.why.question import Asked
+
+
+def with_host(asked: Asked, layout: Layout) -> Asked:
+    """The question with ``host``, this machine, as an outside end with its addresses on the fabric."""
+    host = str(layout.host_address), str(layout.host_address6)
+    if asked.source == "host":
+        asked = replace(asked, source="external", outside=host)
+    if asked.target.partition(":")[0] == "host":
+        asked = replace(asked, target=asked.target.replace("host", "external", 1), outside=host)
+    return asked
+
+
+def local_nodes(layout: Layout, settings: Mapping[str, str]) -> Callable[[str], NodeAccess]:
+    """The nodes of a local cluster, all of which can be read on this machine."""
+
+    def access(name: str) -> NodeAccess:
+        file = Path(layout.node_run(name)) / "agent.yaml"
+        if not file.exists():
+            raise ClusterError(f"node {name} is none of local cluster {layout.name!r}")
+        return node_access(agent_config.load(file), settings, netns=Path(layout.netns(name)))
+
+    return access
+
+
+def described_cluster(described: Described, *, mode: str = "") -> Cluster:
+    """The cluster that files describe; ``mode`` is the data plane of Services, empty for that of a new cluster."""
+
+    def access(name: str) -> NodeAccess:
+        return node_access(described.config(name), {}, readable=False)
+
+    return Cluster(
+        objects=described.objects,
+        nodes=NodeKernels(access, SystemClock(), planned=True, mode=mode),
+        lines=described.line,
+        notes=described.notes,
+    )

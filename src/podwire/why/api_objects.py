@@ -1,0 +1,130 @@
+"""The API objects that a question needs, looked up one by one at an API server.
+
+On a large cluster an answer reads what the question names and nothing else: Services by cluster address, slices by
+their Service, pods by name or address, the policies of the namespaces of these pods. Only an address that is no cluster
+address (a node port, a load balancer's) costs a list of all Services.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from podwire.cluster.world import World
+from podwire.errors import NotFound
+from podwire.kube.client import Client
+from podwire.kube.optional import list_if_served
+from podwire.kube.resources import (
+    CLUSTERNETWORKPOLICIES,
+    ENDPOINTSLICES,
+    NAMESPACES,
+    NETWORKPOLICIES,
+    NODES,
+    PODS,
+    SERVICES,
+    Resource,
+)
+from podwire.model.meta import Object, key_of
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.policy import NetworkPolicy
+from podwire.model.selector import Selector
+from podwire.model.service import EndpointSlice, Service
+from podwire.proxy.resolve import SERVICE_NAME_LABEL
+from podwire.why.objects import belongs, concerns
+
+T = TypeVar("T", Service, Pod, Object)
+
+_FEW = 16
+"""So many pods are asked for one by one; of more, all pods of their namespaces."""
+
+
+class ApiObjects:
+    """Objects of an API server; errors of the API are raised as they come."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def service(self, namespace: str, name: str) -> Service | None:
+        """A Service by its name."""
+        return await self._get(SERVICES, namespace, name)
+
+    async def services_at(self, address: str, port: int) -> tuple[Service, ...]:
+        """The Service with this cluster address, or else all that name the address or the node port."""
+        by_address = await self._client.list(SERVICES, field_selector=f"spec.clusterIP={address}")
+        if by_address.items:
+            return tuple(by_address.items)
+        everything = await self._client.list(SERVICES)
+        return tuple(service for service in everything.items if concerns(service, address, port))
+
+    async def slices(self, service: Service) -> tuple[EndpointSlice, ...]:
+        """The slices of a Service."""
+        meta = service.metadata
+        label = f"{SERVICE_NAME_LABEL}={meta.name}"
+        found = await self._client.list(ENDPOINTSLICES, meta.namespace, label_selector=label)
+        return tuple(piece for piece in found.items if belongs(piece, service))
+
+    async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
+        """The pods of a namespace with these labels."""
+        found = await self._client.list(PODS, namespace, label_selector=str(selector) if selector else "")
+        return tuple(found.items)
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        """A pod by its name."""
+        return await self._get(PODS, namespace, name)
+
+    async def pod_at(self, address: str) -> Pod | None:
+        """The pod with an address."""
+        return next((pod for pod in await self._at(address) if not pod.spec.host_network), None)
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """All nodes."""
+        found = await self._client.list(NODES)
+        return tuple(sorted(found.items, key=lambda node: node.metadata.name))
+
+    async def _get(self, resource: Resource[T], namespace: str, name: str) -> T | None:
+        try:
+            return await self._client.get(resource, name, namespace, decode_as=resource.type)
+        except NotFound:
+            return None
+
+    async def world(self, pods: frozenset[str], addresses: frozenset[str]) -> World:
+        """The pods with these keys or addresses, their namespaces and policies, cluster policies, and all nodes.
+
+        Raises: ApiError, ApiUnreachable.
+        """
+        own = await self._selected(pods, addresses)
+        names = sorted({pod.metadata.namespace for pod in own})
+        policies: list[NetworkPolicy] = []
+        for name in names:
+            policies += (await self._client.list(NETWORKPOLICIES, name)).items
+        namespaces = [await self._get(NAMESPACES, "", name) for name in names]
+        return World(
+            pods=own,
+            namespaces=tuple(namespace for namespace in namespaces if namespace is not None),
+            nodes=tuple((await self._client.list(NODES)).items),
+            policies=tuple(policies),
+            cluster_policies=await list_if_served(self._client, CLUSTERNETWORKPOLICIES),
+        )
+
+    async def _selected(self, keys: frozenset[str], addresses: frozenset[str]) -> tuple[Pod, ...]:
+        """The pods with these keys or addresses."""
+        found: dict[str, Pod] = {}
+        if len(keys) > _FEW:
+            for namespace in sorted({key.partition("/")[0] for key in keys}):
+                listed = (await self._client.list(PODS, namespace)).items
+                found |= {key: pod for pod in listed if (key := key_of(pod.metadata)) in keys}
+        else:
+            for key in sorted(keys):
+                namespace, _, name = key.partition("/")
+                pod = await self.pod(namespace, name)
+                if pod is not None:
+                    found[key] = pod
+        for address in addresses:
+            found |= {key_of(pod.metadata): pod for pod in await self._at(address)}
+        return tuple(found.values())
+
+    async def _at(self, address: str) -> Iterable[Pod]:
+        """The pods with an address, those in the host network among them."""
+        found = (await self._client.list(PODS, field_selector=f"status.podIP={address}")).items
+        if not found and ":" in address:
+            found = (await self._client.list(PODS)).items
+        return (pod for pod in found if address in pod.addresses)

@@ -1,0 +1,51 @@
+"""The entry point of ``why``: every question is asked here, by the command line, probes, tests and the policy log.
+
+:func:`explain` answers a whole question from the objects and the nodes of a cluster. :func:`explain_connection` says
+what policies make of one connection by the objects alone, without Services and kernels; it is pure.
+"""
+
+from msgspec.structs import replace
+
+from podwire.cluster.world import World
+from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules
+from podwire.why.answer import Answer, PolicySaid
+from podwire.why.cluster import Cluster
+from podwire.why.policies.verdict import Lines, direction_said, nowhere, together
+from podwire.why.question import Asked, Question, pose
+from podwire.why.registry import EXPLAINERS
+
+
+async def explain(asked: Asked, cluster: Cluster) -> Answer:
+    """The answer to a question; where the rules of a node are not as planned, only when that lasts.
+
+    Raises: ConfigError for words that name nothing or too much; KernelError, ClusterError when a node that decides
+        cannot be read; ApiError, ApiUnreachable.
+    """
+    question = await pose(asked, cluster.objects)
+    answer = await _explained(question, cluster)
+    if answer.drifted:
+        await cluster.nodes.settle()
+        answer = await _explained(question, cluster)
+    return answer
+
+
+async def _explained(question: Question, cluster: Cluster) -> Answer:
+    answer = Answer(
+        source=question.source,
+        target=question.target,
+        protocol=question.protocol.upper(),
+        outcome="untouched",
+        hops=(),
+        notes=question.notes,
+    )
+    for part in EXPLAINERS:
+        answer = await EXPLAINERS.load(part)(question, answer, cluster)
+    return replace(answer, notes=(*answer.notes, *cluster.notes))
+
+
+def explain_connection(
+    world: World, connection: Connection, rules: Rules | None = None, lines: Lines = nowhere
+) -> PolicySaid:
+    """What policies say of a connection, in both directions; ``message`` of it is that in one line."""
+    egress, ingress = (direction_said(world, connection, each, rules, lines) for each in (EGRESS, INGRESS))
+    return together(connection, egress, ingress)

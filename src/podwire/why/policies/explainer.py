@@ -1,0 +1,168 @@
+"""The explainer of policies: each end that Services leave, asked of policies and of the rules of nodes (pure).
+
+What the objects mean comes from :mod:`podwire.why.policies.verdict`; what nodes do with it, from the rules that
+:class:`~podwire.why.nodes.Nodes` has of them. What nodes do is the outcome; where that is not what policies say, the
+answer says so.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from podwire.cluster.world import Party, World
+from podwire.errors import ClusterError
+from podwire.model.meta import key_of
+from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules, in_block
+from podwire.trace.packet import Packet
+from podwire.why.answer import Answer, DirectionSaid, EnforcedSaid, PolicySaid
+from podwire.why.cluster import Cluster
+from podwire.why.nodes import Nodes
+from podwire.why.policies.connections import Way, ends, ways
+from podwire.why.policies.enforced import PolicyRules, enforced
+from podwire.why.policies.verdict import Lines, direction_said, nowhere, together
+from podwire.why.question import Question
+
+_BARE = {"ICMP": ("icmp", "ipv6-icmp")}
+"""What the protocols of both families are called where they differ."""
+
+
+async def explain_policies(_question: Question, answer: Answer, cluster: Cluster) -> Answer:
+    """The answer with what policies make of each end that Services leave.
+
+    Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
+    """
+    world = await cluster.objects.world(*ends(answer))
+    explained = with_policies(answer, world, cluster.nodes, cluster.lines)
+    return replace(explained, notes=(*explained.notes, *cluster.differences(world)))
+
+
+class _Enforcement:
+    """The policy rules of nodes, each asked for once and only where it decides."""
+
+    def __init__(self, world: World, nodes: Nodes) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._rules: dict[str, PolicyRules] = {}
+
+    def settings(self, name: str) -> Rules:
+        """How a node decides what the API leaves open."""
+        if all(node.metadata.name != name for node in self._world.nodes):
+            return Rules()
+        try:
+            return Rules(own_node_egress=self._nodes.access(name).policies.own_node_egress)
+        except ClusterError:
+            return Rules()
+
+    def rules(self, name: str) -> PolicyRules:
+        """The policy rules of a node."""
+        if name not in self._rules:
+            self._rules[name] = self._nodes.policy_rules(name, self._world)
+        return self._rules[name]
+
+    def notes(self) -> Iterator[str]:
+        """What a reader should know of how rules were read."""
+        return (note for rules in self._rules.values() for note in rules.notes)
+
+
+def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = nowhere) -> Answer:
+    """The answer with what policies say of it."""
+    enforcement = _Enforcement(world, nodes)
+    found = tuple(_said(way, world, enforcement, lines) for way in ways(answer, world))
+    about = (*_of_nodes(answer, world), *_of_services(answer, world, found), *enforcement.notes())
+    notes = dict.fromkeys((*answer.notes, *about))
+    outcome = "dropped" if found and all(one.outcome == "dropped" for one in found) else answer.outcome
+    return replace(answer, outcome=outcome, policies=found, notes=tuple(notes))
+
+
+def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
+    """Pods that are none to policies."""
+    for place in (answer.source, answer.target):
+        if place.kind == "Pod" and place.address:
+            party = world.party(place.address)
+            if party.pod is None and party.node:
+                yield f"pod {place.name} is in the network of {party.node}; policies take it for that node"
+
+
+def _of_services(answer: Answer, world: World, found: Sequence[PolicySaid]) -> Iterator[str]:
+    """Ranges of policies that have the address of a Service, which policies never see."""
+    target = answer.target.address
+    if not target or all(one.egress.reason != "Isolated" or one.address == target for one in found):
+        return
+    isolating = {each.policy for one in found for each in one.egress.isolated_by}
+    for policy in world.policies:
+        if key_of(policy.metadata) in isolating:
+            for place, rule in enumerate(policy.spec.egress):
+                if any(peer.ip_block is not None and in_block(target, peer.ip_block) for peer in rule.peers):
+                    yield (
+                        f"{key_of(policy.metadata)} egress[{place}] has an ipBlock with {target}, the address of a "
+                        "Service; policies see the endpoint behind it"
+                    )
+
+
+def _said(way: Way, world: World, enforcement: _Enforcement, lines: Lines) -> PolicySaid:
+    egress = direction_said(world, way.egress, EGRESS, enforcement.settings(way.egress.source.node), lines)
+    ingress = direction_said(world, way.ingress, INGRESS, enforcement.settings(way.ingress.destination.node), lines)
+    found = together(way.ingress, replace(egress, subject=way.egress.source.name), ingress)
+    nodes = tuple(_enforced(way, enforcement, egress, ingress))
+    passes = all(one.outcome == "allowed" for one in nodes) if nodes else found.outcome == "allowed"
+    return replace(
+        found,
+        probability=way.probability,
+        outcome="allowed" if passes else "dropped",
+        message=_message(found, nodes, passes=passes),
+        nodes=nodes,
+    )
+
+
+def _message(found: PolicySaid, nodes: Sequence[EnforcedSaid], *, passes: bool) -> str:
+    if passes == (found.outcome == "allowed"):
+        return found.message
+    other = [one for one in nodes if (one.outcome == "allowed") == passes]
+    where = ", ".join(one.node for one in other)
+    if any(one.drifted for one in nodes):
+        word = "pass" if passes else "drop"
+        return f"the rules of {where} {word} it and are not those that should be; by the objects: {found.message}"
+    last = (one.steps[-1].object for one in other if one.steps)
+    because = next((f": {text}" for text in last if text), " that serve no policy")
+    return f"dropped by rules of {where}{because}; by policies: {found.message}"
+
+
+def _enforced(
+    way: Way, enforcement: _Enforcement, egress: DirectionSaid, ingress: DirectionSaid
+) -> Iterator[EnforcedSaid]:
+    """What the nodes of both ends do; a node that has both, and sees one packet, does it once."""
+    if ingress.reason == "Itself":
+        return
+    source, destination = way.egress.source, way.ingress.destination
+    if source.pod is not None and source.node == destination.node and way.egress == way.ingress:
+        yield from _on_node(
+            source.node, way.egress, enforcement, way.sent_to, allowed=egress.allowed and ingress.allowed
+        )
+        return
+    if source.pod is not None:
+        yield from _on_node(source.node, way.egress, enforcement, way.sent_to, allowed=egress.allowed)
+    if destination.pod is not None:
+        yield from _on_node(destination.node, way.ingress, enforcement, way.sent_to, allowed=ingress.allowed)
+
+
+def _on_node(
+    node: str, connection: Connection, enforcement: _Enforcement, sent_to: str, *, allowed: bool
+) -> Iterator[EnforcedSaid]:
+    rules = enforcement.rules(node)
+    if rules.mode:
+        yield enforced(node, rules, packet_of(connection, rules.device, sent_to), allowed=allowed)
+
+
+def packet_of(connection: Connection, device: Callable[[Party], str], sent_to: str = "") -> Packet:
+    """The first packet of a connection, as a node with these devices sees it between both translations."""
+    source, destination = connection.source, connection.destination
+    names = _BARE.get(connection.protocol)
+    return Packet(
+        source=source.address,
+        destination=destination.address,
+        protocol=names[":" in source.address] if names else connection.protocol.lower(),
+        destination_port=connection.port,
+        sent_to=sent_to,
+        input=device(source),
+        output=device(destination),
+    )

@@ -1,0 +1,175 @@
+"""The policy rules of one node: read from its kernel where that is possible, and planned from the objects.
+
+Rules are planned for the pods that a question is about; they have the names and texts that they have among all.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from podwire.cluster.addresses import owns_addresses
+from podwire.cluster.ranges import ClusterRanges
+from podwire.cluster.world import Party, World
+from podwire.errors import ClusterError
+from podwire.model.meta import key_of
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.policy.bridges.tracing import PastBridges, planned, read
+from podwire.policy.compile import Compiler
+from podwire.policy.dataplane import Facts
+from podwire.policy.modes import AUTO, TRACERS
+from podwire.policy.settings import ENCAPSULATION_PORTS
+from podwire.policy.tracing import open_tracing
+from podwire.proxy.dataplane import addresses_of_node
+from podwire.state.network import NetworkState
+from podwire.trace.packet import Machine, Tracer
+from podwire.why.nodes import NodeAccess, Nodes
+from podwire.why.policies.enforced import PolicyRules
+
+_ELSEWHERE = "eth0"
+"""By which packets come and go where the devices are not known."""
+
+
+class PolicyReader:
+    """The policy rules of one node; what was planned is for the pods of ``world``."""
+
+    def __init__(self, nodes: Nodes, name: str, world: World) -> None:
+        self._nodes = nodes
+        self._name = name
+        self._world = world
+        self._network: NetworkState | None = None
+
+    def read(self) -> PolicyRules:
+        """The rules; without a mode where the node enforces none, or nothing of it is known here.
+
+        Raises: KernelError.
+        """
+        node = next((node for node in self._world.nodes if node.metadata.name == self._name), None)
+        access = self._access()
+        if access is None or node is None:
+            note = f"the policy rules of {self._name} cannot be read from here; its part is what policies say"
+            return PolicyRules(mode="", notes=(note,))
+        if "policy" not in access.parts:
+            return PolicyRules(mode="", notes=(f"the agent of {self._name} enforces no policies (no part policy)",))
+        notes = self._nodes.notes(node)
+        try:
+            self._network = self._nodes.network(node)
+        except ClusterError as problem:
+            notes = (*notes, str(problem))
+        return replace(self._rules(access, node), device=lambda end: self._device(node, end), notes=notes)
+
+    def _access(self) -> NodeAccess | None:
+        try:
+            return self._nodes.access(self._name)
+        except ClusterError:
+            return None
+
+    def _rules(self, access: NodeAccess, node: Node) -> PolicyRules:
+        network = self._network
+        own = node.internal_ips if network is None else addresses_of_node(network)
+        machine = Machine(addresses=frozenset(own))
+        wanted = access.policies.mode
+        mode, held = wanted if wanted != AUTO else next(iter(TRACERS)), None
+        if network is not None:
+            mode, held = _held(mode, access.netns, machine)
+        tracing = open_tracing(mode)
+        if tracing is None:
+            return PolicyRules(mode=mode)
+        compiler = self._compiler(access)
+        planned = tracing.planned(compiler, self._devices(node), self._facts(access, node), machine)
+        rules = PolicyRules(mode=mode, planned=planned, held=held, reads=network is not None)
+        return self._past_bridges(access, compiler, rules, machine) if network is not None else rules
+
+    def _past_bridges(
+        self, access: NodeAccess, compiler: Compiler, rules: PolicyRules, machine: Machine
+    ) -> PolicyRules:
+        """The rules with those for bridges before them, where other plugins made pods ports of one.
+
+        Raises: KernelError.
+        """
+        pods = {key: pod.addresses for key, pod in self._here()}
+        around = read(access.netns, pods) if "cni" not in access.parts else None
+        if around is None:
+            return rules
+        selected = {key for key, pod in compiler.pods.items() if pod.ingress is not None or pod.egress is not None}
+        own = planned(around, selected, pods)
+        return replace(
+            rules,
+            planned=PastBridges(rules.planned, own, around, machine),
+            held=PastBridges(rules.held, around.held, around, machine),
+        )
+
+    def _here(self) -> Iterator[tuple[str, Pod]]:
+        """The pods of a node that policies are about, by their keys."""
+        for pod in self._world.pods:
+            if pod.spec.node_name == self._name and owns_addresses(pod):
+                yield key_of(pod.metadata), pod
+
+    def _compiler(self, access: NodeAccess) -> Compiler:
+        """The policies of the question's pods, as the node compiles them."""
+        world = self._world
+        made = Compiler(self._name, own_node_egress=access.policies.own_node_egress)
+        for namespace in world.namespaces:
+            made.set_namespace(namespace.metadata.name, namespace.metadata.labels)
+        for one in world.nodes:
+            made.set_node(one.metadata.name, one)
+        for pod in world.pods:
+            made.set_pod(key_of(pod.metadata), pod)
+        for policy in world.policies:
+            made.set_policy(key_of(policy.metadata), policy)
+        for cluster_policy in world.cluster_policies:
+            made.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
+        made.flush()
+        return made
+
+    def _facts(self, access: NodeAccess, node: Node) -> Facts:
+        """What the agent of a node tells its data plane."""
+        settings, network = access.policies, self._network
+        ranges = ClusterRanges(access.cluster_cidrs)
+        for one in self._world.nodes:
+            ranges.follow(one.metadata.name, one)
+        ports = {*ENCAPSULATION_PORTS, *access.tunnel_ports}
+        devices = set(self._devices(node).values())
+        links = network.links if network is not None else ()
+        return Facts(
+            pod_ranges=node.pod_cidrs,
+            addresses=node.internal_ips,
+            log=settings.log,
+            cluster_ranges=ranges.ranges,
+            encapsulation_ports=tuple(sorted(ports)) if settings.encapsulation == "drop" else (),
+            keep=settings.established == "keep",
+            marks=settings.marks,
+            bridges=tuple(sorted(link.name for link in links if link.name in devices and link.kind == "bridge")),
+        )
+
+    def _devices(self, node: Node) -> dict[str, str]:
+        """The device of each pod of the node."""
+        found = {}
+        for key, pod in self._here():
+            party = Party(address=next(iter(pod.addresses), ""), node=self._name, pod=pod)
+            found[key] = self._device(node, party)
+        return {key: device for key, device in found.items() if device}
+
+    def _device(self, node: Node, end: Party) -> str:
+        """The device by which the node has an end of a connection; empty: the end is the node itself."""
+        if not end.address or (end.node == self._name and end.pod is None):
+            return ""
+        if self._network is not None:
+            return self._nodes.device(node, end.address)
+        if end.pod is None or end.node != self._name:
+            return _ELSEWHERE
+        return f"pod{self._world.pods.index(end.pod)}"
+
+
+def _held(wanted: str, netns: Path | None, machine: Machine) -> tuple[str, Tracer | None]:
+    """The mode in force and its rules: the wanted one, or the one that stands in for it; without rules, the wanted one.
+
+    Raises: KernelError.
+    """
+    for mode in dict.fromkeys((wanted, *TRACERS)):
+        tracing = open_tracing(mode)
+        found = tracing.held(netns, machine) if tracing is not None else None
+        if found is not None:
+            return mode, found
+    return wanted, None

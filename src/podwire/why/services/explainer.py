@@ -1,0 +1,97 @@
+"""The explainer of Services: the hops of a connection, node by node.
+
+A packet that no Service takes on the client's node may be for another node's address; that node then decides, with the
+source that the packet has by then. There are never more than two such hops.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from podwire.model.node import Node
+from podwire.model.service import Service
+from podwire.proxy.resolve import handled, resolve
+from podwire.trace.packet import Packet
+from podwire.why.answer import Answer, Hop
+from podwire.why.cluster import Cluster
+from podwire.why.nodes import Nodes
+from podwire.why.objects import Objects
+from podwire.why.question import Question
+from podwire.why.services.hop import Backed, explain_hop
+from podwire.why.services.names import Wanted, explain_name
+from podwire.why.syntax import PING
+
+_PING6 = "ipv6-icmp"
+
+
+async def explain_services(question: Question, answer: Answer, cluster: Cluster) -> Answer:
+    """The answer with what each node makes of the connection by its rules for Services.
+
+    Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
+    """
+    target, objects, known = question.target, cluster.objects, cluster.nodes
+    if not target.address:
+        hop = await _by_name(question, cluster)
+        return msgspec.structs.replace(answer, outcome=hop.outcome, hops=(hop,))
+    services = await _services(question, objects)
+    backed = [(service, await objects.slices(service)) for service in services]
+    packet = Packet(
+        source=question.source.address,
+        destination=target.address,
+        protocol=_PING6 if question.protocol == PING and ":" in target.address else question.protocol,
+        destination_port=target.port,
+        input="" if question.on_node else known.device(question.node, question.source.address),
+    )
+    hop, packet, notes = _hop(question.node, packet, backed, known)
+    hops, nodes = [hop], [question.node]
+    if hop.outcome == "untouched":
+        for node in await objects.nodes():
+            if target.address in node.internal_ips and node.metadata.name != hop.node:
+                packet = msgspec.structs.replace(packet, input=known.device(node, packet.source))
+                hop, _, more = _hop(node, packet, backed, known)
+                hops.append(hop)
+                nodes.append(node)
+                notes += more
+    notes += tuple(note for node in nodes for note in known.notes(node))
+    return msgspec.structs.replace(
+        answer,
+        outcome=hops[-1].outcome,
+        hops=tuple(hops),
+        notes=tuple(dict.fromkeys((*answer.notes, *_left_out(question), *notes))),
+    )
+
+
+async def _by_name(question: Question, cluster: Cluster) -> Hop:
+    """What becomes of a connection to a Service without an address, which only DNS knows."""
+    service = question.service
+    assert service is not None, "an address is missing only where a Service was named"
+    six = ":" in question.source.address
+    pieces = tuple(one for one in await cluster.objects.slices(service) if (one.address_type == "IPv6") == six)
+    wanted = Wanted(question.target.port, question.protocol, question.port_named)
+    node = question.node
+    return explain_name((service, pieces), wanted, cluster.nodes.access(node.metadata.name).facts(node))
+
+
+async def _services(question: Question, objects: Objects) -> Sequence[Service]:
+    target = question.target
+    named = question.service
+    if named is not None and target.address in (named.spec.cluster_ip, *named.spec.cluster_ips):
+        return (named,)
+    return await objects.services_at(target.address, target.port)
+
+
+def _hop(node: Node, packet: Packet, backed: list[Backed], nodes: Nodes) -> tuple[Hop, Packet, tuple[str, ...]]:
+    """What a node does, the packet as it leaves the node, and notes."""
+    facts = nodes.access(node.metadata.name).facts(node)
+    services = {f"{s.metadata.namespace}/{s.metadata.name}": resolve(s, pieces, facts) for s, pieces in backed}
+    rules = nodes.service_rules(node, services)
+    hop, left = explain_hop(packet, backed, rules)
+    return msgspec.structs.replace(hop, flows=nodes.flows(node, packet)), left, rules.notes
+
+
+def _left_out(question: Question) -> tuple[str, ...]:
+    service = question.service
+    if service is None or handled(service):
+        return ()
+    name = f"Service {service.metadata.namespace}/{service.metadata.name}"
+    return (f"{name} carries the label service.kubernetes.io/service-proxy-name: another proxy serves it",)

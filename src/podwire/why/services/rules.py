@@ -1,0 +1,101 @@
+"""The rules for Services of one node: read from its kernel where that is possible, and planned from the objects."""
+
+import http.client
+from pathlib import Path
+
+from podwire.cluster.names import NODE_PROXY
+from podwire.cni import ports
+from podwire.errors import KernelError
+from podwire.kernel import netns
+from podwire.kernel.conntrack import Conntrack
+from podwire.kernel.nft import Nft
+from podwire.model.node import Node
+from podwire.proxy.dataplane import addresses_of_node
+from podwire.proxy.servicemap import ServiceMap
+from podwire.proxy.tracing import open_tracing
+from podwire.routing.tables import MASQUERADE
+from podwire.state.network import NetworkState
+from podwire.trace.nft import Tracer as NftTracer
+from podwire.trace.packet import Machine, Packet, Tracer
+from podwire.why.nodes import NodeAccess
+from podwire.why.services.hop import ServiceRules
+
+_ANSWER_S = 0.5
+
+
+def read_rules(
+    access: NodeAccess, node: Node, network: NetworkState | None, services: ServiceMap, mode: str
+) -> ServiceRules:
+    """The rules of a node; ``network`` None: its kernel is not read. ``mode`` wins over what the node says of itself.
+
+    Raises: KernelError.
+    """
+    facts = access.facts(node)
+    own = facts.addresses if network is None else addresses_of_node(network)
+    machine = Machine(addresses=frozenset(own))
+    if "proxy" not in access.parts:
+        other = f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)"
+        note = f"{other}; what is said of them is what the objects mean"
+        return ServiceRules(mode="", facts=facts, machine=machine, notes=(note,))
+    mode = mode or node.metadata.annotations.get(NODE_PROXY, "")
+    if not mode and network is not None and access.metrics is not None:
+        mode = ask_mode(access.netns, access.metrics)
+    mode = mode or access.service_mode
+    tracing = open_tracing(mode)
+    planned: Tracer | None = None
+    held: Tracer | None = None
+    if tracing is not None:
+        planned = tracing.planned(services, facts, machine)
+        held = tracing.held(access.netns, machine) if network is not None else None
+    return ServiceRules(
+        mode=mode,
+        facts=facts,
+        machine=machine,
+        planned=planned,
+        held=held,
+        other_nat=_other_nat(access.netns, machine) if network is not None else None,
+    )
+
+
+def read_flows(place: Path | None, packet: Packet) -> tuple[str, ...]:
+    """The UDP flows that the kernel of a namespace tracks from the packet's source to its destination.
+
+    Raises: KernelError.
+    """
+    if packet.protocol != "udp":
+        return ()
+    with Conntrack(place) as conntrack:
+        flows = conntrack.flows((packet.source,), "UDP")
+    wanted = packet.source, packet.destination, packet.destination_port
+    own = (f for f in flows if (f.original.src, f.original.dst, f.original.dport) == wanted)
+    return tuple(f"from port {f.original.sport} to {f.backend[0]} port {f.backend[1]}" for f in own)
+
+
+def ask_mode(place: Path | None, metrics: tuple[str, int]) -> str:
+    """The mode in force as the proxy of a node tells it, for agents that may not write it to their Node; empty: none.
+
+    ``metrics`` is the proxy's metrics address.
+    """
+    address, port = metrics
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
+    connection = http.client.HTTPConnection(loopback, port, timeout=_ANSWER_S)
+    try:
+        with netns.inside(place):
+            connection.connect()
+        connection.request("GET", "/proxyMode")
+        answer = connection.getresponse()
+        return answer.read(64).decode("ascii", "replace").strip() if answer.status == http.client.OK else ""
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def _other_nat(place: Path | None, machine: Machine) -> Tracer | None:
+    """The tables in which routing masquerades and pods have ports of the node; None where they cannot be read."""
+    try:
+        with Nft(place) as nft:
+            tables = [nft.read("inet", name) for name in (MASQUERADE, ports.TABLE)]
+    except KernelError:
+        return None
+    return NftTracer([table for table in tables if table is not None], machine)

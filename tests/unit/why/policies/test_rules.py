@@ -1,0 +1,75 @@
+"""The policy rules of nodes as they are planned, and what cannot be had of them."""
+
+from pathlib import Path
+
+import pytest
+from tests.cases.policy_table import Case, read_cases
+
+from podwire.cluster.world import World
+from podwire.errors import ClusterError
+from podwire.policy.settings import PolicySettings
+from podwire.proxy.servicemap import NodeFacts
+from podwire.testing.clock import FakeClock
+from podwire.why.kernels import NodeKernels
+from podwire.why.nodes import NodeAccess
+from podwire.why.policies.enforced import PolicyRules
+from podwire.why.policies.explainer import packet_of
+
+CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
+PARTS = ("cni", "policy")
+
+
+def case(name: str) -> Case:
+    return next(each for each in CASES if each.name == name)
+
+
+def rules(
+    world: World, name: str = "n1", parts: tuple[str, ...] = PARTS, policies: PolicySettings | None = None
+) -> PolicyRules:
+    def access(node: str) -> NodeAccess:
+        if node == "n2":
+            raise ClusterError("n2 is elsewhere")
+        facts = NodeFacts(name=node)
+        settings = policies or PolicySettings()
+        return NodeAccess(services=facts, policies=settings, parts=frozenset(parts), readable=False)
+
+    return NodeKernels(access, FakeClock()).policy_rules(name, world)
+
+
+def test_rules_of_a_node_are_planned() -> None:
+    quiet = case("a policy without rules isolates")
+    here = rules(quiet.world)
+    assert here.planned is not None
+    assert (here.mode, here.reads, here.held) == ("nftables", False, None)
+    for check in quiet.checks:
+        asked = quiet.connection(check, 4)
+        if {asked.source.node, asked.destination.node} == {"n1"}:
+            outcome = next(here.planned.outcomes(packet_of(asked, here.device)))
+            assert (outcome.verdict == "accept") == check.allowed, str(check)
+    assert here.notes == ()
+
+
+@pytest.mark.parametrize("own_node_egress", [True, False])
+def test_rules_follow_the_settings_of_the_node(*, own_node_egress: bool) -> None:
+    case_ = next(each for each in CASES if each.own_node_egress == own_node_egress)
+    here = rules(case_.world, policies=PolicySettings(own_node_egress=own_node_egress))
+    assert here.planned is not None
+    for check in case_.checks:
+        asked = case_.connection(check, 4)
+        if {asked.source.node, asked.destination.node} == {"n1"}:
+            outcome = next(here.planned.outcomes(packet_of(asked, here.device)))
+            assert (outcome.verdict == "accept") == check.allowed, str(check)
+
+
+def test_nodes_that_enforce_nothing_or_cannot_be_read() -> None:
+    world = case("a policy without rules isolates").world
+    here, there = rules(world, "n1", ("cni", "proxy")), rules(world, "n2")
+    assert (here.mode, there.mode) == ("", "")
+    assert "enforces no policies" in here.notes[0]
+    assert "rules of n2 cannot be read from here" in there.notes[0]
+
+
+@pytest.mark.parametrize(("wanted", "mode"), [("auto", "nftables"), ("iptables", "iptables")])
+def test_the_mode_is_that_of_the_settings(wanted: str, mode: str) -> None:
+    here = rules(case("a policy without rules isolates").world, policies=PolicySettings(mode=wanted))
+    assert (here.mode, here.planned is not None, here.held) == (mode, True, None)
