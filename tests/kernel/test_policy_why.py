@@ -10,7 +10,7 @@ from tests.cases.policy_table import Case
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import CASES, filled
 from tests.unit.policy.test_packet_table import POD_RANGES
-from tests.unit.why.policies.test_answering import Nodes, answered
+from tests.unit.why.policies.test_explainer import Nodes, answered
 
 from podwire.kernel import netns
 from podwire.policy.dataplane import Facts
