@@ -1,6 +1,6 @@
 """The clock that everything else is given.
 
-Code that waits or reads the time takes a :class:`Clock`; tests give it a fake one (``testing.clock``). Calls to
+Code that waits or reads the time takes a :class:`Clock`; tests give it a fake one (``tests/fakes/clock.py``). Calls to
 ``asyncio.sleep`` and reads of the wall clock live here and nowhere else.
 """
 

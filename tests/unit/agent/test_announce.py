@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.fakes.clock import FakeClock
 
 from podwire.agent.announce import Announcer
 from podwire.errors import ApiError, ApiUnreachable
@@ -13,7 +14,6 @@ from podwire.kube.config import ApiConfig
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.runtime.tasks import TaskSet
-from podwire.testing.clock import FakeClock
 
 
 class Api(Client):

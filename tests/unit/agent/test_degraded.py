@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 
+from tests.fakes.clock import FakeClock
+
 from podwire.agent.announce import Announcer
 from podwire.agent.degraded import FEATURE_MISSING, SETTINGS_REFUSED, Notes
 from podwire.cluster.names import NODE_FALLBACK
@@ -11,7 +13,6 @@ from podwire.kube.config import ApiConfig
 from podwire.kube.events import EventRecorder, Severity
 from podwire.model.meta import ObjectMeta, ObjectReference
 from podwire.model.node import Node
-from podwire.testing.clock import FakeClock
 
 NODES: Mapping[str, Node] = {"node-1": Node(metadata=ObjectMeta(name="node-1", uid="u"))}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from tests.fakes.clock import FakeClock
 
 from podwire.agent.policylog import PolicyLog, Sight
 from podwire.cluster.world import Party
@@ -15,7 +16,6 @@ from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
 from podwire.policy.verdicts import Ruled
-from podwire.testing.clock import FakeClock
 
 PODS = {"10.0.0.1": "web", "10.0.0.2": "db"}
 RULED = {

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tests.fakes.clock import FakeClock
+
 from podwire.agent.policyreport import PolicyReport
 from podwire.errors import ApiError, ApiUnreachable, NotFound
 from podwire.kube.client import Client
@@ -14,7 +16,6 @@ from podwire.model.node import Node
 from podwire.policy.status.digest import Digest
 from podwire.policy.status.report import Report, parse
 from podwire.runtime.tasks import TaskSet
-from podwire.testing.clock import FakeClock
 
 ABSENT = NotFound(404, "NotFound", "configmaps not found")
 

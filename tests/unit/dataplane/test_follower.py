@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from tests.fakes.clock import FakeClock
 
 from podwire.dataplane.follower import Follower
 from podwire.dataplane.plane import Held, Written
 from podwire.errors import KernelError
-from podwire.testing.clock import FakeClock
 
 BUSY = KernelError("commit", "table ip podwire", 16)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from tests.fakes.clock import FakeClock
 from tests.unit.patient_loop import LoopClock, hurried
 
 from podwire.errors import ApiUnreachable, Conflict, NotFound
@@ -12,7 +13,6 @@ from podwire.kube.lease import Election, LeaderElection
 from podwire.kube.resources import Resource
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
-from podwire.testing.clock import FakeClock
 
 JsonObject = dict[str, Any]
 Contend = Callable[[str], asyncio.Task[None]]

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 import msgspec
+from tests.fakes.clock import FakeClock
 from tests.unit.policy.test_compile import CASES, filled
 
 from podwire.errors import KernelError, Unsupported
@@ -12,7 +13,6 @@ from podwire.kernel.conntrack import Ends, Flow
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.flows import FlowKeeper, Losses, Verdicts, verdicts
-from podwire.testing.clock import FakeClock
 
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
 WEB, DB, OTHER, FAR, NODE = "10.180.0.1", "10.180.0.2", "10.180.0.3", "10.180.1.1", "192.168.99.1"

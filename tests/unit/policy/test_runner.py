@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cases.policy_table import read_cases
+from tests.fakes.clock import FakeClock
 from tests.fakes.collection import Collection
 
 from podwire.dataplane.plane import Written
@@ -23,7 +24,6 @@ from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import Ruled
 from podwire.state.nft import Table
-from podwire.testing.clock import FakeClock
 
 WORLD = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world
 DENY = msgspec.convert(

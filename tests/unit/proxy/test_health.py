@@ -4,12 +4,12 @@ import asyncio
 import json
 
 import pytest
+from tests.fakes.clock import FakeClock
 
 from podwire.http.message import Response
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec, Taint
 from podwire.proxy.health import AUTOSCALER_TAINT, PATIENCE_S, Pulse, eligible, service_answer
-from podwire.testing.clock import FakeClock
 
 NODE = Node(metadata=ObjectMeta(name="n1"))
 GOING = Node(metadata=ObjectMeta(name="n1", deletion_timestamp="2026-01-01T00:00:00Z"))

@@ -3,12 +3,13 @@
 import asyncio
 import socket
 
+from tests.fakes.clock import FakeClock
+
 from podwire.http.message import Request, Response
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import RETRY_S, HealthChecks, Page, listener, serve_page
 from podwire.proxy.servicemap import ServicePort
 from podwire.runtime.tasks import TaskSet
-from podwire.testing.clock import FakeClock
 
 
 def free_port() -> int:

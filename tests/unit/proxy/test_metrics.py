@@ -2,13 +2,14 @@
 
 import asyncio
 
+from tests.fakes.clock import FakeClock
+
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.observe.health import Health
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.proxy.trim import TRIGGER_TIME
-from podwire.testing.clock import FakeClock
 
 
 def piece(trigger: str = "", family: str = "IPv4") -> api.EndpointSlice:

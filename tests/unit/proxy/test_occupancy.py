@@ -2,9 +2,10 @@
 
 import asyncio
 
+from tests.fakes.clock import FakeClock
+
 from podwire.kernel.conntrack import Occupancy
 from podwire.proxy.occupancy import OccupancyWatch
-from podwire.testing.clock import FakeClock
 
 CROWDED = "more than 90 % of 1,000 entries for tracked connections are taken; "
 FULL = "all 1,000 entries for tracked connections were taken, new connections are dropped; "

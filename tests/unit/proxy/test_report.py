@@ -2,12 +2,13 @@
 
 import asyncio
 
+from tests.fakes.clock import FakeClock
+
 from podwire.errors import KernelError
 from podwire.proxy.health import PATIENCE_S, Pulse
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.report import Report
 from podwire.proxy.servicemap import ServiceMap
-from podwire.testing.clock import FakeClock
 
 
 class Checks:

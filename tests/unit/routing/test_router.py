@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_interface
 
 import msgspec
+from tests.fakes.clock import FakeClock
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
@@ -14,7 +15,6 @@ from podwire.routing.router import QUIET_S, RESYNC_S, Router
 from podwire.routing.settings import RoutingSettings
 from podwire.state.network import NetworkState
 from podwire.state.nft import Table
-from podwire.testing.clock import FakeClock
 
 
 class MemoryMachine:

@@ -5,9 +5,10 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tests.fakes.clock import FakeClock
+
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.workqueue import ReconcileLoop, WorkQueue, in_parallel
-from podwire.testing.clock import FakeClock
 
 Report = tuple[str, str, Exception]
 """Loop, key and failure."""

@@ -5,11 +5,11 @@ import json
 
 import msgspec
 import pytest
+from tests.fakes.clock import FakeClock
 from tests.unit.why.test_question import OBJECTS, Planned, access
 
 from podwire.model.node import Node
 from podwire.proxy.servicemap import ServiceMap
-from podwire.testing.clock import FakeClock
 from podwire.trace.nft import Tracer
 from podwire.why import answer_text
 from podwire.why.answer import Answer, Finding, Step

@@ -1,11 +1,12 @@
 """What is read of nodes: devices, configuration, and how the node was read."""
 
+from tests.fakes.clock import FakeClock
+
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.proxy.servicemap import NodeFacts
 from podwire.state.network import NetworkState
 from podwire.state.route import Address, Route
-from podwire.testing.clock import FakeClock
 from podwire.why.kernels import NodeKernels, device_to
 from podwire.why.nodes import NodeAccess
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.fakes.clock import FakeClock
 
 from podwire.cluster.world import World
 from podwire.errors import ClusterError, ConfigError
@@ -13,7 +14,6 @@ from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.state.nft_text import parse_table
-from podwire.testing.clock import FakeClock
 from podwire.trace.nft import Tracer
 from podwire.trace.packet import Packet
 from podwire.why.answer import Answer

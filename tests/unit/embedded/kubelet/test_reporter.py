@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import msgspec
+from tests.fakes.clock import FakeClock
 
 from podwire.embedded.kubelet.reporter import Reporter
 from podwire.errors import ApiUnreachable
 from podwire.model.pod import Pod
-from podwire.testing.clock import FakeClock
 
 
 class Api:

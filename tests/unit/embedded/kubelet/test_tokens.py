@@ -5,12 +5,12 @@ import datetime
 from typing import Any
 
 import msgspec
+from tests.fakes.clock import FakeClock
 
 from podwire.embedded.kubelet.objects import PodTokens
 from podwire.embedded.kubelet.volumes import TokenWish
 from podwire.model.pod import Pod
 from podwire.runtime.clock import rfc3339
-from podwire.testing.clock import FakeClock
 
 POD = msgspec.convert(
     {

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, cast
 
 import msgspec
+from tests.fakes.clock import FakeClock
 
 from podwire.embedded.scheduler.scheduler import Scheduler
 from podwire.kube.controller import Environment
@@ -12,7 +13,6 @@ from podwire.kube.resources import NODES, PODS, Resource
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.runtime.supervise import Supervisor
-from podwire.testing.clock import FakeClock
 
 
 class Cluster:

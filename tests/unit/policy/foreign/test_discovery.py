@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from tests.fakes.clock import FakeClock
 
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
@@ -14,7 +15,6 @@ from podwire.policy.foreign.discovery import Discovery
 from podwire.policy.foreign.kernel import Ports
 from podwire.policy.runner import Attached
 from podwire.state.network import NetworkState, parse
-from podwire.testing.clock import FakeClock
 
 A, B = "10.244.1.5", "10.244.1.6"
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.cases.policy_table import Case, read_cases
+from tests.fakes.clock import FakeClock
 from tests.unit.policy.dataplanes.nftables.test_contents import device
 from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, device_of
@@ -19,7 +20,6 @@ from podwire.policy.modes import TRACERS
 from podwire.policy.settings import PolicySettings
 from podwire.policy.tracing import open_tracing
 from podwire.proxy.servicemap import NodeFacts
-from podwire.testing.clock import FakeClock
 from podwire.trace.packet import Machine
 from podwire.why.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
 from podwire.why.kernels import NodeKernels

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from tests.cases.policy_table import Case, read_cases
+from tests.fakes.clock import FakeClock
 
 from podwire.cluster.world import World
 from podwire.errors import ClusterError
 from podwire.policy.settings import PolicySettings
 from podwire.proxy.servicemap import NodeFacts
-from podwire.testing.clock import FakeClock
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
 from podwire.why.policies.enforced import PolicyRules
