@@ -38,8 +38,8 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
 from podwire.local import inventory
-from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
+from podwire.local.topology import Topology
 from podwire.proxy.dataplanes.nftables.layout import TABLE
 from podwire.proxy.resolve import SERVICE_NAME_LABEL
 from podwire.runtime.clock import SystemClock
@@ -265,11 +265,11 @@ def spread(values: list[float], percent: int) -> float:
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-async def measure(world: World, layout: Layout, count: int, *, turns: int, starts: int) -> list[Row]:
+async def measure(world: World, topology: Topology, count: int, *, turns: int, starts: int) -> list[Row]:
     """All that is measured with one number of Services."""
     large = count == AIMED
     written = await world.grow(count)
-    place = Path(layout.netns("node-1"))
+    place = Path(topology.netns("node-1"))
     await asyncio.to_thread(until, lambda: programmed(place) >= count)
     order = [empty for empty in (True, False) for _ in range(starts)]
     begun = [await asyncio.to_thread(start_again, place, empty=empty) for empty in order]
@@ -314,10 +314,10 @@ async def measure(world: World, layout: Layout, count: int, *, turns: int, start
 
 async def in_cluster(quick: bool) -> list[Row]:
     """The rows of a cluster that runs."""
-    layout = inventory.existing(up.NAME)
+    topology = inventory.existing(up.NAME)
     client = Client(load_kubeconfig(up.podwire("kubeconfig", "--name", up.NAME).strip()), SystemClock())
     listed = await client.list(PODS, "default")
-    spaces = pod_namespaces(layout)
+    spaces = pod_namespaces(topology)
     pods = Pods(
         {pod.metadata.name: spaces[pod.metadata.uid] for pod in listed.items},
         {pod.metadata.name: pod.status.pod_ip for pod in listed.items},
@@ -330,7 +330,7 @@ async def in_cluster(quick: bool) -> list[Row]:
         rows = []
         for count in COUNTS[:2] if quick else COUNTS:
             few = quick or count > AIMED
-            rows += await measure(world, layout, count, turns=40 if quick else 200, starts=1 if few else 3)
+            rows += await measure(world, topology, count, turns=40 if quick else 200, starts=1 if few else 3)
         return rows
     finally:
         pods.close()

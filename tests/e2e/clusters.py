@@ -14,8 +14,8 @@ from podwire.cluster.inforce import lag
 from podwire.errors import ProtocolError
 from podwire.http.fetch import fetch
 from podwire.local import inventory
-from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
+from podwire.local.topology import Topology
 
 
 def run(*words: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
@@ -70,14 +70,14 @@ spec:{place}
 """
 
 
-def layout(cluster: Cluster) -> Layout:
+def topology(cluster: Cluster) -> Topology:
     return inventory.existing(cluster.name)
 
 
 def netns_of(cluster: Cluster, pod: str, namespace: str = "default") -> Path:
     """The network namespace of a pod."""
     uid = cluster.get("pod", pod, "-n", namespace)["metadata"]["uid"]
-    return pod_namespaces(layout(cluster))[uid]
+    return pod_namespaces(topology(cluster))[uid]
 
 
 def address_of(cluster: Cluster, pod: str, version: int = 4) -> str:
@@ -122,7 +122,7 @@ def policies_in_force(cluster: Cluster) -> None:
         for one in cluster.get("nodes,networkpolicies,pods,namespaces", "-A")["items"]:
             meta = one["metadata"]
             if one["kind"] == "Node":
-                sockets.append(Path(layout(cluster).node_run(meta["name"]), "agent.sock"))
+                sockets.append(Path(topology(cluster).node_run(meta["name"]), "agent.sock"))
                 continue
             key = f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
             wanted[kinds[one["kind"]]][key] = meta["resourceVersion"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.clusters import address_of, in_node, layout, netns_of, run, server
+from tests.e2e.clusters import address_of, in_node, netns_of, run, server, topology
 from tests.e2e.connection_load import PATIENCE_S, Load
 from tests.e2e.driver import Cluster, eventually, shell_pod
 
@@ -112,7 +112,7 @@ def churn(cluster: Cluster, name: str) -> Iterator[None]:
 
 
 def agent(cluster: Cluster, node: str = "node-1") -> int:
-    record = json.loads((Path(layout(cluster).run) / f"processes/agent-{node}.json").read_text())
+    record = json.loads((Path(topology(cluster).run) / f"processes/agent-{node}.json").read_text())
     return int(record["pid"])
 
 
@@ -154,5 +154,5 @@ def answered(cluster: Cluster, address: str) -> bool:
 
 def generation(cluster: Cluster) -> int:
     """Grows with everything that anybody writes to nftables on the first node."""
-    with Nft(Path(layout(cluster).netns("node-1"))) as nft:
+    with Nft(Path(topology(cluster).netns("node-1"))) as nft:
         return nft.generation()

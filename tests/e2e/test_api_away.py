@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.clusters import done, flows, identities, layout, netns_of, own_name, running, server
+from tests.e2e.clusters import done, flows, identities, netns_of, own_name, running, server, topology
 from tests.e2e.driver import NOTICED_S, Cluster, eventually, shell_pod
 
 from podwire.dns import wire
@@ -42,7 +42,7 @@ def cluster_of_two() -> Iterator[Cluster]:
 @contextmanager
 def stopped(cluster: Cluster) -> Iterator[None]:
     """The API server does nothing for as long as the block lasts."""
-    record = json.loads((Path(layout(cluster).run) / "processes/apiserver.json").read_text())
+    record = json.loads((Path(topology(cluster).run) / "processes/apiserver.json").read_text())
     os.kill(int(record["pid"]), signal.SIGSTOP)
     try:
         yield

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.clusters import address_of, layout, netns_of, own_name, running, server
+from tests.e2e.clusters import address_of, netns_of, own_name, running, server, topology
 from tests.e2e.driver import Cluster, eventually, podwire, shell_pod
 
 from podwire.dns import wire
@@ -57,7 +57,7 @@ def kubeconfig(cluster: Cluster) -> str:
     """One that names the API by its address on the fabric; that of an API server of its own."""
     if not cluster.name:
         return cluster.kubeconfig
-    return str(credentials.kubeconfig_path(layout(cluster), "node-1"))
+    return str(credentials.kubeconfig_path(topology(cluster), "node-1"))
 
 
 class Component:
@@ -132,7 +132,7 @@ def bare_api(cluster: Cluster, folder: Path) -> Iterator[Cluster]:
     """An API server of its own, with the authority of the cluster and no other component."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    keys = credentials.folder(layout(cluster))
+    keys = credentials.folder(topology(cluster))
     (folder / "apiserver.yaml").write_text(
         json.dumps(
             {

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.clusters import done, in_node, layout, netns_of, own_name, running
+from tests.e2e.clusters import done, in_node, netns_of, own_name, running, topology
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import answered, manifest
 
@@ -101,7 +101,7 @@ def notes(cluster: Cluster) -> list[Any]:
 def test_a_full_table() -> None:
     name = own_name("full")
     with running(name, "--nodes", "2", stdin=manifest()) as cluster, ExitStack() as open_ones:
-        place, client = Path(layout(cluster).netns("node-1")), netns_of(cluster, "client")
+        place, client = Path(topology(cluster).netns("node-1")), netns_of(cluster, "client")
         address = cluster.get("service", "web")["spec"]["clusterIP"]
         eventually(lambda: answered(cluster, address))
         standing = [open_ones.enter_context(connect(client, address)) for _ in range(5)]

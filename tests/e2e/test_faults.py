@@ -13,8 +13,8 @@ from tests.e2e.driver import Cluster, deployment, eventually, podwire
 from tests.e2e.traffic import Traffic
 
 from podwire.local import inventory
-from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
+from podwire.local.topology import Topology
 
 ALL = ("apiserver", "controller", "agent-node-1", "agent-node-2", "kubelet-node-1", "kubelet-node-2")
 NAME = f"faults-{os.getpid()}"
@@ -44,12 +44,12 @@ spec:
         subprocess.run([*podwire(), "down", "--name", NAME], capture_output=True, check=False)
 
 
-def layout() -> Layout:
+def topology() -> Topology:
     return inventory.existing(NAME)
 
 
 def pid_of(process: str) -> int:
-    record = json.loads((Path(layout().run) / "processes" / f"{process}.json").read_text())
+    record = json.loads((Path(topology().run) / "processes" / f"{process}.json").read_text())
     return int(record["pid"])
 
 
@@ -66,7 +66,7 @@ def kill(process: str) -> int:
 def traffic(cluster: Cluster) -> Traffic:
     client = cluster.get("pods", "-l", "app=client")["items"][0]
     service = cluster.get("service", "web")
-    namespace = pod_namespaces(layout())[client["metadata"]["uid"]]
+    namespace = pod_namespaces(topology())[client["metadata"]["uid"]]
     return Traffic(namespace, service["spec"]["clusterIP"], 80)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.clusters import done, flows, identities, layout, own_name, running, server
+from tests.e2e.clusters import done, flows, identities, own_name, running, server, topology
 from tests.e2e.driver import Cluster, eventually
 
 NAME = own_name("full")
@@ -78,7 +78,7 @@ def test_a_full_disk_under_a_cluster(cluster_on: Cluster, disk: Path) -> None:
         done("probe", "--name", NAME)
         done("status", "--name", NAME)
         # kill -9 on a full disk: what was acknowledged is there when it comes back.
-        record = json.loads((Path(layout(cluster).run) / "processes/apiserver.json").read_text())
+        record = json.loads((Path(topology(cluster).run) / "processes/apiserver.json").read_text())
         os.kill(int(record["pid"]), signal.SIGKILL)
         eventually(lambda: cluster.run(["kubectl", "get", "--raw", "/readyz"]).returncode == 0)
         assert stored(cluster) == acknowledged

@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.clusters import address_of, in_node, layout, netns_of, own_name, policies_in_force, run, running, server
+from tests.e2e.clusters import (
+    address_of,
+    in_node,
+    netns_of,
+    own_name,
+    policies_in_force,
+    run,
+    running,
+    server,
+    topology,
+)
 from tests.e2e.driver import NOTICED_S, Cluster, eventually
 
 from podwire.kernel import netns
@@ -174,7 +184,7 @@ def test_a_pod_that_may_connect_does_so_at_once(clean: Cluster) -> None:
 
 
 def pid_of(cluster: Cluster, process: str) -> int:
-    record = json.loads((Path(layout(cluster).run) / "processes" / f"{process}.json").read_text())
+    record = json.loads((Path(topology(cluster).run) / "processes" / f"{process}.json").read_text())
     return int(record["pid"])
 
 

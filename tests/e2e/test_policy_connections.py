@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.clusters import address_of, in_node, layout, netns_of, own_name, policies_in_force, running, server
+from tests.e2e.clusters import address_of, in_node, netns_of, own_name, policies_in_force, running, server, topology
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import api
 from tests.e2e.traffic import Traffic
@@ -82,7 +82,7 @@ def node_address(cluster: Cluster, name: str) -> str:
 def test_a_node_port_shows_policies_the_client_or_the_node_that_it_came_by(clean: Cluster) -> None:
     nodes = [node_address(clean, name) for name in ("node-1", "node-2")]
     ports = {name: clean.get("service", name)["spec"]["ports"][0]["nodePort"] for name in ("everywhere", "here")}
-    host = str(layout(clean).host_address)
+    host = str(topology(clean).host_address)
 
     def lets_in(**wanted: tuple[bool, bool]) -> None:
         for name, answers in wanted.items():
@@ -250,7 +250,7 @@ def test_with_keep_what_was_allowed_lives_on(clean: Cluster, stream: socket.sock
 def test_a_pod_that_comes_while_the_agent_sleeps_waits_for_its_policies(clean: Cluster) -> None:
     clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: late}}, policyTypes: [Egress]}"))
     policies_in_force(clean)
-    record = json.loads((Path(layout(clean).run) / "processes/agent-node-1.json").read_text())
+    record = json.loads((Path(topology(clean).run) / "processes/agent-node-1.json").read_text())
     target = address_of(clean, "db-1")
     script = (
         "import socket,time\nend=time.monotonic()+1.5\nn=r=0\nwhile n<20 or time.monotonic()<end:\n n+=1\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.clusters import address_of, done, in_node, layout, netns_of, own_name, running, server
+from tests.e2e.clusters import address_of, done, in_node, netns_of, own_name, running, server, topology
 from tests.e2e.driver import Cluster, eventually
 
 from podwire.kernel import netns
@@ -68,7 +68,7 @@ def conflist(cidrs: list[str]) -> dict[str, Any]:
 
 def change_over(cluster: Cluster, node: str) -> None:
     """Gives a node's pods to other plugins: new ones are theirs, those that run stay."""
-    run = Path(layout(cluster).node_run(node))
+    run = Path(topology(cluster).node_run(node))
     document = yaml.safe_load((run / "agent.yaml").read_text())
     (run / "agent.yaml").write_text(yaml.safe_dump(document | {"parts": ["routing", "policy", "proxy"]}))
     for name in ("bridge", "host-local"):
@@ -80,7 +80,7 @@ def change_over(cluster: Cluster, node: str) -> None:
 
 
 def pid_of(cluster: Cluster, process: str) -> int:
-    record = json.loads((Path(layout(cluster).run) / "processes" / f"{process}.json").read_text())
+    record = json.loads((Path(topology(cluster).run) / "processes" / f"{process}.json").read_text())
     return int(record["pid"])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.clusters import done, layout, own_name, run, running, server
+from tests.e2e.clusters import done, own_name, run, running, server, topology
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.test_network_policy import pid_of, reaches
 
@@ -90,7 +90,7 @@ def test_an_applied_policy_says_where_it_is_in_force_and_what_it_drops(clean: Cl
     assert one["why"] == (
         "default/web -> default/db TCP 80: dropped at ingress: isolated by default/deny, and there is no ingress rule"
     )
-    own = Path(layout(clean).run, "log/agent-node-1.log").read_text()
+    own = Path(topology(clean).run, "log/agent-node-1.log").read_text()
     assert "policy dropped from=default/web to=default/db port=80/TCP" in own
     counted = json.loads(done("policy", "counters", "default/deny", "--name", clean.name, "-o", "json"))
     assert ("node-1", "dropped") in {(each["node"], each["verdict"]) for each in counted}

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.clusters import done, in_node, layout, own_name, running
+from tests.e2e.clusters import done, in_node, own_name, running, topology
 from tests.e2e.connection_load import Load
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import agent, in_force, load, manifest
@@ -23,7 +23,7 @@ def cluster() -> Iterator[Cluster]:
 
 def relay(cluster: Cluster) -> State | None:
     """The relay of node-1."""
-    link = Link(str(layout(cluster).netns("node-1")))
+    link = Link(str(topology(cluster).netns("node-1")))
     try:
         return link.state()
     finally:

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.clusters import in_node, layout
+from tests.e2e.clusters import in_node, topology
 from tests.e2e.driver import Cluster, deployment, eventually
 
 from podwire.kernel import netns
@@ -163,7 +163,7 @@ def test_kube_proxy_s_dashboards_and_tools_find_what_they_look_for(cluster: Clus
 
 def test_a_health_check_port_that_is_taken_is_an_event_of_the_service(cluster: Cluster, namespace: str) -> None:
     node, address = next(iter(_nodes(cluster).items()))
-    with netns.inside(Path(layout(cluster).netns(node))):
+    with netns.inside(Path(topology(cluster).netns(node))):
         taken = socket.create_server((address, 32555))
     fixed = _LOCAL.replace("type: LoadBalancer", "type: LoadBalancer, healthCheckNodePort: 32555")
 

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.clusters import done, flows, layout, own_name, run, running, server, up
+from tests.e2e.clusters import done, flows, own_name, run, running, server, topology, up
 from tests.e2e.driver import Cluster, podwire
 
 A, B = own_name("side-a"), own_name("side-b")
@@ -41,12 +41,12 @@ def green(name: str) -> None:
 
 
 def test_two_are_green_and_taking_one_down_leaves_the_other(first: Cluster) -> None:
-    mine = layout(first).host_link
+    mine = topology(first).host_link
     before = on_host(mine)
     assert len(before) == 4
     with flows(first, [("one", "two")]) as (flow,):
         with running(B, "--nodes", "2", "--segments", "2", stdin=MANIFEST) as second:
-            other = layout(second).host_link
+            other = topology(second).host_link
             during = on_host(other)
             assert len(during) > len(before)
             green(A)

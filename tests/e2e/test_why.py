@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from tests.e2e.clusters import address_of, in_node, layout, netns_of, own_name, run, running, server
+from tests.e2e.clusters import address_of, in_node, netns_of, own_name, run, running, server, topology
 from tests.e2e.driver import Cluster, eventually, podwire, shell_pod
 
 from podwire.cli.main import root
@@ -222,7 +222,7 @@ def why(*words: str) -> dict[str, Any]:
 def place_of(world: Cluster, place: str) -> Path | None:
     if place == "host":
         return None
-    return Path(layout(world).netns(place)) if place.startswith("node-") else netns_of(world, place)
+    return Path(topology(world).netns(place)) if place.startswith("node-") else netns_of(world, place)
 
 
 def connect(place: Path | None, address: str, port: int, times: int, patience_s: float = PATIENCE_S) -> Seen:
@@ -455,7 +455,7 @@ def test_without_an_api_nothing_is_explained(world: Cluster, tmp_path: Path) -> 
 
 
 def test_on_a_node_itself(world: Cluster, mode: str) -> None:
-    config = Path(layout(world).node_run("node-1")) / "agent.yaml"
+    config = Path(topology(world).node_run("node-1")) / "agent.yaml"
     command = [*podwire(), "why", "--config", str(config), "-o", "json"]
     hop = json.loads(in_node(world, "node-1", *command, "client", "svc/web"))["hops"][0]
     assert (hop["node"], hop["state"], hop["mode"], hop["outcome"]) == ("node-1", "held", mode, "forwarded")

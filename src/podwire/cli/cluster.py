@@ -100,8 +100,8 @@ def _say(line: str) -> None:
 def _configured(
     name: str, config_file: str | None, nodes: int | None, segments: int | None, backend: str | None
 ) -> ClusterConfig:
-    layout = inventory.find(name)
-    known = recall_config(layout) if layout else None
+    topology = inventory.find(name)
+    known = recall_config(topology) if topology else None
     config = read_config(config_file, known) if config_file else known or ClusterConfig()
     changes: dict[str, object] = {}
     if nodes is not None:
@@ -132,11 +132,11 @@ def down(name: str, every: bool) -> None:
     for one in inventory.names() if every else (name,):
         inventory.check_name(one)
         with inventory.locked(one):
-            layout = inventory.find(one)
-            if layout is None:
+            topology = inventory.find(one)
+            if topology is None:
                 click.echo(f"cluster {one!r} is not there")
             else:
-                teardown.destroy(layout)
+                teardown.destroy(topology)
                 click.echo(f"cluster {one!r} is gone")
             inventory.forget_lock(one)
 
@@ -147,8 +147,8 @@ def status(name: str) -> None:
     """Show nodes, data planes and processes of a local cluster."""
     from podwire.local import overview
 
-    layout = inventory.existing(name)
-    click.echo(asyncio.run(overview.describe(layout)))
+    topology = inventory.existing(name)
+    click.echo(asyncio.run(overview.describe(topology)))
 
 
 @click.command()
@@ -189,8 +189,8 @@ def execute(name: str, node: str, command: tuple[str, ...]) -> None:
     from podwire.kernel import netns
 
     inventory.check_root()
-    layout = inventory.existing(name)
-    place = Path(layout.netns(node))
+    topology = inventory.existing(name)
+    place = Path(topology.netns(node))
     if not netns.exists(place):
         found = sorted(p.name for p in place.parent.glob("*") if not p.name.startswith("pod-"))
         raise ConfigError("NODE", "", f"{node!r} is not in cluster {name!r}; there is {', '.join(found)}")

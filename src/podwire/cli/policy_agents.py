@@ -22,7 +22,7 @@ from podwire.http.fetch import fetch
 from podwire.kube.client import Client, failure_of
 from podwire.kube.resources import NODES
 from podwire.local import inventory
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.policy.status.nodes import LOG_PAGE, NO_LOG, NO_PORT, enforcing
 
 Line = dict[str, Any]
@@ -161,13 +161,13 @@ def _refusal(failure: ApiError, path: str) -> str:
     return f"the API says {failure.code}: {failure}"
 
 
-def of_local(layout: Layout) -> OnSockets:
+def of_local(topology: Topology) -> OnSockets:
     """The agents of a local cluster.
 
     Raises: ClusterError where this is not root.
     """
     inventory.check_root()
-    files = sorted(Path(layout.run, "nodes").glob("*/agent.yaml"))
+    files = sorted(Path(topology.run, "nodes").glob("*/agent.yaml"))
     configs = (agent_config.load(file) for file in files)
     return OnSockets({config.node_name: config.agent_socket for config in configs})
 
@@ -182,15 +182,15 @@ def of_file(file: str) -> OnSockets:
 
 
 @contextmanager
-def of_cluster(layout: Layout | None, kubeconfig: str | None, config_file: str | None = None) -> Iterator[Agents]:
+def of_cluster(topology: Topology | None, kubeconfig: str | None, config_file: str | None = None) -> Iterator[Agents]:
     """Those that a command is about.
 
     Raises: ConfigError, ClusterError.
     """
     if config_file is not None:
         yield of_file(config_file)
-    elif layout is not None:
-        yield of_local(layout)
+    elif topology is not None:
+        yield of_local(topology)
     else:
         with closing(BehindApi(kubeconfig)) as agents:
             yield agents

@@ -57,11 +57,11 @@ podwire policy counters --config /etc/podwire/agent.yaml
 def list_policies(context: click.Context, name: str, kubeconfig: str | None, namespace: str, output: str) -> int:
     """Lists and prints."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
-    layout = local_cluster(name, kubeconfig, named=named)
+    topology = local_cluster(name, kubeconfig, named=named)
     world = objects_of_cluster(name, kubeconfig, named=named).world
     told, problems = None, list[str]()
     try:
-        with of_cluster(layout, kubeconfig) as agents:
+        with of_cluster(topology, kubeconfig) as agents:
             told, problems = packets(agents)
     except (ClusterError, ApiError, ApiUnreachable) as failure:
         problems = [str(failure)]
@@ -115,9 +115,9 @@ def counters(  # noqa: PLR0913 - one parameter an option, as click calls it
 ) -> int:
     """Shows counters."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
-    layout = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
+    topology = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
     failures: dict[str, str] = {}
-    with of_cluster(layout, kubeconfig, config_file) as agents:
+    with of_cluster(topology, kubeconfig, config_file) as agents:
         told = list(everybody(agents, COUNTERS_PAGE, failures))
     found = [{"node": node, **one} for node, one in told if not policy or policy in one["policies"]]
     found.sort(key=_order)

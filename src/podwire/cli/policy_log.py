@@ -53,8 +53,8 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
 ) -> int:
     """Reads and prints."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
-    layout = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
-    with of_cluster(layout, kubeconfig, config_file) as agents:
+    topology = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
+    with of_cluster(topology, kubeconfig, config_file) as agents:
         reader = Reader(agents)
         while True:
             for one in last_of(reader.read(_ALL), policy, last):

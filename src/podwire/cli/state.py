@@ -96,10 +96,10 @@ def _open(request: _Request) -> tuple[Path | None, Iterator[str]]:
             raise ConfigError("NODE", "", problem)
         return None, _saved(saved) if saved else _ask(config, request.parts)
     inventory.check_root()
-    layout = inventory.existing(request.name)
-    own = fabric.read_share(layout, node)
-    inside = None if node == fabric.HOST else Path(layout.netns(node))
-    return inside, _saved(saved) if saved else _local(own, Path(layout.node_run(node)), request.parts)
+    topology = inventory.existing(request.name)
+    own = fabric.read_share(topology, node)
+    inside = None if node == fabric.HOST else Path(topology.netns(node))
+    return inside, _saved(saved) if saved else _local(own, Path(topology.node_run(node)), request.parts)
 
 
 def _local(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:

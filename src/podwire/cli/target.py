@@ -8,10 +8,10 @@ from pathlib import Path
 from podwire.errors import ConfigError
 from podwire.kube.config import ApiConfig, load_kubeconfig
 from podwire.local import credentials, inventory
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 
 
-def local_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Layout | None:
+def local_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Topology | None:
     """The local cluster that is meant; None for one that is not local. ``named``: the name was typed.
 
     A kubeconfig is a local cluster's by its place, or, where it was copied, by the API server that it leads to.
@@ -23,23 +23,23 @@ def local_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Layout |
     chosen = kubeconfig or os.environ.get("KUBECONFIG", "").split(":")[0]
     if not chosen:
         return inventory.existing(name)
-    layouts = [layout for layout in map(inventory.find, inventory.names()) if layout is not None]
-    for layout in layouts:
-        if Path(chosen).resolve().is_relative_to(Path(layout.state).resolve()):
-            return layout
-    return _led_to(chosen, layouts)
+    topologies = [topology for topology in map(inventory.find, inventory.names()) if topology is not None]
+    for topology in topologies:
+        if Path(chosen).resolve().is_relative_to(Path(topology.state).resolve()):
+            return topology
+    return _led_to(chosen, topologies)
 
 
-def _led_to(chosen: str, layouts: list[Layout]) -> Layout | None:
+def _led_to(chosen: str, topologies: list[Topology]) -> Topology | None:
     """The cluster whose API server a copied kubeconfig leads to."""
     with suppress(ConfigError, ValueError):
         given = load_kubeconfig(chosen)
         if not ip_address(given.url.hostname or "").is_loopback:
             return None
-        for layout in layouts:
+        for topology in topologies:
             with suppress(ConfigError):
-                if _same(given, load_kubeconfig(credentials.kubeconfig_path(layout, "admin"))):
-                    return layout
+                if _same(given, load_kubeconfig(credentials.kubeconfig_path(topology, "admin"))):
+                    return topology
     return None
 
 

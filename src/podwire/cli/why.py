@@ -19,8 +19,8 @@ from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.local import credentials, inventory
-from podwire.local.layout import Layout
 from podwire.local.manifests import Written, read_manifests
+from podwire.local.topology import Topology
 from podwire.local.why import described_cluster, local_nodes, with_host
 from podwire.proxy.registry import TRACERS
 from podwire.why import answer_text
@@ -129,9 +129,9 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
         raise ConfigError("--mode", "", "is for --planned and -f; otherwise the node's own is in force")
     asked = Asked(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
-    layout = None if files or config_file else local_cluster(name, kubeconfig, named=named)
+    topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
     request = _Request(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
-    found = _explain(asked, request, layout)
+    found = _explain(asked, request, topology)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
@@ -139,18 +139,18 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     return 0
 
 
-def _explain(asked: Asked, request: _Request, layout: Layout | None) -> Answer:
+def _explain(asked: Asked, request: _Request, topology: Topology | None) -> Answer:
     if request.files:
         from podwire.local.offline.cluster import describe
 
         described = describe(request.files, recursive=request.recursive)
         return asyncio.run(explain(asked, described_cluster(described, mode=request.mode)))
     written = Written(read_manifests(request.manifests, recursive=request.recursive))
-    if layout is not None:
+    if topology is not None:
         if not request.planned:
             inventory.check_root()
-        kubeconfig = str(credentials.kubeconfig_path(layout, "admin"))
-        return asyncio.run(_by_api(with_host(asked, layout), request, kubeconfig, _local(layout), written))
+        kubeconfig = str(credentials.kubeconfig_path(topology, "admin"))
+        return asyncio.run(_by_api(with_host(asked, topology), request, kubeconfig, _local(topology), written))
     config = _own_config(request)
     if config is None and not request.planned:
         raise ConfigError(
@@ -199,9 +199,9 @@ async def _by_api(asked: Asked, request: _Request, kubeconfig: str, nodes: _Node
         await client.close()
 
 
-def _local(layout: Layout) -> _Nodes:
+def _local(topology: Topology) -> _Nodes:
     async def nodes(_client: Client, settings: Mapping[str, str]) -> Access:
-        return local_nodes(layout, settings)
+        return local_nodes(topology, settings)
 
     return nodes
 

@@ -18,12 +18,12 @@ from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, inventory, launch, objects, overview, readiness
 from podwire.local.config import ClusterConfig, remember_config
 from podwire.local.control import Ask, ask
-from podwire.local.layout import Layout
 from podwire.local.manifests import Manifest
 from podwire.local.probe import collect, result
 from podwire.local.probe.plan import Attempt
 from podwire.local.probe.plan import overview as overview_attempts
 from podwire.local.probe.result import Result
+from podwire.local.topology import Topology
 from podwire.runtime.clock import Clock, SystemClock
 
 Say = Callable[[str], None]
@@ -49,12 +49,12 @@ def run(request: UpRequest, say: Say) -> int:
     Raises: ClusterError, ConfigError.
     """
     with inventory.locked(request.name):
-        layout = inventory.establish(request.name, request.config.segments, request.state, _routed_networks())
-        launch.ensure_supervisor(layout)
+        topology = inventory.establish(request.name, request.config.segments, request.state, _routed_networks())
+        launch.ensure_supervisor(topology)
         argument = msgspec.to_builtins(request.config)
-        ask(launch.control_socket(layout), Ask(do="ensure", argument=argument), say)
-        remember_config(layout, request.config)
-        return asyncio.run(_finish(request, layout, say))
+        ask(launch.control_socket(topology), Ask(do="ensure", argument=argument), say)
+        remember_config(topology, request.config)
+        return asyncio.run(_finish(request, topology, say))
 
 
 def _routed_networks() -> tuple[str, ...]:
@@ -62,9 +62,9 @@ def _routed_networks() -> tuple[str, ...]:
         return tuple(route.dst for route in network.read(host).routes)
 
 
-async def _finish(request: UpRequest, layout: Layout, say: Say) -> int:
+async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
     clock = SystemClock()
-    client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), clock, manager=objects.MANAGER)
+    client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), clock, manager=objects.MANAGER)
     try:
         applied = await objects.apply(client, request.manifests)
         if applied:
@@ -74,17 +74,17 @@ async def _finish(request: UpRequest, layout: Layout, say: Say) -> int:
         if late:
             raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
         say(f"{request.config.nodes} nodes and {waiting.workloads} workloads ready")
-        say(await overview.describe(layout, client))
+        say(await overview.describe(topology, client))
         if not request.probe:
             return 0
-        results = await _settled(layout, client, clock)
+        results = await _settled(topology, client, clock)
         say("\n" + result.overview(results))
         return 1 if any(r.surprising for r in results) else 0
     finally:
         await client.close()
 
 
-async def _settled(layout: Layout, client: Client, clock: Clock) -> tuple[Result, ...]:
+async def _settled(topology: Topology, client: Client, clock: Clock) -> tuple[Result, ...]:
     """The results of the overview, with those that surprise planned and tried again for a while.
 
     A pod that became Ready a moment ago is an endpoint in the API and in every kernel some milliseconds later.
@@ -92,7 +92,7 @@ async def _settled(layout: Layout, client: Client, clock: Clock) -> tuple[Result
     good: dict[Attempt, Result] = {}
     deadline = clock.monotonic() + _SETTLE_S
     while True:
-        prober, facts = await collect.prober(layout, client, clock)
+        prober, facts = await collect.prober(topology, client, clock)
         attempts = overview_attempts(facts)
         found = await prober.run(tuple(one for one in attempts if one not in good))
         good |= {one.attempt: one for one in found if not one.surprising}

@@ -33,7 +33,7 @@ from podwire.kube.resources import (
 )
 from podwire.local import controllers, credentials
 from podwire.local.config import ClusterConfig
-from podwire.local.layout import Layout, NodePlace
+from podwire.local.topology import FabricNode, Topology
 from podwire.model.document import not_yaml, wrong
 from podwire.observe import log
 from podwire.policy.modes import DATAPLANES as POLICY_DATAPLANES
@@ -121,13 +121,13 @@ ENTRIES: Mapping[str, Entry] = {
 """What the fork server can start."""
 
 
-def start(fork_server: ForkServer, layout: Layout, child: Child) -> int:
+def start(fork_server: ForkServer, topology: Topology, child: Child) -> int:
     """Starts a component by the fork server, as the entry ``argv[0]`` with the payload ``argv[1]``; its pid.
 
     Raises: ClusterError.
     """
     entry, path = child.argv
-    title = f"podwire: {child.name} {layout.name}"
+    title = f"podwire: {child.name} {topology.name}"
     placement = Placement(title=title, netns=child.netns, log=child.log, daemon=True)
     return fork_server.spawn(entry, path.encode(), placement=placement)
 
@@ -157,12 +157,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def api_port(layout: Layout, config: ClusterConfig, *, running: bool) -> int:
+def api_port(topology: Topology, config: ClusterConfig, *, running: bool) -> int:
     """The API's port on loopback: the configured one, else that of the last start, else a free one.
 
     Raises: ConfigError when the configured port is taken by somebody else.
     """
-    memory = Path(layout.state) / "api-port"
+    memory = Path(topology.state) / "api-port"
     known = int(memory.read_text(encoding="ascii")) if memory.exists() else 0
     if running and known:
         return known
@@ -192,17 +192,17 @@ def service_address(config: ClusterConfig, number: int) -> str:
     return str(ip_network(config.service_cidrs[0])[number])
 
 
-def apiserver(layout: Layout, config: ClusterConfig, port: int) -> Child:
+def apiserver(topology: Topology, config: ClusterConfig, port: int) -> Child:
     """The API server on loopback and on the host's fabric address."""
-    place = credentials.folder(layout)
+    place = credentials.folder(topology)
     families = {ip_network(cidr).version for cidr in config.service_cidrs}
-    host = {4: str(layout.host_address), 6: str(layout.host_address6)}
+    host = {4: str(topology.host_address), 6: str(topology.host_address6)}
     # Nodes reach it at the first, pods by way of its Service at what is advertised.
     fabric = [f"{host[4]}:{credentials.API_FABRIC_PORT}"]
     fabric += [f"[{host[6]}]:{credentials.API_FABRIC_PORT}"] if 4 not in families else []
     document = {
         "listen": [f"127.0.0.1:{port}", *fabric],
-        "state": f"{layout.state}/api.db",
+        "state": f"{topology.state}/api.db",
         "certificate": f"{place}/apiserver.crt",
         "key": f"{place}/apiserver.key",
         "clientCa": f"{place}/ca.crt",
@@ -213,31 +213,31 @@ def apiserver(layout: Layout, config: ClusterConfig, port: int) -> Child:
         "advertise": [host[4]] if 4 in families else [host[6]],
         "advertisePort": credentials.API_FABRIC_PORT,
     }
-    return _child(layout, "apiserver", "apiserver", Path(layout.run), document)
+    return _child(topology, "apiserver", "apiserver", Path(topology.run), document)
 
 
-def controller(layout: Layout, config: ClusterConfig) -> Child:
+def controller(topology: Topology, config: ClusterConfig) -> Child:
     """Controllers, scheduler and workloads in one process on the host."""
     document = {
-        "kubeconfig": str(credentials.kubeconfig_path(layout, "controller")),
+        "kubeconfig": str(credentials.kubeconfig_path(topology, "controller")),
         "controller": {
             "clusterCIDRs": config.pod_cidrs,
             "serviceCIDRs": config.service_cidrs,
-            "caFile": f"{credentials.folder(layout)}/ca.crt",
+            "caFile": f"{credentials.folder(topology)}/ca.crt",
         },
         "logLevel": config.log_level,
     }
-    return _child(layout, "controller", "controller", Path(layout.run), document)
+    return _child(topology, "controller", "controller", Path(topology.run), document)
 
 
-def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Child:
+def agent(topology: Topology, config: ClusterConfig, place: FabricNode) -> Child:
     """A node's agent, in the node's namespace."""
-    run = Path(layout.node_run(place.name))
+    run = Path(topology.node_run(place.name))
     document = {
         "nodeName": place.name,
-        "kubeconfig": str(credentials.kubeconfig_path(layout, place.name)),
+        "kubeconfig": str(credentials.kubeconfig_path(topology, place.name)),
         "runDir": str(run),
-        "stateDir": str(layout.node_state(place.name)),
+        "stateDir": str(topology.node_state(place.name)),
         "clusterCIDRs": config.pod_cidrs,
         "serviceCIDRs": config.service_cidrs,
         "cni": {"confDir": str(run / "cni/net.d"), "binDir": str(run / "cni/bin")},
@@ -247,22 +247,22 @@ def agent(layout: Layout, config: ClusterConfig, place: NodePlace) -> Child:
         "health": {"address": "0.0.0.0", "port": 9440},
         "logLevel": config.log_level,
     }
-    return _child(layout, f"agent-{place.name}", "agent", run, document, str(layout.netns(place.name)))
+    return _child(topology, f"agent-{place.name}", "agent", run, document, str(topology.netns(place.name)))
 
 
-def kubelet(layout: Layout, config: ClusterConfig, place: NodePlace, cgroup: Path | None) -> Child:
+def kubelet(topology: Topology, config: ClusterConfig, place: FabricNode, cgroup: Path | None) -> Child:
     """A node's kubelet, in the node's namespace; ``cgroup`` is the cluster's folder."""
-    run = Path(layout.node_run(place.name))
-    keys = credentials.folder(layout)
+    run = Path(topology.node_run(place.name))
+    keys = credentials.folder(topology)
     families = {ip_network(cidr).version for cidr in config.pod_cidrs}
     addresses = [str(place.address)] * (4 in families) + [str(place.address6)] * (6 in families)
     document = {
         "node": place.name,
-        "kubeconfig": str(credentials.kubeconfig_path(layout, place.name)),
+        "kubeconfig": str(credentials.kubeconfig_path(topology, place.name)),
         "runDir": str(run / "kubelet"),
-        "stateDir": f"{layout.node_state(place.name)}/kubelet",
-        "netnsDir": f"{layout.run}/netns",
-        "hidden": [layout.run],
+        "stateDir": f"{topology.node_state(place.name)}/kubelet",
+        "netnsDir": f"{topology.run}/netns",
+        "hidden": [topology.run],
         "addresses": addresses,
         "zone": place.segment.bridge,
         "serving": {
@@ -276,15 +276,15 @@ def kubelet(layout: Layout, config: ClusterConfig, place: NodePlace, cgroup: Pat
             "env": {"PODWIRE_CNI_SOCKET": str(run / "cni.sock")},
         },
         "clusterDNS": [service_address(config, DNS_NUMBER)],
-        "resolvConf": f"{layout.run}/resolv.conf",
+        "resolvConf": f"{topology.run}/resolv.conf",
         "cgroup": str(cgroup / place.name) if cgroup else "",
         "images": [msgspec.to_builtins(rule) for rule in config.images],
         "logLevel": config.log_level,
     }
-    return _child(layout, f"kubelet-{place.name}", "kubelet", run, document, str(layout.netns(place.name)))
+    return _child(topology, f"kubelet-{place.name}", "kubelet", run, document, str(topology.netns(place.name)))
 
 
-def _child(layout: Layout, name: str, entry: str, folder: Path, document: dict[str, Any], netns: str = "") -> Child:
+def _child(topology: Topology, name: str, entry: str, folder: Path, document: dict[str, Any], netns: str = "") -> Child:
     path = f"{folder}/{entry}.yaml"
     return Child(
         name=name,
@@ -292,5 +292,5 @@ def _child(layout: Layout, name: str, entry: str, folder: Path, document: dict[s
         files={path: msgspec.yaml.encode(document)},
         on_file_change="ignore",  # a component keeps the configuration that it started with
         netns=netns,
-        log=f"{layout.run}/log/{name}.log",
+        log=f"{topology.run}/log/{name}.log",
     )

@@ -24,7 +24,7 @@ import yaml
 
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
-from podwire.local.layout import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Layout
+from podwire.local.topology import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Topology
 from podwire.model.document import convert, not_yaml
 from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
@@ -113,15 +113,15 @@ def parse_config(text: str, source: str, running: ClusterConfig | None = None) -
     return config
 
 
-def remember_config(layout: Layout, config: ClusterConfig) -> None:
+def remember_config(topology: Topology, config: ClusterConfig) -> None:
     """Keeps what a cluster is made of, for the next ``podwire up`` that says less."""
-    (Path(layout.run) / _REMEMBERED).write_bytes(msgspec.yaml.encode(config))
+    (Path(topology.run) / _REMEMBERED).write_bytes(msgspec.yaml.encode(config))
 
 
-def recall_config(layout: Layout) -> ClusterConfig | None:
+def recall_config(topology: Topology) -> ClusterConfig | None:
     """What a cluster was made of at last; None when it was never complete."""
     try:
-        return msgspec.yaml.decode((Path(layout.run) / _REMEMBERED).read_bytes(), type=ClusterConfig)
+        return msgspec.yaml.decode((Path(topology.run) / _REMEMBERED).read_bytes(), type=ClusterConfig)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -18,7 +18,7 @@ from podwire.kernel import netns
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.resources import NODES, PODS
 from podwire.local import teardown
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.model.pod import Pod
 
 PATIENCE_S = 10.0
@@ -51,11 +51,11 @@ async def forget(client: Client, nodes: Iterable[str]) -> None:
     await asyncio.gather(*(_delete(client, pod, grace_period_s=0) for pod in left))
 
 
-def remove(layout: Layout, node: str) -> None:
+def remove(topology: Topology, node: str) -> None:
     """Ends what still runs on a node without agent and kubelet, and takes away its namespaces and folders."""
-    run, state = Path(layout.node_run(node)), Path(layout.node_state(node))
+    run, state = Path(topology.node_run(node)), Path(topology.node_state(node))
     records = [load_record(folder) for folder in (state / "kubelet/pods").glob("*")]
-    namespaces = [Path(layout.netns(node)), *(Path(r.netns) for r in records if r and r.netns)]
+    namespaces = [Path(topology.netns(node)), *(Path(r.netns) for r in records if r and r.netns)]
     teardown.end_inside(namespaces)
     for namespace in namespaces:
         netns.delete(namespace)

@@ -12,14 +12,14 @@ from pathlib import Path
 from podwire.cluster.inforce import Versions, lag
 from podwire.errors import ClusterError, ProtocolError
 from podwire.http.fetch import fetch
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.runtime.clock import Clock
 
 _POLL_S = 0.005
 
 
 async def wait(
-    layout: Layout, nodes: Iterable[str], wanted: Callable[[], Versions], clock: Clock, timeout_s: float
+    topology: Topology, nodes: Iterable[str], wanted: Callable[[], Versions], clock: Clock, timeout_s: float
 ) -> None:
     """Returns when the policies of all nodes are in force; ``wanted`` is called again at each look.
 
@@ -27,7 +27,7 @@ async def wait(
     """
     deadline = clock.monotonic() + timeout_s
     for node in nodes:
-        path = Path(layout.node_run(node), "agent.sock")
+        path = Path(topology.node_run(node), "agent.sock")
         while problem := await asyncio.to_thread(_problem, path, wanted()):
             if clock.monotonic() > deadline:
                 raise ClusterError(f"{node}: policies are not in force: {problem}")

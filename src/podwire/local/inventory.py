@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from podwire.errors import ClusterError, ConfigError
-from podwire.local.layout import CLUSTERS, Layout
+from podwire.local.topology import CLUSTERS, Topology
 
 RUN_ROOT = Path("/run/podwire")
 STATE_ROOT = Path("/var/lib/podwire")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
-_LAYOUT = "layout.json"
+_FILE = "layout.json"
 _NEEDED = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 """Capabilities without which nothing works, and their bits (linux/capability.h)."""
 
@@ -49,35 +49,35 @@ def capabilities(status: str) -> int:
     return int(line.partition(":")[2], 16)
 
 
-def find(name: str) -> Layout | None:
-    """The layout of an existing cluster, running or not; None when there is none of that name."""
+def find(name: str) -> Topology | None:
+    """The topology of an existing cluster, running or not; None when there is none of that name."""
     try:
-        return msgspec.json.decode((RUN_ROOT / name / _LAYOUT).read_bytes(), type=Layout)
+        return msgspec.json.decode((RUN_ROOT / name / _FILE).read_bytes(), type=Topology)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def existing(name: str) -> Layout:
-    """The layout of an existing cluster.
+def existing(name: str) -> Topology:
+    """The topology of an existing cluster.
 
     Raises: ClusterError naming those that exist.
     """
-    layout = find(name)
-    if layout is None:
+    topology = find(name)
+    if topology is None:
         others = ", ".join(names()) or "none"
         raise ClusterError(f"there is no local cluster {name!r} (there is: {others}); `podwire up` makes one")
-    return layout
+    return topology
 
 
 def names() -> tuple[str, ...]:
     """The names of the clusters on this machine."""
     if not RUN_ROOT.is_dir():
         return ()
-    return tuple(sorted(p.name for p in RUN_ROOT.iterdir() if (p / _LAYOUT).is_file()))
+    return tuple(sorted(p.name for p in RUN_ROOT.iterdir() if (p / _FILE).is_file()))
 
 
-def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Layout:
-    """The layout of a cluster, made now if it is new; ``used`` are the IPv4 prefixes that the host routes.
+def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Topology:
+    """The topology of a cluster, made now if it is new; ``used`` are the IPv4 prefixes that the host routes.
 
     Raises: ClusterError when no index is free, or when the cluster exists with another number of segments;
     ConfigError when its folders cannot be written.
@@ -135,31 +135,31 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _choose(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Layout:
+def _choose(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Topology:
     taken = {other.index for other in map(find, names()) if other}
     for index in range(CLUSTERS):
-        layout = Layout(
+        topology = Topology(
             name=name,
             index=index,
             segment_count=segments,
             run=str(RUN_ROOT / name),
             state=str((state or STATE_ROOT) / name),
         )
-        if index not in taken and not any(str(s.network) in used for s in layout.segments):
-            _write(layout)
-            return layout
+        if index not in taken and not any(str(s.network) in used for s in topology.segments):
+            _write(topology)
+            return topology
     raise ClusterError(f"all {CLUSTERS} places for local clusters on this machine are taken")
 
 
-def _write(layout: Layout) -> None:
-    for path in (Path(layout.state), Path(layout.run)):
+def _write(topology: Topology) -> None:
+    for path in (Path(topology.state), Path(topology.run)):
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o755)
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
         except OSError as failure:
             raise ConfigError("--state-dir", "", f"{path}: cannot be written: {failure.strerror}") from failure
-    (Path(layout.run) / _LAYOUT).write_bytes(msgspec.json.encode(layout))
+    (Path(topology.run) / _FILE).write_bytes(msgspec.json.encode(topology))
 
 
 @contextlib.contextmanager

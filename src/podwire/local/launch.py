@@ -13,8 +13,8 @@ from pathlib import Path
 from podwire.errors import ClusterError
 from podwire.local import cgroup, components
 from podwire.local.control import answers
-from podwire.local.layout import Layout
 from podwire.local.supervisor import CONTROL_SOCKET, ClusterSupervisor
+from podwire.local.topology import Topology
 from podwire.observe import log
 from podwire.runtime import child
 from podwire.runtime.clock import SystemClock
@@ -24,31 +24,31 @@ from podwire.runtime.polling import wait_until
 _ANSWER_WAIT_S = 15.0
 
 
-def control_socket(layout: Layout) -> Path:
+def control_socket(topology: Topology) -> Path:
     """Where the supervisor answers."""
-    return Path(layout.run) / CONTROL_SOCKET
+    return Path(topology.run) / CONTROL_SOCKET
 
 
-def ensure_supervisor(layout: Layout) -> bool:
+def ensure_supervisor(topology: Topology) -> bool:
     """Starts a supervisor when none answers; returns whether one was started.
 
     Raises: ClusterError when it does not come up.
     """
-    sock = control_socket(layout)
+    sock = control_socket(topology)
     if answers(sock):
         return False
-    log_file = Path(layout.run) / "log" / "supervisor.log"
+    log_file = Path(topology.run) / "log" / "supervisor.log"
     log_file.parent.mkdir(parents=True, exist_ok=True)
     pid = os.fork()
     if pid == 0:
-        _become_daemon(layout, log_file)
+        _become_daemon(topology, log_file)
     os.waitpid(pid, 0)
     if not wait_until(lambda: answers(sock), within_s=_ANSWER_WAIT_S):
         raise ClusterError(f"the supervisor does not come up; its log is {log_file}")
     return True
 
 
-def _become_daemon(layout: Layout, log_file: Path) -> None:
+def _become_daemon(topology: Topology, log_file: Path) -> None:
     """In the first child: forks the daemon and ends; neither ever returns into the starter's stack."""
     os.setsid()
     if os.fork() != 0:
@@ -57,7 +57,7 @@ def _become_daemon(layout: Layout, log_file: Path) -> None:
     try:
         _redirect(log_file)
         os.chdir("/")
-        serve(layout)
+        serve(topology)
         status = 0
     finally:
         kind, failure, trace = sys.exc_info()
@@ -75,11 +75,11 @@ def _redirect(log_file: Path) -> None:
     os.closerange(3, 1024)
 
 
-def serve(layout: Layout) -> None:
+def serve(topology: Topology) -> None:
     """Runs the supervisor in this process until it is ended."""
     log.configure("info")
-    child.set_title(f"podwire: supervisor {layout.name}")
-    cgroup.join(os.getpid(), cgroup.create(layout.name))
-    title = f"podwire: fork server {layout.name}"
+    child.set_title(f"podwire: supervisor {topology.name}")
+    cgroup.join(os.getpid(), cgroup.create(topology.name))
+    title = f"podwire: fork server {topology.name}"
     fork_server = ForkServer.start(components.ENTRIES, title=title, prepare=components.preload)
-    asyncio.run(ClusterSupervisor(layout, fork_server, SystemClock()).run())
+    asyncio.run(ClusterSupervisor(topology, fork_server, SystemClock()).run())

@@ -9,17 +9,17 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
 from podwire.local import credentials
-from podwire.local.layout import Layout
 from podwire.local.probe.result import columns
+from podwire.local.topology import Topology
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.runtime.children import read_record
 from podwire.runtime.clock import SystemClock
 
 
-async def describe(layout: Layout, client: Client | None = None) -> str:
+async def describe(topology: Topology, client: Client | None = None) -> str:
     """The text, several lines; what the API does not answer is left out and said so."""
-    own = client or Client(patient(load_kubeconfig(credentials.kubeconfig_path(layout, "admin"))), SystemClock())
+    own = client or Client(patient(load_kubeconfig(credentials.kubeconfig_path(topology, "admin"))), SystemClock())
     try:
         nodes, pods = await asyncio.gather(own.list(NODES), own.list(PODS))
         text = _nodes(tuple(nodes.items), tuple(pods.items))
@@ -28,8 +28,8 @@ async def describe(layout: Layout, client: Client | None = None) -> str:
     finally:
         if client is None:
             await own.close()
-    line = f"export KUBECONFIG={credentials.kubeconfig_path(layout, 'admin')}"
-    return "\n\n".join((text, _processes(layout), line))
+    line = f"export KUBECONFIG={credentials.kubeconfig_path(topology, 'admin')}"
+    return "\n\n".join((text, _processes(topology), line))
 
 
 def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
@@ -59,10 +59,10 @@ def _order(node: Node) -> tuple[int, str]:
     return len(node.metadata.name), node.metadata.name
 
 
-def _processes(layout: Layout) -> str:
+def _processes(topology: Topology) -> str:
     rows = [("PROCESS", "PID", "STATE")]
     ended = 0
-    for file in sorted((Path(layout.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
+    for file in sorted((Path(topology.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
         record = read_record(file)
         if record is None:
             continue

@@ -24,7 +24,7 @@ from podwire.local.config import ClusterConfig, check_config, recall_config
 from podwire.local.control import Ask, ControlServer, Progress
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import plan
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.local.upstream import UpstreamRelay
 from podwire.observe.log import Log
 from podwire.runtime.children import ChildEvent, Children
@@ -41,13 +41,13 @@ _API_POLL_S = 0.01
 class ClusterSupervisor:
     """Owns one cluster's processes."""
 
-    def __init__(self, layout: Layout, fork_server: ForkServer, clock: Clock) -> None:
-        self._layout = layout
-        self._run = Path(layout.run)
+    def __init__(self, topology: Topology, fork_server: ForkServer, clock: Clock) -> None:
+        self._topology = topology
+        self._run = Path(topology.run)
         self._clock = clock
         self._log = Log("supervisor")
         self._fork_server = fork_server
-        self._cgroup = cgroup.create(layout.name)
+        self._cgroup = cgroup.create(topology.name)
         self._tasks = Supervisor(clock, self._report)
         self._children = Children(self._run / "processes", self._start, self._tasks, clock, self._report_child)
         self._changing = asyncio.Lock()
@@ -68,7 +68,7 @@ class ClusterSupervisor:
             self._log.warning("process ended, starting it again", process=event.name, pid=event.pid)
 
     def _start(self, child: Child) -> int:
-        pid = components.start(self._fork_server, self._layout, child)
+        pid = components.start(self._fork_server, self._topology, child)
         cgroup.join(pid, self._cgroup)
         return pid
 
@@ -82,42 +82,42 @@ class ClusterSupervisor:
         return {}
 
     async def _ensure(self, config: ClusterConfig, progress: Progress) -> None:
-        layout, now = self._layout, self._clock.now()
-        port = components.api_port(layout, config, running=self._children.is_running("apiserver"))
+        topology, now = self._topology, self._clock.now()
+        port = components.api_port(topology, config, running=self._children.is_running("apiserver"))
         kubernetes = components.service_address(config, 1)
-        if credentials.ensure(layout, port, (kubernetes,), now):
+        if credentials.ensure(topology, port, (kubernetes,), now):
             progress("credentials made")
         # Nodes that are to go stay connected until they are empty.
-        fabric = plan(layout, max(config.nodes, len(build.node_names(layout))))
-        build.host(layout, fabric)
-        (self._run / "resolv.conf").write_text(f"nameserver {layout.host_address}\n", encoding="ascii")
+        fabric = plan(topology, max(config.nodes, len(build.node_names(topology))))
+        build.host(topology, fabric)
+        (self._run / "resolv.conf").write_text(f"nameserver {topology.host_address}\n", encoding="ascii")
         if not self._relaying:
             self._relaying = True
             upstreams = read_resolv_conf("/etc/resolv.conf", loopback=True)
-            relay = UpstreamRelay((str(layout.host_address), 53), upstreams, self._clock)
+            relay = UpstreamRelay((str(topology.host_address), 53), upstreams, self._clock)
             self._tasks.start("upstream", relay.serve)
-        await self._children.ensure(components.apiserver(layout, config, port))
-        build.nodes(layout, fabric)
-        progress(f"fabric: {config.nodes} nodes on {layout.segment_count} segment(s)")
-        client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), self._clock)
+        await self._children.ensure(components.apiserver(topology, config, port))
+        build.nodes(topology, fabric)
+        progress(f"fabric: {config.nodes} nodes on {topology.segment_count} segment(s)")
+        client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), self._clock)
         try:
-            for place in layout.nodes(config.nodes):
-                credentials.ensure_node(layout, place, now)
+            for place in topology.nodes(config.nodes):
+                credentials.ensure_node(topology, place, now)
             await self._api_ready(client)
             progress(f"API server on https://127.0.0.1:{port}")
-            await self._children.ensure(components.controller(layout, config))
+            await self._children.ensure(components.controller(topology, config))
             await self._ensure_nodes(config)
             dns = components.service_address(config, components.DNS_NUMBER)
-            await addons.ensure(client, config, dns, recall_config(layout))
+            await addons.ensure(client, config, dns, recall_config(topology))
             await self._drop_nodes(client, config)
         finally:
             await client.close()
 
     async def _ensure_nodes(self, config: ClusterConfig) -> None:
         pods = self._cgroup.parent if self._cgroup else None
-        for place in self._layout.nodes(config.nodes):
-            await self._children.ensure(components.agent(self._layout, config, place))
-            await self._children.ensure(components.kubelet(self._layout, config, place, pods))
+        for place in self._topology.nodes(config.nodes):
+            await self._children.ensure(components.agent(self._topology, config, place))
+            await self._children.ensure(components.kubelet(self._topology, config, place, pods))
 
     async def _api_ready(self, client: Client) -> None:
         deadline = self._clock.monotonic() + _API_WAIT_S
@@ -136,8 +136,8 @@ class ClusterSupervisor:
 
     async def _drop_nodes(self, client: Client, config: ClusterConfig) -> None:
         """Removes the nodes beyond the wanted number: their pods move elsewhere, their namespaces go."""
-        wanted = {place.name for place in self._layout.nodes(config.nodes)}
-        gone = [name for name in build.node_names(self._layout) if name not in wanted]
+        wanted = {place.name for place in self._topology.nodes(config.nodes)}
+        gone = [name for name in build.node_names(self._topology) if name not in wanted]
         if not gone:
             return
         await drain.drain(client, [name for name in gone if self._children.is_running(f"kubelet-{name}")])
@@ -145,9 +145,9 @@ class ClusterSupervisor:
         for name in gone:
             if self._cgroup:
                 cgroup.destroy_folder(self._cgroup.parent / name)
-            drain.remove(self._layout, name)
+            drain.remove(self._topology, name)
         await drain.forget(client, gone)
-        build.nodes(self._layout, plan(self._layout, config.nodes))
+        build.nodes(self._topology, plan(self._topology, config.nodes))
 
 
 def _last_words(log: Path) -> str:

@@ -16,7 +16,7 @@ from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
 from podwire.local import cgroup, inventory
 from podwire.local.fabric.plan import owner
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.runtime.children import read_record
 from podwire.runtime.polling import wait_until
 from podwire.runtime.process import send_signal, start_ticks
@@ -24,24 +24,24 @@ from podwire.runtime.process import send_signal, start_ticks
 _END_WAIT_S = 5.0
 
 
-def destroy(layout: Layout) -> None:
+def destroy(topology: Topology) -> None:
     """Removes every trace of the cluster; the caller holds its lock."""
-    run, state = Path(layout.run), Path(layout.state)
-    end_processes(layout)
-    _delete_host_link(layout)
+    run, state = Path(topology.run), Path(topology.state)
+    end_processes(topology)
+    _delete_host_link(topology)
     unmount_below((run, state))
     for folder in (run, state):
         shutil.rmtree(folder, ignore_errors=True)
     inventory.leave_roots()
 
 
-def end_processes(layout: Layout) -> None:
+def end_processes(topology: Topology) -> None:
     """Kills every process of the cluster and returns when they are gone."""
-    run = Path(layout.run)
+    run = Path(topology.run)
     victims = set(_recorded(run)) | set(_inside((run / "netns").glob("*")))
-    cgroup.destroy(layout.name)
+    cgroup.destroy(topology.name)
     _kill(victims)
-    cgroup.destroy(layout.name)
+    cgroup.destroy(topology.name)
 
 
 def end_inside(namespaces: Iterable[Path]) -> None:
@@ -80,9 +80,9 @@ def _inside(namespaces: Iterable[Path]) -> list[int]:
     return found
 
 
-def _delete_host_link(layout: Layout) -> None:
+def _delete_host_link(topology: Topology) -> None:
     with Netlink() as host:
-        network.remove(host, owner(layout, on_host=True)).check()
+        network.remove(host, owner(topology, on_host=True)).check()
 
 
 def unmount_below(folders: tuple[Path, ...]) -> None:

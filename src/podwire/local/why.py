@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from podwire.agent import config as agent_config
 from podwire.agent.why import node_access
 from podwire.errors import ClusterError
-from podwire.local.layout import Layout
 from podwire.local.offline.cluster import Described
+from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 from podwire.why.cluster import Cluster
 from podwire.why.kernels import NodeKernels
@@ -17,9 +17,9 @@ from podwire.why.nodes import NodeAccess
 from podwire.why.question import Asked
 
 
-def with_host(asked: Asked, layout: Layout) -> Asked:
+def with_host(asked: Asked, topology: Topology) -> Asked:
     """The question with ``host``, this machine, as an outside end with its addresses on the fabric."""
-    host = str(layout.host_address), str(layout.host_address6)
+    host = str(topology.host_address), str(topology.host_address6)
     if asked.source == "host":
         asked = replace(asked, source="external", outside=host)
     if asked.target.partition(":")[0] == "host":
@@ -27,14 +27,14 @@ def with_host(asked: Asked, layout: Layout) -> Asked:
     return asked
 
 
-def local_nodes(layout: Layout, settings: Mapping[str, str]) -> Callable[[str], NodeAccess]:
+def local_nodes(topology: Topology, settings: Mapping[str, str]) -> Callable[[str], NodeAccess]:
     """The nodes of a local cluster, all of which can be read on this machine."""
 
     def access(name: str) -> NodeAccess:
-        file = Path(layout.node_run(name)) / "agent.yaml"
+        file = Path(topology.node_run(name)) / "agent.yaml"
         if not file.exists():
-            raise ClusterError(f"node {name} is none of local cluster {layout.name!r}")
-        return node_access(agent_config.load(file), settings, netns=Path(layout.netns(name)))
+            raise ClusterError(f"node {name} is none of local cluster {topology.name!r}")
+        return node_access(agent_config.load(file), settings, netns=Path(topology.netns(name)))
 
     return access
 

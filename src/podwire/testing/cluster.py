@@ -34,12 +34,12 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, objects, readiness
 from podwire.local.conformance.attempts import Trials
-from podwire.local.layout import Layout
 from podwire.local.manifests import Manifest, Written, in_order, parse_manifests, rank, read_manifests
 from podwire.local.probe import collect
 from podwire.local.probe.execute import Prober
 from podwire.local.probe.plan import Attempt, Expecting, Facts, Place, place_of, pods_named
 from podwire.local.probe.result import Result
+from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 from podwire.testing import lifecycle
 from podwire.testing.associations import tried
@@ -72,7 +72,7 @@ def cluster(nodes: int = 2, *, config: Config = None, name: str = "") -> Iterato
 
     Raises: ConfigError where clusters cannot be made, with what to do; ClusterError.
     """
-    made = Cluster(lifecycle.Coming(name or lifecycle.free_name(), nodes, config).layout())
+    made = Cluster(lifecycle.Coming(name or lifecycle.free_name(), nodes, config).topology())
     try:
         yield made
     finally:
@@ -83,15 +83,15 @@ def cluster(nodes: int = 2, *, config: Config = None, name: str = "") -> Iterato
 class Cluster:
     """A running cluster."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.name = layout.name
-        self.kubeconfig = str(credentials.kubeconfig_path(layout, "admin"))
+    def __init__(self, topology: Topology) -> None:
+        self.name = topology.name
+        self.kubeconfig = str(credentials.kubeconfig_path(topology, "admin"))
         """The path of a kubeconfig file."""
-        self._layout = layout
+        self._topology = topology
         self._background = Background()
         self._client = self._background.run(_connect(self.kubeconfig))
         self._resetter = Resetter(self._client)
-        self._outside = Outside(layout)
+        self._outside = Outside(topology)
         self._trials = Trials()
         self._manifests: list[Manifest] = []
 
@@ -243,7 +243,7 @@ class Cluster:
         clock = self._client.clock
         deadline = clock.monotonic() + timeout_s
         while True:
-            facts = await collect.facts_of(self._client, self._layout)
+            facts = await collect.facts_of(self._client, self._topology)
             nodes = [node for node, _ in facts.node_addresses]
             pages = await asyncio.gather(*(asyncio.to_thread(self._seen, node) for node in nodes))
             problem = unsettled(facts, dict(zip(nodes, pages, strict=True)))
@@ -256,7 +256,7 @@ class Cluster:
     def _seen(self, node: str) -> tuple[str, ...]:
         """What a node's agent says; one that is being started again says nothing yet."""
         try:
-            return tuple(fetch(Path(self._layout.node_run(node)) / "agent.sock", "/seen"))
+            return tuple(fetch(Path(self._topology.node_run(node)) / "agent.sock", "/seen"))
         except (OSError, ProtocolError):
             return ("agent is away",)
 
@@ -288,12 +288,12 @@ class Cluster:
         if attempts[0].port.protocol == SCTP:
             return tuple(await asyncio.to_thread(self._associated, expecting, attempts))
         nobodys = [attempt for attempt in attempts if not attempt.named and _is_nobodys(expecting, attempt)]
-        prober = collect.prober_of(self._layout, expecting.facts, self._client.clock, timeout_s)
+        prober = collect.prober_of(self._topology, expecting.facts, self._client.clock, timeout_s)
         async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in nobodys):
             return await self._with_names(prober, attempts)
 
     def _associated(self, expecting: Expecting, attempts: list[Attempt]) -> list[Result]:
-        namespaces = collect.pod_namespaces(self._layout)
+        namespaces = collect.pod_namespaces(self._topology)
 
         def namespace_of(address: str) -> Path | None:
             pod = expecting.verdicts.party(address).pod

@@ -21,7 +21,7 @@ from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import ROUTER, SWITCH
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, Owner
 from podwire.state.route import Address, Route
@@ -42,9 +42,9 @@ _OWNER = Owner(route_protocol=PROTOCOL, alias_prefix="podwire/outside")
 class Outside:
     """The outside of one cluster; nothing of it is there before it is needed."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._place = Path(layout.netns(NAMESPACE))
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._place = Path(topology.netns(NAMESPACE))
         self._addresses: list[str] = []
 
     def has(self, address: str) -> None:
@@ -58,29 +58,29 @@ class Outside:
             netns.create(self._place)
         self._addresses.append(address)
         _apply(self._place, self._own())
-        bridge = self._layout.segment(0).bridge
-        _apply(Path(self._layout.netns(SWITCH)), NetworkState(links=(Link(name=NAMESPACE, master=bridge),)))
+        bridge = self._topology.segment(0).bridge
+        _apply(Path(self._topology.netns(SWITCH)), NetworkState(links=(Link(name=NAMESPACE, master=bridge),)))
         for name in self._neighbours():
-            _apply(Path(self._layout.netns(name)), NetworkState(routes=tuple(map(self._route, self._addresses))))
+            _apply(Path(self._topology.netns(name)), NetworkState(routes=tuple(map(self._route, self._addresses))))
 
     def _neighbours(self) -> Iterable[str]:
         """Who is on the first segment: the router, if there is one, knows the way for all others."""
-        if self._layout.segment_count > 1:
+        if self._topology.segment_count > 1:
             yield ROUTER
-        nodes = (self._layout.node(int(name.removeprefix("node-"))) for name in build.node_names(self._layout))
+        nodes = (self._topology.node(int(name.removeprefix("node-"))) for name in build.node_names(self._topology))
         yield from (node.name for node in nodes if node.segment.number == 0)
 
     def _route(self, address: str) -> Route:
-        segment, v6 = self._layout.segment(0), ":" in address
+        segment, v6 = self._topology.segment(0), ":" in address
         via = segment.network6[_NUMBER] if v6 else segment.network[_NUMBER]
         return Route(dst=f"{address}/{128 if v6 else 32}", via=str(via), link="eth0", proto=PROTOCOL)
 
     def _own(self) -> NetworkState:
-        layout, segment = self._layout, self._layout.segment(0)
-        first = layout.node(1)
-        link = Link(name="eth0", kind="veth", peer=NAMESPACE, peer_netns=str(layout.netns(SWITCH)))
+        topology, segment = self._topology, self._topology.segment(0)
+        first = topology.node(1)
+        link = Link(name="eth0", kind="veth", peer=NAMESPACE, peer_netns=str(topology.netns(SWITCH)))
         own = (Address(link="lo", cidr=self._route(address).dst) for address in self._addresses)
-        others = layout.segments[1:]
+        others = topology.segments[1:]
         return NetworkState(
             links=(Link(name="lo"), link),
             addresses=(

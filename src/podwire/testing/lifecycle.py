@@ -21,7 +21,7 @@ import msgspec
 
 from podwire.errors import ClusterError
 from podwire.local import inventory, teardown
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.runtime.process import is_running, start_ticks
 
 _OWNED = re.compile(r"pytest-(\d+)-(\d+)-\d+")
@@ -77,7 +77,7 @@ class Coming:
         command = [sys.executable, "-P", "-m", "podwire.cli.main", *self._words]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def layout(self, timeout_s: float = _UP_S) -> Layout:
+    def topology(self, timeout_s: float = _UP_S) -> Topology:
         """The cluster, once it runs; what there is of one that does not come is taken away.
 
         Raises: ClusterError with what ``podwire up`` said.
@@ -101,9 +101,9 @@ class Coming:
 def down(name: str) -> None:
     """Takes a cluster away, whatever state it is in."""
     with inventory.locked(name, wait=True):
-        layout = inventory.find(name)
-        if layout is not None:
-            teardown.destroy(layout)
+        topology = inventory.find(name)
+        if topology is not None:
+            teardown.destroy(topology)
             with contextlib.suppress(OSError):
-                Path(layout.state).parent.rmdir()
+                Path(topology.state).parent.rmdir()
         inventory.forget_lock(name)

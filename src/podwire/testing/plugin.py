@@ -54,7 +54,7 @@ def _brought_up(name: str, nodes: int, config: str | None) -> "Cluster":
         coming = lifecycle.Coming(name, nodes, config)
         from podwire.testing.cluster import Cluster  # meanwhile
 
-        return Cluster(coming.layout())
+        return Cluster(coming.topology())
     except PodwireError as failure:
         problem = str(failure)
     pytest.fail(problem, pytrace=False)

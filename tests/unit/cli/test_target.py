@@ -8,7 +8,7 @@ import pytest
 
 from podwire.cli.target import local_cluster
 from podwire.local import credentials, inventory
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 
 _KUBECONFIG = """
 apiVersion: v1
@@ -21,29 +21,31 @@ users: [{name: me, user: {token: x}}]
 
 
 @pytest.fixture
-def layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Layout]:
+def layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Topology]:
     """Two local clusters."""
     monkeypatch.setattr(inventory, "RUN_ROOT", tmp_path / "run")
     found = {}
     for number, name in enumerate(("one", "two")):
         run = tmp_path / "run" / name
-        layout = Layout(name=name, index=number, segment_count=1, run=str(run), state=str(tmp_path / "state" / name))
+        topology = Topology(
+            name=name, index=number, segment_count=1, run=str(run), state=str(tmp_path / "state" / name)
+        )
         run.mkdir(parents=True)
-        (run / "layout.json").write_bytes(msgspec.json.encode(layout))
-        file = credentials.kubeconfig_path(layout, "admin")
+        (run / "layout.json").write_bytes(msgspec.json.encode(topology))
+        file = credentials.kubeconfig_path(topology, "admin")
         file.parent.mkdir(parents=True)
         file.write_text(_KUBECONFIG % ("127.0.0.1", 6443 + number, "b25l"))
-        found[name] = layout
+        found[name] = topology
     return found
 
 
-def test_by_its_place(layouts: dict[str, Layout]) -> None:
+def test_by_its_place(layouts: dict[str, Topology]) -> None:
     file = credentials.kubeconfig_path(layouts["two"], "admin")
     assert local_cluster("one", str(file), named=False) == layouts["two"]
     assert local_cluster("one", str(file), named=True) == layouts["one"]
 
 
-def test_a_copy_by_where_it_leads_to(layouts: dict[str, Layout], tmp_path: Path) -> None:
+def test_a_copy_by_where_it_leads_to(layouts: dict[str, Topology], tmp_path: Path) -> None:
     copied = shutil.copy(credentials.kubeconfig_path(layouts["two"], "admin"), tmp_path / "config")
     assert local_cluster("one", str(copied), named=False) == layouts["two"]
 
@@ -57,6 +59,6 @@ def test_a_copy_by_where_it_leads_to(layouts: dict[str, Layout], tmp_path: Path)
         "nothing",
     ],
 )
-def test_of_another_cluster(layouts: dict[str, Layout], tmp_path: Path, text: str) -> None:
+def test_of_another_cluster(layouts: dict[str, Topology], tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
     assert local_cluster("one", str(tmp_path / "config"), named=False) is None

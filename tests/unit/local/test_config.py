@@ -14,7 +14,7 @@ from podwire.local.config import (
     recall_config,
     remember_config,
 )
-from podwire.local.layout import Layout
+from podwire.local.topology import Topology
 from podwire.policy.settings import PolicySettings
 from podwire.proxy.settings import ProxySettings
 from podwire.proxy.sysctls import ConntrackSettings
@@ -85,12 +85,12 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
 
 
 def test_what_a_cluster_was_made_of_is_known_to_the_next_up(tmp_path: Path) -> None:
-    layout = Layout(name="demo", index=0, segment_count=1, run=str(tmp_path), state=str(tmp_path))
-    assert recall_config(layout) is None
+    topology = Topology(name="demo", index=0, segment_count=1, run=str(tmp_path), state=str(tmp_path))
+    assert recall_config(topology) is None
     settings = ProxySettings(conntrack=ConntrackSettings(min=0), node_port_addresses=("10.0.0.0/8",))
     config = ClusterConfig(nodes=5, routing=RoutingSection(backend="hostgw"), proxy=settings)
-    remember_config(layout, config)
-    assert recall_config(layout) == config
+    remember_config(topology, config)
+    assert recall_config(topology) == config
 
 
 def test_the_networks_of_a_running_cluster_stay() -> None:

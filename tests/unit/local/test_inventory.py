@@ -39,12 +39,12 @@ from podwire.local import inventory
 root, number = Path(sys.argv[1]), sys.argv[2]
 inventory.RUN_ROOT, inventory.STATE_ROOT = root / "run", root / "state"
 for _ in range(150):
-    layout = inventory.establish(f"c{number}", 1, None, ())
-    claim = root / "claims" / str(layout.index)
+    topology = inventory.establish(f"c{number}", 1, None, ())
+    claim = root / "claims" / str(topology.index)
     os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
     claim.unlink()
-    shutil.rmtree(layout.run)
-    shutil.rmtree(layout.state)
+    shutil.rmtree(topology.run)
+    shutil.rmtree(topology.state)
     inventory.leave_roots()
 """
 

@@ -22,8 +22,8 @@ from podwire.local import inforce
 from podwire.local.conformance.families import embedded, in_families
 from podwire.local.conformance.placing import Machine, Placing, labels_to_set, machines
 from podwire.local.conformance.stage import Action, CasePod, Manifest, Stage, follow, namespace_of
-from podwire.local.layout import Layout
 from podwire.local.readiness import why_not_ready
+from podwire.local.topology import Topology
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
 from podwire.runtime.tasks import TaskSet
@@ -61,13 +61,13 @@ class Families(msgspec.Struct, frozen=True, kw_only=True):
 class CaseCluster:
     """A cluster that cases are played on."""
 
-    def __init__(self, client: Client, layout: Layout, families: Families) -> None:
+    def __init__(self, client: Client, topology: Topology, families: Families) -> None:
         self.families = families
         self.nodes: tuple[Machine, ...] = ()
         self.placing = Placing(Stage(), ())
         self.pods = Informer(client, PODS)
         self._client = client
-        self._layout = layout
+        self._topology = topology
         self._namespaces: Informer[Json] = Informer(client, NAMESPACES.raw)
         self._nodes = Informer(client, NODES)
         self._policies: Informer[Json] = Informer(client, NETWORKPOLICIES.raw)
@@ -187,7 +187,7 @@ class CaseCluster:
         """
         await self._until(self._late)
         names = [node.name for node in self.nodes]
-        await inforce.wait(self._layout, names, self._versions, self._client.clock, _IN_FORCE_S)
+        await inforce.wait(self._topology, names, self._versions, self._client.clock, _IN_FORCE_S)
 
     async def clear(self) -> None:
         """Takes everything away again, also what a case that broke off has left."""

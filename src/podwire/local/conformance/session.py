@@ -27,8 +27,8 @@ from podwire.local.conformance.families import prefix_of
 from podwire.local.conformance.placing import Machine, cluster_for, machines
 from podwire.local.conformance.stage import CasePod
 from podwire.local.conformance.verdicts import Failure, Judge, Result
-from podwire.local.layout import Layout
 from podwire.local.probe.collect import pod_namespaces
+from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 
 Say = Callable[[str], None]
@@ -64,12 +64,12 @@ def run(request: Request, say: Say) -> tuple[Result, ...]:
 
     Raises: ConfigError, ClusterError.
     """
-    with _cluster(request, say) as layout:
-        return asyncio.run(_play_all(request, layout, say))
+    with _cluster(request, say) as topology:
+        return asyncio.run(_play_all(request, topology, say))
 
 
 @contextlib.contextmanager
-def _cluster(request: Request, say: Say) -> Iterator[Layout]:
+def _cluster(request: Request, say: Say) -> Iterator[Topology]:
     """The cluster that runs, or one for as long as the block lasts."""
     if request.name:
         yield inventory.existing(request.name)
@@ -84,22 +84,24 @@ def _cluster(request: Request, say: Say) -> Iterator[Layout]:
         yield inventory.existing(name)
     finally:
         with inventory.locked(name):
-            layout = inventory.find(name)
-            if layout is not None:
-                teardown.destroy(layout)
+            topology = inventory.find(name)
+            if topology is not None:
+                teardown.destroy(topology)
             inventory.forget_lock(name)
 
 
-async def _play_all(request: Request, layout: Layout, say: Say) -> tuple[Result, ...]:
+async def _play_all(request: Request, topology: Topology, say: Say) -> tuple[Result, ...]:
     clock = SystemClock()
-    client = Client(load_kubeconfig(credentials.kubeconfig_path(layout, "admin")), clock, manager="podwire-conformance")
+    client = Client(
+        load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), clock, manager="podwire-conformance"
+    )
     try:
         families = _families(machines((await client.list(NODES)).items), request.families)
-        async with CaseCluster(client, layout, families) as cluster:
+        async with CaseCluster(client, topology, families) as cluster:
             steps = [step for file in request.files for case in file.cases for step in case.steps]
             initial = [case.initial for file in request.files for case in file.cases]
             cluster.check_free({name for stage in (*initial, *(s.stage for s in steps)) for name in stage.namespaces})
-            player = _Player(cluster, layout)
+            player = _Player(cluster, topology)
             results: list[Result] = []
             try:
                 for file in request.files:
@@ -134,9 +136,9 @@ def _families(nodes: Sequence[Machine], wanted: tuple[int, ...]) -> Families:
 class _Player:
     """Plays cases on a cluster."""
 
-    def __init__(self, cluster: CaseCluster, layout: Layout) -> None:
+    def __init__(self, cluster: CaseCluster, topology: Topology) -> None:
         self._cluster = cluster
-        self._layout = layout
+        self._topology = topology
         self._trials = Trials()
         self._places: dict[str, Path] = {}
 
@@ -184,10 +186,10 @@ class _Player:
     def _place(self, pod: CasePod) -> Path:
         """The network namespace of a pod."""
         if pod.host_network:
-            return Path(self._layout.netns(self._cluster.placing.node_of(pod).name))
+            return Path(self._topology.netns(self._cluster.placing.node_of(pod).name))
         uid = self._cluster.pod(pod.key).metadata.uid
         if uid not in self._places:
-            self._places = pod_namespaces(self._layout)
+            self._places = pod_namespaces(self._topology)
         if uid not in self._places:
             raise ClusterError(f"pod {pod.key} has no network namespace on this machine")
         return self._places[uid]

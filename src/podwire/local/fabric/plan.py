@@ -15,7 +15,7 @@ Cost: a bridge port, two links and a namespace per node; n² permanent neighbour
 
 import msgspec
 
-from podwire.local.layout import HOST_NUMBER, ROUTER_NUMBER, Layout, NodePlace, Segment
+from podwire.local.topology import HOST_NUMBER, ROUTER_NUMBER, FabricNode, Segment, Topology
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, Owner
 from podwire.state.route import Address, Neighbour, Route, Sysctl
@@ -39,56 +39,56 @@ class Fabric(msgspec.Struct, frozen=True):
     nodes: dict[str, NetworkState]
 
 
-def plan(layout: Layout, count: int) -> Fabric:
+def plan(topology: Topology, count: int) -> Fabric:
     """The fabric of a cluster with ``count`` nodes."""
-    places = layout.nodes(count)
+    places = topology.nodes(count)
     return Fabric(
-        host=_host(layout, places),
-        switch=_switch(layout, places),
-        router=_router(layout) if layout.segment_count > 1 else None,
-        nodes={place.name: _node(layout, place, places) for place in places},
+        host=_host(topology, places),
+        switch=_switch(topology, places),
+        router=_router(topology) if topology.segment_count > 1 else None,
+        nodes={place.name: _node(topology, place, places) for place in places},
     )
 
 
-def _mac(layout: Layout, segment: Segment, number: int) -> str:
-    return f"02:89:{layout.index:02x}:{segment.number:02x}:00:{number:02x}"
+def _mac(topology: Topology, segment: Segment, number: int) -> str:
+    return f"02:89:{topology.index:02x}:{segment.number:02x}:00:{number:02x}"
 
 
-def _station_number(place: NodePlace) -> int:
+def _station_number(place: FabricNode) -> int:
     return int(place.address) & 0xFF
 
 
-def owner(layout: Layout, *, on_host: bool) -> Owner:
+def owner(topology: Topology, *, on_host: bool) -> Owner:
     """The mark of this cluster's fabric, on the host or in a namespace."""
-    protocol = FIRST_HOST_PROTOCOL + layout.index if on_host else PROTOCOL
-    return Owner(route_protocol=protocol, alias_prefix=alias_prefix(layout))
+    protocol = FIRST_HOST_PROTOCOL + topology.index if on_host else PROTOCOL
+    return Owner(route_protocol=protocol, alias_prefix=alias_prefix(topology))
 
 
-def alias_prefix(layout: Layout) -> str:
+def alias_prefix(topology: Topology) -> str:
     """The owner mark of this cluster's fabric links."""
-    return f"podwire/fabric/{layout.name}"
+    return f"podwire/fabric/{topology.name}"
 
 
-def _alias(layout: Layout, role: str) -> str:
-    return f"{alias_prefix(layout)} {role}"
+def _alias(topology: Topology, role: str) -> str:
+    return f"{alias_prefix(topology)} {role}"
 
 
-def _host(layout: Layout, places: tuple[NodePlace, ...]) -> NetworkState:
-    first = layout.segment(0)
+def _host(topology: Topology, places: tuple[FabricNode, ...]) -> NetworkState:
+    first = topology.segment(0)
     link = Link(
-        name=layout.host_link,
+        name=topology.host_link,
         kind="veth",
         peer=HOST_PORT,
-        peer_netns=str(layout.netns(SWITCH)),
-        mac=_mac(layout, first, HOST_NUMBER),
-        alias=_alias(layout, "host"),
+        peer_netns=str(topology.netns(SWITCH)),
+        mac=_mac(topology, first, HOST_NUMBER),
+        alias=_alias(topology, "host"),
     )
-    others = layout.segments[1:]
+    others = topology.segments[1:]
     return NetworkState(
         links=(link,),
         addresses=(
-            Address(link=link.name, cidr=f"{layout.host_address}/24"),
-            Address(link=link.name, cidr=f"{layout.host_address6}/64"),
+            Address(link=link.name, cidr=f"{topology.host_address}/24"),
+            Address(link=link.name, cidr=f"{topology.host_address6}/64"),
         ),
         routes=tuple(
             route
@@ -98,20 +98,21 @@ def _host(layout: Layout, places: tuple[NodePlace, ...]) -> NetworkState:
                 Route(dst=str(segment.network6), via=str(first.router6), link=link.name),
             )
         ),
-        neighbours=_neighbours(layout, link.name, first, places, HOST_NUMBER),
+        neighbours=_neighbours(topology, link.name, first, places, HOST_NUMBER),
     )
 
 
-def _switch(layout: Layout, places: tuple[NodePlace, ...]) -> NetworkState:
+def _switch(topology: Topology, places: tuple[FabricNode, ...]) -> NetworkState:
     bridges = tuple(
-        Link(name=segment.bridge, kind="bridge", alias=_alias(layout, segment.bridge)) for segment in layout.segments
+        Link(name=segment.bridge, kind="bridge", alias=_alias(topology, segment.bridge))
+        for segment in topology.segments
     )
-    ports = [Link(name=HOST_PORT, master=layout.segment(0).bridge, alias=_alias(layout, "port"))]
-    ports += [Link(name=p.port, master=p.segment.bridge, alias=_alias(layout, f"port of {p.name}")) for p in places]
-    if layout.segment_count > 1:
+    ports = [Link(name=HOST_PORT, master=topology.segment(0).bridge, alias=_alias(topology, "port"))]
+    ports += [Link(name=p.port, master=p.segment.bridge, alias=_alias(topology, f"port of {p.name}")) for p in places]
+    if topology.segment_count > 1:
         ports += [
-            Link(name=f"router-{s.number}", master=s.bridge, alias=_alias(layout, "port of router"))
-            for s in layout.segments
+            Link(name=f"router-{s.number}", master=s.bridge, alias=_alias(topology, "port of router"))
+            for s in topology.segments
         ]
     return NetworkState(
         links=(*bridges, *ports),
@@ -119,26 +120,26 @@ def _switch(layout: Layout, places: tuple[NodePlace, ...]) -> NetworkState:
     )
 
 
-def _router(layout: Layout) -> NetworkState:
+def _router(topology: Topology) -> NetworkState:
     links = tuple(
         Link(
             name=f"eth{s.number}",
             kind="veth",
             peer=f"router-{s.number}",
-            peer_netns=str(layout.netns(SWITCH)),
-            mac=_mac(layout, s, ROUTER_NUMBER),
-            alias=_alias(layout, "router"),
+            peer_netns=str(topology.netns(SWITCH)),
+            mac=_mac(topology, s, ROUTER_NUMBER),
+            alias=_alias(topology, "router"),
         )
-        for s in layout.segments
+        for s in topology.segments
     )
-    addresses = [Address(link=f"eth{s.number}", cidr=f"{s.router}/24") for s in layout.segments]
-    addresses += [Address(link=f"eth{s.number}", cidr=f"{s.router6}/64") for s in layout.segments]
+    addresses = [Address(link=f"eth{s.number}", cidr=f"{s.router}/24") for s in topology.segments]
+    addresses += [Address(link=f"eth{s.number}", cidr=f"{s.router6}/64") for s in topology.segments]
     return NetworkState(
         links=(Link(name="lo"), *links),
         addresses=tuple(addresses),
         routes=(
-            Route(dst="default", via=str(layout.host_address), link="eth0", proto=PROTOCOL),
-            Route(dst="::/0", via=str(layout.host_address6), link="eth0", proto=PROTOCOL),
+            Route(dst="default", via=str(topology.host_address), link="eth0", proto=PROTOCOL),
+            Route(dst="::/0", via=str(topology.host_address6), link="eth0", proto=PROTOCOL),
         ),
         sysctls=(
             Sysctl(path="net/ipv4/ip_forward", value="1"),
@@ -147,10 +148,10 @@ def _router(layout: Layout) -> NetworkState:
     )
 
 
-def _node(layout: Layout, place: NodePlace, places: tuple[NodePlace, ...]) -> NetworkState:
-    routed = layout.segment_count > 1
-    gateway = place.segment.router if routed else layout.host_address
-    gateway6 = place.segment.router6 if routed else layout.host_address6
+def _node(topology: Topology, place: FabricNode, places: tuple[FabricNode, ...]) -> NetworkState:
+    routed = topology.segment_count > 1
+    gateway = place.segment.router if routed else topology.host_address
+    gateway6 = place.segment.router6 if routed else topology.host_address6
     return NetworkState(
         links=(
             Link(name="lo"),
@@ -158,9 +159,9 @@ def _node(layout: Layout, place: NodePlace, places: tuple[NodePlace, ...]) -> Ne
                 name="eth0",
                 kind="veth",
                 peer=place.port,
-                peer_netns=str(layout.netns(SWITCH)),
-                mac=_mac(layout, place.segment, _station_number(place)),
-                alias=_alias(layout, place.name),
+                peer_netns=str(topology.netns(SWITCH)),
+                mac=_mac(topology, place.segment, _station_number(place)),
+                alias=_alias(topology, place.name),
             ),
         ),
         addresses=(
@@ -171,22 +172,22 @@ def _node(layout: Layout, place: NodePlace, places: tuple[NodePlace, ...]) -> Ne
             Route(dst="default", via=str(gateway), link="eth0", proto=PROTOCOL),
             Route(dst="::/0", via=str(gateway6), link="eth0", proto=PROTOCOL),
         ),
-        neighbours=_neighbours(layout, "eth0", place.segment, places, _station_number(place)),
+        neighbours=_neighbours(topology, "eth0", place.segment, places, _station_number(place)),
     )
 
 
 def _neighbours(
-    layout: Layout, link: str, segment: Segment, places: tuple[NodePlace, ...], me: int
+    topology: Topology, link: str, segment: Segment, places: tuple[FabricNode, ...], me: int
 ) -> tuple[Neighbour, ...]:
     if len(places) <= PINNED_NODES:
         return ()
     stations = [_station_number(p) for p in places if p.segment == segment]
-    if layout.segment_count > 1:
+    if topology.segment_count > 1:
         stations.append(ROUTER_NUMBER)
     if segment.number == 0:
         stations.append(HOST_NUMBER)
     return tuple(
-        Neighbour(link=link, ip=str(address), mac=_mac(layout, segment, number))
+        Neighbour(link=link, ip=str(address), mac=_mac(topology, segment, number))
         for number in stations
         if number != me
         for address in (segment.network[number], segment.network6[number])

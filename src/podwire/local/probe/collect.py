@@ -25,15 +25,15 @@ from podwire.kube.resources import (
 )
 from podwire.local import credentials
 from podwire.local.addons import ensure as addons
-from podwire.local.layout import Layout
 from podwire.local.probe.execute import Lookup, Prober
 from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place
+from podwire.local.topology import Topology
 from podwire.model.meta import key_of
 from podwire.policy.evaluate import Rules
 from podwire.runtime.clock import Clock
 
 
-async def facts_of(client: Client, layout: Layout) -> Facts:
+async def facts_of(client: Client, topology: Topology) -> Facts:
     """What the plan reads, from lists at the same time."""
     pods, services, nodes, slices, world, rules = await asyncio.gather(
         client.list(PODS),
@@ -50,7 +50,7 @@ async def facts_of(client: Client, layout: Layout) -> Facts:
         slices=tuple(slices.items),
         world=msgspec.structs.replace(world, pods=tuple(pods.items), nodes=tuple(nodes.items)),
         rules=rules,
-        host_address=str(layout.host_address),
+        host_address=str(topology.host_address),
         host_port=credentials.API_FABRIC_PORT,
     )
 
@@ -72,34 +72,34 @@ async def _rules(client: Client) -> Rules:
     return Rules(own_node_egress=(found.get("data") or {}).get("policy.ownNodeEgress") != "false")
 
 
-def pod_namespaces(layout: Layout) -> dict[str, Path]:
+def pod_namespaces(topology: Topology) -> dict[str, Path]:
     """The network namespace of every pod by uid, as the nodes' kubelets recorded it."""
     found: dict[str, Path] = {}
-    for folder in Path(layout.state).glob("nodes/*/kubelet/pods/*"):
+    for folder in Path(topology.state).glob("nodes/*/kubelet/pods/*"):
         record = load_record(folder)
         if record is not None and record.netns:
             found[record.uid] = Path(record.netns)
     return found
 
 
-async def prober(layout: Layout, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
+async def prober(topology: Topology, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
     """A prober for the pods of a local cluster, and the facts to plan with."""
-    facts = await facts_of(client, layout)
-    return prober_of(layout, facts, clock, timeout_s), facts
+    facts = await facts_of(client, topology)
+    return prober_of(topology, facts, clock, timeout_s), facts
 
 
-def prober_of(layout: Layout, facts: Facts, clock: Clock, timeout_s: float = 1.0) -> Prober:
+def prober_of(topology: Topology, facts: Facts, clock: Clock, timeout_s: float = 1.0) -> Prober:
     """A prober for the places of a local cluster."""
     server = next((s.spec.cluster_ip for s in facts.services if key_of(s.metadata) == DNS_SERVICE), "")
-    namespaces = pod_namespaces(layout)
+    namespaces = pod_namespaces(topology)
 
     def namespace_of(place: Place) -> Path | None:
         if place.name == HOST:
             return None
         if place.namespace:
-            return Path(layout.netns(place.namespace))
+            return Path(topology.netns(place.namespace))
         if place.host_network:
-            return Path(layout.netns(place.node))
+            return Path(topology.netns(place.node))
         return namespaces[place.pod_uid]
 
     return Prober(namespace_of, Lookup(server=server, query=_query, addresses=_addresses), clock, timeout_s)

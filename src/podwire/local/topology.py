@@ -49,7 +49,7 @@ class Segment(msgspec.Struct, frozen=True):
         return self.network6[ROUTER_NUMBER]
 
 
-class NodePlace(msgspec.Struct, frozen=True):
+class FabricNode(msgspec.Struct, frozen=True):
     """Where one node sits."""
 
     name: str
@@ -64,7 +64,7 @@ class NodePlace(msgspec.Struct, frozen=True):
         return f"port-{self.number}"
 
 
-class Layout(msgspec.Struct, frozen=True):
+class Topology(msgspec.Struct, frozen=True):
     """Everything that follows from a cluster's name, index and number of segments."""
 
     name: str
@@ -101,11 +101,11 @@ class Layout(msgspec.Struct, frozen=True):
         """The host's address on the fabric, second family."""
         return self.segment(0).network6[HOST_NUMBER]
 
-    def node(self, number: int) -> NodePlace:
+    def node(self, number: int) -> FabricNode:
         """Node ``number``, counted from 1."""
         segment = self.segment((number - 1) % self.segment_count)
         offset = FIRST_NODE_NUMBER + (number - 1) // self.segment_count
-        return NodePlace(
+        return FabricNode(
             name=f"node-{number}",
             number=number,
             segment=segment,
@@ -113,7 +113,7 @@ class Layout(msgspec.Struct, frozen=True):
             address6=segment.network6[offset],
         )
 
-    def nodes(self, count: int) -> tuple[NodePlace, ...]:
+    def nodes(self, count: int) -> tuple[FabricNode, ...]:
         """The first ``count`` nodes."""
         return tuple(self.node(number) for number in range(1, count + 1))
 
