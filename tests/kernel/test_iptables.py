@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import iptables, netns
+from podwire.kernel import netns
 from podwire.kernel.iptables import Iptables, Kind, Ticker, choose, find, locked, nft_tables
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.state.iptables import parse_save
@@ -126,7 +126,7 @@ def test_a_table_that_somebody_else_made_stays(nft: Iptables, place: str) -> Non
 
 
 def test_a_machine_without_the_programs_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iptables, "_PATH", "/nonexistent")
+    monkeypatch.setattr("shutil.which", lambda name, path: None)
     with pytest.raises(Unsupported, match="there is no iptables-restore on this machine"):
         choose(place)
 

@@ -24,18 +24,28 @@ from podwire.runtime.clock import rfc3339
 
 _CONDITION = "NetworkUnavailable"
 _FORBIDDEN = 403
-_TOGETHER_S = 5.0
 
 
 class Announcer:
-    """Writes one Node object; ``networked``: somebody will announce the node's network."""
+    """Writes one Node object.
+
+    With ``networked`` the first write waits for the node's network, so that both are one write, for at most
+    ``network_wait_s``.
+    """
 
     def __init__(
-        self, client: Client, node: str, nodes: Callable[[], Mapping[str, Node]], *, networked: bool = False
+        self,
+        client: Client,
+        node: str,
+        nodes: Callable[[], Mapping[str, Node]],
+        *,
+        networked: bool = False,
+        network_wait_s: float = 5.0,
     ) -> None:
         self._client = client
         self._node = node
         self._nodes = nodes
+        self._network_wait_s = network_wait_s
         self._log = Log("agent")
         self._refused = ""
         self._forbidden = False
@@ -51,7 +61,7 @@ class Announcer:
         """Makes the Node say it, trying until it does or the API says that this agent may not."""
         self._wanted |= annotations
         try:
-            async with asyncio.timeout(_TOGETHER_S):
+            async with asyncio.timeout(self._network_wait_s):
                 await self._begun.wait()
         except TimeoutError:
             self._begun.set()

@@ -41,6 +41,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     ca_file: str = ""
     """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: none is written."""
 
+    def arguments(self, name: str) -> tuple[object, ...]:
+        """What the controller of this name takes besides the environment.
+
+        Raises: ConfigError for a wrong network.
+        """
+        return (node_cidrs(self),) if name == "nodeipam" else ()
+
 
 def make_parts(environment: Environment, config: ControllerConfig, known: Registry[Any]) -> dict[str, Part]:
     """The configured controllers out of ``known`` (name to ``module:Class``), in the order given.
@@ -50,13 +57,7 @@ def make_parts(environment: Environment, config: ControllerConfig, known: Regist
     parts: dict[str, Part] = {}
     for name in config.parts:
         known.check(name, "controller")
-        make = known.load(name)
-        if name == "nodeipam":
-            parts[name] = make(environment, node_cidrs(config))
-        elif name == "serviceaccount":
-            parts[name] = make(environment, config.ca_file)
-        else:
-            parts[name] = make(environment)
+        parts[name] = known.load(name)(environment, *config.arguments(name))
     return parts
 
 

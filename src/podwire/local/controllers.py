@@ -8,6 +8,7 @@ from typing import Any
 
 from podwire.controllers import registry as cluster_controllers
 from podwire.controllers.registry import ControllerConfig
+from podwire.embedded.workloads.nodelifecycle import NodeTimes
 from podwire.kube.client import Client
 from podwire.runtime.registry import Registry
 
@@ -35,6 +36,15 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
     """A controller process that runs every part unless told otherwise."""
 
     parts: tuple[str, ...] = tuple(CONTROLLERS)
+    node_times: NodeTimes = NodeTimes()
+
+    def arguments(self, name: str) -> tuple[object, ...]:
+        """What the controller of this name takes besides the environment.
+
+        Raises: ConfigError for a wrong network.
+        """
+        local: dict[str, tuple[object, ...]] = {"serviceaccount": (self.ca_file,), "nodelifecycle": (self.node_times,)}
+        return local.get(name) or super().arguments(name)
 
 
 async def run(client: Client, config: ControllerConfig | None = None) -> None:

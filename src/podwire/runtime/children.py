@@ -53,7 +53,6 @@ from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
 
 _SOUND_S = 10.0
-_TERM_WAIT_S = 3.0
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -100,9 +99,17 @@ class Children:
     """Keeps the children of one parent running; ``tasks`` runs one watching task for each of them."""
 
     def __init__(
-        self, directory: Path, start: Start, tasks: Supervisor, clock: Clock, report: Callable[[ChildEvent], None]
+        self,
+        directory: Path,
+        start: Start,
+        tasks: Supervisor,
+        clock: Clock,
+        report: Callable[[ChildEvent], None],
+        *,
+        term_wait_s: float = 3.0,
     ) -> None:
-        """``directory`` holds the record files and is made when it is missing.
+        """``directory`` holds the record files and is made when it is missing; a child that still runs ``term_wait_s``
+        after SIGTERM is killed.
 
         Raises: OSError.
         """
@@ -112,6 +119,7 @@ class Children:
         self._tasks = tasks
         self._clock = clock
         self._report = report
+        self._term_wait_s = term_wait_s
         self._watches: dict[str, _Watch] = {}
 
     async def apply(self, desired: Iterable[Child]) -> None:
@@ -213,7 +221,7 @@ class Children:
                 watch.task.cancel()
         found = {name: read_record(self._file(name)) for name in names}
         records = {name: record for name, record in found.items() if record is not None}
-        await asyncio.gather(*(_terminate(record) for record in records.values()))
+        await asyncio.gather(*(_terminate(record, self._term_wait_s) for record in records.values()))
         return records
 
     def _file(self, name: str) -> Path:
@@ -263,12 +271,12 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-async def _terminate(record: Record) -> None:
+async def _terminate(record: Record, wait_s: float) -> None:
     if not record.running:
         return
     send_signal(record.pid, signal.SIGTERM)
     try:
-        async with asyncio.timeout(_TERM_WAIT_S):
+        async with asyncio.timeout(wait_s):
             await _ended(record.pid)
     except TimeoutError:
         send_signal(record.pid, signal.SIGKILL)

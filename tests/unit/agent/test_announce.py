@@ -149,12 +149,11 @@ async def test_a_copy_that_is_older_than_the_last_write_is_not_asked(api: Stored
     assert api.patches[2:] == [WANTED], "somebody took it away"
 
 
-def test_what_peers_are_told_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podwire.agent.announce._TOGETHER_S", 0.001)
-
+def test_the_first_write_waits_for_the_network_for_a_while_only() -> None:
     async def scenario() -> None:
         api = Stored()
-        await Announcer(api, "node-1", lambda: api.nodes, networked=True).insist(WANTED)
+        announcer = Announcer(api, "node-1", lambda: api.nodes, networked=True, network_wait_s=0.001)
+        await announcer.insist(WANTED)
         assert api.patches == [WANTED]
         await api.close()
 

@@ -12,6 +12,7 @@ from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.controller import Environment, Part, namespace_ends
 from podwire.local.controllers import CONTROLLERS as LOCAL_CONTROLLERS
+from podwire.local.controllers import LocalControllerConfig
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.registry import Registry
 
@@ -25,8 +26,7 @@ def made(config: ControllerConfig, known: Registry[Part]) -> Mapping[str, object
 
 def test_every_registered_part_can_be_made() -> None:
     assert list(made(ControllerConfig(), CONTROLLERS)) == list(CONTROLLERS)
-    config = ControllerConfig(parts=tuple(LOCAL_CONTROLLERS))
-    assert list(made(config, LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
+    assert list(made(LocalControllerConfig(), LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
 
 
 @pytest.mark.parametrize(

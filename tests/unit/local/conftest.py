@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.fakes.control_plane import ControlPlane, HollowNodes, StartControlPlane
 from tests.unit.patient_loop import LoopClock, hurried
@@ -74,7 +75,7 @@ def plane(credentials: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
         hollow = HollowNodes(kubelet_client, names, delay_s=delay_s)
         for name in names:
             await hollow.register(name)
-        config = config or LocalControllerConfig(ca_file=str(credentials / "ca.crt"))
+        config = msgspec.structs.replace(config or LocalControllerConfig(), ca_file=str(credentials / "ca.crt"))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(hollow.run()), group.create_task(controllers.run(client, config))]
             try:

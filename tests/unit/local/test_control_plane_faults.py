@@ -5,10 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pytest
 from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
-from podwire.embedded.workloads import nodelifecycle
+from podwire.embedded.workloads.nodelifecycle import NodeTimes
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
 from podwire.kube.lease import Election, LeaderElection
@@ -25,6 +24,7 @@ from podwire.kube.resources import (
     REPLICASETS,
     SERVICES,
 )
+from podwire.local.controllers import LocalControllerConfig
 from podwire.model.pod import Pod
 from podwire.model.workload import Job
 from podwire.runtime.clock import rfc3339_micro
@@ -48,13 +48,9 @@ async def pods_where(p: ControlPlane, test: Callable[[Pod], Any], count: int) ->
     return await p.until(probe)
 
 
-def test_a_silent_node_loses_its_endpoints_and_then_its_pods(
-    plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 3.0)
-
+def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane: StartControlPlane) -> None:
     async def run() -> None:
-        async with plane(nodes=2) as p:
+        async with plane(nodes=2, config=LocalControllerConfig(node_times=NodeTimes(grace_s=3.0))) as p:
             unreachable = {"key": "node.kubernetes.io/unreachable", "operator": "Exists"}
             tolerations = [
                 unreachable | {"effect": "NoExecute", "tolerationSeconds": 1},
@@ -113,14 +109,9 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(
     asyncio.run(run())
 
 
-def test_silence_while_the_api_is_away_is_not_the_nodes_fault(
-    plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 5.0)
-    monkeypatch.setattr(nodelifecycle, "_CONTACT_S", 0.1)
-
+def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane: StartControlPlane) -> None:
     async def run() -> None:
-        async with plane(nodes=2) as p:
+        async with plane(nodes=2, config=LocalControllerConfig(node_times=NodeTimes(grace_s=5.0, contact_s=0.1))) as p:
             for name in ("node-1", "node-2"):
                 await p.client.create(LEASES, {"metadata": {"name": name}}, "kube-node-lease")
             seen = Informer(p.client, NODES)
@@ -151,11 +142,9 @@ def test_silence_while_the_api_is_away_is_not_the_nodes_fault(
     asyncio.run(run())
 
 
-def test_pods_of_a_deleted_node_are_collected(plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodelifecycle, "_GONE_S", 0.3)
-
+def test_pods_of_a_deleted_node_are_collected(plane: StartControlPlane) -> None:
     async def run() -> None:
-        async with plane(nodes=2) as p:
+        async with plane(nodes=2, config=LocalControllerConfig(node_times=NodeTimes(missing_s=0.3))) as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 4), "default")
             await pods_where(p, lambda pod: pod.ready, 4)
             p.nodes.names.remove("node-1")

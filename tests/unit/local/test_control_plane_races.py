@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
-from podwire.embedded.workloads import nodelifecycle
+from podwire.embedded.workloads.nodelifecycle import NodeTimes
 from podwire.errors import ApiUnreachable
 from podwire.kube.informer import Informer
 from podwire.kube.resources import (
@@ -21,6 +21,7 @@ from podwire.kube.resources import (
     STATEFULSETS,
     Resource,
 )
+from podwire.local.controllers import LocalControllerConfig
 from podwire.model.pod import Pod
 
 JsonObject = dict[str, Any]
@@ -183,10 +184,8 @@ def test_a_budget_follows_labels_and_replicas_by_themselves(
 def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(
     plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodelifecycle, "_GRACE_S", 2.0)
-
     async def run() -> None:
-        async with plane(nodes=1) as p:
+        async with plane(nodes=1, config=LocalControllerConfig(node_times=NodeTimes(grace_s=2.0))) as p:
             await p.client.create(LEASES, {"metadata": {"name": "node-1"}}, "kube-node-lease")
             for name in ("one", "two"):
                 forever = {"key": "node.kubernetes.io/unreachable", "operator": "Exists"}

@@ -32,10 +32,12 @@ while True:
 class Parent:
     """A component with children; what happened to them is in ``events``."""
 
-    def __init__(self, folder: Path, tasks: Supervisor) -> None:
+    def __init__(self, folder: Path, tasks: Supervisor, term_wait_s: float) -> None:
         self.folder = folder
         self.events: list[ChildEvent] = []
-        self.children = Children(folder / "children", spawn_program, tasks, SystemClock(), self.events.append)
+        self.children = Children(
+            folder / "children", spawn_program, tasks, SystemClock(), self.events.append, term_wait_s=term_wait_s
+        )
 
     def child(self, name: str = "bird", config: str = "one", **changes: object) -> Child:
         path = f"{self.folder}/{name}.conf"
@@ -60,11 +62,11 @@ class _Leaving(Exception):
 
 
 @asynccontextmanager
-async def parent(folder: Path) -> AsyncIterator[Parent]:
+async def parent(folder: Path, term_wait_s: float = 3.0) -> AsyncIterator[Parent]:
     """A parent until the end of the block; its children outlive it."""
     try:
         async with Supervisor(SystemClock(), lambda _name, _failure: None) as tasks:
-            yield Parent(folder, tasks)
+            yield Parent(folder, tasks, term_wait_s)
             raise _Leaving
     except* _Leaving:
         pass
@@ -201,9 +203,7 @@ def test_changed_files_reach_the_child_as_it_asks(folder: Path, on_change: str, 
     run(folder, body)
 
 
-def test_a_child_that_ignores_sigterm_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podwire.runtime.children._TERM_WAIT_S", 0.05)
-
+def test_a_child_that_ignores_sigterm_is_killed(folder: Path) -> None:
     async def body(made: Parent) -> None:
         program = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
         log = folder / "stubborn.log"

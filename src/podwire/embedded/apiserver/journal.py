@@ -25,8 +25,6 @@ _SCHEMA = (
     "INSERT OR IGNORE INTO meta VALUES ('version', 0), ('format', 1)",
 )
 _FORMAT = 1
-_PATIENCE_S = 2.0
-"""How long an API server that ends may still hold the database."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -50,21 +48,21 @@ class Batch(msgspec.Struct, frozen=True):
 class Journal:
     """The database and its writer thread."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens or creates the database.
+    def __init__(self, path: Path, wait_s: float = 2.0) -> None:
+        """Opens or creates the database; an API server that ends may still hold it for ``wait_s``.
 
         Raises: ClusterError when it cannot be opened or another process holds it; ConfigError when its
         format is unknown. Nothing is left running then.
         """
         self._path = path
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._db = self._open()
+        self._db = self._open(wait_s)
         self._thread = threading.Thread(target=self._write_batches, name="journal", daemon=True)
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, wait_s: float) -> sqlite3.Connection:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            db = sqlite3.connect(self._path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
+            db = sqlite3.connect(self._path, timeout=wait_s, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as failure:
             raise ClusterError(f"cannot open the state database {self._path}: {failure}") from failure
         try:

@@ -24,7 +24,6 @@ from podwire.http.message import Response
 from podwire.runtime.clock import Clock
 
 _SNAPSHOTS = 200
-_SNAPSHOT_S = 300.0
 
 _encode = msgspec.json.Encoder().encode
 
@@ -39,10 +38,12 @@ class _Snapshot(msgspec.Struct):
 class Reader:
     """Answers reads."""
 
-    def __init__(self, store: Store, semantics: Semantics, clock: Clock) -> None:
+    def __init__(self, store: Store, semantics: Semantics, clock: Clock, *, snapshot_s: float) -> None:
+        """A list that is read in pages stays readable for ``snapshot_s`` after its first page."""
         self._store = store
         self._semantics = semantics
         self._clock = clock
+        self._snapshot_s = snapshot_s
         self._snapshots: OrderedDict[int, _Snapshot] = OrderedDict()
         self._numbers = itertools.count(int(clock.now().timestamp() * 1000))
 
@@ -171,7 +172,7 @@ class Reader:
         ):
             self._snapshots.popitem(last=False)
         number = next(self._numbers)
-        self._snapshots[number] = _Snapshot(version, entries, found, now + _SNAPSHOT_S)
+        self._snapshots[number] = _Snapshot(version, entries, found, now + self._snapshot_s)
         return base64.urlsafe_b64encode(_encode({"v": "podwire/v1", "rv": version, "id": number})).decode().rstrip("=")
 
     def _resume(self, call: Call, token: str) -> tuple[int, Sequence[Entry], Filter]:

@@ -41,6 +41,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     """Issuer and audience of ServiceAccount tokens."""
     event_ttl_s: int = 3600
     """Events not updated for this long are deleted."""
+    bookmark_s: float = 60.0
+    """Time between two bookmarks of a watch."""
+    list_snapshot_s: float = 300.0
+    """How long the rest of a list that is read in pages can be read."""
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """``listen`` as pairs of host and port.

@@ -30,7 +30,6 @@ _encode = msgspec.json.Encoder().encode
 BUFFER_LIMIT = 32 << 20
 """Bytes that a slow client may leave unread before it is cut."""
 
-_BOOKMARK_S = 60.0
 _COALESCE_S = 0.005
 """Least time between two writes to one client: at 1,000 events/s to 50 clients it saves half the processor."""
 
@@ -184,13 +183,15 @@ class Hub:
 class Watcher:
     """Opens watches and keeps them going."""
 
-    def __init__(self, store: Store, reader: Reader) -> None:
+    def __init__(self, store: Store, reader: Reader, *, bookmark_s: float) -> None:
+        """Watches that ask for bookmarks get one every ``bookmark_s``."""
         self._store = store
         self._reader = reader
+        self._bookmark_s = bookmark_s
         self._loop = asyncio.get_running_loop()
         self._hubs: dict[str, Hub] = {}
         self._closing = False
-        self._timer = self._loop.call_later(_BOOKMARK_S, self._tick)
+        self._timer = self._loop.call_later(self._bookmark_s, self._tick)
 
     def watch(self, call: Call) -> Streaming:
         """The stream that a request asks for.
@@ -258,7 +259,7 @@ class Watcher:
             for watch in tuple(hub.watches):
                 watch.bookmark(self._store.committed)
         if not self._closing:
-            self._timer = self._loop.call_later(_BOOKMARK_S, self._tick)
+            self._timer = self._loop.call_later(self._bookmark_s, self._tick)
 
     def close(self) -> None:
         """Ends every watch in order."""

@@ -25,18 +25,26 @@ from podwire.model.pod import Pod
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.workqueue import in_parallel
 
-_GRACE_S = 40.0
 _SETTLE_S = 1.0
-_GONE_S = 10.0
-_CONTACT_S = 5.0
-"""Between two questions to the API whether it is there, and how long the answer may take."""
 _LEASES = "kube-node-lease"
+
+
+class NodeTimes(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How long a node may be silent or missing."""
+
+    grace_s: float = 40.0
+    """A node whose Lease was not renewed for this long is not ready."""
+    missing_s: float = 10.0
+    """Pods of a node that has not existed for this long are deleted."""
+    contact_s: float = 5.0
+    """Time between two questions to the API whether it answers, and how long the answer may take."""
 
 
 class NodeLifecycleController:
     """Keeps conditions and taints of nodes, and evicts."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, times: NodeTimes) -> None:
+        self._times = times
         self._client = environment.client
         self._clock = environment.clock
         self._recorder = environment.recorder("node-controller")
@@ -63,7 +71,7 @@ class NodeLifecycleController:
         """Knows since when the API answers and Leases are watched; without that, silence says nothing of nodes."""
         while True:
             try:
-                async with asyncio.timeout(_CONTACT_S):
+                async with asyncio.timeout(self._times.contact_s):
                     answered = (await self._client.raw("GET", "/readyz")).status < 500
             except (ApiUnreachable, TimeoutError):
                 answered = False
@@ -71,7 +79,7 @@ class NodeLifecycleController:
                 self._in_contact_since = None
             elif self._in_contact_since is None:
                 self._in_contact_since = self._clock.monotonic()
-            await self._clock.sleep(_CONTACT_S)
+            await self._clock.sleep(self._times.contact_s)
 
     def _silent_s(self, name: str) -> float:
         """How long a node could have been heard of and was not."""
@@ -83,7 +91,7 @@ class NodeLifecycleController:
         if new is None:
             self._heard.pop(key, None)
             self._missing[key] = self._clock.monotonic()
-            self._loop.queue.add_after(key, _GONE_S)
+            self._loop.queue.add_after(key, self._times.missing_s)
             return
         self._missing.pop(key, None)
         if old is None or old.status != new.status:
@@ -108,7 +116,7 @@ class NodeLifecycleController:
         if node is None:
             # Seen before its node at a start, or bound to a node that is gone.
             self._missing.setdefault(new.spec.node_name, self._clock.monotonic())
-            self._loop.queue.add_after(new.spec.node_name, _GONE_S)
+            self._loop.queue.add_after(new.spec.node_name, self._times.missing_s)
         elif any(taint.effect == "NoExecute" for taint in node.spec.taints):
             self._loop.touch(new.spec.node_name)
 
@@ -119,8 +127,8 @@ class NodeLifecycleController:
             return
         now = self._clock.now()
         silent_s = self._silent_s(key)
-        if silent_s < _GRACE_S:
-            self._loop.queue.add_after(key, _GRACE_S - silent_s + 0.1)
+        if silent_s < self._times.grace_s:
+            self._loop.queue.add_after(key, self._times.grace_s - silent_s + 0.1)
         elif (conditions := nodehealth.lost_conditions(node, now)) is not None:
             await self._mark_lost(node, msgspec.to_builtins(conditions))
             return
@@ -195,7 +203,7 @@ class NodeLifecycleController:
         since = self._missing.get(name)
         if since is None:
             return
-        left_s = _GONE_S - (self._clock.monotonic() - since)
+        left_s = self._times.missing_s - (self._clock.monotonic() - since)
         if left_s > 0:
             self._loop.queue.add_after(name, left_s)
             return

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from podwire.embedded.apiserver import certificates
@@ -112,12 +113,15 @@ Scenario = Callable[[Harness], Awaitable[None]]
 
 
 @pytest.fixture
-def play(settings: Settings) -> Iterator[Callable[[Scenario], None]]:
-    """Runs a coroutine function against a fresh server; a second call finds the state of the first."""
+def play(settings: Settings) -> Iterator[Callable[..., None]]:
+    """Runs a coroutine function against a fresh server; a second call finds the state of the first.
 
-    def run(scenario: Scenario) -> None:
+    Keyword arguments replace settings of the server.
+    """
+
+    def run(scenario: Scenario, **changes: Any) -> None:
         async def body() -> None:
-            server = Server(settings, SystemClock())
+            server = Server(msgspec.structs.replace(settings, **changes), SystemClock())
             try:
                 await server.start()
                 await scenario(Harness(server))

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from podwire.embedded.apiserver import reads
-
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
 RULES: dict[str, tuple[int, str]] = {
@@ -50,20 +48,21 @@ def test_rules_of_versions(play: Callable[..., None], query: str) -> None:
     play(scenario)
 
 
-def test_a_page_waits_for_the_next_for_a_while_only(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(api: Any) -> None:
+def test_a_page_can_be_followed_until_its_snapshot_expires(play: Callable[..., None]) -> None:
+    async def following(api: Any) -> tuple[int, dict[str, Any]]:
+        _, page = await api("GET", f"{CONFIGMAPS}?limit=1")
+        status, answer = await api("GET", f"{CONFIGMAPS}?limit=1&continue={page['metadata']['continue']}")
+        return status, answer
+
+    async def fresh(api: Any) -> None:
         for name in "abc":
             await api("POST", CONFIGMAPS, {"metadata": {"name": name}})
-
-        async def following() -> tuple[int, dict[str, Any]]:
-            _, page = await api("GET", f"{CONFIGMAPS}?limit=1")
-            status, answer = await api("GET", f"{CONFIGMAPS}?limit=1&continue={page['metadata']['continue']}")
-            return status, answer
-
-        status, answer = await following()
+        status, answer = await following(api)
         assert (status, answer["items"][0]["metadata"]["name"]) == (200, "b")
-        monkeypatch.setattr(reads, "_SNAPSHOT_S", -1.0)
-        status, answer = await following()
+
+    async def expired(api: Any) -> None:
+        status, answer = await following(api)
         assert (status, answer["reason"], answer["code"]) == (410, "Expired", 410)
 
-    play(scenario)
+    play(fresh)
+    play(expired, list_snapshot_s=-1.0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from podwire.embedded.apiserver import journal
 from podwire.embedded.apiserver.journal import Batch, Journal, Row
 from podwire.embedded.apiserver.store import HISTORY, Change, Store
 from podwire.errors import ApiError, ClusterError
@@ -105,14 +104,13 @@ def test_old_changes_are_forgotten(tmp_path: Path) -> None:
     with_store(tmp_path / "db", scenario)
 
 
-def test_a_journal_is_held_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_PATIENCE_S", 0.05)
+def test_a_journal_is_held_by_one_process(tmp_path: Path) -> None:
     first = Journal(tmp_path / "db")
     first.start()
     done: list[str | None] = []
     first.write(Batch((Row("t", "", "a", 1, b"{}"),), 1, done.append))
     with pytest.raises(ClusterError, match="another API server uses it"):
-        Journal(tmp_path / "db")
+        Journal(tmp_path / "db", wait_s=0.05)
     first.close()
     assert done == [None]
     again = Journal(tmp_path / "db")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from podwire.embedded.apiserver import store, watches
+from podwire.embedded.apiserver import store
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 MERGE = "application/merge-patch+json"
@@ -77,11 +77,7 @@ def test_streaming_lists_end_with_a_marked_bookmark(play: Callable[..., None]) -
     play(scenario)
 
 
-def test_bookmarks_tell_a_quiet_watch_how_far_it_has_seen(
-    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watches, "_BOOKMARK_S", 0.02)
-
+def test_bookmarks_tell_a_quiet_watch_how_far_it_has_seen(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         asked = await api.watch(f"{CONFIGMAPS}?watch=true&allowWatchBookmarks=true&fieldSelector=metadata.name%3Da")
         plain = await api.watch(f"{CONFIGMAPS}?watch=true&fieldSelector=metadata.name%3Da")
@@ -93,7 +89,7 @@ def test_bookmarks_tell_a_quiet_watch_how_far_it_has_seen(
         assert int(last["metadata"]["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
         assert plain.short == []
 
-    play(scenario)
+    play(scenario, bookmark_s=0.02)
 
 
 def test_a_version_that_is_forgotten_is_gone(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
