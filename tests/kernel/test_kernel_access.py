@@ -1,21 +1,23 @@
 """Namespaces, sysctls, notifications, connection tracking and feature probes on the real kernel."""
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.kernel.sockets import socket_in
 
-from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
+from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import netns, network, sysctl, tun
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.features import FEATURES, Answer, Features
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
-from podwire.kernel.sockets import socket_in
 from podwire.state.network import Address, Link, NetworkState, Owner, Route, Sysctl
 
 FOLDER = Path(f"/run/pwt-kernel-access-{os.getpid()}")
@@ -60,6 +62,33 @@ def test_a_plain_file_is_no_namespace(place: Path) -> None:
     assert not plain.exists()
 
 
+@pytest.fixture
+def busy(place: Path) -> Iterator[Path]:
+    """A path on which something is mounted that is no namespace: the kernel refuses to remove it."""
+    path, other = FOLDER / "busy", FOLDER / "other"
+    path.touch()
+    other.touch()
+    subprocess.run(["mount", "--bind", str(other), str(path)], check=True)
+    yield path
+    subprocess.run(["umount", str(path)], check=False, capture_output=True)
+    path.unlink(missing_ok=True)
+    other.unlink()
+
+
+def test_delete_waits_while_the_path_is_busy(busy: Path) -> None:
+    later = threading.Timer(0.2, netns.unmount, (busy,))
+    later.start()
+    assert netns.delete(busy) is True
+    later.join()
+    assert not busy.exists()
+
+
+def test_delete_gives_up_on_a_path_that_stays_busy(busy: Path) -> None:
+    with pytest.raises(KernelError) as caught:
+        netns.delete(busy)
+    assert caught.value.errno == errno.EBUSY and busy.exists()
+
+
 def test_a_namespace_lives_as_long_as_a_socket(place: Path) -> None:
     with netns.inside(place):
         pass
@@ -97,7 +126,8 @@ def test_changes_are_announced(place: Path) -> None:
         assert Event("link", False, index) in events
         assert Event("address", False, index, 9) in events
         assert Event("route", False, index, 113) in events
-        netlink.delete_link("x")
+        with netns.inside(place):
+            subprocess.run(["ip", "link", "delete", "x"], check=True)
         assert Event("link", True, index) in monitor.read()
 
 
@@ -196,13 +226,10 @@ def test_probes_answer_with_a_reason() -> None:
     assert features.probe("veth") is features.probe("veth")
 
 
-def test_a_missing_feature_is_refused_by_name() -> None:
+def test_a_missing_feature_says_why_and_since_when() -> None:
     answer = Answer("ip_vs", "no", "the kernel has no such netlink family", "2.6.28")
     assert not answer
     assert str(answer) == "ip_vs: no (the kernel has no such netlink family), in Linux since 2.6.28"
-    with pytest.raises(Unsupported, match="ip_vs"):
-        answer.require()
-    Answer("veth", "yes", "", "2.6.24").require()
 
 
 def test_a_tun_device_passes_packets(place: Path) -> None:
@@ -229,7 +256,7 @@ def test_a_socket_stays_where_it_was_made(place: Path) -> None:
     with socket_in(place) as server:
         server.bind(("127.0.0.1", 18080))
         server.listen()
-        with socket_in(place, blocking=True) as client, socket_in(None, blocking=True) as outside:
+        with socket_in(place, blocking=True) as client, socket.socket() as outside:
             client.connect(("127.0.0.1", 18080))
             with pytest.raises(ConnectionRefusedError):
                 outside.connect(("127.0.0.1", 18080))

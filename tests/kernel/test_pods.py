@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.kernel.sockets import socket_in
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import netns, network, pods, sysctl
 from podwire.kernel.netlink import Netlink
-from podwire.kernel.sockets import socket_in
 from podwire.state.network import (
     Address,
     Link,

@@ -61,11 +61,6 @@ class Answer(NamedTuple):
         since = f", in Linux since {self.minimum}" if self.minimum and self.verdict != "yes" else ""
         return f"{self.name}: {self.verdict}{why}{since}"
 
-    def require(self) -> None:
-        """Raises: Unsupported unless the answer is yes."""
-        if self.verdict != "yes":
-            raise Unsupported(self.name, self.minimum, self.reason)
-
 
 class Feature(NamedTuple):
     """A probe: returns for yes; raises Unsupported for no and KernelError for unknown."""

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podwire.errors import KernelError
-from podwire.kernel import attributes, link_codec, netns
+from podwire.kernel import attributes, netns
 from podwire.kernel.attributes import NLMSGHDR
 from podwire.kernel.failure import refusal
 from podwire.kernel.uapi import (
-    IFLA_IFNAME,
     NETLINK_CAP_ACK,
     NETLINK_EXT_ACK,
     NETLINK_GET_STRICT_CHK,
@@ -38,7 +37,6 @@ from podwire.kernel.uapi import (
     NLMSG_DONE,
     NLMSG_ERROR,
     NLMSGERR_ATTR_MSG,
-    RTM_DELLINK,
     SOL_NETLINK,
 )
 
@@ -209,14 +207,6 @@ class Netlink:
             if failure.errno in (errno.EAGAIN, errno.ENOBUFS):
                 return None if failure.errno == errno.EAGAIN else b""
             raise refusal("read", "netlink messages", failure.errno or 0) from failure
-
-    def delete_link(self, name: str) -> None:
-        """Deletes one device by name; takes 16-22 ms (RCU grace periods). Many go together: ``network.GRAVE``.
-
-        Raises: KernelNotFound, KernelError.
-        """
-        body = link_codec.header() + attributes.text(IFLA_IFNAME, name)
-        self.request(Message(RTM_DELLINK, 0, body, "delete", f"link {name}"))
 
     def _send(self, datagram: bytes, message: Message) -> None:
         try:

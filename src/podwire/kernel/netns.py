@@ -11,7 +11,9 @@ nothing here uses it. Python 3.11 has no os.setns, hence ctypes.
 
 import contextlib
 import ctypes
+import errno
 import os
+import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +23,8 @@ from podwire.kernel.uapi import CLONE_NEWNET, MNT_DETACH, MS_BIND
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OWN = "/proc/thread-self/ns/net"
+_DELETE_TRIES = 100
+_DELETE_PAUSE_S = 0.01
 
 T = TypeVar("T")
 
@@ -121,19 +125,26 @@ def create_anonymous() -> int:
 def delete(path: Path | str) -> bool:
     """Unmounts the namespace and removes the path; False when there was nothing.
 
-    The kernel takes the namespace itself away, in the background, once no process or socket is left in it.
+    The kernel takes the namespace itself away, in the background, once no process or socket is left in it. While
+    another process makes or ends a mount namespace, the path can stay a mount point for some milliseconds after the
+    unmount; the removal is tried again for up to a second, and this thread waits meanwhile.
 
-    Raises: KernelError.
+    Raises: KernelError, EBUSY when something else stays mounted on the path.
     """
     place = Path(path)
-    while exists(place):
-        unmount(place)
-    try:
-        place.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as failure:
-        raise refusal("delete network namespace", str(place), failure.errno or 0) from failure
+    for tries_left in reversed(range(_DELETE_TRIES)):
+        while exists(place):
+            unmount(place)
+        try:
+            place.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as failure:
+            if failure.errno != errno.EBUSY or not tries_left:
+                raise refusal("delete network namespace", str(place), failure.errno or 0) from failure
+            select.select((), (), (), _DELETE_PAUSE_S)
+        else:
+            break
     return True
 
 

@@ -14,21 +14,17 @@ from podwire.kernel.netns import inside
 
 TUNSETIFF = 0x400454CA
 TUNSETPERSIST = 0x400454CB
-TUNSETOFFLOAD = 0x400454D0
 IFF_TUN, IFF_TAP = 0x0001, 0x0002
 IFF_NO_PI = 0x1000
-IFF_VNET_HDR = 0x4000
 _IFREQ = struct.Struct("16sH22x")
 
 
-def open_tun(name: str, netns: Path | str | int | None = None, *, mode: str = "tun", vnet_header: bool = False) -> int:
+def open_tun(name: str, netns: Path | str | int | None = None, *, mode: str = "tun") -> int:
     """A descriptor of the device, which is made when missing; the caller closes it.
-
-    ``vnet_header`` prepends each packet with struct virtio_net_hdr, so that 64 KiB segments can pass.
 
     Raises: Unsupported without tun in the kernel; KernelError, EBUSY when somebody has it open.
     """
-    flags = (IFF_TAP if mode == "tap" else IFF_TUN) | IFF_NO_PI | (IFF_VNET_HDR if vnet_header else 0)
+    flags = (IFF_TAP if mode == "tap" else IFF_TUN) | IFF_NO_PI
     descriptor = -1
     try:
         with inside(netns):
