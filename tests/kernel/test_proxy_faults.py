@@ -19,6 +19,7 @@ from tests.kernel.test_proxy_metrics import FOUR, Bench
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
+from podwire.kernel import uapi
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import open_socket
 from podwire.model.service import Service
@@ -178,9 +179,9 @@ def test_a_table_of_our_name_that_somebody_owns_is_waited_for(world: World) -> N
 def own_table(name: str) -> socket.socket:
     """A table that only this socket may change, and that goes with it (NFT_TABLE_F_OWNER)."""
     sock = open_socket(path("node"))
-    begin = nl.message(nl.NFNL_MSG_BATCH_BEGIN, 0, 1, 0, b"", batch=True)
-    table = nl.message(nl.NFT_MSG_NEWTABLE, nl.NLM_F_CREATE | nl.NLM_F_ACK, 2, 2, nl.text(1, name) + nl.u32(2, 2))
-    sock.send(begin + table + nl.message(nl.NFNL_MSG_BATCH_END, 0, 3, 0, b"", batch=True))
+    begin = nl.message(uapi.NFNL_MSG_BATCH_BEGIN, 0, 1, 0, b"", batch=True)
+    table = nl.message(uapi.NFT_MSG_NEWTABLE, uapi.NLM_F_CREATE | uapi.NLM_F_ACK, 2, 2, nl.text(1, name) + nl.u32(2, 2))
+    sock.send(begin + table + nl.message(uapi.NFNL_MSG_BATCH_END, 0, 3, 0, b"", batch=True))
     (answer,) = nl.messages(sock.recv(4096))
     assert answer[3][:4] == b"\0\0\0\0", "the table is there"
     return sock

@@ -14,18 +14,11 @@ import msgspec
 
 from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import nft_codec as nl
+from podwire.kernel import uapi
 from podwire.kernel.failure import refusal
+from podwire.kernel.nft_answers import element_count, read_chain, read_elements, read_rule, read_set, read_table
 from podwire.kernel.nft_delinearize import delinearize
-from podwire.kernel.nft_messages import (
-    Batch,
-    element_count,
-    is_tree,
-    read_chain,
-    read_elements,
-    read_rule,
-    read_set,
-    read_table,
-)
+from podwire.kernel.nft_messages import Batch, is_tree
 from podwire.kernel.nft_socket import NftSocket, Refusal
 from podwire.state.nft import FAMILIES, Chain, Element, Set, Table
 from podwire.state.nft_diff import (
@@ -76,7 +69,7 @@ class Nft:
         """(family, name) of every table."""
         found: list[tuple[str, str]] = []
         for family, value in FAMILIES.items():
-            bodies = self._socket.dump(nl.NFT_MSG_GETTABLE, value)
+            bodies = self._socket.dump(uapi.NFT_MSG_GETTABLE, value)
             found.extend((family, read_table(body)[0]) for body in bodies)
         return tuple(found)
 
@@ -97,12 +90,12 @@ class Nft:
 
     def _read(self, family: str, name: str) -> Table | None:
         value = FAMILIES[family]
-        comments = dict(read_table(body) for body in self._socket.dump(nl.NFT_MSG_GETTABLE, value))
+        comments = dict(read_table(body) for body in self._socket.dump(uapi.NFT_MSG_GETTABLE, value))
         if name not in comments:
             return None
         sets = self._sets(value, name)
         rules: dict[str, list[tuple[bytes, str]]] = {}
-        for body in self._socket.dump(nl.NFT_MSG_GETRULE, value, nl.text(1, name)):
+        for body in self._socket.dump(uapi.NFT_MSG_GETRULE, value, nl.text(uapi.NFTA_RULE_TABLE, name)):
             table, owner, _, expressions, comment = read_rule(body)
             if table == name:
                 rules.setdefault(owner, []).append((expressions, comment))
@@ -116,7 +109,7 @@ class Nft:
 
     def _sets(self, family: int, table: str) -> dict[str, Set]:
         found: dict[str, tuple[Set, int | None]] = {}
-        for body in self._socket.dump(nl.NFT_MSG_GETSET, family, nl.text(1, table)):
+        for body in self._socket.dump(uapi.NFT_MSG_GETSET, family, nl.text(uapi.NFTA_SET_TABLE, table)):
             owner, declared = read_set(body)
             if owner == table:
                 found[declared.name] = declared, element_count(body, declared)
@@ -124,10 +117,10 @@ class Nft:
 
     def _with_elements(self, family: int, table: str, declared: Set, count: int | None) -> Set:
         """The set with its elements; ``count`` is how many the kernel says it has, None when it does not say."""
-        request = nl.text(1, table) + nl.text(2, declared.name)
+        request = nl.text(uapi.NFTA_SET_ELEM_LIST_TABLE, table) + nl.text(uapi.NFTA_SET_ELEM_LIST_SET, declared.name)
         elements: dict[bytes, Element] = {}
         for _ in range(_READS):
-            bodies = self._socket.dump(nl.NFT_MSG_GETSETELEM, family, request)
+            bodies = self._socket.dump(uapi.NFT_MSG_GETSETELEM, family, request)
             before, elements = elements, read_elements(bodies, declared)
             if is_tree(declared) or sum(map(len, bodies)) <= _SETTLED or len(elements) == count:
                 break
@@ -140,7 +133,7 @@ class Nft:
 
         Raises: KernelError.
         """
-        bodies = self._socket.dump(nl.NFT_MSG_GETCHAIN, FAMILIES[family])
+        bodies = self._socket.dump(uapi.NFT_MSG_GETCHAIN, FAMILIES[family])
         return tuple(chain for owner, chain in (read_chain(body, family) for body in bodies) if owner == table)
 
     def rules(self, family: str, table: str, chain: str, sets: Mapping[str, Set]) -> tuple[Rule, ...]:
@@ -148,8 +141,8 @@ class Nft:
 
         Raises: KernelError.
         """
-        request = nl.text(1, table) + nl.text(2, chain)
-        found = (read_rule(body) for body in self._socket.dump(nl.NFT_MSG_GETRULE, FAMILIES[family], request))
+        request = nl.text(uapi.NFTA_RULE_TABLE, table) + nl.text(uapi.NFTA_RULE_CHAIN, chain)
+        found = (read_rule(body) for body in self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request))
         return tuple(delinearize(e, family, sets, c) for t, owner, _, e, c in found if (t, owner) == (table, chain))
 
     def counters(self, family: str, table: str, chain: str = "") -> dict[str, tuple[int, int]]:
@@ -159,19 +152,19 @@ class Nft:
 
         Raises: KernelError.
         """
-        request = nl.text(1, table) + (nl.text(2, chain) if chain else b"")
+        request = nl.text(uapi.NFTA_RULE_TABLE, table) + (nl.text(uapi.NFTA_RULE_CHAIN, chain) if chain else b"")
         found: dict[str, tuple[int, int]] = {}
         try:
-            bodies = self._socket.dump(nl.NFT_MSG_GETRULE, FAMILIES[family], request)
+            bodies = self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request)
         except KernelNotFound:
             return found
         for body in bodies:
             if _COUNTER not in body:
                 continue
             fields = nl.attributes(body)
-            name = nl.string(fields.get(2))
-            if nl.string(fields.get(1)) == table and chain in ("", name):
-                for packets, size in _counted(fields.get(4, b"")):
+            name = nl.string(fields.get(uapi.NFTA_RULE_CHAIN))
+            if nl.string(fields.get(uapi.NFTA_RULE_TABLE)) == table and chain in ("", name):
+                for packets, size in _counted(fields.get(uapi.NFTA_RULE_EXPRESSIONS, b"")):
                     before = found.get(name, (0, 0))
                     found[name] = before[0] + packets, before[1] + size
         return found
@@ -198,7 +191,7 @@ class Nft:
 
         Raises: KernelError.
         """
-        if (name, comment) not in map(read_table, self._socket.dump(nl.NFT_MSG_GETTABLE, FAMILIES[family])):
+        if (name, comment) not in map(read_table, self._socket.dump(uapi.NFT_MSG_GETTABLE, FAMILIES[family])):
             return False
         chains = self.chains(family, name)
         if any(not chain.hook or chain.policy != "accept" for chain in chains):
@@ -247,15 +240,15 @@ def _counted(expressions: bytes) -> Iterator[tuple[int, int]]:
         if _COUNTER not in element:
             continue
         found = nl.attributes(element)
-        if found.get(1) == _COUNTER:
-            values = nl.attributes(found.get(2, b""))
-            yield nl.number(values.get(2)), nl.number(values.get(1))
+        if found.get(uapi.NFTA_EXPR_NAME) == _COUNTER:
+            values = nl.attributes(found.get(uapi.NFTA_EXPR_DATA, b""))
+            yield nl.number(values.get(uapi.NFTA_COUNTER_PACKETS)), nl.number(values.get(uapi.NFTA_COUNTER_BYTES))
 
 
 def _element_at(operation: AddElements | DeleteElements, message: bytes, offset: int) -> str:
     """The element whose attribute lies at ``offset`` of its message; empty when none does."""
     head = 8 if int.from_bytes(message[offset : offset + 2], "little") > 4 else 0
-    key = nl.attributes(message[offset + 4 :][: 4 + 256]).get(1, b"")[4:] if head else b""
+    key = nl.attributes(message[offset + 4 :][: 4 + 256]).get(uapi.NFTA_SET_ELEM_KEY, b"")[4:] if head else b""
     key = key[: operation.set.key_length]
     element = operation.elements.get(key)
     if element is None:

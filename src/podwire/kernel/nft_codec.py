@@ -10,29 +10,7 @@ Source: ``include/uapi/linux/netfilter/nf_tables.h`` and ``nfnetlink.h``; names 
 import struct
 from collections.abc import Iterator
 
-NFNL_SUBSYS_NFTABLES = 10
-NFNL_MSG_BATCH_BEGIN = 0x10
-NFNL_MSG_BATCH_END = 0x11
-NLMSG_ERROR = 2
-NLMSG_DONE = 3
-NLM_F_REQUEST = 1
-NLM_F_ACK = 4
-NLM_F_DUMP_INTR = 0x10
-NLM_F_DUMP = 0x300
-NLM_F_NONREC = 0x100
-NLM_F_CREATE = 0x400
-NLM_F_APPEND = 0x800
-NLM_F_CAPPED = 0x100
-NLM_F_ACK_TLVS = 0x200
-NLA_F_NESTED = 0x8000
-NLA_TYPE_MASK = 0x3FFF
-
-NFT_MSG_NEWTABLE, NFT_MSG_GETTABLE, NFT_MSG_DELTABLE = 0, 1, 2
-NFT_MSG_NEWCHAIN, NFT_MSG_GETCHAIN, NFT_MSG_DELCHAIN = 3, 4, 5
-NFT_MSG_NEWRULE, NFT_MSG_GETRULE, NFT_MSG_DELRULE = 6, 7, 8
-NFT_MSG_NEWSET, NFT_MSG_GETSET, NFT_MSG_DELSET = 9, 10, 11
-NFT_MSG_NEWSETELEM, NFT_MSG_GETSETELEM, NFT_MSG_DELSETELEM = 12, 13, 14
-NFT_MSG_NEWGEN, NFT_MSG_GETGEN = 15, 16
+from podwire.kernel import uapi
 
 _HEADER = struct.Struct("=IHHII")
 _GENERIC = struct.Struct("!BBH")
@@ -48,7 +26,7 @@ def attribute(kind: int, payload: bytes) -> bytes:
 
 def nested(kind: int, payload: bytes) -> bytes:
     """An attribute that holds attributes."""
-    return attribute(kind | NLA_F_NESTED, payload)
+    return attribute(kind | uapi.NLA_F_NESTED, payload)
 
 
 def text(kind: int, value: str) -> bytes:
@@ -83,7 +61,7 @@ def pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
         size, kind = _ATTRIBUTE.unpack_from(data, offset)
         if size < 4:
             return
-        yield kind & NLA_TYPE_MASK, data[offset + 4 : offset + size]
+        yield kind & uapi.NLA_TYPE_MASK, data[offset + 4 : offset + size]
         offset += (size + 3) & ~3
 
 
@@ -94,9 +72,9 @@ def attributes(data: bytes) -> dict[int, bytes]:
 
 def message(kind: int, flags: int, sequence: int, family: int, body: bytes, *, batch: bool = False) -> bytes:
     """One nfnetlink message; ``batch`` marks BEGIN and END, which name the subsystem in another place."""
-    subsystem = 0 if batch else NFNL_SUBSYS_NFTABLES << 8
-    resource = NFNL_SUBSYS_NFTABLES if batch else 0
-    head = _HEADER.pack(HEADER_SIZE + len(body), subsystem | kind, flags | NLM_F_REQUEST, sequence, 0)
+    subsystem = 0 if batch else uapi.NFNL_SUBSYS_NFTABLES << 8
+    resource = uapi.NFNL_SUBSYS_NFTABLES if batch else 0
+    head = _HEADER.pack(HEADER_SIZE + len(body), subsystem | kind, flags | uapi.NLM_F_REQUEST, sequence, 0)
     return head + _GENERIC.pack(family, 0, resource) + body
 
 

@@ -8,6 +8,7 @@ follows. An expression or combination that has no counterpart in ``state.nft_rul
 
 from collections.abc import Mapping
 
+from podwire.kernel import uapi
 from podwire.kernel.nft_codec import attributes, number, pieces, string
 from podwire.kernel.nft_linearize import (
     COMPARISONS,
@@ -57,6 +58,11 @@ _LEVELS = {code: level for level, code in LOG_LEVELS.items()}
 _DYNSET = {code: op for op, code in DYNSET_OPS.items()}
 
 
+_KEY = uapi.NFTA_META_KEY
+_DREG = uapi.NFTA_META_DREG
+"""The expressions ``meta``, ``ct`` and ``fib`` have the same numbers for these."""
+
+
 class _Unknown(Exception):
     """An expression without a counterpart; the argument says which."""
 
@@ -64,7 +70,9 @@ class _Unknown(Exception):
 def verdict_of(payload: bytes) -> Verdict:
     """The verdict in a ``NFTA_DATA_VERDICT`` payload."""
     found = attributes(payload)
-    return Verdict(_VERDICTS.get(number(found.get(1)), "drop"), string(found.get(2)))
+    return Verdict(
+        _VERDICTS.get(number(found.get(uapi.NFTA_VERDICT_CODE)), "drop"), string(found.get(uapi.NFTA_VERDICT_CHAIN))
+    )
 
 
 def delinearize(expressions: bytes, family: str, sets: Mapping[str, Set], comment: str = "") -> Rule:
@@ -73,7 +81,7 @@ def delinearize(expressions: bytes, family: str, sets: Mapping[str, Set], commen
     try:
         for _, element in pieces(expressions):
             outer = attributes(element)
-            reader.expression(string(outer.get(1)), attributes(outer.get(2, b"")))
+            reader.expression(string(outer.get(uapi.NFTA_EXPR_NAME)), attributes(outer.get(uapi.NFTA_EXPR_DATA, b"")))
     except _Unknown as unknown:
         return Rule((Opaque(str(unknown)),), comment)
     return Rule(tuple(reader.out), comment)
@@ -81,11 +89,12 @@ def delinearize(expressions: bytes, family: str, sets: Mapping[str, Set], commen
 
 def _slot(payload: bytes | None) -> int:
     found = number(payload)
-    return found - 8 if found >= 8 else (found - 1) * 4
+    first = uapi.NFT_REG32_00
+    return found - first if found >= first else (found - 1) * 4
 
 
 def _data(payload: bytes | None) -> bytes:
-    return attributes(payload or b"").get(1, b"")
+    return attributes(payload or b"").get(uapi.NFTA_DATA_VALUE, b"")
 
 
 class _Partial:
@@ -133,9 +142,13 @@ class _Reader:
 
     def payload(self, found: dict[int, bytes]) -> None:
         """A header field, whole or its first bytes."""
-        base, offset, size = number(found.get(2)), number(found.get(3)), number(found.get(4))
+        base, offset, size = (
+            number(found.get(uapi.NFTA_PAYLOAD_BASE)),
+            number(found.get(uapi.NFTA_PAYLOAD_OFFSET)),
+            number(found.get(uapi.NFTA_PAYLOAD_LEN)),
+        )
         field = payload_field(base, offset, size, self.network, self.protocol)
-        slot = _slot(found.get(1))
+        slot = _slot(found.get(uapi.NFTA_PAYLOAD_DREG))
         if field is None:
             self.registers[slot] = _Partial(self._shortened(base, offset, size))
             return
@@ -158,33 +171,33 @@ class _Reader:
 
     def loaded(self, source: str, found: dict[int, bytes], direction: int) -> None:
         """A ``meta``, ``ct`` or ``fib`` value."""
-        a = number(found.get(2))
+        a = number(found.get(_KEY))
         field = loaded_field(source, a, direction)
         if field is None:
             raise _Unknown(f"{source} {a}")
-        self.registers[_slot(found.get(1))] = Field(field.name)
+        self.registers[_slot(found.get(_DREG))] = Field(field.name)
 
     def meta(self, found: dict[int, bytes]) -> None:
         """Loads or sets packet metadata."""
-        if 3 in found:
-            self.assign("meta", found, _slot(found[3]))
+        if uapi.NFTA_META_SREG in found:
+            self.assign("meta", found, _slot(found[uapi.NFTA_META_SREG]))
         else:
             self.loaded("meta", found, 0)
 
     def connection(self, found: dict[int, bytes]) -> None:
         """Loads or sets connection data."""
-        if 4 in found:
-            self.assign("ct", found, _slot(found[4]))
+        if uapi.NFTA_CT_SREG in found:
+            self.assign("ct", found, _slot(found[uapi.NFTA_CT_SREG]))
         else:
-            self.loaded("ct", found, number(found[3]) if 3 in found else -1)
+            self.loaded("ct", found, number(found[uapi.NFTA_CT_DIRECTION]) if uapi.NFTA_CT_DIRECTION in found else -1)
 
     def fib(self, found: dict[int, bytes]) -> None:
         """A routing lookup."""
-        self.loaded("fib", found, number(found.get(3)))
+        self.loaded("fib", found, number(found.get(uapi.NFTA_FIB_FLAGS)))
 
     def assign(self, source: str, found: dict[int, bytes], slot: int) -> None:
         """A mark that is set."""
-        field = loaded_field(source, number(found.get(2)), 0 if source == "meta" else -1)
+        field = loaded_field(source, number(found.get(_KEY)), 0 if source == "meta" else -1)
         if field is None:
             raise _Unknown(f"{source} set")
         content = self.registers.get(slot)
@@ -202,19 +215,27 @@ class _Reader:
 
     def numgen(self, found: dict[int, bytes]) -> None:
         """A generated number."""
-        mode = "random" if number(found.get(3)) else "inc"
-        self.registers[_slot(found.get(1))] = Numgen(number(found.get(2)), number(found.get(4)), mode)
+        mode = "random" if number(found.get(uapi.NFTA_NG_TYPE)) else "inc"
+        self.registers[_slot(found.get(uapi.NFTA_NG_DREG))] = Numgen(
+            number(found.get(uapi.NFTA_NG_MODULUS)), number(found.get(uapi.NFTA_NG_OFFSET)), mode
+        )
 
     def bitwise(self, found: dict[int, bytes]) -> None:
         """Masks a register."""
-        content = self.registers.get(_slot(found.get(1)))
-        if not isinstance(content, Field) or number(found.get(6)):
+        content = self.registers.get(_slot(found.get(uapi.NFTA_BITWISE_SREG)))
+        if not isinstance(content, Field) or number(found.get(uapi.NFTA_BITWISE_OP)):
             raise _Unknown("bitwise")
-        self.registers[_slot(found.get(2))] = _Bits(content, _data(found.get(4)), _data(found.get(5)))
+        self.registers[_slot(found.get(uapi.NFTA_BITWISE_DREG))] = _Bits(
+            content, _data(found.get(uapi.NFTA_BITWISE_MASK)), _data(found.get(uapi.NFTA_BITWISE_XOR))
+        )
 
     def compare(self, found: dict[int, bytes]) -> None:
         """A match with a constant."""
-        slot, op, data = _slot(found.get(1)), _OPS[number(found.get(2))], _data(found.get(3))
+        slot, op, data = (
+            _slot(found.get(uapi.NFTA_CMP_SREG)),
+            _OPS[number(found.get(uapi.NFTA_CMP_OP))],
+            _data(found.get(uapi.NFTA_CMP_DATA)),
+        )
         content = self.registers.get(slot)
         if isinstance(content, _Partial):
             size = content.field.type.size
@@ -253,9 +274,13 @@ class _Reader:
 
     def range(self, found: dict[int, bytes]) -> None:
         """A match with an interval."""
-        operand = self.operand(_slot(found.get(1)))
-        text = interval_text(operand_types(operand)[0].name, _data(found.get(3)), _data(found.get(4)))
-        self.out.append(Match(operand, Value(text), _OPS[number(found.get(2))]))
+        operand = self.operand(_slot(found.get(uapi.NFTA_RANGE_SREG)))
+        text = interval_text(
+            operand_types(operand)[0].name,
+            _data(found.get(uapi.NFTA_RANGE_FROM_DATA)),
+            _data(found.get(uapi.NFTA_RANGE_TO_DATA)),
+        )
+        self.out.append(Match(operand, Value(text), _OPS[number(found.get(uapi.NFTA_RANGE_OP))]))
 
     def key(self, slot: int, declared: Set, *, masked: bool = False) -> Field | Numgen | Concat:
         """The fields in the registers that a set's key covers; with ``masked``, a concatenation may have such."""
@@ -274,35 +299,45 @@ class _Reader:
 
     def lookup(self, found: dict[int, bytes]) -> None:
         """A set match, a map's answer or a verdict map."""
-        declared = self.sets.get(string(found.get(1)))
+        declared = self.sets.get(string(found.get(uapi.NFTA_LOOKUP_SET)))
         if declared is None:
             raise _Unknown("lookup")
-        key = self.key(_slot(found.get(2)), declared)
-        op = "!=" if number(found.get(5)) & 1 else "=="
-        if 3 not in found:
+        key = self.key(_slot(found.get(uapi.NFTA_LOOKUP_SREG)), declared)
+        op = "!=" if number(found.get(uapi.NFTA_LOOKUP_FLAGS)) & uapi.NFT_LOOKUP_F_INV else "=="
+        if uapi.NFTA_LOOKUP_DREG not in found:
             self.out.append(Match(key, _set_operand(declared), op))
-        elif number(found[3]) == 0:
+        elif number(found[uapi.NFTA_LOOKUP_DREG]) == uapi.NFT_REG_VERDICT:
             self.out.append(VerdictMap(key, declared.name))
         else:
-            self.registers[_slot(found[3])] = Mapped(key, declared.name)
+            self.registers[_slot(found[uapi.NFTA_LOOKUP_DREG])] = Mapped(key, declared.name)
 
     def immediate(self, found: dict[int, bytes]) -> None:
         """A constant, or a verdict."""
-        if number(found.get(1)) == 0:
-            self.out.append(verdict_of(attributes(found.get(2, b"")).get(2, b"")))
+        if number(found.get(uapi.NFTA_IMMEDIATE_DREG)) == uapi.NFT_REG_VERDICT:
+            self.out.append(
+                verdict_of(attributes(found.get(uapi.NFTA_IMMEDIATE_DATA, b"")).get(uapi.NFTA_DATA_VERDICT, b""))
+            )
         else:
-            self.registers[_slot(found.get(1))] = _data(found.get(2))
+            self.registers[_slot(found.get(uapi.NFTA_IMMEDIATE_DREG))] = _data(found.get(uapi.NFTA_IMMEDIATE_DATA))
 
     def nat(self, found: dict[int, bytes]) -> None:
         """An address translation."""
-        kind = "dnat" if number(found.get(1)) else "snat"
-        family = "ip" if number(found.get(2)) == FAMILIES["ip"] else "ip6"
-        address = self.registers.get(_slot(found.get(3))) if 3 in found else None
-        flags = _flag_names(number(found.get(7)))
+        kind = "dnat" if number(found.get(uapi.NFTA_NAT_TYPE)) == uapi.NFT_NAT_DNAT else "snat"
+        family = "ip" if number(found.get(uapi.NFTA_NAT_FAMILY)) == FAMILIES["ip"] else "ip6"
+        address = (
+            self.registers.get(_slot(found.get(uapi.NFTA_NAT_REG_ADDR_MIN)))
+            if uapi.NFTA_NAT_REG_ADDR_MIN in found
+            else None
+        )
+        flags = _flag_names(number(found.get(uapi.NFTA_NAT_FLAGS)))
         if isinstance(address, Mapped):
-            self.out.append(Nat(kind, family, address, ports=5 in found, flags=flags))
+            self.out.append(Nat(kind, family, address, ports=uapi.NFTA_NAT_REG_PROTO_MIN in found, flags=flags))
             return
-        port = self.registers.get(_slot(found.get(5))) if 5 in found else None
+        port = (
+            self.registers.get(_slot(found.get(uapi.NFTA_NAT_REG_PROTO_MIN)))
+            if uapi.NFTA_NAT_REG_PROTO_MIN in found
+            else None
+        )
         if not isinstance(address, bytes) or not isinstance(port, bytes | None):
             raise _Unknown("nat")
         text = data_type("ipv4_addr" if family == "ip" else "ipv6_addr").render(address)
@@ -311,26 +346,30 @@ class _Reader:
 
     def masquerade(self, found: dict[int, bytes]) -> None:
         """Source address of the way out."""
-        if 2 in found:
+        if uapi.NFTA_MASQ_REG_PROTO_MIN in found:
             raise _Unknown("masq")
-        self.out.append(Masquerade(_flag_names(number(found.get(1)))))
+        self.out.append(Masquerade(_flag_names(number(found.get(uapi.NFTA_MASQ_FLAGS)))))
 
     def redirect(self, found: dict[int, bytes]) -> None:
         """To this machine."""
-        port = self.registers.get(_slot(found.get(1))) if 1 in found else None
+        port = (
+            self.registers.get(_slot(found.get(uapi.NFTA_REDIR_REG_PROTO_MIN)))
+            if uapi.NFTA_REDIR_REG_PROTO_MIN in found
+            else None
+        )
         if not isinstance(port, bytes | None):
             raise _Unknown("redir")
         self.out.append(Redirect(None if port is None else Value(str(int.from_bytes(port[:2], "big")))))
 
     def reject(self, found: dict[int, bytes]) -> None:
         """An answer of refusal."""
-        kind, code = number(found.get(1)), number(found.get(2))
-        if kind == 1:
+        kind, code = number(found.get(uapi.NFTA_REJECT_TYPE)), number(found.get(uapi.NFTA_REJECT_ICMP_CODE))
+        if kind == uapi.NFT_REJECT_TCP_RST:
             self.drop_implied("meta l4proto")
             self.out.append(Reject("tcp reset"))
             return
         default = {"ip": "icmp", "ip6": "icmpv6"}.get(self.family, "icmpx")
-        word = "icmpx" if kind == 2 else default
+        word = "icmpx" if kind == uapi.NFT_REJECT_ICMPX_UNREACH else default
         for name, value in REJECT_CODES[word].items():
             if value == code:
                 plain = word == default and name == "port-unreachable"
@@ -340,33 +379,39 @@ class _Reader:
 
     def counter(self, found: dict[int, bytes]) -> None:
         """A counter with what it has counted."""
-        self.out.append(Counter(number(found.get(2)), number(found.get(1))))
+        self.out.append(
+            Counter(number(found.get(uapi.NFTA_COUNTER_PACKETS)), number(found.get(uapi.NFTA_COUNTER_BYTES)))
+        )
 
     def log(self, found: dict[int, bytes]) -> None:
         """A log line or netlink message."""
-        level = _LEVELS.get(number(found.get(5), 4), "")
-        group = number(found[1]) if 1 in found else None
-        self.out.append(Log(string(found.get(2)), "" if level == "warn" or group is not None else level, group))
+        level = _LEVELS.get(number(found.get(uapi.NFTA_LOG_LEVEL), 4), "")
+        group = number(found[uapi.NFTA_LOG_GROUP]) if uapi.NFTA_LOG_GROUP in found else None
+        self.out.append(
+            Log(string(found.get(uapi.NFTA_LOG_PREFIX)), "" if level == "warn" or group is not None else level, group)
+        )
 
     def limit(self, found: dict[int, bytes]) -> None:
         """A rate."""
-        unit = _UNITS.get(number(found.get(2)))
-        if unit is None or number(found.get(4)):
+        unit = _UNITS.get(number(found.get(uapi.NFTA_LIMIT_UNIT)))
+        if unit is None or number(found.get(uapi.NFTA_LIMIT_TYPE)) != uapi.NFT_LIMIT_PKTS:
             raise _Unknown("limit")
-        over = bool(number(found.get(5)) & 1)
-        self.out.append(Limit(number(found.get(1)), unit, number(found.get(3)), over))
+        over = bool(number(found.get(uapi.NFTA_LIMIT_FLAGS)) & uapi.NFT_LIMIT_F_INV)
+        self.out.append(
+            Limit(number(found.get(uapi.NFTA_LIMIT_RATE)), unit, number(found.get(uapi.NFTA_LIMIT_BURST)), over)
+        )
 
     def dynset(self, found: dict[int, bytes]) -> None:
         """An entry into a dynamic set."""
-        declared = self.sets.get(string(found.get(1)))
-        if declared is None or 7 in found:
+        declared = self.sets.get(string(found.get(uapi.NFTA_DYNSET_SET_NAME)))
+        if declared is None or uapi.NFTA_DYNSET_EXPR in found:
             raise _Unknown("dynset")
-        key = self.key(_slot(found.get(4)), declared, masked=True)
-        data = self.operand(_slot(found[5])) if 5 in found else None
+        key = self.key(_slot(found.get(uapi.NFTA_DYNSET_SREG_KEY)), declared, masked=True)
+        data = self.operand(_slot(found[uapi.NFTA_DYNSET_SREG_DATA])) if uapi.NFTA_DYNSET_SREG_DATA in found else None
         if isinstance(key, Numgen) or not isinstance(data, Field | Numgen | None):
             raise _Unknown("dynset")
-        timeout = number(found.get(6)) // 1000
-        self.out.append(Update(_DYNSET[number(found.get(3))], declared.name, key, data, timeout))
+        timeout = number(found.get(uapi.NFTA_DYNSET_TIMEOUT)) // 1000
+        self.out.append(Update(_DYNSET[number(found.get(uapi.NFTA_DYNSET_OP))], declared.name, key, data, timeout))
 
     def notrack(self, _found: dict[int, bytes]) -> None:
         """No connection tracking."""

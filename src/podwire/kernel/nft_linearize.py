@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.kernel import uapi
 from podwire.kernel.nft_codec import attribute, nested, text, u32, u64
 from podwire.state.nft import FAMILIES, Set, interval_bounds
 from podwire.state.nft_fields import FieldType, field_type
@@ -49,7 +50,11 @@ from podwire.state.nft_types import ETHERTYPES, width
 
 VERDICT_CODES = {"drop": 0, "accept": 1, "continue": -1, "break": -2, "jump": -3, "goto": -4, "return": -5}
 COMPARISONS = {"==": 0, "!=": 1, "<": 2, "<=": 3, ">": 4, ">=": 5}
-NAT_FLAGS = {"random": 4, "persistent": 8, "fully-random": 16}
+NAT_FLAGS = {
+    "random": uapi.NF_NAT_RANGE_PROTO_RANDOM,
+    "persistent": uapi.NF_NAT_RANGE_PERSISTENT,
+    "fully-random": uapi.NF_NAT_RANGE_PROTO_RANDOM_FULLY,
+}
 LIMIT_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 LOG_LEVELS = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
 REJECT_CODES = {
@@ -92,23 +97,25 @@ class Linearized(msgspec.Struct, frozen=True):
 
 def register(slot: int) -> int:
     """The kernel's number of a 32-bit register slot (NFT_REG32_00 is 8)."""
-    return 8 + slot
+    return uapi.NFT_REG32_00 + slot
 
 
 def expression(name: str, payload: bytes) -> bytes:
     """One list element of an expression list."""
-    return nested(1, text(1, name) + nested(2, payload))
+    return nested(uapi.NFTA_LIST_ELEM, text(uapi.NFTA_EXPR_NAME, name) + nested(uapi.NFTA_EXPR_DATA, payload))
 
 
 def data_value(kind: int, data: bytes) -> bytes:
     """A ``NFTA_DATA_VALUE`` inside its attribute."""
-    return nested(kind, attribute(1, data))
+    return nested(kind, attribute(uapi.NFTA_DATA_VALUE, data))
 
 
 def verdict_value(kind: int, verdict: Verdict) -> bytes:
     """A ``NFTA_DATA_VERDICT`` inside its attribute."""
-    chain = text(2, verdict.chain) if verdict.chain else b""
-    return nested(kind, nested(2, u32(1, VERDICT_CODES[verdict.kind]) + chain))
+    chain = text(uapi.NFTA_VERDICT_CHAIN, verdict.chain) if verdict.chain else b""
+    return nested(
+        kind, nested(uapi.NFTA_DATA_VERDICT, u32(uapi.NFTA_VERDICT_CODE, VERDICT_CODES[verdict.kind]) + chain)
+    )
 
 
 def linearize(rule: Rule, family: str, first_set: int = 1) -> Linearized:
@@ -170,10 +177,10 @@ class _Writer:
         if isinstance(operand, Numgen):
             self.add(
                 "numgen",
-                u32(1, register(slot))
-                + u32(2, operand.modulus)
-                + u32(3, _RANDOM_MODES[operand.mode])
-                + u32(4, operand.offset),
+                u32(uapi.NFTA_NG_DREG, register(slot))
+                + u32(uapi.NFTA_NG_MODULUS, operand.modulus)
+                + u32(uapi.NFTA_NG_TYPE, _RANDOM_MODES[operand.mode])
+                + u32(uapi.NFTA_NG_OFFSET, operand.offset),
             )
             return slot + 1
         if isinstance(operand, Masked):
@@ -191,16 +198,18 @@ class _Writer:
 
     def load_field(self, field: FieldType, slot: int, size: int = 0) -> None:
         """Loads a field, or its first ``size`` bytes."""
-        target = u32(1, register(slot))
         if field.source == "payload":
-            self.add("payload", target + u32(2, field.a) + u32(3, field.b) + u32(4, size or field.type.size))
+            place = u32(uapi.NFTA_PAYLOAD_BASE, field.a) + u32(uapi.NFTA_PAYLOAD_OFFSET, field.b)
+            length = u32(uapi.NFTA_PAYLOAD_LEN, size or field.type.size)
+            self.add("payload", u32(uapi.NFTA_PAYLOAD_DREG, register(slot)) + place + length)
         elif field.source == "ct":
-            direction = attribute(3, bytes([field.b])) if field.b >= 0 else b""
-            self.add("ct", target + u32(2, field.a) + direction)
+            direction = attribute(uapi.NFTA_CT_DIRECTION, bytes([field.b])) if field.b >= 0 else b""
+            self.add("ct", u32(uapi.NFTA_CT_DREG, register(slot)) + u32(uapi.NFTA_CT_KEY, field.a) + direction)
         elif field.source == "fib":
-            self.add("fib", target + u32(2, field.a) + u32(3, field.b))
+            lookup = u32(uapi.NFTA_FIB_RESULT, field.a) + u32(uapi.NFTA_FIB_FLAGS, field.b)
+            self.add("fib", u32(uapi.NFTA_FIB_DREG, register(slot)) + lookup)
         else:
-            self.add("meta", target + u32(2, field.a))
+            self.add("meta", u32(uapi.NFTA_META_DREG, register(slot)) + u32(uapi.NFTA_META_KEY, field.a))
 
     def _load_masked(self, operand: Masked, slot: int) -> int:
         kind = field_type(operand.field.name).type
@@ -219,29 +228,36 @@ class _Writer:
         """``register = register & mask ^ flip``."""
         self.add(
             "bitwise",
-            u32(1, register(slot))
-            + u32(2, register(slot))
-            + u32(3, len(mask))
-            + data_value(4, mask)
-            + data_value(5, flip),
+            u32(uapi.NFTA_BITWISE_SREG, register(slot))
+            + u32(uapi.NFTA_BITWISE_DREG, register(slot))
+            + u32(uapi.NFTA_BITWISE_LEN, len(mask))
+            + data_value(uapi.NFTA_BITWISE_MASK, mask)
+            + data_value(uapi.NFTA_BITWISE_XOR, flip),
         )
 
     def compare(self, slot: int, op: str, data: bytes) -> None:
         """Ends the rule unless the register compares so."""
-        self.add("cmp", u32(1, register(slot)) + u32(2, COMPARISONS[op]) + data_value(3, data))
+        self.add(
+            "cmp",
+            u32(uapi.NFTA_CMP_SREG, register(slot))
+            + u32(uapi.NFTA_CMP_OP, COMPARISONS[op])
+            + data_value(uapi.NFTA_CMP_DATA, data),
+        )
 
     def lookup(self, name: str, slot: int, answer: int | None = None, *, invert: bool = False, number: int = 0) -> None:
         """Looks the registers from ``slot`` up; with ``answer``, the map's data go there."""
-        payload = text(1, name) + u32(2, register(slot))
+        payload = text(uapi.NFTA_LOOKUP_SET, name) + u32(uapi.NFTA_LOOKUP_SREG, register(slot))
         if answer is not None:
-            payload += u32(3, register(answer) if answer >= 0 else 0)
+            payload += u32(uapi.NFTA_LOOKUP_DREG, register(answer) if answer >= 0 else uapi.NFT_REG_VERDICT)
         if number:
-            payload += u32(4, number)
-        self.add("lookup", payload + (u32(5, 1) if invert else b""))
+            payload += u32(uapi.NFTA_LOOKUP_SET_ID, number)
+        self.add("lookup", payload + (u32(uapi.NFTA_LOOKUP_FLAGS, uapi.NFT_LOOKUP_F_INV) if invert else b""))
 
     def immediate(self, slot: int, data: bytes) -> None:
         """Loads a constant."""
-        self.add("immediate", u32(1, register(slot)) + data_value(2, data))
+        self.add(
+            "immediate", u32(uapi.NFTA_IMMEDIATE_DREG, register(slot)) + data_value(uapi.NFTA_IMMEDIATE_DATA, data)
+        )
 
     def match(self, match: Match) -> None:
         """A match of any kind."""
@@ -273,7 +289,10 @@ class _Writer:
             self.load(match.left)
             self.add(
                 "range",
-                u32(1, register(0)) + u32(2, COMPARISONS[match.op]) + data_value(3, first) + data_value(4, last),
+                u32(uapi.NFTA_RANGE_SREG, register(0))
+                + u32(uapi.NFTA_RANGE_OP, COMPARISONS[match.op])
+                + data_value(uapi.NFTA_RANGE_FROM_DATA, first)
+                + data_value(uapi.NFTA_RANGE_TO_DATA, last),
             )
         else:
             self.load(match.left)
@@ -308,7 +327,10 @@ class _Writer:
 
     def verdict(self, verdict: Verdict) -> None:
         """Ends or leaves the chain."""
-        self.add("immediate", u32(1, 0) + verdict_value(2, verdict))
+        self.add(
+            "immediate",
+            u32(uapi.NFTA_IMMEDIATE_DREG, uapi.NFT_REG_VERDICT) + verdict_value(uapi.NFTA_IMMEDIATE_DATA, verdict),
+        )
 
     def verdict_map(self, statement: VerdictMap) -> None:
         """A verdict from a map."""
@@ -322,36 +344,42 @@ class _Writer:
             self.immediate(0, field.type.parse(statement.value.text))
         else:
             self.load(statement.value)
-        source = 4 if field.source == "ct" else 3
-        self.add(field.source, u32(2, field.a) + u32(source, register(0)))
+        if field.source == "ct":
+            self.add("ct", u32(uapi.NFTA_CT_KEY, field.a) + u32(uapi.NFTA_CT_SREG, register(0)))
+        else:
+            self.add(field.source, u32(uapi.NFTA_META_KEY, field.a) + u32(uapi.NFTA_META_SREG, register(0)))
 
     def nat(self, statement: Nat) -> None:
         """Rewrites an address."""
         family = FAMILIES[statement.family]
-        payload = u32(1, 0 if statement.kind == "snat" else 1) + u32(2, family)
+        payload = u32(uapi.NFTA_NAT_TYPE, uapi.NFT_NAT_SNAT if statement.kind == "snat" else uapi.NFT_NAT_DNAT) + u32(
+            uapi.NFTA_NAT_FAMILY, family
+        )
         size = 1 if statement.family == "ip" else 4
         if isinstance(statement.address, Mapped):
             self.load(statement.address)
-            payload += u32(3, register(0)) + (u32(5, register(size)) if statement.ports else b"")
+            payload += u32(uapi.NFTA_NAT_REG_ADDR_MIN, register(0)) + (
+                u32(uapi.NFTA_NAT_REG_PROTO_MIN, register(size)) if statement.ports else b""
+            )
         elif statement.address is not None:
             kind = field_type("ip daddr" if statement.family == "ip" else "ip6 daddr").type
             self.immediate(0, kind.parse(statement.address.text))
-            payload += u32(3, register(0))
+            payload += u32(uapi.NFTA_NAT_REG_ADDR_MIN, register(0))
         if statement.port is not None:
             self.immediate(4, struct.pack("!H", int(statement.port.text)))
-            payload += u32(5, register(4))
-        self.add("nat", payload + _flags(7, statement.flags))
+            payload += u32(uapi.NFTA_NAT_REG_PROTO_MIN, register(4))
+        self.add("nat", payload + _flags(uapi.NFTA_NAT_FLAGS, statement.flags))
 
     def masquerade(self, statement: Masquerade) -> None:
         """Source address of the way out."""
-        self.add("masq", _flags(1, statement.flags))
+        self.add("masq", _flags(uapi.NFTA_MASQ_FLAGS, statement.flags))
 
     def redirect(self, statement: Redirect) -> None:
         """To this machine."""
         payload = b""
         if statement.port is not None:
             self.immediate(0, struct.pack("!H", int(statement.port.text)))
-            payload = u32(1, register(0))
+            payload = u32(uapi.NFTA_REDIR_REG_PROTO_MIN, register(0))
         self.add("redir", payload)
 
     def reject(self, statement: Reject) -> None:
@@ -360,50 +388,58 @@ class _Writer:
             if self.protocol != 6:
                 self._require("meta l4proto", b"\x06")
                 self.protocol = 6
-            self.add("reject", u32(1, 1))
+            self.add("reject", u32(uapi.NFTA_REJECT_TYPE, uapi.NFT_REJECT_TCP_RST))
             return
         kind, _, code = statement.how.partition(" ")
         kind = kind or {"ip": "icmp", "ip6": "icmpv6"}.get(self.family, "icmpx")
         number = REJECT_CODES[kind][code or "port-unreachable"]
-        self.add("reject", u32(1, 2 if kind == "icmpx" else 0) + attribute(2, bytes([number])))
+        answer = uapi.NFT_REJECT_ICMPX_UNREACH if kind == "icmpx" else uapi.NFT_REJECT_ICMP_UNREACH
+        self.add("reject", u32(uapi.NFTA_REJECT_TYPE, answer) + attribute(uapi.NFTA_REJECT_ICMP_CODE, bytes([number])))
 
     def counter(self, _statement: Counter) -> None:
         """A counter, from zero."""
-        self.add("counter", u64(1, 0) + u64(2, 0))
+        self.add("counter", u64(uapi.NFTA_COUNTER_BYTES, 0) + u64(uapi.NFTA_COUNTER_PACKETS, 0))
 
     def log(self, statement: Log) -> None:
         """A log line or netlink message."""
-        payload = text(2, statement.prefix) if statement.prefix else b""
+        payload = text(uapi.NFTA_LOG_PREFIX, statement.prefix) if statement.prefix else b""
         if statement.group is not None:
-            payload += attribute(1, struct.pack("!H", statement.group))
+            payload += attribute(uapi.NFTA_LOG_GROUP, struct.pack("!H", statement.group))
         elif statement.level:
-            payload += u32(5, LOG_LEVELS[statement.level])
+            payload += u32(uapi.NFTA_LOG_LEVEL, LOG_LEVELS[statement.level])
         self.add("log", payload)
 
     def limit(self, statement: Limit) -> None:
         """A rate."""
         self.add(
             "limit",
-            u64(1, statement.rate)
-            + u64(2, LIMIT_UNITS[statement.unit])
-            + u32(3, statement.burst)
-            + u32(4, 0)
-            + u32(5, int(statement.over)),
+            u64(uapi.NFTA_LIMIT_RATE, statement.rate)
+            + u64(uapi.NFTA_LIMIT_UNIT, LIMIT_UNITS[statement.unit])
+            + u32(uapi.NFTA_LIMIT_BURST, statement.burst)
+            + u32(uapi.NFTA_LIMIT_TYPE, uapi.NFT_LIMIT_PKTS)
+            + u32(uapi.NFTA_LIMIT_FLAGS, uapi.NFT_LIMIT_F_INV if statement.over else 0),
         )
 
     def update(self, statement: Update) -> None:
         """An entry into a dynamic set."""
         behind = self.load(statement.key)
-        payload = text(1, statement.set) + u32(3, DYNSET_OPS[statement.op]) + u32(4, register(0))
+        payload = (
+            text(uapi.NFTA_DYNSET_SET_NAME, statement.set)
+            + u32(uapi.NFTA_DYNSET_OP, DYNSET_OPS[statement.op])
+            + u32(uapi.NFTA_DYNSET_SREG_KEY, register(0))
+        )
         if statement.data is not None:
             slot = (behind + 3) & ~3
             self.load(statement.data, slot)
-            payload += u32(5, register(slot))
-        self.add("dynset", payload + (u64(6, statement.timeout_s * 1000) if statement.timeout_s else b""))
+            payload += u32(uapi.NFTA_DYNSET_SREG_DATA, register(slot))
+        self.add(
+            "dynset",
+            payload + (u64(uapi.NFTA_DYNSET_TIMEOUT, statement.timeout_s * 1000) if statement.timeout_s else b""),
+        )
 
     def notrack(self, _statement: Notrack) -> None:
         """No connection tracking."""
-        self.out.append(nested(1, text(1, "notrack")))
+        self.out.append(nested(uapi.NFTA_LIST_ELEM, text(uapi.NFTA_EXPR_NAME, "notrack")))
 
 
 def _flags(kind: int, flags: tuple[str, ...]) -> bytes:

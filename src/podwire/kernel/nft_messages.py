@@ -1,4 +1,4 @@
-"""nftables objects to and from netlink messages (pure): tables, chains, sets, elements, and whole transactions.
+"""nftables objects as netlink messages (pure): tables, chains, sets, elements, and whole transactions.
 
 Element lists are the bulk of a large load: an element whose parts have fixed lengths is joined from constant headers
 and its bytes, about a microsecond each. Sources: ``include/uapi/linux/netfilter/nf_tables.h``; userdata types from
@@ -6,16 +6,16 @@ and its bytes, about a microsecond each. Sources: ``include/uapi/linux/netfilter
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from podwire.kernel import nft_codec as nl
-from podwire.kernel.nft_codec import attribute, attributes, nested, number, pieces, string, text, u32, u64
-from podwire.kernel.nft_delinearize import verdict_of
+from podwire.kernel import uapi
+from podwire.kernel.nft_codec import attribute, nested, text, u32, u64
 from podwire.kernel.nft_linearize import AnonymousSet, linearize, verdict_value
-from podwire.state.nft import FAMILIES, Chain, Element, Set
+from podwire.state.nft import FAMILIES, Element, Set
 from podwire.state.nft_diff import (
     AddChain,
     AddElements,
@@ -32,24 +32,26 @@ from podwire.state.nft_diff import (
 )
 from podwire.state.nft_fields import field_type
 from podwire.state.nft_rules import Verdict
-from podwire.state.nft_types import data_type, length, type_number, types_of_number, width
+from podwire.state.nft_types import data_type, length, type_number, width
 
 HOOKS: dict[str, dict[str, int]] = {
     family: {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
     for family in ("ip", "ip6", "inet", "bridge")
 }
 POLICIES = {"drop": 0, "accept": 1}
-SET_FLAGS = {"anonymous": 1, "constant": 2, "dynamic": 0x20, "interval": 4, "timeout": 0x10}
-_SET_MAP = 8
-_SET_CONCAT = 0x80
-_DATA_VERDICT = 0xFFFFFF00
+SET_FLAGS = {
+    "anonymous": uapi.NFT_SET_ANONYMOUS,
+    "constant": uapi.NFT_SET_CONSTANT,
+    "dynamic": uapi.NFT_SET_EVAL,
+    "interval": uapi.NFT_SET_INTERVAL,
+    "timeout": uapi.NFT_SET_TIMEOUT,
+}
 _VERDICT_SIZE = 16
-_INTERVAL_END = 1
 _CHUNK = 60_000
 """Bytes of elements in one message, below the 65,535 that an attribute can hold."""
 
-_ELEM_COMMENT = 0
-_SET_KEYBYTEORDER, _SET_KEY_TYPEOF, _SET_DATA_TYPEOF, _SET_COMMENT = 0, 3, 4, 7
+ELEM_COMMENT = 0
+_SET_KEYBYTEORDER, _SET_KEY_TYPEOF, _SET_DATA_TYPEOF, SET_COMMENT = 0, 3, 4, 7
 _HOST_ORDER = struct.pack("=I", 1)
 
 
@@ -109,7 +111,7 @@ class Batch:
         self.transaction = transaction
         self.family = FAMILIES[transaction.family]
         self.first = first_sequence
-        self.parts: list[bytes] = [nl.message(nl.NFNL_MSG_BATCH_BEGIN, 0, first_sequence, 0, b"", batch=True)]
+        self.parts: list[bytes] = [nl.message(uapi.NFNL_MSG_BATCH_BEGIN, 0, first_sequence, 0, b"", batch=True)]
         self.subjects: list[Operation | None] = [None]
         self.sets = 0
 
@@ -125,9 +127,9 @@ class Batch:
     def _joined(self) -> bytes:
         last = bytearray(self.parts[-1])
         flags = struct.unpack_from("=H", last, 6)[0]
-        struct.pack_into("=H", last, 6, flags | nl.NLM_F_ACK)
+        struct.pack_into("=H", last, 6, flags | uapi.NLM_F_ACK)
         self.parts[-1] = bytes(last)
-        end = nl.message(nl.NFNL_MSG_BATCH_END, 0, self.first + len(self.parts), 0, b"", batch=True)
+        end = nl.message(uapi.NFNL_MSG_BATCH_END, 0, self.first + len(self.parts), 0, b"", batch=True)
         return b"".join((*self.parts, end))
 
     def subject(self, sequence: int) -> tuple[Operation | None, bytes]:
@@ -144,32 +146,55 @@ class Batch:
     def add_table(self, operation: AddTable) -> None:
         """NEWTABLE."""
         data = comment_data(operation.comment)
-        body = text(1, self.transaction.table) + (attribute(6, data) if data else b"")
-        self.add(operation, nl.NFT_MSG_NEWTABLE, nl.NLM_F_CREATE, body)
+        body = text(uapi.NFTA_TABLE_NAME, self.transaction.table) + (
+            attribute(uapi.NFTA_TABLE_USERDATA, data) if data else b""
+        )
+        self.add(operation, uapi.NFT_MSG_NEWTABLE, uapi.NLM_F_CREATE, body)
 
     def delete_table(self, operation: DeleteTable) -> None:
         """DELTABLE."""
-        flags = nl.NLM_F_NONREC if operation.empty else 0
-        self.add(operation, nl.NFT_MSG_DELTABLE, flags, text(1, self.transaction.table))
+        flags = uapi.NLM_F_NONREC if operation.empty else 0
+        self.add(operation, uapi.NFT_MSG_DELTABLE, flags, text(uapi.NFTA_TABLE_NAME, self.transaction.table))
 
     def add_chain(self, operation: AddChain) -> None:
         """NEWCHAIN without rules."""
         chain = operation.chain
-        body = text(1, self.transaction.table) + text(3, chain.name)
+        body = text(uapi.NFTA_CHAIN_TABLE, self.transaction.table) + text(uapi.NFTA_CHAIN_NAME, chain.name)
         if chain.hook:
-            hook = u32(1, HOOKS[self.transaction.family][chain.hook]) + u32(2, chain.priority)
-            body += nested(4, hook) + u32(5, POLICIES[chain.policy]) + text(7, chain.type)
+            hook = u32(uapi.NFTA_HOOK_HOOKNUM, HOOKS[self.transaction.family][chain.hook]) + u32(
+                uapi.NFTA_HOOK_PRIORITY, chain.priority
+            )
+            body += (
+                nested(uapi.NFTA_CHAIN_HOOK, hook)
+                + u32(uapi.NFTA_CHAIN_POLICY, POLICIES[chain.policy])
+                + text(uapi.NFTA_CHAIN_TYPE, chain.type)
+            )
         data = comment_data(chain.comment)
-        self.add(operation, nl.NFT_MSG_NEWCHAIN, nl.NLM_F_CREATE, body + (attribute(12, data) if data else b""))
+        self.add(
+            operation,
+            uapi.NFT_MSG_NEWCHAIN,
+            uapi.NLM_F_CREATE,
+            body + (attribute(uapi.NFTA_CHAIN_USERDATA, data) if data else b""),
+        )
 
     def delete_chain(self, operation: DeleteChain) -> None:
         """DELCHAIN."""
-        flags = nl.NLM_F_NONREC if operation.empty else 0
-        self.add(operation, nl.NFT_MSG_DELCHAIN, flags, text(1, self.transaction.table) + text(3, operation.name))
+        flags = uapi.NLM_F_NONREC if operation.empty else 0
+        self.add(
+            operation,
+            uapi.NFT_MSG_DELCHAIN,
+            flags,
+            text(uapi.NFTA_CHAIN_TABLE, self.transaction.table) + text(uapi.NFTA_CHAIN_NAME, operation.name),
+        )
 
     def flush_chain(self, operation: FlushChain) -> None:
         """DELRULE of all rules of a chain."""
-        self.add(operation, nl.NFT_MSG_DELRULE, 0, text(1, self.transaction.table) + text(2, operation.name))
+        self.add(
+            operation,
+            uapi.NFT_MSG_DELRULE,
+            0,
+            text(uapi.NFTA_RULE_TABLE, self.transaction.table) + text(uapi.NFTA_RULE_CHAIN, operation.name),
+        )
 
     def add_rule(self, operation: AddRule) -> None:
         """NEWRULE, after its anonymous sets."""
@@ -177,41 +202,56 @@ class Batch:
         for carried in written.sets:
             self._carry(operation, carried)
         data = comment_data(operation.rule.comment)
-        body = text(1, self.transaction.table) + text(2, operation.chain) + nested(4, written.expressions)
-        body += attribute(7, data) if data else b""
-        self.add(operation, nl.NFT_MSG_NEWRULE, nl.NLM_F_CREATE | nl.NLM_F_APPEND, body)
+        body = (
+            text(uapi.NFTA_RULE_TABLE, self.transaction.table)
+            + text(uapi.NFTA_RULE_CHAIN, operation.chain)
+            + nested(uapi.NFTA_RULE_EXPRESSIONS, written.expressions)
+        )
+        body += attribute(uapi.NFTA_RULE_USERDATA, data) if data else b""
+        self.add(operation, uapi.NFT_MSG_NEWRULE, uapi.NLM_F_CREATE | uapi.NLM_F_APPEND, body)
 
     def _carry(self, operation: Operation, carried: AnonymousSet) -> None:
         self.sets += 1
         body = set_body(self.transaction.table, carried.set, carried.number, len(carried.set.elements))
-        self.add(operation, nl.NFT_MSG_NEWSET, nl.NLM_F_CREATE, body)
+        self.add(operation, uapi.NFT_MSG_NEWSET, uapi.NLM_F_CREATE, body)
         for chunk in element_lists(carried.set, carried.set.elements):
-            head = text(1, self.transaction.table) + text(2, carried.set.name) + u32(4, carried.number)
-            self.add(operation, nl.NFT_MSG_NEWSETELEM, nl.NLM_F_CREATE, head + nested(3, chunk))
+            head = (
+                text(uapi.NFTA_SET_ELEM_LIST_TABLE, self.transaction.table)
+                + text(uapi.NFTA_SET_ELEM_LIST_SET, carried.set.name)
+                + u32(uapi.NFTA_SET_ELEM_LIST_SET_ID, carried.number)
+            )
+            self.add(
+                operation,
+                uapi.NFT_MSG_NEWSETELEM,
+                uapi.NLM_F_CREATE,
+                head + nested(uapi.NFTA_SET_ELEM_LIST_ELEMENTS, chunk),
+            )
 
     def add_set(self, operation: AddSet) -> None:
         """NEWSET without elements."""
         self.sets += 1
         body = set_body(self.transaction.table, operation.set, self.sets, operation.set.size)
-        self.add(operation, nl.NFT_MSG_NEWSET, nl.NLM_F_CREATE, body)
+        self.add(operation, uapi.NFT_MSG_NEWSET, uapi.NLM_F_CREATE, body)
 
     def delete_set(self, operation: DeleteSet) -> None:
         """DELSET."""
-        body = text(1, self.transaction.table) + text(2, operation.set.name)
-        self.add(operation, nl.NFT_MSG_DELSET, 0, body)
+        body = text(uapi.NFTA_SET_TABLE, self.transaction.table) + text(uapi.NFTA_SET_NAME, operation.set.name)
+        self.add(operation, uapi.NFT_MSG_DELSET, 0, body)
 
     def add_elements(self, operation: AddElements) -> None:
         """NEWSETELEM, in as many messages as it takes."""
-        self._elements(operation, nl.NFT_MSG_NEWSETELEM, nl.NLM_F_CREATE, keys_only=False)
+        self._elements(operation, uapi.NFT_MSG_NEWSETELEM, uapi.NLM_F_CREATE, keys_only=False)
 
     def delete_elements(self, operation: DeleteElements) -> None:
         """DELSETELEM."""
-        self._elements(operation, nl.NFT_MSG_DELSETELEM, 0, keys_only=True)
+        self._elements(operation, uapi.NFT_MSG_DELSETELEM, 0, keys_only=True)
 
     def _elements(self, operation: AddElements | DeleteElements, kind: int, flags: int, *, keys_only: bool) -> None:
-        head = text(1, self.transaction.table) + text(2, operation.set.name)
+        head = text(uapi.NFTA_SET_ELEM_LIST_TABLE, self.transaction.table) + text(
+            uapi.NFTA_SET_ELEM_LIST_SET, operation.set.name
+        )
         for chunk in element_lists(operation.set, operation.elements, keys_only=keys_only):
-            self.add(operation, kind, flags, head + nested(3, chunk))
+            self.add(operation, kind, flags, head + nested(uapi.NFTA_SET_ELEM_LIST_ELEMENTS, chunk))
 
 
 _ENCODERS: dict[type, Callable[[Batch, Any], None]] = {
@@ -230,25 +270,30 @@ _ENCODERS: dict[type, Callable[[Batch, Any], None]] = {
 
 def set_body(table: str, declared: Set, identity: int, size: int) -> bytes:
     """The body of NEWSET."""
-    flags = sum(SET_FLAGS[flag] for flag in declared.flags) | (_SET_MAP if declared.data else 0)
+    flags = sum(SET_FLAGS[flag] for flag in declared.flags) | (uapi.NFT_SET_MAP if declared.data else 0)
     concatenated = "interval" in declared.flags and len(declared.key) > 1
-    flags |= _SET_CONCAT if concatenated else 0
-    body = text(1, table) + text(2, declared.name) + u32(3, flags)
-    body += u32(4, type_number(declared.key)) + u32(5, declared.key_length)
+    flags |= uapi.NFT_SET_CONCAT if concatenated else 0
+    body = text(uapi.NFTA_SET_TABLE, table) + text(uapi.NFTA_SET_NAME, declared.name) + u32(uapi.NFTA_SET_FLAGS, flags)
+    body += u32(uapi.NFTA_SET_KEY_TYPE, type_number(declared.key)) + u32(uapi.NFTA_SET_KEY_LEN, declared.key_length)
     if declared.verdicts:
-        body += u32(6, _DATA_VERDICT) + u32(7, _VERDICT_SIZE)
+        body += u32(uapi.NFTA_SET_DATA_TYPE, uapi.NFT_DATA_VERDICT) + u32(uapi.NFTA_SET_DATA_LEN, _VERDICT_SIZE)
     elif declared.data:
-        body += u32(6, type_number(declared.data)) + u32(7, length(declared.data))
-    description = u32(1, size) if size else b""
+        body += u32(uapi.NFTA_SET_DATA_TYPE, type_number(declared.data)) + u32(
+            uapi.NFTA_SET_DATA_LEN, length(declared.data)
+        )
+    description = u32(uapi.NFTA_SET_DESC_SIZE, size) if size else b""
     if concatenated:
-        fields = (nested(1, u32(1, width(data_type(name).size))) for name in declared.key)
-        description += nested(2, b"".join(fields))
+        fields = (
+            nested(uapi.NFTA_LIST_ELEM, u32(uapi.NFTA_SET_FIELD_LEN, width(data_type(name).size)))
+            for name in declared.key
+        )
+        description += nested(uapi.NFTA_SET_DESC_CONCAT, b"".join(fields))
     if description:
-        body += nested(9, description)
+        body += nested(uapi.NFTA_SET_DESC, description)
     if declared.timeout_s:
-        body += u64(11, declared.timeout_s * 1000)
+        body += u64(uapi.NFTA_SET_TIMEOUT, declared.timeout_s * 1000)
     data = _set_userdata(declared)
-    return body + u32(10, identity) + (attribute(13, data) if data else b"")
+    return body + u32(uapi.NFTA_SET_ID, identity) + (attribute(uapi.NFTA_SET_USERDATA, data) if data else b"")
 
 
 def _set_userdata(declared: Set) -> bytes:
@@ -259,7 +304,7 @@ def _set_userdata(declared: Set) -> bytes:
         data += userdata(_SET_KEY_TYPEOF, _typeof(declared.key))
         if declared.data and not declared.verdicts:
             data += userdata(_SET_DATA_TYPEOF, _typeof(declared.data))
-    return data + comment_data(declared.comment, _SET_COMMENT)
+    return data + comment_data(declared.comment, SET_COMMENT)
 
 
 def element_lists(declared: Set, elements: Mapping[bytes, Element], *, keys_only: bool = False) -> Iterator[bytes]:
@@ -287,41 +332,42 @@ class _element_encoder:  # noqa: N801
     """Encodes the elements of one set with headers made once."""
 
     def __init__(self, declared: Set) -> None:
-        self.key_head, self.key_tail = _value_frame(1, declared.key_length)
+        self.key_head, self.key_tail = _value_frame(uapi.NFTA_SET_ELEM_KEY, declared.key_length)
         data_size = 0 if declared.verdicts or not declared.data else length(declared.data)
-        self.data_head, self.data_tail = _value_frame(2, data_size) if data_size else (b"", b"")
+        self.data_head, self.data_tail = _value_frame(uapi.NFTA_SET_ELEM_DATA, data_size) if data_size else (b"", b"")
         self.verdicts: dict[Verdict, bytes] = {}
 
     def __call__(self, key: bytes, element: Element, keys_only: bool) -> bytes:
         body = self.key_head + key + self.key_tail
         if element.end and element.end != key:
-            body += nested(10, attribute(1, element.end))
+            body += nested(uapi.NFTA_SET_ELEM_KEY_END, attribute(uapi.NFTA_DATA_VALUE, element.end))
         elif element.end:
-            body += nested(10, attribute(1, key))
+            body += nested(uapi.NFTA_SET_ELEM_KEY_END, attribute(uapi.NFTA_DATA_VALUE, key))
         if not keys_only:
             if element.verdict is not None:
                 body += self._verdict(element.verdict)
             elif element.data:
                 body += self.data_head + element.data + self.data_tail
             if element.timeout_s:
-                body += u64(4, element.timeout_s * 1000)
+                body += u64(uapi.NFTA_SET_ELEM_TIMEOUT, element.timeout_s * 1000)
             if element.comment:
-                body += attribute(6, comment_data(element.comment))
-        return _ELEMENT_HEAD.pack(len(body) + 4, 1 | nl.NLA_F_NESTED) + body
+                body += attribute(uapi.NFTA_SET_ELEM_USERDATA, comment_data(element.comment))
+        return _ELEMENT_HEAD.pack(len(body) + 4, _NESTED_ELEMENT) + body
 
     def _verdict(self, verdict: Verdict) -> bytes:
         found = self.verdicts.get(verdict)
         if found is None:
-            found = self.verdicts[verdict] = verdict_value(2, verdict)
+            found = self.verdicts[verdict] = verdict_value(uapi.NFTA_SET_ELEM_DATA, verdict)
         return found
 
 
 _ELEMENT_HEAD = struct.Struct("=HH")
+_NESTED_ELEMENT = uapi.NFTA_LIST_ELEM | uapi.NLA_F_NESTED
 
 
 def _value_frame(kind: int, size: int) -> tuple[bytes, bytes]:
     padding = -size & 3
-    head = struct.pack("=HHHH", 8 + size + padding, kind | nl.NLA_F_NESTED, 4 + size, 1)
+    head = struct.pack("=HHHH", 8 + size + padding, kind | uapi.NLA_F_NESTED, 4 + size, uapi.NFTA_DATA_VALUE)
     return head, b"\0" * padding
 
 
@@ -337,139 +383,7 @@ class _interval_encoder:  # noqa: N801
         if all(byte == 0xFF for byte in end):
             return start
         behind = (int.from_bytes(end, "big") + 1).to_bytes(len(end), "big")
-        return start + nested(1, nested(1, attribute(1, behind)) + u32(3, _INTERVAL_END))
-
-
-def read_table(body: bytes) -> tuple[str, str]:
-    """Name and comment of a NEWTABLE answer."""
-    found = attributes(body)
-    return string(found.get(1)), string(records(found.get(6)).get(0))
-
-
-def read_chain(body: bytes, family: str) -> tuple[str, Chain]:
-    """Table name and chain (without rules) of a NEWCHAIN answer."""
-    found = attributes(body)
-    comment = string(records(found.get(12)).get(0))
-    name = string(found.get(3))
-    if 4 not in found:
-        return string(found.get(1)), Chain(name=name, comment=comment)
-    hook = attributes(found[4])
-    hooks = {value: word for word, value in HOOKS.get(family, {}).items()}
-    priority = struct.unpack("!i", hook[2])[0]
-    return string(found.get(1)), Chain(
-        name=name,
-        type=string(found.get(7)),
-        hook=hooks.get(number(hook.get(1)), "unknown"),
-        priority=priority,
-        policy="accept" if number(found.get(5), 1) else "drop",
-        comment=comment,
-    )
-
-
-def read_rule(body: bytes) -> tuple[str, str, int, bytes, str]:
-    """Table, chain, handle, expression list and comment of a NEWRULE answer."""
-    found = attributes(body)
-    comment = string(records(found.get(7)).get(0))
-    return string(found.get(1)), string(found.get(2)), number(found.get(3)), found.get(4, b""), comment
-
-
-def read_set(body: bytes) -> tuple[str, Set]:
-    """Table name and declaration of a NEWSET answer."""
-    found = attributes(body)
-    bits = number(found.get(3))
-    flags = tuple(flag for flag, bit in SET_FLAGS.items() if bits & bit)
-    data: tuple[str, ...] = ()
-    if bits & _SET_MAP:
-        kind = number(found.get(6))
-        data = ("verdict",) if kind == _DATA_VERDICT else types_of_number(kind) or ("unknown",)
-    size = number(attributes(found.get(9, b"")).get(1))
-    return string(found.get(1)), Set(
-        name=string(found.get(2)),
-        key=types_of_number(number(found.get(4))) or ("unknown",),
-        data=data,
-        flags=flags,
-        size=size,
-        timeout_s=number(found.get(11)) // 1000,
-        comment=string(records(found.get(13)).get(_SET_COMMENT)),
-    )
-
-
-def element_count(body: bytes, declared: Set) -> int | None:
-    """How many elements a NEWSET answer says there are; None where the kernel does not say (6.18 does).
-
-    Also None where elements end by themselves: those that have ended count until they are collected.
-    """
-    count = attributes(body).get(20)
-    return None if count is None or {"timeout", "dynamic"} & set(declared.flags) else number(count)
-
-
-def read_elements(bodies: Iterable[bytes], declared: Set) -> dict[bytes, Element]:
-    """The elements in NEWSETELEM answers."""
-    raw = [element for body in bodies for _, element in pieces(attributes(body).get(3, b""))]
-    if is_tree(declared):
-        return _tree_elements([attributes(element) for element in raw])
-    verdicts: dict[bytes, Verdict] = {}
-    found: dict[bytes, Element] = {}
-    size = declared.key_length
-    like = None
-    for part in raw:
-        if like is not None and like.fits(part):
-            found[part[8 : 8 + size]] = Element(part[like.data :])
-            continue
-        element = attributes(part)
-        read = found[element[1][4:][:size]] = _read_element(element, declared, verdicts)
-        if like is None and read.data and not len(read.data) & 3 and element.keys() == {1, 2}:
-            like = _Like(part, len(read.data))
-    return found
-
-
-class _Like:
-    """An element of key and data alone, and whether another one has the same form: a third of the time to read it."""
-
-    def __init__(self, part: bytes, size: int) -> None:
-        self.data = len(part) - size
-        self.length = len(part)
-        self.head, self.middle = part[:8], part[self.data - 8 : self.data]
-
-    def fits(self, part: bytes) -> bool:
-        """Whether only the bytes of key and data differ."""
-        return len(part) == self.length and part[:8] == self.head and part[self.data - 8 : self.data] == self.middle
-
-
-def _read_element(element: dict[int, bytes], declared: Set, verdicts: dict[bytes, Verdict]) -> Element:
-    data = element.get(2)
-    verdict = None
-    value = b""
-    if data is not None and declared.verdicts:
-        verdict = verdicts.get(data)
-        if verdict is None:
-            verdict = verdicts[data] = verdict_of(attributes(data).get(2, b""))
-    elif data is not None:
-        value = attributes(data).get(1, b"")
-    comment = string(records(element[6]).get(_ELEM_COMMENT)) if 6 in element else ""
-    end = attributes(element[10]).get(1, b"") if 10 in element else b""
-    timeout = number(element.get(4)) // 1000
-    if timeout == declared.timeout_s:
-        timeout = 0
-    return Element(value, verdict, end, comment, timeout)
-
-
-def _tree_elements(raw: list[dict[int, bytes]]) -> dict[bytes, Element]:
-    ends = sorted(attributes(e[1])[1] for e in raw if number(e.get(3)) & _INTERVAL_END)
-    starts = sorted(
-        ((attributes(e[1])[1], e) for e in raw if not number(e.get(3)) & _INTERVAL_END), key=lambda pair: pair[0]
-    )
-    found: dict[bytes, Element] = {}
-    place = 0
-    for key, element in starts:
-        while place < len(ends) and ends[place] <= key:
-            place += 1
-        if place < len(ends):
-            last = (int.from_bytes(ends[place], "big") - 1).to_bytes(len(key), "big")
-        else:
-            last = b"\xff" * len(key)
-        data = attributes(element.get(2, b""))
-        verdict = verdict_of(data[2]) if 2 in data else None
-        comment = string(records(element.get(6)).get(_ELEM_COMMENT))
-        found[key] = Element(data.get(1, b""), verdict, last, comment)
-    return found
+        key_behind = nested(uapi.NFTA_SET_ELEM_KEY, attribute(uapi.NFTA_DATA_VALUE, behind))
+        return start + nested(
+            uapi.NFTA_LIST_ELEM, key_behind + u32(uapi.NFTA_SET_ELEM_FLAGS, uapi.NFT_SET_ELEM_INTERVAL_END)
+        )

@@ -12,18 +12,15 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
+from podwire.kernel import uapi
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
 from podwire.state.nft import FAMILIES
 
-_SOL_NETLINK = 270
-_NETLINK_ADD_MEMBERSHIP, _NETLINK_DROP_MEMBERSHIP, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 1, 2, 10, 11
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_ATTACH_FILTER = 32, 33, 26
-_NETLINK_NETFILTER = 12
 _BUFFER = 64 << 20
 _RECEIVE = 8 << 20
 _TRIES = 16
-NFNLGRP_NFTABLES = 7
 
 
 class Refusal(Exception):
@@ -41,12 +38,12 @@ def open_socket(netns: Path | str | int | None) -> socket.socket:
     """
     with inside(netns):
         try:
-            sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER)
+            sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_NETFILTER)
         except OSError as failure:
             raise refusal("open", "nfnetlink socket", failure.errno or 0) from failure
     sock.bind((0, 0))
-    sock.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
-    sock.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+    sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_CAP_ACK, 1)
+    sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_EXT_ACK, 1)
     for forced, plain, size in (
         (_SO_SNDBUFFORCE, socket.SO_SNDBUF, _BUFFER),
         (_SO_RCVBUFFORCE, socket.SO_RCVBUF, _RECEIVE),
@@ -129,15 +126,15 @@ class NftSocket:
     def _dump_once(self, kind: int, family: int, body: bytes) -> list[bytes] | None:
         sequence = self.next_sequence()
         what = f"nftables message {kind}"
-        self._send(nl.message(kind, nl.NLM_F_DUMP, sequence, family, body), what)
+        self._send(nl.message(kind, uapi.NLM_F_DUMP, sequence, family, body), what)
         found: list[bytes] = []
         interrupted = False
         while True:
             for answer, flags, number, payload in nl.messages(self._receive(what)):
                 if number != sequence:
                     continue
-                interrupted = interrupted or bool(flags & nl.NLM_F_DUMP_INTR)
-                if answer == nl.NLMSG_DONE:
+                interrupted = interrupted or bool(flags & uapi.NLM_F_DUMP_INTR)
+                if answer == uapi.NLMSG_DONE:
                     return None if interrupted else found
                 failure = _refusal(answer, flags, number, payload)
                 if failure is not None:
@@ -149,26 +146,26 @@ class NftSocket:
     def generation(self) -> int:
         """The number that grows with every committed transaction of the namespace."""
         sequence = self.next_sequence()
-        self._send(nl.message(nl.NFT_MSG_GETGEN, 0, sequence, 0, b""), "nftables generation")
+        self._send(nl.message(uapi.NFT_MSG_GETGEN, 0, sequence, 0, b""), "nftables generation")
         while True:
             for _, _, number, payload in nl.messages(self._receive("nftables generation")):
                 if number == sequence:
-                    return nl.number(nl.attributes(payload[4:]).get(1))
+                    return nl.number(nl.attributes(payload[4:]).get(uapi.NFTA_GEN_ID))
 
 
 def _refusal(kind: int, flags: int, sequence: int, body: bytes) -> Refusal | None:
-    if kind != nl.NLMSG_ERROR:
+    if kind != uapi.NLMSG_ERROR:
         return None
     number = -struct.unpack_from("=i", body)[0]
     if not number:
         return None
     words, offset = "", 0
-    if flags & nl.NLM_F_ACK_TLVS:
-        capped = flags & nl.NLM_F_CAPPED
+    if flags & uapi.NLM_F_ACK_TLVS:
+        capped = flags & uapi.NLM_F_CAPPED
         skip = 20 if capped else 4 + struct.unpack_from("=I", body, 4)[0]
         extra = nl.attributes(body[skip:])
-        words = nl.string(extra.get(1))
-        offset = struct.unpack("=I", extra[2])[0] if 2 in extra else 0
+        words = nl.string(extra.get(uapi.NLMSGERR_ATTR_MSG))
+        offset = struct.unpack("=I", extra[uapi.NLMSGERR_ATTR_OFFS])[0] if uapi.NLMSGERR_ATTR_OFFS in extra else 0
     return Refusal(sequence, number, words, offset)
 
 
@@ -190,7 +187,7 @@ class NftMonitor:
             self._sock.setsockopt(
                 socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", count, ctypes.addressof(code))
             )
-        self._sock.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
+        self._sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, uapi.NFNLGRP_NFTABLES)
         self._sock.setblocking(False)
         self._left_out: set[int] = set()
 
@@ -211,18 +208,18 @@ class NftMonitor:
 
         Raises: KernelError.
         """
-        self._member(_NETLINK_DROP_MEMBERSHIP)
+        self._member(uapi.NETLINK_DROP_MEMBERSHIP)
 
     def resume(self) -> None:
         """Listens again; what changed meanwhile is not told.
 
         Raises: KernelError.
         """
-        self._member(_NETLINK_ADD_MEMBERSHIP)
+        self._member(uapi.NETLINK_ADD_MEMBERSHIP)
 
     def _member(self, option: int) -> None:
         try:
-            self._sock.setsockopt(_SOL_NETLINK, option, NFNLGRP_NFTABLES)
+            self._sock.setsockopt(uapi.SOL_NETLINK, option, uapi.NFNLGRP_NFTABLES)
         except OSError as failure:
             raise refusal("listen", "nftables notifications", failure.errno or 0) from failure
 
@@ -242,12 +239,14 @@ class NftMonitor:
             if struct.unpack_from("=I", data, _PORT_OFFSET)[0] in self._left_out:
                 continue
             for kind, _, _, body in nl.messages(data):
-                if kind != (nl.NFNL_SUBSYS_NFTABLES << 8 | nl.NFT_MSG_NEWGEN) and len(body) > 4:
+                if kind != (uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN) and len(body) > 4:
                     family = _FAMILY_NAMES.get(body[0], "")
-                    found.add((family, nl.string(nl.attributes(body[4:]).get(1))))
+                    found.add((family, nl.string(nl.attributes(body[4:]).get(_TABLE_NAME))))
 
 
 _FAMILY_NAMES = {number: name for name, number in FAMILIES.items()}
+_TABLE_NAME = uapi.NFTA_TABLE_NAME
+"""NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE and NFTA_SET_ELEM_LIST_TABLE have the same number."""
 _PORT_OFFSET = 12
 """Where ``nlmsg_pid``, the port of the socket that asked, lies in a message."""
 

@@ -9,18 +9,11 @@ from hypothesis import strategies as st
 
 from podwire.errors import ConfigError
 from podwire.kernel import nft_codec as nl
+from podwire.kernel import uapi
+from podwire.kernel.nft_answers import element_count, read_elements, read_set
 from podwire.kernel.nft_delinearize import delinearize
 from podwire.kernel.nft_linearize import linearize
-from podwire.kernel.nft_messages import (
-    Batch,
-    comment_data,
-    element_count,
-    element_lists,
-    read_elements,
-    read_set,
-    records,
-    set_body,
-)
+from podwire.kernel.nft_messages import Batch, comment_data, element_lists, records, set_body
 from podwire.state.nft import Element, Set
 from podwire.state.nft_diff import diff
 from podwire.state.nft_rules import Opaque, Rule
@@ -109,10 +102,10 @@ def test_long_lists_are_cut() -> None:
 def test_a_batch_is_framed_and_asks_once() -> None:
     batch = Batch(diff(None, EVERYTHING), 100)
     found = list(nl.messages(batch.encode()))
-    assert found[0][0] == nl.NFNL_MSG_BATCH_BEGIN
-    assert found[-1][0] == nl.NFNL_MSG_BATCH_END
+    assert found[0][0] == uapi.NFNL_MSG_BATCH_BEGIN
+    assert found[-1][0] == uapi.NFNL_MSG_BATCH_END
     assert [sequence for _, _, sequence, _ in found] == list(range(100, 100 + len(found)))
-    assert [index for index, (_, flags, _, _) in enumerate(found) if flags & nl.NLM_F_ACK] == [len(found) - 2]
+    assert [index for index, (_, flags, _, _) in enumerate(found) if flags & uapi.NLM_F_ACK] == [len(found) - 2]
     operation, message = batch.subject(101)
     assert str(operation) == "add table"
     assert message
