@@ -8,7 +8,8 @@ from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import path
 
 from podwire.kernel.features import Answer, Features
-from podwire.proxy.registry import DATAPLANES, FEATURES, open_dataplane
+from podwire.proxy.modes import open_dataplane
+from podwire.proxy.registry import DATAPLANES, FEATURES
 
 UML = ("ipvs",)
 """Data planes that run in user-mode Linux; the kernels of most machines have what the rest of them need."""

@@ -1,6 +1,6 @@
 """A policy data plane under another name, put into the registry where this module is loaded as a plugin of pytest."""
 
-from podwire.policy import modes
+from podwire.policy import registry
 from podwire.policy.dataplanes.nftables import dataplane
 
 clear = dataplane.clear
@@ -12,5 +12,5 @@ class BorrowedPolicy(dataplane.NftablesPolicy):
     name = "borrowed"
 
 
-modes.DATAPLANES["borrowed"] = f"{__name__}:BorrowedPolicy"
-modes.TRACERS["borrowed"] = modes.TRACERS["nftables"]
+registry.DATAPLANES["borrowed"] = f"{__name__}:BorrowedPolicy"
+registry.TRACERS["borrowed"] = registry.TRACERS["nftables"]

@@ -19,7 +19,7 @@ from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplanes.nftables.layout import TABLE
-from podwire.policy.modes import DATAPLANES
+from podwire.policy.registry import DATAPLANES
 from podwire.state.nft import Table
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

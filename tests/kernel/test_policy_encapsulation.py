@@ -19,7 +19,7 @@ from tests.kernel.test_policy_packets import Planes, compilers, opened
 
 from podwire.kernel import netns
 from podwire.policy.compile import Compiler
-from podwire.policy.modes import DATAPLANES
+from podwire.policy.registry import DATAPLANES
 from podwire.policy.settings import ENCAPSULATION_PORTS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

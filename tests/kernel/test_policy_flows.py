@@ -19,8 +19,8 @@ from podwire.kernel.conntrack import Conntrack
 from podwire.policy.compile import Delta
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.flows import Losses, forget, verdicts
-from podwire.policy.modes import DATAPLANES
-from podwire.policy.registry import open_dataplane
+from podwire.policy.modes import open_dataplane
+from podwire.policy.registry import DATAPLANES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -23,7 +23,7 @@ from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Kind, find, nft_tables
 from podwire.kernel.nflog import Nflog
 from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy, clear, held
-from podwire.policy.registry import Registry
+from podwire.policy.modes import PolicyModes
 from podwire.policy.settings import LogSettings
 from podwire.policy.switch import Switch
 from podwire.state.ipset import IpSet
@@ -97,7 +97,7 @@ def test_nothing_leaks_and_nothing_is_lost_while_rules_are_replaced(
 
 def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -> None:
     """From nftables to iptables and back."""
-    switch = Switch(Registry(path("n1")), "nftables", FACTS["n1"])
+    switch = Switch(PolicyModes(path("n1")), "nftables", FACTS["n1"])
     compiler = begin(switch, world)
 
     def step(number: int) -> None:
@@ -118,12 +118,12 @@ def test_what_another_data_plane_leaves_is_no_table(world: World) -> None:
     netns.create(place)
     try:
         for killed in (False, True):
-            switch = Switch(Registry(place), "iptables", FACTS["n1"])
+            switch = Switch(PolicyModes(place), "iptables", FACTS["n1"])
             compiler = begin(switch, world)
             assert nft_tables(place) == {("ip", "mangle"), ("ip6", "mangle")}
             if killed:
                 switch.close()
-                switch = Switch(Registry(place), "nftables", FACTS["n1"])
+                switch = Switch(PolicyModes(place), "nftables", FACTS["n1"])
             switch.wanted = "nftables"
             load(switch, compiler, world)
             assert switch.name == "nftables"

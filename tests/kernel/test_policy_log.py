@@ -18,8 +18,8 @@ from podwire.kernel.nflog import Logged, Nflog
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane
-from podwire.policy.modes import DATAPLANES, FEATURES
-from podwire.policy.registry import open_dataplane
+from podwire.policy.modes import open_dataplane
+from podwire.policy.registry import DATAPLANES, FEATURES
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.counts import by_policy
 from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN

@@ -18,8 +18,8 @@ from podwire.kernel.features import Features
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane
-from podwire.policy.modes import DATAPLANES, FEATURES
-from podwire.policy.registry import open_dataplane
+from podwire.policy.modes import open_dataplane
+from podwire.policy.registry import DATAPLANES, FEATURES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

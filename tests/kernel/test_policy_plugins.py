@@ -22,7 +22,7 @@ from podwire.kernel.nft import Nft
 from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.bridges.dataplane import OnBridges
-from podwire.policy.registry import open_dataplane
+from podwire.policy.modes import open_dataplane
 from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.state.nft_diff import Transaction
 

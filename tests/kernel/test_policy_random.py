@@ -18,7 +18,7 @@ from podwire.cluster import world as facts
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.evaluate import Connection, evaluate
-from podwire.policy.modes import DATAPLANES
+from podwire.policy.registry import DATAPLANES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -14,8 +14,8 @@ from tests.unit.why.policies.test_explainer import Nodes, answered
 
 from podwire.kernel import netns
 from podwire.policy.dataplane import Facts
-from podwire.policy.modes import TRACERS
-from podwire.policy.registry import open_dataplane
+from podwire.policy.modes import open_dataplane
+from podwire.policy.registry import TRACERS
 from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import Machine
 from podwire.why.answer import PolicySaid

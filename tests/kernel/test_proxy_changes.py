@@ -15,7 +15,7 @@ from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, path
 
 from podwire.kernel import netns
-from podwire.proxy.registry import open_dataplane
+from podwire.proxy.modes import open_dataplane
 from podwire.proxy.servicemap import Endpoint, ServicePort
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -35,7 +35,8 @@ from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import ZONE_LABEL, Node
 from podwire.proxy.flows import flow_cleaner
-from podwire.proxy.registry import DATAPLANES, open_dataplane
+from podwire.proxy.modes import open_dataplane
+from podwire.proxy.registry import DATAPLANES
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.runtime.clock import SystemClock
 

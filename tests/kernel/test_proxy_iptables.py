@@ -34,7 +34,7 @@ from podwire.model import service as api
 from podwire.model.node import Node
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
-from podwire.proxy.registry import Registry
+from podwire.proxy.modes import ServiceModes
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
@@ -269,7 +269,7 @@ def test_what_is_flushed_during_healing_is_healed_too(world: World) -> None:
 @pytest.mark.parametrize("order", [("nftables", "iptables"), ("iptables", "nftables")])
 def test_a_change_of_mode_under_traffic_loses_nothing(world: World, order: tuple[str, str]) -> None:
     services = by_name("externalTrafficPolicy Local").resolved() | by_name("ClusterIP").resolved()
-    with contextlib.closing(Switch(Registry(path("node")), order[0], NODE)) as plane:
+    with contextlib.closing(Switch(ServiceModes(path("node")), order[0], NODE)) as plane:
         plane.load(services)
         stop, results = threading.Event(), []
 
@@ -295,12 +295,12 @@ def test_a_change_of_mode_under_traffic_loses_nothing(world: World, order: tuple
         client.join()
         assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
         for name in order:
-            Registry(path("node")).clear(name)
+            ServiceModes(path("node")).clear(name)
 
 
 def test_a_connection_outlives_a_change_of_mode(world: World) -> None:
     services = by_name("ports and protocols are independent").resolved()
-    with contextlib.closing(Switch(Registry(path("node")), "nftables", NODE)) as plane:
+    with contextlib.closing(Switch(ServiceModes(path("node")), "nftables", NODE)) as plane:
         plane.load(services)
         with netns.inside(path("far")):
             client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -312,7 +312,7 @@ def test_a_connection_outlives_a_change_of_mode(world: World) -> None:
                 plane.load(services)
                 client.send(b"x")
                 assert client.recv(100).split()[0] == b"two"
-        Registry(path("node")).clear("iptables")
+        ServiceModes(path("node")).clear("iptables")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from podwire.observe.health import Health
 from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.metrics import ProxyMetrics
-from podwire.proxy.registry import Registry
+from podwire.proxy.modes import ServiceModes
 from podwire.proxy.report import Report
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.switch import Switch
@@ -84,7 +84,7 @@ class Bench:
         self.services = Collection[api.Service]()
         self.slices = Collection[api.EndpointSlice]()
         self.nodes = Collection[Node]()
-        self.plane = Switch(Registry(path("node")), mode, facts)
+        self.plane = Switch(ServiceModes(path("node")), mode, facts)
         self.pulse = Pulse(clock)
         self.metrics = ProxyMetrics(mode, clock)
         self.told: list[str] = []

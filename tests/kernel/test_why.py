@@ -12,7 +12,7 @@ from tests.cases.service_table import NODE, Case
 from tests.unit.why.services.test_hop import CASES, MACHINE, backed, check, traced, tracing
 
 from podwire.kernel import netns, xt_recent
-from podwire.proxy.registry import open_dataplane
+from podwire.proxy.modes import open_dataplane
 from podwire.why.answer import Step
 from podwire.why.services.hop import ServiceRules, explain_hop
 

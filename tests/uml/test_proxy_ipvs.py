@@ -39,7 +39,7 @@ from podwire.proxy import leftovers
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.dataplanes.ipvs import tracing
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane, clear, held
-from podwire.proxy.registry import Registry
+from podwire.proxy.modes import ServiceModes
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.switch import Switch
 from podwire.trace.packet import Machine, Packet
@@ -318,7 +318,7 @@ def test_changed_addresses_are_noticed_and_own_changes_are_not(world: World, pla
 def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tuple[str, str]) -> None:
     """The kernel of this tier has no nftables."""
     services = by_name("externalTrafficPolicy Local").resolved()
-    with contextlib.closing(Switch(Registry(path("node")), order[0], NODE)) as switch:
+    with contextlib.closing(Switch(ServiceModes(path("node")), order[0], NODE)) as switch:
         switch.load(services)
         stop, results = threading.Event(), list[str]()
 
@@ -346,19 +346,19 @@ def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tup
         assert len(results) > 10
         assert set(results) == {"two", "far"}, {r: results.count(r) for r in set(results)}
         for name in order:
-            Registry(path("node")).clear(name)
+            ServiceModes(path("node")).clear(name)
     assert "KUBE-" not in inside("node", "iptables-legacy-save")
 
 
 def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
-    with contextlib.closing(Switch(Registry(path("node")), "iptables", NODE)) as switch, Held("one") as connections:
+    with contextlib.closing(Switch(ServiceModes(path("node")), "iptables", NODE)) as switch, Held("one") as connections:
         switch.load({"default/web": kept("one")})
         connections.connect("far")
         switch.wanted = "ipvs"
         switch.load({"default/web": kept("one")})
         assert switch.name == "ipvs"
         assert connections.talk()
-        Registry(path("node")).clear("ipvs")
+        ServiceModes(path("node")).clear("ipvs")
 
 
 def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
@@ -366,7 +366,7 @@ def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
     services = by_name("ports and protocols are independent").resolved() | {"default/kept": (
         replace(kept("one")[0], service="default/kept", cluster_ip="10.96.0.77"),
     )}  # fmt: skip
-    with contextlib.closing(Switch(Registry(path("node")), "ipvs", NODE)) as switch, Held("one") as connections:
+    with contextlib.closing(Switch(ServiceModes(path("node")), "ipvs", NODE)) as switch, Held("one") as connections:
         switch.load(services)
         connections.connect("far", "10.96.0.77")
         with netns.inside(path("far")):
@@ -386,7 +386,7 @@ def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
             for _ in range(3):
                 client.sendall(b"anybody?")
                 client.recv(5)
-        Registry(path("node")).clear("ipvs")
+        ServiceModes(path("node")).clear("ipvs")
 
 
 def test_nothing_is_left_open(plane: IpvsDataPlane) -> None:

@@ -253,7 +253,7 @@ class Agent:
 
     def _policies_lack(self, mode: str, lacking: tuple[str, KernelError] | None) -> str:
         """What keeps a data plane of policies from being used; empty when it is."""
-        from podwire.policy.modes import FEATURES
+        from podwire.policy.registry import FEATURES
 
         if lacking is None:
             return ""
@@ -278,7 +278,7 @@ class Agent:
 
     def _leave_policies(self) -> None:
         """Without the part, nobody would tell an earlier one's tables of new pods: they go."""
-        from podwire.policy.registry import clear_all
+        from podwire.policy.modes import clear_all
 
         try:
             if clear_all():

@@ -28,7 +28,7 @@ from podwire.policy.bridges.dataplane import OnBridges, clear
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, PolicyDataPlane
 from podwire.policy.flows import FlowKeeper, forget
-from podwire.policy.registry import Registry
+from podwire.policy.modes import PolicyModes
 from podwire.policy.runner import Attached, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
 from podwire.policy.status.nodes import port_of
@@ -58,7 +58,7 @@ class PolicyPart:
         self._refusals = 0
         self._seconds = 0.0
         self._loaded = asyncio.Event()
-        self._switch = Switch(Registry(), config.policy.mode, Facts(marks=config.policy.marks))
+        self._switch = Switch(PolicyModes(), config.policy.mode, Facts(marks=config.policy.marks))
         self.bridges: OnBridges | None = None
         """What keeps pods of one bridge apart, where other plugins wire pods."""
         self.prepared: list[asyncio.Event] = []

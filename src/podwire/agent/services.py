@@ -31,8 +31,8 @@ from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, Page, listener
 from podwire.proxy.metrics import ProxyMetrics
+from podwire.proxy.modes import ServiceModes
 from podwire.proxy.nodeports import within
-from podwire.proxy.registry import Registry
 from podwire.proxy.report import Report
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts, ServicePort
@@ -61,7 +61,7 @@ class ServicePart:
         self._services = Informer(client, SERVICES, label_selector=_LABELS.partition(",")[0])
         self._slices = Informer(client, ENDPOINTSLICES, label_selector=_LABELS)
         self._services.trim, self._slices.trim = trim_service, trim_slice
-        self._plane = Switch(Registry(), settings.mode, facts, self._told, settings.fallback)
+        self._plane = Switch(ServiceModes(), settings.mode, facts, self._told, settings.fallback)
         clock = self._clock = client.clock
         self._nodes, self._events, self._settings = nodes, events, settings
         self._log = Log("proxy")

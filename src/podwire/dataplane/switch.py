@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from podwire.dataplane.modes import Modes
 from podwire.dataplane.plane import DataPlane, Held, Written
-from podwire.dataplane.registry import Modes
 from podwire.errors import KernelError, Unsupported
 
 Facts = TypeVar("Facts")

@@ -36,7 +36,7 @@ from podwire.local.config import ClusterConfig
 from podwire.local.topology import FabricNode, Topology
 from podwire.model.document import not_yaml, wrong
 from podwire.observe import log
-from podwire.policy.modes import DATAPLANES as POLICY_DATAPLANES
+from podwire.policy.registry import DATAPLANES as POLICY_DATAPLANES
 from podwire.proxy.registry import DATAPLANES
 from podwire.routing.registry import BACKENDS
 from podwire.runtime.child import Placement

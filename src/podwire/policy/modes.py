@@ -1,33 +1,54 @@
-"""The policy data planes by name, in the order in which one stands in for another that cannot be had (pure).
+"""How policy data planes are opened by their names in :mod:`podwire.policy.registry`, and cleared.
 
-Each is a class that programs, in a module that is imported when it is chosen.
+The module of each has, beside its class, a function ``clear`` that takes away what an earlier run left.
 """
 
-from typing import Any
+from podwire.dataplane.modes import Place, RegisteredModes
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel.features import Features
+from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.registry import DATAPLANES, FEATURES
 
-from podwire.runtime.registry import Registry
 
-AUTO = "auto"
-"""Asks for the first that this machine has."""
+class PolicyModes(RegisteredModes[Facts, PolicyDataPlane]):
+    """The data planes of one network namespace (None: that of this process)."""
 
-DATAPLANES: Registry[Any] = Registry(
-    "data plane of policies",
-    "policy.mode",
-    {
-        "nftables": "podwire.policy.dataplanes.nftables.dataplane:NftablesPolicy",
-        "iptables": "podwire.policy.dataplanes.iptables.dataplane:IptablesPolicy",
-    },
-)
+    def __init__(self, netns: Place = None) -> None:
+        super().__init__(DATAPLANES, netns)
 
-TRACERS: Registry[Any] = Registry(
-    "data plane of policies that can be traced",
-    "mode",
-    {
-        "nftables": "podwire.policy.dataplanes.nftables.tracing",
-        "iptables": "podwire.policy.dataplanes.iptables.tracing",
-    },
-)
-"""What follows a packet through the state of a data plane, by the name of the data plane (``policy.tracing``)."""
+    def open(self, name: str, facts: Facts) -> PolicyDataPlane:
+        """One by its name; nothing is written yet.
 
-FEATURES = {"nftables": "nftables"}
-"""The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
+        Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
+        """
+        if name in FEATURES:
+            answer = Features().probe(FEATURES[name])
+            if answer.verdict == "no":
+                raise Unsupported(answer.name, answer.minimum, answer.reason)
+        return super().open(name, facts)
+
+
+def open_dataplane(name: str, facts: Facts, netns: Place = None) -> PolicyDataPlane:
+    """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
+
+    Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
+    """
+    return PolicyModes(netns).open(name, facts)
+
+
+def clear_all(netns: Place = None) -> bool:
+    """Takes away what an earlier run left of any; whether there was anything.
+
+    Raises: KernelError of the first that fails; the others are gone.
+    """
+    registry, found, failures = PolicyModes(netns), False, []
+    for name in registry.names():
+        try:
+            found = registry.clear(name) or found
+        except Unsupported:
+            continue
+        except KernelError as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+    return found

@@ -1,54 +1,33 @@
-"""How policy data planes are opened by their names in :mod:`podwire.policy.modes`, and cleared.
+"""The policy data planes by name, in the order in which one stands in for another that cannot be had (pure).
 
-The module of each has, beside its class, a function ``clear`` that takes away what an earlier run left.
+Each is a class that programs, in a module that is imported when it is chosen.
 """
 
-from podwire.dataplane.registry import Place, Registered
-from podwire.errors import KernelError, Unsupported
-from podwire.kernel.features import Features
-from podwire.policy.dataplane import Facts, PolicyDataPlane
-from podwire.policy.modes import DATAPLANES, FEATURES
+from typing import Any
 
+from podwire.runtime.registry import Registry
 
-class Registry(Registered[Facts, PolicyDataPlane]):
-    """The data planes of one network namespace (None: that of this process)."""
+AUTO = "auto"
+"""Asks for the first that this machine has."""
 
-    def __init__(self, netns: Place = None) -> None:
-        super().__init__(DATAPLANES, netns)
+DATAPLANES: Registry[Any] = Registry(
+    "data plane of policies",
+    "policy.mode",
+    {
+        "nftables": "podwire.policy.dataplanes.nftables.dataplane:NftablesPolicy",
+        "iptables": "podwire.policy.dataplanes.iptables.dataplane:IptablesPolicy",
+    },
+)
 
-    def open(self, name: str, facts: Facts) -> PolicyDataPlane:
-        """One by its name; nothing is written yet.
+TRACERS: Registry[Any] = Registry(
+    "data plane of policies that can be traced",
+    "mode",
+    {
+        "nftables": "podwire.policy.dataplanes.nftables.tracing",
+        "iptables": "podwire.policy.dataplanes.iptables.tracing",
+    },
+)
+"""What follows a packet through the state of a data plane, by the name of the data plane (``policy.tracing``)."""
 
-        Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
-        """
-        if name in FEATURES:
-            answer = Features().probe(FEATURES[name])
-            if answer.verdict == "no":
-                raise Unsupported(answer.name, answer.minimum, answer.reason)
-        return super().open(name, facts)
-
-
-def open_dataplane(name: str, facts: Facts, netns: Place = None) -> PolicyDataPlane:
-    """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
-
-    Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
-    """
-    return Registry(netns).open(name, facts)
-
-
-def clear_all(netns: Place = None) -> bool:
-    """Takes away what an earlier run left of any; whether there was anything.
-
-    Raises: KernelError of the first that fails; the others are gone.
-    """
-    registry, found, failures = Registry(netns), False, []
-    for name in registry.names():
-        try:
-            found = registry.clear(name) or found
-        except Unsupported:
-            continue
-        except KernelError as failure:
-            failures.append(failure)
-    if failures:
-        raise failures[0]
-    return found
+FEATURES = {"nftables": "nftables"}
+"""The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""

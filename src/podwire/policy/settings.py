@@ -8,7 +8,7 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.model.document import convert
 from podwire.policy.marks import MARKS, check_marks
-from podwire.policy.modes import AUTO, DATAPLANES
+from podwire.policy.registry import AUTO, DATAPLANES
 
 ENCAPSULATION_PORTS = (4789, 6081, 8472)
 """Where tunnels listen by default: VXLAN, Geneve, and VXLAN as Linux and Flannel have it."""
@@ -37,7 +37,7 @@ SILENT = LogSettings(group=0)
 class PolicySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """How policies are enforced, and what the API leaves open.
 
-    ``mode``: the data plane, a name of :mod:`podwire.policy.modes`, or ``auto`` for the first that the node has.
+    ``mode``: the data plane, a name of :mod:`podwire.policy.registry`, or ``auto`` for the first that the node has.
     ``marks``: the bits of packets' marks that the data plane ``iptables`` may use.
     ``own_node_egress``: whether pods reach their own node whatever NetworkPolicies say. ``established``: ``strict``
     judges every packet of a connection by the policies of the moment, ``keep`` lets a connection that was allowed when

@@ -7,12 +7,12 @@ that policies select are refused (:mod:`podwire.policy.unenforced`).
 from collections.abc import Mapping, Sequence
 
 from podwire.dataplane import switch
+from podwire.dataplane.modes import Modes
 from podwire.dataplane.plane import Written
-from podwire.dataplane.registry import Modes
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
-from podwire.policy.modes import AUTO
+from podwire.policy.registry import AUTO
 from podwire.policy.status.counts import Counted
 from podwire.policy.unenforced import Unenforced
 from podwire.policy.verdicts import Ruled

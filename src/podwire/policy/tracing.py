@@ -1,6 +1,6 @@
 """How a packet is followed through what a policy data plane puts into a kernel: the seam of ``podwire why``.
 
-Each data plane has a module with two functions, registered in ``policy.modes.TRACERS``: ``planned`` makes what a
+Each data plane has a module with two functions, registered in ``policy.registry.TRACERS``: ``planned`` makes what a
 compiler's profiles mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`.
 """
 
@@ -10,12 +10,12 @@ from typing import Protocol
 
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
-from podwire.policy.modes import TRACERS
+from podwire.policy.registry import TRACERS
 from podwire.trace.packet import Machine, Tracer
 
 
 class Tracing(Protocol):
-    """What a module of :data:`podwire.policy.modes.TRACERS` has."""
+    """What a module of :data:`podwire.policy.registry.TRACERS` has."""
 
     def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
         """What the data plane would program; ``devices`` has that of each pod of the node. Pure."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel.nft import Nft
-from podwire.proxy.registry import Registry
+from podwire.proxy.modes import ServiceModes
 from podwire.state.nft_diff import removal
 
 KUBE_PROXY = "kube-proxy"
@@ -35,7 +35,7 @@ def clear(netns: Path | str | None = None) -> tuple[str, ...]:
 
     Raises: KernelError when something cannot be removed; the rest is then gone all the same.
     """
-    modes = Registry(netns)
+    modes = ServiceModes(netns)
     steps: dict[str, Callable[[], bool]] = {f"tables of {KUBE_PROXY}": partial(clear_kube_proxy, netns)}
     for name in modes.names():
         steps[f"rules of mode {name}"] = partial(modes.clear, name)

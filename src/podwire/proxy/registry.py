@@ -1,17 +1,14 @@
-"""The proxy data planes by name; the module is imported when one is chosen.
+"""The proxy data planes by name, and what belongs to each: a new one is a line in each of these literals (pure).
 
-Each has a class that programs, and a function that takes away what an earlier run left. The order is that in which
-one stands in for another that cannot be had.
+Each data plane is a class that programs, in a module with a function ``clear`` that removes what an earlier run left.
+The order is that in which one stands in for another that cannot be had.
 """
 
 from typing import Any
 
-from podwire.dataplane.registry import Place, Registered
-from podwire.proxy.dataplane import ServiceDataPlane
-from podwire.proxy.servicemap import NodeFacts
-from podwire.runtime import registry
+from podwire.runtime.registry import Registry
 
-DATAPLANES: registry.Registry[Any] = registry.Registry(
+DATAPLANES: Registry[Any] = Registry(
     "data plane",
     "proxy.mode",
     {
@@ -22,7 +19,7 @@ DATAPLANES: registry.Registry[Any] = registry.Registry(
     },
 )
 
-TRACERS: registry.Registry[Any] = registry.Registry(
+TRACERS: Registry[Any] = Registry(
     "data plane that can be traced",
     "mode",
     {
@@ -36,18 +33,3 @@ TRACERS: registry.Registry[Any] = registry.Registry(
 
 FEATURES = {"nftables": "nftables", "ipvs": "ip_vs", "userspace": "nftables"}
 """The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
-
-
-class Registry(Registered[NodeFacts, ServiceDataPlane]):
-    """The data planes of one network namespace (None: that of this process)."""
-
-    def __init__(self, netns: Place = None) -> None:
-        super().__init__(DATAPLANES, netns)
-
-
-def open_dataplane(name: str, facts: NodeFacts, netns: Place = None) -> ServiceDataPlane:
-    """The data plane of that name in a network namespace (None: that of this thread).
-
-    Raises: ConfigError for a name that is not in the registry; KernelError.
-    """
-    return Registry(netns).open(name, facts)

@@ -7,8 +7,8 @@ Connection tracking belongs to no mode, so established connections survive a cha
 from collections.abc import Callable
 
 from podwire.dataplane import switch
+from podwire.dataplane.modes import Modes
 from podwire.dataplane.plane import Written
-from podwire.dataplane.registry import Modes
 from podwire.proxy.dataplane import Counting, Counts, ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 

@@ -17,7 +17,7 @@ from tests.unit.policy.test_packet_table import POD_RANGES, Verdict, passes
 from podwire.cluster.world import World
 from podwire.policy.dataplane import Facts
 from podwire.policy.evaluate import Rules, evaluate
-from podwire.policy.modes import DATAPLANES
+from podwire.policy.registry import DATAPLANES
 from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import Machine
 

@@ -11,6 +11,7 @@ from podwire.errors import ConfigError
 from podwire.local.config import parse_config
 from podwire.proxy import registry
 from podwire.proxy.dataplane import ServiceDataPlane
+from podwire.proxy.modes import ServiceModes
 from podwire.proxy.servicemap import NodeFacts
 from podwire.proxy.switch import Switch
 from podwire.state.nft import Table
@@ -37,7 +38,7 @@ def taken(lines: list[str]) -> list[str]:
 
 
 def test_it_is_opened_loaded_switched_to_and_cleared(written: list[str]) -> None:
-    switch = Switch(registry.Registry(), "notebook", FACTS)
+    switch = Switch(ServiceModes(), "notebook", FACTS)
     services: dict[str, Any] = {"default/web": ()}
     switch.load(services)
     assert taken(written) == ["notebook: open for n1", "notebook: load default/web", "clear"]

@@ -18,7 +18,7 @@ from podwire.model.pod import Pod
 from podwire.policy.bridges.tracing import PastBridges, planned, read
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
-from podwire.policy.modes import AUTO, TRACERS
+from podwire.policy.registry import AUTO, TRACERS
 from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.policy.tracing import open_tracing
 from podwire.proxy.dataplane import addresses_of_node

@@ -16,7 +16,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPolicySpec, PolicyPeer
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
-from podwire.policy.modes import TRACERS
+from podwire.policy.registry import TRACERS
 from podwire.policy.settings import PolicySettings
 from podwire.policy.tracing import open_tracing
 from podwire.proxy.servicemap import NodeFacts

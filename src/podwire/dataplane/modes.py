@@ -41,7 +41,7 @@ class Modes(Protocol[Facts_contra, Plane_co]):
         ...
 
 
-class Registered(Generic[Facts, Plane]):
+class RegisteredModes(Generic[Facts, Plane]):
     """The data planes that a registry names, in one network namespace."""
 
     def __init__(self, entries: Registry[Any], place: Place = None) -> None:

@@ -1,10 +1,10 @@
 import pytest
 
 from podwire.errors import ConfigError, KernelError
-from podwire.policy import registry
+from podwire.policy import modes
 from podwire.policy.dataplane import Facts
-from podwire.policy.modes import DATAPLANES
-from podwire.policy.registry import Registry, clear_all, open_dataplane
+from podwire.policy.modes import PolicyModes, clear_all, open_dataplane
+from podwire.policy.registry import DATAPLANES
 from podwire.runtime.registry import Registry as Names
 
 
@@ -28,7 +28,7 @@ def clear(netns: object = None) -> bool:
 @pytest.fixture
 def borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     planes = {"mine": f"{__name__}:Plane", "other": f"{__name__}:Plane"}
-    monkeypatch.setattr(registry, "DATAPLANES", Names("data plane", "policy.mode", planes))
+    monkeypatch.setattr(modes, "DATAPLANES", Names("data plane", "policy.mode", planes))
     cleared.clear()
 
 
@@ -36,8 +36,8 @@ def test_a_data_plane_is_opened_and_cleared_by_its_name(borrowed: None) -> None:
     made = open_dataplane("mine", Facts(marks=0xFF), "/run/netns/x")
     assert isinstance(made, Plane)
     assert (made.facts.marks, made.netns) == (0xFF, "/run/netns/x")
-    assert Registry("x").names() == ("mine", "other")
-    assert Registry("x").clear("mine")
+    assert PolicyModes("x").names() == ("mine", "other")
+    assert PolicyModes("x").clear("mine")
     assert cleared == ["x"]
 
 
