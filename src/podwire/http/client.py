@@ -7,6 +7,7 @@ Source: RFC 9112.
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
@@ -34,6 +35,17 @@ def encode_request(method: str, target: str, headers: Iterable[tuple[str, str]],
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
+async def connect(host: str, port: int, tls: ssl.SSLContext | None = None, server_name: str = "") -> "ClientConnection":
+    """A new connection; with ``tls`` the certificate is checked for ``server_name``, or for the host.
+
+    Raises: OSError.
+    """
+    _, connection = await asyncio.get_running_loop().create_connection(
+        ClientConnection, host, port, ssl=tls, server_hostname=(server_name or host) if tls is not None else None
+    )
+    return connection
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection; ``send``, then ``head``, then ``chunks`` to the end."""
 
@@ -51,6 +63,7 @@ class ClientConnection(asyncio.Protocol):
         self._ended = False
         self._failure: Disconnected | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._upgraded = b""
 
     @property
     def alive(self) -> bool:
@@ -106,6 +119,18 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def detach(self) -> tuple[asyncio.Transport, bytes]:
+        """After an answer with status 101: the transport, with reading paused, and what came behind the answer.
+
+        The caller sets its own protocol and resumes reading.
+
+        Raises: Disconnected when the connection is gone.
+        """
+        if self._transport is None or self._failure is not None:
+            raise Disconnected("the connection is gone")
+        transport, self._transport = self._transport, None
+        return transport, self._upgraded
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
@@ -113,14 +138,24 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
+        if self.status == 101:
+            self._upgraded += data
+            return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgraded = data[upgrade.args[0] :]
+            if self._transport is not None:
+                self._transport.pause_reading()
         except httptools.HttpParserError as failure:
             self._fail(f"the server does not speak HTTP: {failure}")
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
+        """See asyncio.Protocol. Where an answer has neither a length nor chunks, its end is that of the connection."""
+        framed = "content-length" in self.headers or "transfer-encoding" in self.headers
+        if exc is None and self._headed and not framed:
+            self._ended = True
         self._fail(f"the connection broke: {exc}" if exc else "the server closed the connection")
 
     def on_message_begin(self) -> None:
@@ -134,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """See httptools."""
         self.status = self._parser.get_status_code()
-        self._headed = self.status >= 200
+        self._headed = self.status >= 200 or self.status == 101
         self._wake()
 
     def on_body(self, body: bytes) -> None:

@@ -33,7 +33,7 @@ from podwire.errors import (
     Invalid,
     NotFound,
 )
-from podwire.http.client import ClientConnection, encode_request
+from podwire.http.client import ClientConnection, connect, encode_request
 from podwire.kube.config import ApiConfig
 from podwire.kube.decode import Page, decode_object, decode_page
 from podwire.kube.resources import Json, Resource
@@ -366,16 +366,10 @@ class Client:
     async def _dial(self) -> ClientConnection:
         url = self.config.url
         host = url.hostname or ""
-        loop = asyncio.get_running_loop()
+        port = url.port or (443 if self._ssl else 80)
         try:
             async with asyncio.timeout(self.config.answer_s):
-                _, connection = await loop.create_connection(
-                    ClientConnection,
-                    host,
-                    url.port or (443 if self._ssl else 80),
-                    ssl=self._ssl,
-                    server_hostname=(self.config.server_name or host) if self._ssl else None,
-                )
+                connection = await connect(host, port, self._ssl, self.config.server_name)
         except TimeoutError as failure:
             problem = str(failure) or f"no connection in {self.config.answer_s:g} s"
             raise ApiUnreachable(f"{self.config.server}: {problem}") from failure

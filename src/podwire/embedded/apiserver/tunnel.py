@@ -13,15 +13,14 @@ import ssl
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-import httptools
-
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.kinds import KINDS
 from podwire.embedded.apiserver.settings import Settings
 from podwire.embedded.apiserver.store import Store
-from podwire.errors import ApiError
-from podwire.http.answer import Result, Stream, Streaming, Upgrade
+from podwire.errors import ApiError, Disconnected
+from podwire.http.answer import Result, Stream, Streaming, Upgrade, switching
+from podwire.http.client import ClientConnection, connect, encode_request
 from podwire.http.message import Response
 from podwire.runtime.tasks import TaskSet
 
@@ -34,91 +33,34 @@ _PODS = KINDS["", "v1", "pods"]
 _NODES = KINDS["", "v1", "nodes"]
 _NODE = re.compile(r"(?:(?P<scheme>https?):(?=[^:]*:))?(?P<name>[^:]+)(?::(?P<port>\d{1,5}))?")
 """A node, or a port of it."""
+_OWN_HEADERS = frozenset({"host", "authorization", "content-length", "transfer-encoding"})
+"""What the server does not pass on: it sends its own."""
 _HOP_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "content-length"})
 
 
-class _Answer:
-    """Collects the head and body of the kubelet's answer."""
-
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-        self.pieces: list[bytes] = []
-        self.head_complete = False
-        self.complete = False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        """The head has arrived."""
-        self.head_complete = True
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        self.pieces.append(data)
-
-    def on_message_complete(self) -> None:
-        """The answer is complete."""
-        self.complete = True
-
-    def take(self) -> bytes:
-        """What has arrived of the body since the last call."""
-        data, self.pieces = b"".join(self.pieces), []
-        return data
-
-
 class _Pipe(asyncio.Protocol):
-    """The client's side of an upgraded connection: bytes to the kubelet, at its pace."""
+    """One end of an upgraded connection: what arrives goes to the other end, at the pace of the other end."""
 
-    def __init__(self, transport: asyncio.Transport, other: asyncio.StreamWriter, tasks: TaskSet) -> None:
-        self._transport = transport
+    def __init__(self, own: asyncio.Transport, other: asyncio.Transport) -> None:
         self._other = other
-        self._tasks = tasks
-        self._waiting = False
-        self._free = asyncio.Event()
-        self._free.set()
-        other.transport.set_write_buffer_limits(high=_BUFFER)
+        own.set_write_buffer_limits(high=_BUFFER)
 
     def data_received(self, data: bytes) -> None:
-        """On to the kubelet; the client waits while much is unsent."""
+        """Passes bytes on."""
         self._other.write(data)
-        if self._other.transport.get_write_buffer_size() > _BUFFER and not self._waiting:
-            self._waiting = True
-            self._transport.pause_reading()
-            self._tasks.start("kubelet input", self._relieve())
-
-    async def _relieve(self) -> None:
-        """Reads on when the kubelet has taken most of what was sent."""
-        try:
-            await self._other.drain()
-        except OSError:
-            return
-        finally:
-            self._waiting = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def eof_received(self) -> bool | None:
-        """The client is done sending, and closes."""
-        return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
-        self._free.set()
+        """Closes the other end when it has taken what was passed on."""
         self._other.close()
 
     def pause_writing(self) -> None:
-        """The client reads slowly."""
-        self._free.clear()
+        """This end reads slowly: the other end waits."""
+        self._other.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client caught up."""
-        self._free.set()
-
-    async def writable(self) -> None:
-        """Returns when the client can take more."""
-        await self._free.wait()
+        """This end caught up."""
+        if not self._other.is_closing():
+            self._other.resume_reading()
 
 
 class Destination(NamedTuple):
@@ -147,13 +89,7 @@ class Tunnel:
             return await self._exchange(call, self._destination(call))
         except ApiError as failure:
             return failures.render(failure)
-        except (
-            OSError,
-            ssl.SSLError,
-            TimeoutError,
-            httptools.HttpParserError,
-            asyncio.IncompleteReadError,
-        ) as failure:
+        except (OSError, TimeoutError, Disconnected) as failure:
             problem = str(failure) or type(failure).__name__
             return failures.render(ApiError(502, "InternalError", f"error dialing the node: {problem}"))
 
@@ -203,99 +139,65 @@ class Tunnel:
         request = call.request
         context = (self._context if to.kubelet else _unverified()) if to.tls else None
         async with asyncio.timeout(_CONNECT_S):
-            reader, writer = await asyncio.open_connection(to.host, to.port, ssl=context, limit=_BUFFER)
-        handed_over = False
+            connection = await connect(to.host, to.port, context)
+        passed_on = False
         try:
-            lines = [f"{request.method} {to.path} HTTP/1.1", f"Host: {to.host}:{to.port}"]
-            for name, value in request.headers.items():
-                if name not in ("host", "authorization", "content-length", "transfer-encoding"):
-                    lines.append(f"{name}: {value}")
-            if request.body or request.method in ("POST", "PUT", "PATCH"):
-                lines.append(f"content-length: {len(request.body)}")
-            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + request.body)
-            head = await self._head(reader, writer)
-            status = int(head.split(b" ", 2)[1])
-            handed_over = True
-            if status == 101:
-                return Upgrade(lambda transport, leftover: self._pipe(transport, leftover, head, reader, writer))
-            return await self._answer(head, reader, writer)
+            headers = [(name, value) for name, value in request.headers.items() if name not in _OWN_HEADERS]
+            host = ("host", f"{to.host}:{to.port}")
+            connection.send(encode_request(request.method, to.path, (host, *headers), request.body))
+            async with asyncio.timeout(_ANSWER_S):
+                await connection.head()
+            passed_on = True
+            if connection.status == 101:
+                return Upgrade(lambda transport, leftover: _join(connection, transport, leftover))
+            return await self._answer(connection)
         finally:
-            if not handed_over:
-                writer.close()
+            if not passed_on:
+                connection.abort()
 
-    async def _head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        await writer.drain()
-        async with asyncio.timeout(_ANSWER_S):
-            return await reader.readuntil(b"\r\n\r\n")
-
-    async def _answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Result:
-        answer = _Answer()
-        parser = httptools.HttpResponseParser(answer)
-        parser.feed_data(head)
-        status = parser.get_status_code()
-        kept = tuple((k, v) for k, v in answer.headers.items() if k not in _HOP_HEADERS and k != "content-type")
-        content_type = answer.headers.get("content-type", "text/plain")
-        if "content-length" in answer.headers or answer.complete:
-            while not answer.complete:
-                data = await reader.read(_BUFFER)
-                if not data:
-                    break
-                parser.feed_data(data)
-            writer.close()
-            return Response(status, answer.take(), content_type, kept)
+    async def _answer(self, connection: ClientConnection) -> Result:
+        headers = connection.headers
+        kept = tuple((k, v) for k, v in headers.items() if k not in _HOP_HEADERS and k != "content-type")
+        content_type = headers.get("content-type", "text/plain")
+        if "content-length" in headers:
+            try:
+                return Response(connection.status, await connection.body(), content_type, kept)
+            finally:
+                connection.abort()
 
         def start(stream: Stream) -> None:
-            task = self._tasks.start("kubelet stream", self._copy(stream, answer, parser, reader, writer))
-            stream.on_close = task.cancel  # type: ignore[assignment]
+            copying = self._tasks.start("kubelet stream", _copy(connection, stream))
 
-        return Streaming(start, status, content_type, kept)
+            def stop() -> None:
+                copying.cancel()
 
-    async def _copy(
-        self, stream: Stream, answer: _Answer, parser: Any, reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:  # fmt: skip
-        try:
-            stream.write(answer.take())
-            while not answer.complete:
-                data = await reader.read(_BUFFER)
-                if not data:
-                    break
-                parser.feed_data(data)
-                stream.write(answer.take())
-                await stream.drain()
-            stream.on_close = None
-            stream.close()
-        except (OSError, httptools.HttpParserError):
-            stream.abort()
-        finally:
-            writer.close()
+            stream.on_close = stop
 
-    def _pipe(
-        self, transport: asyncio.Transport, leftover: bytes, head: bytes, reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> _Pipe:  # fmt: skip
-        transport.write(head)
-        writer.write(leftover)
-        pipe = _Pipe(transport, writer, self._tasks)
-        self._tasks.start("kubelet tunnel", _pump(pipe, transport, reader, writer))
-        return pipe
+        return Streaming(start, connection.status, content_type, kept)
 
 
-async def _pump(
-    pipe: _Pipe, transport: asyncio.Transport, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Bytes from the kubelet to the client, until either side ends."""
+async def _copy(connection: ClientConnection, stream: Stream) -> None:
+    """Passes the body of an answer on; cuts the client's connection when the node's breaks."""
     try:
-        while data := await reader.read(_BUFFER):
-            await pipe.writable()
-            if transport.is_closing():
-                break
-            transport.write(data)
-    except OSError:
-        pass
+        async for chunk in connection.chunks():
+            stream.write(chunk)
+            await stream.drain()
+        stream.on_close = None
+        stream.close()
+    except Disconnected:
+        stream.abort()
     finally:
-        transport.close()
-        writer.close()
+        connection.abort()
+
+
+def _join(connection: ClientConnection, client: asyncio.Transport, leftover: bytes) -> _Pipe:
+    """Joins the client and the node after the node has switched protocols; returns the client's protocol."""
+    node, early = connection.detach()
+    client.write(switching(tuple(connection.headers.items())) + early)
+    node.write(leftover)
+    node.set_protocol(_Pipe(node, client))
+    node.resume_reading()
+    return _Pipe(client, node)
 
 
 def _unverified() -> ssl.SSLContext:
