@@ -351,6 +351,13 @@ class HttpServer:
         """Listens on a bound stream socket, TCP or unix; the server closes the socket at its end."""
         self._listeners.append(await self.loop.create_server(self._connect, sock=listening, backlog=_BACKLOG))
 
+    def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Takes over a connection that another protocol accepted, and the bytes which that protocol has received."""
+        connection = ServerConnection(self)
+        connection.connection_made(transport)
+        transport.set_protocol(connection)
+        connection.data_received(received)
+
     def _connect(self) -> ServerConnection:
         return ServerConnection(self)
 

@@ -10,10 +10,11 @@ import ssl
 import msgspec
 
 from podwire.embedded.standin.grpc import HealthAnswer, check_request
+from podwire.errors import Disconnected
+from podwire.http.client import connect, encode_request
 from podwire.model.pod import ContainerPort, GRPCAction, HTTPGetAction, TCPSocketAction
 
 _HEAD = 16 << 10
-_BODY = 10 << 10
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -44,24 +45,21 @@ async def get_http(action: HTTPGetAction, address: str, port: int, timeout_s: fl
     headers = {"host": f"{_shown(host)}:{port}", "user-agent": "kube-probe/1.36", "accept": "*/*"}
     headers["connection"] = "close"
     headers |= {header.name.lower(): header.value for header in action.http_headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port, ssl=_tls(action.scheme))
+            connection = await connect(host, port, _tls(action.scheme))
             try:
-                writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
-                head = await reader.readuntil(b"\r\n")
-                status = int(head.split(b" ", 2)[1])
-                rest = b"" if status < 400 else await reader.read(_HEAD)
+                connection.send(encode_request("GET", path, headers.items()))
+                await connection.head()
             finally:
-                writer.transport.abort()
+                connection.abort()
     except TimeoutError:
         return Outcome(False, f'Get "{url}": context deadline exceeded (no answer in {timeout_s:g} s)')
-    except (OSError, ValueError, IndexError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as failure:
+    except (OSError, Disconnected) as failure:
         return Outcome(False, f'Get "{url}": {_explain(failure, host, port)}')
-    if 200 <= status < 400:
-        return Outcome(True, rest[:_BODY].decode(errors="replace"))
-    return Outcome(False, f"HTTP probe failed with statuscode: {status}")
+    if 200 <= connection.status < 400:
+        return Outcome(True)
+    return Outcome(False, f"HTTP probe failed with statuscode: {connection.status}")
 
 
 def _tls(scheme: str) -> ssl.SSLContext | None:
@@ -76,8 +74,6 @@ def _tls(scheme: str) -> ssl.SSLContext | None:
 def _explain(failure: Exception, host: str, port: int) -> str:
     if isinstance(failure, ConnectionRefusedError):
         return f"dial tcp {_shown(host)}:{port}: connect: connection refused"
-    if isinstance(failure, asyncio.IncompleteReadError):
-        return "EOF"
     return str(failure)
 
 

@@ -8,8 +8,6 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 500: "Internal Server Error", 503: "Service Unavailable"}
-
 
 class Port(msgspec.Struct, frozen=True):
     """A port to listen on; protocol TCP or UDP."""
@@ -85,14 +83,3 @@ def called_urls(path: str) -> tuple[str, ...]:
     """The ``url`` parameters of ``/call?url=...&url=...``; empty for any other path."""
     route, _, query = path.partition("?")
     return tuple(value for key, value in parse_qsl(query) if key == "url") if route == "/call" else ()
-
-
-def render_http(answer: HttpAnswer, *, head_only: bool, keep: bool) -> bytes:
-    """The HTTP/1.1 answer."""
-    reason = _REASONS.get(answer.status, "Status")
-    connection = "" if keep else "Connection: close\r\n"
-    head = (
-        f"HTTP/1.1 {answer.status} {reason}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(answer.body)}\r\n{connection}\r\n"
-    )
-    return head.encode() + (b"" if head_only else answer.body)

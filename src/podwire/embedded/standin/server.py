@@ -9,14 +9,15 @@ served, and then ends with status 0. Costs 1 ms to start and 1 to 2 MiB of priva
 """
 
 import asyncio
+import math
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import httptools
 import msgspec
 
 from podwire.embedded.standin.answers import (
@@ -27,10 +28,13 @@ from podwire.embedded.standin.answers import (
     answer_http,
     called_urls,
     line,
-    render_http,
     say,
 )
 from podwire.embedded.standin.grpc import PREFACE, HealthServer
+from podwire.errors import Disconnected
+from podwire.http.client import connect, encode_request
+from podwire.http.message import Limits, Request, Response
+from podwire.http.server import HttpServer
 from podwire.runtime.clock import Clock, SystemClock
 from podwire.runtime.tasks import TaskSet
 
@@ -38,6 +42,7 @@ _LAME_DUCK_S = 0.3
 _METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"PATCH ", b"DELETE ", b"OPTIONS ")
 _CALL_S = 10.0
 _MAX_LINE = 1 << 20
+_LIMITS = Limits(body_bytes=64 << 20, idle_s=math.inf, arrival_s=math.inf)
 
 
 class _Server:
@@ -57,16 +62,14 @@ def log(text: str) -> None:
 class _Connection(asyncio.Protocol):
     """One TCP connection; decides with its first bytes what it is."""
 
-    def __init__(self, server: _Server, port: Port) -> None:
+    def __init__(self, server: _Server, port: Port, web: HttpServer) -> None:
         self._server = server
         self._port = port
+        self._web = web
         self._transport: asyncio.Transport | None = None
         self._client = ""
         self._speak: Callable[[bytes], None] | None = None
         self._buffer = b""
-        self._parser: Any = None
-        self._path = ""
-        self._turn: asyncio.Task[Any] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -87,14 +90,17 @@ class _Connection(asyncio.Protocol):
 
     def _choose(self, data: bytes) -> Callable[[bytes], None] | None:
         if any(data.startswith(method) for method in _METHODS):
-            self._parser = httptools.HttpRequestParser(self)
-            return self._speak_http
+            return self._hand_over
         if data.startswith(PREFACE[: len(data)]) and b"\n" not in data[:-1] and len(data) < 6:
             return None
         if data.startswith(PREFACE[:6]):
             return HealthServer(self._write).feed
         undecided = any(method.startswith(data) for method in _METHODS)
         return None if undecided else self._speak_lines
+
+    def _hand_over(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._web.adopt(self._transport, data)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -107,47 +113,28 @@ class _Connection(asyncio.Protocol):
         if len(self._buffer) > _MAX_LINE and self._transport is not None:
             self._transport.abort()
 
-    def _speak_http(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if self._transport is not None:
-                self._transport.close()
 
-    def on_message_begin(self) -> None:
-        """httptools: a request starts."""
-        self._path = ""
+class _Web:
+    """The HTTP side of one port."""
 
-    def on_url(self, url: bytes) -> None:
-        """httptools: a piece of the target."""
-        self._path += url.decode("latin-1")
+    def __init__(self, server: _Server, port: Port) -> None:
+        self._server = server
+        self._port = port
 
-    def on_message_complete(self) -> None:
-        """httptools: the request is complete; answers go out in order."""
-        method = self._parser.get_method().decode()
-        self._turn = self._server.tasks.start(
-            "answer", self._answer(self._turn, method, self._path, keep=self._parser.should_keep_alive())
-        )
-
-    async def _answer(self, before: "asyncio.Task[Any] | None", method: str, path: str, *, keep: bool) -> None:
-        answer = await self._make(path)
+    async def answer(self, request: Request) -> Response:
+        """The answer to any request, after the wait that its path asks for; logged."""
+        identity, clock = self._server.identity, self._server.clock
+        said = say(identity, self._port, request.peer)
+        if urls := called_urls(request.target):
+            calls = await asyncio.gather(*(_call(url, clock) for url in urls))
+            body = msgspec.json.encode({**msgspec.to_builtins(said), "calls": calls}) + b"\n"
+            answer = HttpAnswer(200 if all(call["ok"] for call in calls) else 503, body)
+        else:
+            answer = answer_http(request.target, said)
         if answer.delay_s:
-            await self._server.clock.sleep(answer.delay_s)
-        if before is not None:
-            await asyncio.wait((before,))
-        log(f"{self._client.removeprefix('::ffff:')} {method} {path} {answer.status}")
-        self._write(render_http(answer, head_only=method == "HEAD", keep=keep))
-        if not keep and self._transport is not None:
-            self._transport.close()
-
-    async def _make(self, path: str) -> HttpAnswer:
-        said = say(self._server.identity, self._port, self._client)
-        urls = called_urls(path)
-        if not urls:
-            return answer_http(path, said)
-        calls = await asyncio.gather(*(_call(url, self._server.clock) for url in urls))
-        body = msgspec.json.encode({**msgspec.to_builtins(said), "calls": calls}) + b"\n"
-        return HttpAnswer(200 if all(call["ok"] for call in calls) else 503, body)
+            await clock.sleep(answer.delay_s)
+        log(f"{said.client} {request.method} {request.target} {answer.status}")
+        return Response(answer.status, answer.body)
 
 
 async def _call(url: str, clock: Clock) -> dict[str, Any]:
@@ -157,17 +144,20 @@ async def _call(url: str, clock: Clock) -> dict[str, Any]:
     report: dict[str, Any] = {"url": url, "ok": False}
     try:
         async with asyncio.timeout(_CALL_S):
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+            connection = await connect(parts.hostname or "", parts.port or 80)
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            writer.write(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            writer.close()
-        report["status"] = int(head.split(b" ", 2)[1])
-        report["ok"] = report["status"] < 400
+            try:
+                connection.send(encode_request("GET", target, (("Host", parts.netloc), ("Connection", "close"))))
+                await connection.head()
+                body = await connection.body()
+            finally:
+                connection.abort()
+        report["status"] = connection.status
+        report["ok"] = connection.status < 400
         report["answer"] = body.decode(errors="replace").strip()
     except TimeoutError:
         report["error"] = f"no answer in {_CALL_S:g} s"
-    except (OSError, ValueError, IndexError) as failure:
+    except (OSError, ValueError, Disconnected) as failure:
         report["error"] = str(failure)
     report["ms"] = round((clock.monotonic() - began) * 1000, 1)
     return report
@@ -218,9 +208,10 @@ async def _serve(order: StandinOrder, started: Callable[[], None]) -> None:
     for port in order.ports:
         bound = _bind(port)
         if port.protocol == "TCP":
-            await loop.create_server(lambda port=port: _Connection(server, port), sock=bound, backlog=1024)  # type: ignore[misc]
+            web = HttpServer(_Web(server, port).answer, server.tasks, clock, _LIMITS)
+            await loop.create_server(partial(_Connection, server, port, web), sock=bound, backlog=1024)
         else:
-            await loop.create_datagram_endpoint(lambda port=port: _Datagrams(server, port), sock=bound)  # type: ignore[misc]
+            await loop.create_datagram_endpoint(partial(_Datagrams, server, port), sock=bound)
     ports = ", ".join(f"{port.number}/{port.protocol}" for port in order.ports) or "no port"
     log(f"stand-in for {order.image} listening on {ports}")
     started()

@@ -10,7 +10,6 @@ from podwire.embedded.standin.answers import (
     answer_http,
     called_urls,
     line,
-    render_http,
     say,
 )
 
@@ -53,10 +52,3 @@ def test_paths(path: str, status: int, delay_s: float) -> None:
 )
 def test_called_urls(path: str, urls: tuple[str, ...]) -> None:
     assert called_urls(path) == urls
-
-
-def test_http_form() -> None:
-    answer = HttpAnswer(404, b"{}\n")
-    head = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 3\r\n"
-    assert render_http(answer, head_only=False, keep=True) == head + b"\r\n{}\n"
-    assert render_http(answer, head_only=True, keep=False) == head + b"Connection: close\r\n\r\n"
