@@ -19,7 +19,7 @@ from podwire.kernel import netns
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.proxy.health import Pulse
-from podwire.proxy.healthchecks import HealthChecks, listener, serve_page
+from podwire.proxy.healthchecks import HealthChecks, listener, serve_at
 from podwire.proxy.servicemap import NodeFacts, ServicePort
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
@@ -124,7 +124,7 @@ def test_healthz_and_livez(world: None) -> None:
         def page(request: Request) -> Response:
             return pulse.livez() if request.path == "/livez" else pulse.healthz(node)
 
-        tasks.start("page", serve_page(listener(NODE), ("0.0.0.0", 10256), page, tasks, SystemClock()))
+        tasks.start("page", serve_at(listener(NODE), ("0.0.0.0", 10256), page, tasks, SystemClock()))
 
         async def asked(path: str) -> tuple[int, object]:
             status, _, body = await asyncio.to_thread(ask, ADDRESSES[0], 10256, path)

@@ -29,7 +29,7 @@ from podwire.proxy import leftovers, sysctls
 from podwire.proxy.dataplane import OWNER, Counts, addresses_of_node
 from podwire.proxy.flows import UDP, UDP_AND_TCP, flow_cleaner
 from podwire.proxy.health import Pulse
-from podwire.proxy.healthchecks import HealthChecks, Page, listener
+from podwire.proxy.healthchecks import HealthChecks, MovableServer, listener
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.modes import ServiceModes
 from podwire.proxy.nodeports import within
@@ -67,8 +67,8 @@ class ServicePart:
         self._log = Log("proxy")
         self._pulse = Pulse(clock)
         self._metrics = ProxyMetrics(settings.mode, clock)
-        self._healthz = Page(listener(), settings.healthz, dispatch(self._health_routes()), clock)
-        self._metricsz = Page(listener(), settings.metrics, dispatch(self._metrics_routes()), clock)
+        self._healthz = MovableServer(listener(), settings.healthz, dispatch(self._health_routes()), clock)
+        self._metricsz = MovableServer(listener(), settings.metrics, dispatch(self._metrics_routes()), clock)
         self._checks = HealthChecks(self._pulse, listener(), self._node_port_addresses, clock, self._unchecked)
         self._proxy = ServiceProxy(
             Sources(services=self._services, slices=self._slices, nodes=nodes),

@@ -49,37 +49,37 @@ async def _open(sock: socket.socket, handler: Handler, tasks: TaskSet, clock: Cl
     return server
 
 
-async def serve_page(listen: Listen, address: tuple[str, int], handler: Handler, tasks: TaskSet, clock: Clock) -> None:
-    """Answers at an address and port until cancelled; one that cannot be had is tried every 5 s."""
+async def serve_at(listen: Listen, address: tuple[str, int], handler: Handler, tasks: TaskSet, clock: Clock) -> None:
+    """Answers at an address and port until cancelled; while the port cannot be had, it is tried again every 5 s."""
     log = Log("proxy")
-    told = ""
+    logged = ""
     while True:
         try:
             sock = listen(*address)
         except OSError as problem:
-            if str(problem) != told:
-                log.warning("health is not answered", address=address[0], port=address[1], problem=problem)
-            told = str(problem)
+            if str(problem) != logged:
+                log.warning("cannot listen, trying again", address=address[0], port=address[1], problem=problem)
+            logged = str(problem)
             await clock.sleep(RETRY_S)
             continue
         await (await _open(sock, handler, tasks, clock)).run()
 
 
-class Page:
-    """A page whose place may change; nobody is answered while there is none."""
+class MovableServer:
+    """A server whose address may change while it runs; without an address it does not listen."""
 
-    def __init__(self, listen: Listen, place: tuple[str, int] | None, handler: Handler, clock: Clock) -> None:
+    def __init__(self, listen: Listen, address: tuple[str, int] | None, handler: Handler, clock: Clock) -> None:
         self._listen = listen
-        self._place = place
+        self._address = address
         self._handler = handler
         self._clock = clock
         self._moved = asyncio.Event()
         self._log = Log("proxy")
 
-    def move(self, place: tuple[str, int] | None) -> None:
-        """Answers there from now on, and where it did no more."""
-        if place != self._place:
-            self._place = place
+    def move(self, address: tuple[str, int] | None) -> None:
+        """Stops listening where it listens, and listens at another address and port; None: nowhere."""
+        if address != self._address:
+            self._address = address
             self._moved.set()
 
     async def run(self) -> None:
@@ -88,8 +88,8 @@ class Page:
         try:
             while True:
                 self._moved.clear()
-                if self._place is not None:
-                    tasks.start("page", serve_page(self._listen, self._place, self._handler, tasks, self._clock))
+                if self._address is not None:
+                    tasks.start("server", serve_at(self._listen, self._address, self._handler, tasks, self._clock))
                 await self._moved.wait()
                 await tasks.close()
         finally:

@@ -7,7 +7,7 @@ from tests.fakes.clock import FakeClock
 
 from podwire.http.message import Request, Response
 from podwire.proxy.health import Pulse
-from podwire.proxy.healthchecks import RETRY_S, HealthChecks, Page, listener, serve_page
+from podwire.proxy.healthchecks import RETRY_S, HealthChecks, MovableServer, listener, serve_at
 from podwire.proxy.servicemap import ServicePort
 from podwire.runtime.tasks import TaskSet
 
@@ -123,7 +123,7 @@ def test_a_page_waits_for_its_address() -> None:
             port: int = taken.getsockname()[1]
             tasks.start(
                 "page",
-                serve_page(
+                serve_at(
                     listener(), ("127.0.0.1", port), lambda request: Response(200, request.path.encode()), tasks, clock
                 ),
             )
@@ -142,7 +142,7 @@ def test_a_page_moves_while_it_is_answered() -> None:
     async def scenario() -> None:
         tasks = TaskSet(lambda task, failure: None)
         one, other = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
-        page = Page(listener(), one, path_of, FakeClock())
+        page = MovableServer(listener(), one, path_of, FakeClock())
         tasks.start("page", page.run())
 
         async def answered() -> list[tuple[str, int]]:

@@ -25,9 +25,6 @@ _PATHS = [
     "/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version",
 ]  # fmt: skip
 
-Page = Callable[[Request], Response]
-"""Answers a GET outside the resources. Raises: ApiError."""
-
 
 def render_index(_: Request) -> Response:
     """The paths that are served, beside those of single groups."""

@@ -16,7 +16,6 @@ from podwire.embedded.apiserver.auth import Authenticator, Reviews, open_to_anon
 from podwire.embedded.apiserver.calls import Call, User, merge_options, parse_target
 from podwire.embedded.apiserver.fields import parse_filter
 from podwire.embedded.apiserver.kinds import Key, Kind
-from podwire.embedded.apiserver.monitoring import Page
 from podwire.embedded.apiserver.reads import Reader
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.store import Store
@@ -26,7 +25,7 @@ from podwire.embedded.apiserver.validate import fields
 from podwire.embedded.apiserver.watches import Watcher
 from podwire.embedded.apiserver.writes import Writer, Written
 from podwire.errors import ApiError
-from podwire.http.answer import Result
+from podwire.http.answer import Handler, Result
 from podwire.http.message import Request, Response
 
 _encode = msgspec.json.Encoder().encode
@@ -47,8 +46,8 @@ class Collaborators(msgspec.Struct, frozen=True):
     authenticator: Authenticator
     subresources: Subresources
     tunnel: Tunnel
-    pages: Mapping[str, Page]
-    """What answers outside the resources, by the first segment of the path; the empty text is for the root."""
+    pages: Mapping[str, Handler]
+    """Handlers of the paths outside the resources, by the first segment; the root has the empty text."""
 
 
 class Api:

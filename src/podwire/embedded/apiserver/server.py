@@ -24,7 +24,7 @@ from podwire.embedded.apiserver.documents import OpenApi
 from podwire.embedded.apiserver.garbage import Garbage
 from podwire.embedded.apiserver.journal import Journal
 from podwire.embedded.apiserver.kinds import KINDS
-from podwire.embedded.apiserver.monitoring import Health, Metrics, Page, render_index, render_version
+from podwire.embedded.apiserver.monitoring import Health, Metrics, render_index, render_version
 from podwire.embedded.apiserver.namespaces import Namespaces
 from podwire.embedded.apiserver.reads import Reader
 from podwire.embedded.apiserver.rest import Api, Collaborators
@@ -37,6 +37,7 @@ from podwire.embedded.apiserver.tunnel import Tunnel
 from podwire.embedded.apiserver.watches import Watcher
 from podwire.embedded.apiserver.writes import Writer
 from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.http.answer import Handler
 from podwire.http.server import HttpServer
 from podwire.http.tls import server_context
 from podwire.observe.log import Level, Log, configure
@@ -79,7 +80,7 @@ class Server:
         discovery, openapi = Discovery(self.kinds), OpenApi(self.kinds, custom.schemas)
         custom.on_kinds = (discovery.changed, openapi.changed)
         self.health = Health({"ping": lambda: True, "journal": lambda: True, "bootstrap": lambda: self._started})
-        pages: dict[str, Page] = {
+        pages: dict[str, Handler] = {
             "": render_index, "api": discovery.answer, "apis": discovery.answer, "openapi": openapi.answer,
             "version": render_version, "healthz": self.health.answer, "livez": self.health.answer,
             "readyz": self.health.answer, "metrics": Metrics(self.store, self.kinds).answer,
