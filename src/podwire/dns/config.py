@@ -9,10 +9,10 @@ from podwire.model.document import not_yaml, wrong
 
 
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings; every one has a default that suits a pod of the cluster.
+    """Settings; each has a default that suits a pod of the cluster.
 
-    ``listen`` holds addresses without port; ``::`` is left out where the machine has no IPv6. ``http_address`` is where
-    the pages of health, readiness and metrics are; empty: on the addresses of ``listen``. ``upstreams`` are
+    ``listen`` holds addresses without port; ``::`` is left out where the machine has no IPv6. ``http_address`` is the
+    address of the health, readiness and metrics endpoints; empty means the addresses of ``listen``. ``upstreams`` are
     ``address`` or ``address:port`` (IPv6 in brackets); empty means the name servers of ``resolvConf``.
     """
 

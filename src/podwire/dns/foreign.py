@@ -3,8 +3,8 @@
 An entry is a whole reply under its whole request (without the ID), so flags, EDNS size and case are part of the
 key, and under its transport, since a reply over TCP may be larger. Guarantees: 1. an entry lives for the smallest
 TTL in it, at most ``ceiling_s``; 2. a negative reply lives for the lesser of its SOA's TTL and minimum (RFC 2308
-section 5), and not at all without SOA; 3. failures and truncated replies are not kept; 4. TTLs count down;
-5. at ``capacity`` the oldest entry goes.
+section 5), and not at all without SOA; 3. failures and truncated replies are not cached; 4. TTLs count down;
+5. at ``capacity`` the oldest entry is removed.
 """
 
 import struct
@@ -14,7 +14,7 @@ import msgspec
 from podwire.dns import wire
 from podwire.errors import ProtocolError
 
-_KEPT_RCODES = (wire.NOERROR, wire.NXDOMAIN)
+_CACHED_RCODES = (wire.NOERROR, wire.NXDOMAIN)
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
@@ -56,7 +56,7 @@ class ForeignCache:
         return bytes(reply)
 
     def put(self, request: bytes, reply: bytes, *, tcp: bool, now_s: float) -> None:
-        """Keeps ``reply`` if it may be kept."""
+        """Caches ``reply`` unless the guarantees above forbid that."""
         try:
             life_s = min(self._ceiling_s, lifetime_s(reply))
             ttls = wire.find_ttls(reply)
@@ -70,12 +70,12 @@ class ForeignCache:
 
 
 def lifetime_s(reply: bytes) -> float:
-    """For how long ``reply`` may be kept; 0 means not at all.
+    """For how many seconds ``reply`` may be cached; 0 means not at all.
 
     Raises: ProtocolError when the reply is broken.
     """
     message = wire.parse_message(reply)
-    if message.flags & wire.TC or message.rcode not in _KEPT_RCODES:
+    if message.flags & wire.TC or message.rcode not in _CACHED_RCODES:
         return 0.0
     if message.answer and message.rcode == wire.NOERROR:
         return float(min(record.ttl for record in message.answer))

@@ -1,11 +1,11 @@
 """Names outside the cluster: asking upstream name servers.
 
-How it works: a request is relayed as it came, under a new random ID and from a new socket (so from a random
-port), over the transport it came by. Guarantees: 1. an answer, or the news that there is none, within
-``deadline_s``; 2. each server gets ``attempt_s`` before the next is asked; 3. a server that failed twice in a row
-is asked last for ``hold_s``, and when all are in that state only one request per ``hold_s`` waits for them, the
-others fail at once; 4. at most ``max_pending`` requests wait, more are refused; 5. a reply counts only if it
-comes from the server asked and has the ID and question of the request.
+How it works: a request is relayed as it came, under a new random ID and from a new socket (so from a random port), over
+the transport it came by. Guarantees: 1. a reply, or None where no server replied, within ``deadline_s``; 2. each server
+gets ``attempt_s`` before the next is asked; 3. a server that failed twice in a row is asked at most once in ``hold_s``,
+after the other servers; while all servers are in that state, one request in ``hold_s`` waits for them and the others
+fail at once; 4. at most ``max_pending`` requests wait, more are refused; 5. a reply counts only if it comes from the
+server asked and has the ID and question of the request.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Overloaded(Exception):
 
 
 class Forwarder:
-    """Relays requests to the upstream name servers; none at all is allowed and answers nothing."""
+    """Relays requests to the upstream name servers; without any server each request fails at once."""
 
     def __init__(self, upstreams: tuple[tuple[str, int], ...], clock: Clock, options: ForwardOptions) -> None:
         self._upstreams = [_Upstream(address) for address in upstreams]
@@ -92,11 +92,11 @@ class Forwarder:
         return None
 
     def _choose(self) -> list[_Upstream]:
-        """The servers to ask, in order: the well first, then the failing that are due for another try."""
+        """The servers to ask, in order: working servers first, then failing servers that are due for another try."""
         now = self._clock.monotonic()
-        well = [u for u in self._upstreams if u.failures < _FAILURES]
+        working = [u for u in self._upstreams if u.failures < _FAILURES]
         due = [u for u in self._upstreams if u.failures >= _FAILURES and now - u.asked_s >= self._options.hold_s]
-        return well + due
+        return working + due
 
 
 def _prepare(request: bytes) -> bytes:
@@ -109,7 +109,7 @@ def _matches(sent: bytes, reply: bytes) -> bool:
     try:
         asked, answered = wire.parse_query(sent), wire.parse_query(reply)
     except ProtocolError:
-        # A server that gives up (FORMERR, REFUSED) may leave the question out.
+        # A server that refuses (FORMERR, REFUSED) may omit the question.
         return reply[4:6] == b"\x00\x00" and reply[3] & 0xF != 0
     return (asked.name.lower(), asked.qtype) == (answered.name.lower(), answered.qtype)
 
@@ -119,7 +119,7 @@ async def _ask_udp(upstream: _Upstream, request: bytes) -> bytes:
     sent = _prepare(request)
     with socket.socket(upstream.family, socket.SOCK_DGRAM) as link:
         link.setblocking(False)
-        # Connected: the kernel drops what others send and reports an unreachable port as an error.
+        # Connected: the kernel drops datagrams of other senders and reports an unreachable port as an error.
         link.connect(upstream.address)
         link.send(sent)
         while True:

@@ -1,7 +1,7 @@
 """The sockets: a thread per UDP address, and TCP on the loop.
 
-How it works: the UDP thread blocks in ``recvfrom`` and keeps the replies it made under the request without its
-ID, so an answer that was given before costs a dictionary look-up: 6 to 10 us of CPU a query against 45 to 58 us
+How it works: the UDP thread blocks in ``recvfrom`` and caches its replies under the request without the ID, so a
+repeated request costs a dictionary look-up: 6 to 10 us of CPU a query against 45 to 58 us
 with asyncio's datagram protocol (measured with dnsperf on loopback). A change of the zone replaces the
 dictionary; a reply computed from the old zone then lands in the old dictionary and is never seen again. Requests
 for foreign names are handed to the loop. Replies with several addresses are rotated by one record a time: the
@@ -23,10 +23,10 @@ Peer = tuple[Any, ...]
 """A socket address of either family."""
 
 Send = Callable[[bytes], None]
-"""Sends the final reply of a request that had to wait."""
+"""Sends the reply to a request that upstream had to answer."""
 
 OnAsk = Callable[[Ask, bytes, bool, Send], None]
-"""Called on the loop with the request, its bytes, whether it came over TCP, and where the reply goes."""
+"""Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply."""
 
 _CAPACITY = 20_000
 _MAX_CONNECTIONS = 256
@@ -57,7 +57,7 @@ class CachedReply:
 
 
 class UdpListener:
-    """One UDP socket with its thread; :meth:`forget` drops the kept replies."""
+    """One UDP socket with its thread; :meth:`forget` drops the cached replies."""
 
     def __init__(self, zone: Zone, counters: Counters, on_ask: OnAsk, *, udp_size: int) -> None:
         self._zone = zone
@@ -86,11 +86,11 @@ class UdpListener:
         return int(self._socket.getsockname()[1]) if self._socket is not None else 0
 
     def forget(self) -> None:
-        """To be called after a change of the zone."""
+        """Drops the cached replies; to be called after a change of the zone."""
         self._replies = {}
 
-    def kept(self) -> int:
-        """How many replies are kept."""
+    def cached(self) -> int:
+        """How many replies are cached."""
         return len(self._replies)
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class UdpListener:
                 continue
 
     def _answer(self, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
-        link, kept = self._socket, self._replies
+        link, replies = self._socket, self._replies
         outcome = respond(self._zone, data, udp_ceiling=self._udp_size)
         if outcome is None or link is None:
             return
@@ -130,9 +130,9 @@ class UdpListener:
         cell[0] += 1
         link.sendto(outcome.data, peer)
         if outcome.rcode in (wire.NOERROR, wire.NXDOMAIN):
-            if len(kept) >= _CAPACITY:
-                kept.clear()
-            kept[data[2:]] = CachedReply(outcome, cell)
+            if len(replies) >= _CAPACITY:
+                replies.clear()
+            replies[data[2:]] = CachedReply(outcome, cell)
 
     def _hand_over(self, ask: Ask, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         link = self._socket

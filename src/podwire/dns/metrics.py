@@ -1,7 +1,7 @@
 """Counters of the DNS server, under the names that dashboards made for CoreDNS expect.
 
 A request costs one increment of a cell; cells are shared by all replies with the same labels and written by one
-thread each (the labels tell protocol and family), so no lock is needed. Text is made when somebody scrapes.
+thread each (protocol and family are among the labels), so no lock is needed. Text is rendered at each scrape.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ class Counters:
         return self._cells.setdefault(labels, [0])
 
     def series(self) -> Iterable[Series]:
-        """Requests and responses, added up over what the metric does not tell."""
+        """Requests and responses, added up over the labels that the metric does not have."""
         requests: dict[tuple[tuple[str, str], ...], int] = {}
         responses: dict[tuple[tuple[str, str], ...], int] = {}
         for (zone, protocol, family, qtype, rcode), cell in list(self._cells.items()):
-            about = (("server", self._server), ("zone", zone), ("view", ""))
-            request = (*about, ("proto", protocol), ("family", family), ("type", qtype))
-            response = (*about, ("rcode", rcode), ("plugin", "forward" if zone == "." else "kubernetes"))
+            common = (("server", self._server), ("zone", zone), ("view", ""))
+            request = (*common, ("proto", protocol), ("family", family), ("type", qtype))
+            response = (*common, ("rcode", rcode), ("plugin", "forward" if zone == "." else "kubernetes"))
             requests[request] = requests.get(request, 0) + cell[0]
             responses[response] = responses.get(response, 0) + cell[0]
         yield from (("coredns_dns_requests_total", labels, count) for labels, count in requests.items())

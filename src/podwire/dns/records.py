@@ -36,21 +36,21 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 
 class PortRecords(msgspec.Struct, frozen=True, gc=False):
-    """What ``_port._protocol`` under a Service answers."""
+    """The records of ``_port._protocol`` under a Service."""
 
     addresses: Addresses
     targets: tuple[Target, ...]
 
 
 class HostRecords(msgspec.Struct, frozen=True, gc=False):
-    """What one endpoint's name answers."""
+    """The records of one endpoint's name."""
 
     addresses: Addresses
     targets: tuple[Target, ...]
 
 
 class ServiceRecords(msgspec.Struct, frozen=True, gc=False):
-    """Everything that DNS knows of one Service; ``present`` is false while only slices are known.
+    """All records of one Service; ``present`` is false while only its slices are known.
 
     ``alias`` is the absolute target of an ExternalName Service, or empty. ``reverse`` pairs packed addresses
     with host labels (empty: the Service's own address).
@@ -88,7 +88,7 @@ def plan_service(
 
     ``ignore_empty`` hides a Service with a virtual address and no ready endpoint.
     """
-    ready = [found for piece in slices for found in _ready_endpoints(piece, pod_names)]
+    ready = [endpoint for endpoint_slice in slices for endpoint in _ready_endpoints(endpoint_slice, pod_names)]
     hosts = _plan_hosts(ready)
     reverse = tuple(dict.fromkeys((entry.address, entry.host) for entry in ready))
     if service is None:
@@ -112,11 +112,13 @@ def _alias(external_name: str) -> bytes:
         return b""
 
 
-def _ready_endpoints(piece: EndpointSlice, pod_names: bool) -> Iterable[_Ready]:
+def _ready_endpoints(endpoint_slice: EndpointSlice, pod_names: bool) -> Iterable[_Ready]:
     ports = tuple(
-        ((port.name or "").lower(), port.protocol.lower(), port.port) for port in piece.ports or () if port.port
+        ((port.name or "").lower(), port.protocol.lower(), port.port)
+        for port in endpoint_slice.ports or ()
+        if port.port
     )
-    for endpoint in piece.endpoints or ():
+    for endpoint in endpoint_slice.endpoints or ():
         if endpoint.conditions.ready is False:
             continue
         for text in endpoint.addresses:

@@ -1,4 +1,4 @@
-"""From the bytes of a request to the bytes of a reply, or to the news that upstream must be asked.
+"""From the bytes of a request to the bytes of a reply, or to the decision to ask upstream.
 
 No socket and no clock: the server and the tests call the same functions. A reply that holds several address
 records of one name can be rotated without building it again, see :class:`Reply`.
@@ -11,12 +11,12 @@ from podwire.dns.wire import Edns, Message, Query
 from podwire.dns.zone import Answer, Zone
 from podwire.errors import ProtocolError
 
-_KEPT_FLAGS = wire.OPCODE_MASK | wire.RD | wire.CD
+_COPIED_FLAGS = wire.OPCODE_MASK | wire.RD | wire.CD
 _TRANSFERS = (wire.AXFR, wire.IXFR)
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """A whole reply with what metrics want to know of it.
+    """A whole reply with the labels of its metrics.
 
     ``block`` and ``step`` describe equal-sized answer records that may be rotated: bytes ``block[0]:block[1]``
     in units of ``step``; a step of 0 means that the order is fixed.
@@ -46,9 +46,9 @@ def udp_limit(query: Query, ceiling: int) -> int:
 
 
 def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Ask | None:
-    """What becomes of a request; ``udp_ceiling`` 0 means TCP.
+    """The reply to a request, or that upstream must be asked; ``udp_ceiling`` 0 means TCP.
 
-    None means silence: the message is a reply, or too short to be answered.
+    None means that nothing is sent: the message is a reply, or too short to be answered.
     """
     if len(data) < wire.HEADER_BYTES or data[2] & 0x80:
         return None
@@ -82,8 +82,8 @@ def _header_reply(data: bytes, rcode: int) -> bytes:
 
 def finish(query: Query, answer: Answer, limit: int) -> Reply:
     """The reply to ``query`` that carries ``answer`` in at most ``limit`` bytes."""
-    ours = answer.rcode not in (wire.REFUSED, wire.BADVERS)
-    flags = wire.QR | (query.flags & _KEPT_FLAGS) | (wire.AA if ours else 0) | (answer.rcode & 0xF)
+    authoritative = answer.rcode not in (wire.REFUSED, wire.BADVERS)
+    flags = wire.QR | (query.flags & _COPIED_FLAGS) | (wire.AA if authoritative else 0) | (answer.rcode & 0xF)
     edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok) if query.edns is not None else None
     message = Message(
         query.id,
@@ -122,7 +122,7 @@ def _rotation(query: Query, answer: Answer, data: bytes) -> tuple[tuple[int, int
 
 
 def merge(ask: Ask, found: Message, limit: int) -> Reply:
-    """The reply that puts what upstream said about an alias target behind the alias."""
+    """The reply that has the records of an alias, then the records that upstream gave for its target."""
     alias = ask.answer or Answer()
     answer = Answer(
         rcode=found.rcode,

@@ -1,8 +1,9 @@
 """The DNS server: puts zone, watch, sockets, forwarding, probes and metrics together.
 
-It answers when the first lists are there, or after two seconds without: then a name that is not known is SERVFAIL
-and not NXDOMAIN, and ``/ready`` says what is missing. While the API is away it goes on answering from memory. When the
-process that answers dies, requests wait in its sockets for the next one (:func:`serve`).
+The server starts to answer when Services, EndpointSlices and Namespaces are listed, or after two seconds. As long as
+the lists are missing, an unknown name is SERVFAIL and not NXDOMAIN, and ``/ready`` names the missing lists. While the
+API cannot be reached, the server answers from memory. When the answering process dies, requests wait in its sockets for
+the next process (:func:`serve`).
 """
 
 import asyncio
@@ -41,7 +42,7 @@ _LISTS_WAIT_S = 2.0
 
 
 class DnsServer:
-    """Everything between a request and its reply; ``open`` and ``close`` bracket its life on one loop."""
+    """Zone, listeners and forwarding together; ``open`` starts them on the running loop, ``close`` ends them."""
 
     def __init__(self, config: DnsConfig, clock: Clock) -> None:
         self.config = config
@@ -66,7 +67,7 @@ class DnsServer:
         self._tcp: list[TcpListener] = []
 
     async def open(self, sockets: Sequence[Bound] | None = None) -> None:
-        """Serves on bound sockets, which are the server's from now on; without any it binds every address itself.
+        """Serves on bound sockets and closes them at the end; None binds every configured address.
 
         Raises: OSError when an address cannot be bound.
         """
@@ -92,7 +93,7 @@ class DnsServer:
         await self._asking.close()
 
     def forget(self) -> None:
-        """To be called after a change of the zone: kept replies are dropped."""
+        """Drops the cached replies; to be called after a change of the zone."""
         for udp in self._udp:
             udp.forget()
 
@@ -159,7 +160,7 @@ class DnsServer:
             ("podwire_dns_forward_requests_total", (), self._forwarder.sent),
             ("podwire_dns_forward_failures_total", (), self._forwarder.failed),
             ("podwire_dns_services", (), self.zone.service_count()),
-            ("podwire_dns_kept_replies", (), sum(udp.kept() for udp in self._udp)),
+            ("podwire_dns_kept_replies", (), sum(udp.cached() for udp in self._udp)),
             ("podwire_dns_synced", (), int(self.zone.synced)),
         ]
         return render(series)
@@ -190,9 +191,9 @@ def _version() -> str:
 
 
 def serve(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lambda: None) -> None:
-    """Serves as the whole of a process, in a worker that is replaced when it dies; no request is refused meanwhile.
+    """Serves as the whole of a process, in a worker that is replaced when it dies; no request is refused in between.
 
-    ``serving`` is called once requests are taken.
+    ``serving`` is called once the sockets take requests.
 
     Raises: ConfigError when no API server is configured; OSError when a port is taken.
     """

@@ -1,4 +1,4 @@
-"""The server's sockets, bound apart from what answers on them, so that a new process can take them over.
+"""The server's sockets, bound before a process serves on them, so that a new process can take them over.
 
 One UDP and one TCP socket per address. ``::`` is left out where the machine has no IPv6.
 """
@@ -15,13 +15,13 @@ _BACKLOG = 128
 
 
 class Bound(NamedTuple):
-    """The two sockets of an address, bound and not yet read from; the TCP one listens."""
+    """The UDP and the TCP socket of an address, bound; nothing was read from them, and the TCP socket listens."""
 
     udp: socket.socket
     tcp: socket.socket
 
     def close(self) -> None:
-        """Closes both here; a process that they were handed to keeps them."""
+        """Closes both in this process; a process that inherited them keeps them."""
         self.udp.close()
         self.tcp.close()
 

@@ -1,7 +1,7 @@
-"""The cluster's zone: Services, EndpointSlices, Namespaces and Pods in, answers out.
+"""The cluster's zone: answers from Services, EndpointSlices, Namespaces and Pods.
 
 How it works: every Service has one :class:`~podwire.dns.records.ServiceRecords`, planned again when the Service
-or one of its slices changes; nothing else is touched. A look-up splits the name once and walks dictionaries.
+or one of its slices changes; no other Service is touched. A look-up splits the name once and walks dictionaries.
 Readers may run in another thread than the writer: each change replaces one dictionary value.
 
 Rules worth knowing (Kubernetes DNS specification 1.1.0; CoreDNS' kubernetes plugin where that is silent):
@@ -10,7 +10,7 @@ Rules worth knowing (Kubernetes DNS specification 1.1.0; CoreDNS' kubernetes plu
   holds where CoreDNS deviates: ``dns-version`` asked for A, ``_tcp`` between a port and its Service, SOA of a
   missing name;
 - a headless Service without ready endpoints does not exist;
-- before everything was listed once, a missing name is SERVFAIL, a present one is answered;
+- before everything was listed once, a missing name is SERVFAIL; a present name is answered;
 - owner names keep the case of the question; targets keep the case in which the zone was asked for.
 
 Cost: a look-up takes 3 to 6 µs; about 600 bytes a name.
@@ -46,10 +46,10 @@ ServiceKey = tuple[str, str]
 
 
 class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the zone is called and which names it has.
+    """The name of the zone and which names it contains.
 
-    ``reverse_zones`` not in ``fallthrough`` are answered to the end (NXDOMAIN for an unknown address); for the
-    others, unknown addresses go upstream. ``pods`` is disabled, insecure (any address under an existing
+    ``reverse_zones`` not in ``fallthrough`` are authoritative (NXDOMAIN for an unknown address); in the other
+    reverse zones, unknown addresses are asked upstream. ``pods`` is disabled, insecure (any address under an existing
     namespace) or verified (addresses of live pods). No ``namespaces`` means all. ``local_ips`` are this server's.
     """
 
@@ -67,8 +67,8 @@ class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """The outcome of a look-up.
 
-    ``foreign`` means that the name is not ours: ask upstream. ``follow`` is a foreign alias target whose records
-    belong behind ``records``. ``zone`` is the zone that answered, for metrics.
+    ``foreign`` means that the name is outside our zones: ask upstream. ``follow`` is a foreign alias target whose
+    records belong behind ``records``. ``zone`` is the zone that answered, for metrics.
     """
 
     rcode: int = wire.NOERROR
@@ -80,7 +80,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     zone: str = ""
 
 
-class _Asked(msgspec.Struct, frozen=True, gc=False):
+class _Question(msgspec.Struct, frozen=True, gc=False):
     """A question inside one of our zones: ``relative`` is lower case, ``suffix`` the zone as the sender wrote it."""
 
     name: bytes
@@ -116,7 +116,7 @@ class Zone:
         self._synced = False
         self._serial = 0
 
-    # What is known.
+    # -- what is known
 
     @property
     def synced(self) -> bool:
@@ -124,7 +124,7 @@ class Zone:
         return self._synced
 
     def mark_synced(self) -> None:
-        """From now on a missing name does not exist."""
+        """Says that everything was listed once: from now on a missing name is NXDOMAIN."""
         self._synced = True
 
     def service_count(self) -> int:
@@ -140,21 +140,21 @@ class Zone:
             self._services[owner] = service
         return self._plan(owner, now_s)
 
-    def set_slice(self, key: str, piece: EndpointSlice | None, now_s: int) -> bool:
+    def set_slice(self, key: str, endpoint_slice: EndpointSlice | None, now_s: int) -> bool:
         """Takes a new, changed or (None) deleted EndpointSlice; whether any answer changed."""
         changed = False
         before = self._slice_owner.pop(key, None)
-        name = piece.metadata.labels.get(SERVICE_LABEL, "") if piece is not None else ""
+        name = endpoint_slice.metadata.labels.get(SERVICE_LABEL, "") if endpoint_slice is not None else ""
         after = (_service_key(key)[0], name) if name else None
         if before is not None and before != after:
-            pieces = self._slices[before]
-            del pieces[key]
-            if not pieces:
+            slices = self._slices[before]
+            del slices[key]
+            if not slices:
                 del self._slices[before]
             changed = self._plan(before, now_s)
-        if after is not None and piece is not None:
+        if after is not None and endpoint_slice is not None:
             self._slice_owner[key] = after
-            self._slices.setdefault(after, {})[key] = piece
+            self._slices.setdefault(after, {})[key] = endpoint_slice
             changed = self._plan(after, now_s) or changed
         return changed
 
@@ -224,7 +224,7 @@ class Zone:
             if (packed, host) not in gone:
                 self._reverse[packed] = self._reverse.get(packed, {}) | {(owner, host): None}
 
-    # What is answered.
+    # -- what is answered
 
     def look_up(self, name: bytes, qtype: int, depth: int = 0) -> Answer:
         """The answer for a name in wire form, in any case, and a record type."""
@@ -240,42 +240,42 @@ class Zone:
         except UnicodeDecodeError:
             relative = ("\x00", "\x00", "\x00")
         skipped = sum(len(label) + 1 for label in labels[:index])
-        asked = _Asked(name, qtype, relative, name[skipped:], zone, depth)
+        question = _Question(name, qtype, relative, name[skipped:], zone, depth)
         if zone == self._domain:
-            return self._answer_domain(asked)
-        return self._answer_reverse(asked, labels)
+            return self._answer_domain(question)
+        return self._answer_reverse(question, labels)
 
-    def _answer_domain(self, asked: _Asked) -> Answer:
-        relative = asked.relative
+    def _answer_domain(self, question: _Question) -> Answer:
+        relative = question.relative
         if not relative:
-            return self._answer_apex(asked)
+            return self._answer_apex(question)
         if relative == ("dns-version",):
             text = SPEC_VERSION.encode()
-            version = Record(asked.name, wire.TXT, _VERSION_TTL_S, tail=bytes([len(text)]) + text)
-            return self._found(asked, (version,) if asked.qtype == wire.TXT else ())
+            version = Record(question.name, wire.TXT, _VERSION_TTL_S, tail=bytes([len(text)]) + text)
+            return self._found(question, (version,) if question.qtype == wire.TXT else ())
         if relative in (("svc",), ("pod",), ("dns",)):
-            return self._found(asked, ())
+            return self._found(question, ())
         if relative == ("ns", "dns"):
             local = Addresses(
                 tuple(ip for ip in self._options.local_ips if len(ip) == 4),
                 tuple(ip for ip in self._options.local_ips if len(ip) == 16),
             )
-            return self._found(asked, self._address_records(asked.name, local, asked.qtype))
+            return self._found(question, self._address_records(question.name, local, question.qtype))
         kind = relative[-1]
         if kind not in ("svc", "pod") or not self._exposed(relative[-2]):
-            return self._missing(asked)
+            return self._missing(question)
         if len(relative) == 2:
-            return self._found(asked, ()) if relative[0] in self._namespaces else self._missing(asked)
-        return self._answer_pod(asked) if kind == "pod" else self._answer_service(asked)
+            return self._found(question, ()) if relative[0] in self._namespaces else self._missing(question)
+        return self._answer_pod(question) if kind == "pod" else self._answer_service(question)
 
     def _exposed(self, namespace: str) -> bool:
         return not self._options.namespaces or namespace in self._options.namespaces
 
-    def _answer_apex(self, asked: _Asked) -> Answer:
-        if asked.qtype == wire.SOA:
-            return self._found(asked, (self._soa(asked),))
-        if asked.qtype != wire.NS:
-            return self._found(asked, ())
+    def _answer_apex(self, question: _Question) -> Answer:
+        if question.qtype == wire.SOA:
+            return self._found(question, (self._soa(question),))
+        if question.qtype != wire.NS:
+            return self._found(question, ())
         servers: dict[bytes, tuple[Record, ...]] = {}
         for packed in self._options.local_ips:
             for (namespace, name), host in self._reverse.get(packed, {}):
@@ -285,17 +285,19 @@ class Zone:
                     labels: tuple[str, ...] = (name, namespace, "svc")
                     if not _has_own_address(entry):
                         labels, addresses = (host, *labels), entry.hosts[host].addresses
-                    target = join_labels(labels, asked.suffix)
+                    target = join_labels(labels, question.suffix)
                     servers[target] = self._all_addresses(target, addresses)
         if not servers:
-            target = join_labels(("ns", "dns"), asked.suffix)
+            target = join_labels(("ns", "dns"), question.suffix)
             servers[target] = tuple(self._address_record(target, ip) for ip in self._options.local_ips)
-        records = tuple(Record(asked.name, wire.NS, self._options.ttl_s, names=(target,)) for target in servers)
-        return Answer(records=records, additional=tuple(r for glue in servers.values() for r in glue), zone=asked.zone)
+        records = tuple(Record(question.name, wire.NS, self._options.ttl_s, names=(target,)) for target in servers)
+        return Answer(
+            records=records, additional=tuple(r for glue in servers.values() for r in glue), zone=question.zone
+        )
 
-    def _answer_pod(self, asked: _Asked) -> Answer:
-        label, namespace = asked.relative[-3], asked.relative[-2]
-        packed = parse_dashed(label) if len(asked.relative) == 3 else b""
+    def _answer_pod(self, question: _Question) -> Answer:
+        label, namespace = question.relative[-3], question.relative[-2]
+        packed = parse_dashed(label) if len(question.relative) == 3 else b""
         match self._options.pods:
             case "insecure":
                 known = bool(packed) and namespace in self._namespaces
@@ -304,107 +306,107 @@ class Zone:
             case _:
                 known = False
         if not known:
-            return self._missing(asked)
-        fits = asked.qtype == (wire.A if len(packed) == 4 else wire.AAAA)
-        return self._found(asked, (self._address_record(asked.name, packed),) if fits else ())
+            return self._missing(question)
+        fits = question.qtype == (wire.A if len(packed) == 4 else wire.AAAA)
+        return self._found(question, (self._address_record(question.name, packed),) if fits else ())
 
-    def _answer_service(self, asked: _Asked) -> Answer:
-        relative = asked.relative
+    def _answer_service(self, question: _Question) -> Answer:
+        relative = question.relative
         service, namespace = relative[-3], relative[-2]
         entry = self._records.get((namespace, service))
         if entry is None or not entry.present:
-            return self._missing(asked)
+            return self._missing(question)
         below = relative[:-3]
         if entry.alias:
-            return self._missing(asked) if below else self._answer_alias(asked, entry.alias)
+            return self._missing(question) if below else self._answer_alias(question, entry.alias)
         if not below:
-            return self._answer_set(asked, entry, entry)
+            return self._answer_set(question, entry, entry)
         if len(below) == 2:
             port = entry.ports.get((below[0].removeprefix("_"), below[1].removeprefix("_")))
-            return self._answer_set(asked, entry, port) if port is not None else self._missing(asked)
+            return self._answer_set(question, entry, port) if port is not None else self._missing(question)
         if len(below) == 1:
             host = entry.hosts.get(below[0])
             if host is not None:
-                return self._answer_set(asked, entry, host)
+                return self._answer_set(question, entry, host)
             if below[0].startswith("_") and any(protocol == below[0][1:] for _, protocol in entry.ports):
-                return self._found(asked, ())
-        return self._missing(asked)
+                return self._found(question, ())
+        return self._missing(question)
 
     def _answer_set(
-        self, asked: _Asked, entry: ServiceRecords, found: ServiceRecords | PortRecords | HostRecords
+        self, question: _Question, entry: ServiceRecords, found: ServiceRecords | PortRecords | HostRecords
     ) -> Answer:
-        if asked.qtype != wire.SRV:
-            return self._found(asked, self._address_records(asked.name, found.addresses, asked.qtype))
-        return self._answer_targets(asked, entry, found.targets)
+        if question.qtype != wire.SRV:
+            return self._found(question, self._address_records(question.name, found.addresses, question.qtype))
+        return self._answer_targets(question, entry, found.targets)
 
-    def _answer_targets(self, asked: _Asked, entry: ServiceRecords, targets: tuple[Target, ...]) -> Answer:
+    def _answer_targets(self, question: _Question, entry: ServiceRecords, targets: tuple[Target, ...]) -> Answer:
         if not targets:
-            return self._found(asked, ())
-        service, namespace = asked.relative[-3], asked.relative[-2]
+            return self._found(question, ())
+        service, namespace = question.relative[-3], question.relative[-2]
         records = []
         glue: dict[bytes, tuple[Record, ...]] = {}
         for target in targets:
             labels = (target.host, service, namespace, "svc") if target.host else (service, namespace, "svc")
-            name = join_labels(labels, asked.suffix)
+            name = join_labels(labels, question.suffix)
             head = b"\x00\x00" + target.weight.to_bytes(2, "big") + target.port.to_bytes(2, "big")
-            records.append(Record(asked.name, wire.SRV, self._options.ttl_s, head, (name,)))
+            records.append(Record(question.name, wire.SRV, self._options.ttl_s, head, (name,)))
             addresses = entry.hosts[target.host].addresses if target.host else entry.addresses
             glue[name] = self._all_addresses(name, addresses)
-        return Answer(records=tuple(records), additional=tuple(r for g in glue.values() for r in g), zone=asked.zone)
+        return Answer(records=tuple(records), additional=tuple(r for g in glue.values() for r in g), zone=question.zone)
 
-    def _answer_alias(self, asked: _Asked, alias: bytes) -> Answer:
-        own = Record(asked.name, wire.CNAME, self._options.ttl_s, names=(alias,))
-        if asked.qtype == wire.CNAME:
-            return Answer(records=(own,), zone=asked.zone)
-        if asked.qtype not in _HOST_TYPES:
-            return self._found(asked, ())
-        if asked.depth >= _MAX_ALIASES:
-            return self._found(asked, ())
-        target = self.look_up(alias, asked.qtype, asked.depth + 1)
+    def _answer_alias(self, question: _Question, alias: bytes) -> Answer:
+        own = Record(question.name, wire.CNAME, self._options.ttl_s, names=(alias,))
+        if question.qtype == wire.CNAME:
+            return Answer(records=(own,), zone=question.zone)
+        if question.qtype not in _HOST_TYPES:
+            return self._found(question, ())
+        if question.depth >= _MAX_ALIASES:
+            return self._found(question, ())
+        target = self.look_up(alias, question.qtype, question.depth + 1)
         if target.foreign:
-            return Answer(records=(own,), follow=alias, zone=asked.zone)
+            return Answer(records=(own,), follow=alias, zone=question.zone)
         if not target.records:
-            return self._found(asked, ())
-        return Answer(records=(own, *target.records), follow=target.follow, zone=asked.zone)
+            return self._found(question, ())
+        return Answer(records=(own, *target.records), follow=target.follow, zone=question.zone)
 
-    def _answer_reverse(self, asked: _Asked, labels: list[bytes]) -> Answer:
+    def _answer_reverse(self, question: _Question, labels: list[bytes]) -> Answer:
         known = self._reverse.get(parse_reverse(labels))
         if known:
-            return self._found(asked, self._pointers(asked, known) if asked.qtype == wire.PTR else ())
-        if asked.zone in self._fallthrough:
+            return self._found(question, self._pointers(question, known) if question.qtype == wire.PTR else ())
+        if question.zone in self._fallthrough:
             return _FOREIGN
-        if asked.relative:
-            return self._missing(asked)
-        return self._found(asked, (self._soa(asked),) if asked.qtype == wire.SOA else ())
+        if question.relative:
+            return self._missing(question)
+        return self._found(question, (self._soa(question),) if question.qtype == wire.SOA else ())
 
-    def _pointers(self, asked: _Asked, known: dict[tuple[ServiceKey, str], None]) -> tuple[Record, ...]:
+    def _pointers(self, question: _Question, known: dict[tuple[ServiceKey, str], None]) -> tuple[Record, ...]:
         own = [owner for owner, host in known if not host]
         domain = encode_name(self._domain)
-        # Many programs take the first: a name that somebody gave goes before one that is made of the address.
+        # Many programs use the first name only: chosen host names come before names made from the address.
         hosts = sorted(known, key=lambda entry: bool(parse_dashed(entry[1])))
         targets = [join_labels((name, namespace, "svc"), domain) for namespace, name in own[:1]] or [
             join_labels((host, name, namespace, "svc"), domain) for (namespace, name), host in hosts
         ]
-        return tuple(Record(asked.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
+        return tuple(Record(question.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
 
-    # The shapes of an answer.
+    # -- the shapes of an answer
 
-    def _found(self, asked: _Asked, records: tuple[Record, ...]) -> Answer:
-        authority = () if records else (self._soa(asked),)
-        return Answer(records=records, authority=authority, zone=asked.zone)
+    def _found(self, question: _Question, records: tuple[Record, ...]) -> Answer:
+        authority = () if records else (self._soa(question),)
+        return Answer(records=records, authority=authority, zone=question.zone)
 
-    def _missing(self, asked: _Asked) -> Answer:
+    def _missing(self, question: _Question) -> Answer:
         rcode = wire.NXDOMAIN if self._synced else wire.SERVFAIL
-        return Answer(rcode=rcode, authority=(self._soa(asked),), zone=asked.zone)
+        return Answer(rcode=rcode, authority=(self._soa(question),), zone=question.zone)
 
-    def _soa(self, asked: _Asked) -> Record:
+    def _soa(self, question: _Question) -> Record:
         numbers = (self._serial & 0xFFFFFFFF, 7200, 1800, 86400, self._options.ttl_s)
         try:
-            names = (join_labels(("ns", "dns"), asked.suffix), join_labels(("hostmaster",), asked.suffix))
+            names = (join_labels(("ns", "dns"), question.suffix), join_labels(("hostmaster",), question.suffix))
         except ProtocolError:
-            names = (asked.suffix, asked.suffix)
+            names = (question.suffix, question.suffix)
         return Record(
-            asked.suffix,
+            question.suffix,
             wire.SOA,
             min(self._options.ttl_s, _SOA_TTL_S),
             names=names,
