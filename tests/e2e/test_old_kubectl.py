@@ -14,4 +14,4 @@ def test_it_is_told_so(cluster: Cluster, namespace: str, command: str) -> None:
     cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
     found = cluster.run(["kubectl", "-n", namespace, *command.split()], **SPDY)
     assert found.returncode == 1
-    assert "WebSockets are needed for this (kubectl 1.31 or newer)" in found.stderr
+    assert "exec, attach and port-forward need WebSockets (kubectl 1.31 or newer)" in found.stderr

@@ -18,8 +18,8 @@ _POLL_S = 0.1
 _CHUNK = 1 << 18
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What of a log is asked for; None means everything."""
+class LogQuery(msgspec.Struct, frozen=True):
+    """Which part of a log a client wants; None means everything."""
 
     follow: bool = False
     previous: bool = False
@@ -30,22 +30,22 @@ class Wish(msgspec.Struct, frozen=True):
     stream: str = ""
 
 
-def parse_wish(query: dict[str, str], now: datetime) -> Wish:
-    """The query of ``/containerLogs``.
+def parse_query(parameters: dict[str, str], now: datetime) -> LogQuery:
+    """The query parameters of ``/containerLogs``.
 
-    Raises: ValueError for a number or time that is none.
+    Raises: ValueError for a parameter that is not a number or not a time.
     """
 
     def flag(name: str) -> bool:
-        return query.get(name, "") in ("1", "true")
+        return parameters.get(name, "") in ("1", "true")
 
     def number(name: str) -> int | None:
-        return int(query[name]) if query.get(name) else None
+        return int(parameters[name]) if parameters.get(name) else None
 
-    since = parse_rfc3339(query["sinceTime"]) if query.get("sinceTime") else None
+    since = parse_rfc3339(parameters["sinceTime"]) if parameters.get("sinceTime") else None
     seconds = number("sinceSeconds")
-    stream = query.get("stream", "").lower()
-    return Wish(
+    stream = parameters.get("stream", "").lower()
+    return LogQuery(
         follow=flag("follow"), previous=flag("previous"), timestamps=flag("timestamps"),
         tail_lines=number("tailLines"), limit_bytes=number("limitBytes"),
         since=now - timedelta(seconds=seconds) if seconds is not None else since,
@@ -53,23 +53,23 @@ def parse_wish(query: dict[str, str], now: datetime) -> Wish:
     )  # fmt: skip
 
 
-def choose(lines: Iterable[Line], wish: Wish) -> bytes:
-    """The text of the lines that are asked for."""
-    chosen = [line for line in lines if _wanted(line, wish)]
-    if wish.tail_lines is not None:
-        chosen = chosen[len(chosen) - wish.tail_lines :] if wish.tail_lines else []
-    data = b"".join(_render(line, wish) for line in chosen)
-    return data if wish.limit_bytes is None else data[: wish.limit_bytes]
+def choose(lines: Iterable[Line], query: LogQuery) -> bytes:
+    """The text of the lines that the query selects."""
+    chosen = [line for line in lines if _wanted(line, query)]
+    if query.tail_lines is not None:
+        chosen = chosen[len(chosen) - query.tail_lines :] if query.tail_lines else []
+    data = b"".join(_render(line, query) for line in chosen)
+    return data if query.limit_bytes is None else data[: query.limit_bytes]
 
 
-def _wanted(line: Line, wish: Wish) -> bool:
-    if wish.stream and line.stream != wish.stream:
+def _wanted(line: Line, query: LogQuery) -> bool:
+    if query.stream and line.stream != query.stream:
         return False
-    return wish.since is None or parse_rfc3339(f"{line.time[:26]}Z") >= wish.since
+    return query.since is None or parse_rfc3339(f"{line.time[:26]}Z") >= query.since
 
 
-def _render(line: Line, wish: Wish) -> bytes:
-    return line.time.encode() + b" " + line.text if wish.timestamps else line.text
+def _render(line: Line, query: LogQuery) -> bytes:
+    return line.time.encode() + b" " + line.text if query.timestamps else line.text
 
 
 def read_lines(path: Path) -> tuple[list[Line], int]:
@@ -82,12 +82,14 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
     return [line for line in lines if line is not None], end
 
 
-async def follow(path: Path, wish: Wish, offset: int, over: Callable[[], bool], stream: Stream, clock: Clock) -> None:  # noqa: PLR0913
-    """Sends what is appended to a log until ``over`` says that its run has ended, or the client goes."""
-    wish = msgspec.structs.replace(wish, tail_lines=None)
+async def follow(  # noqa: PLR0913
+    path: Path, query: LogQuery, offset: int, ended: Callable[[], bool], stream: Stream, clock: Clock
+) -> None:
+    """Sends what is appended to a log until ``ended`` says that its run has ended, or the client goes."""
+    query = msgspec.structs.replace(query, tail_lines=None)
     rest = b""
     while not stream.closed:
-        ended = over()
+        complete = ended()
         data = _read_from(path, offset)
         if data is None:
             offset, rest = 0, b""
@@ -95,10 +97,10 @@ async def follow(path: Path, wish: Wish, offset: int, over: Callable[[], bool], 
         offset += len(data)
         *records, rest = (rest + data).split(b"\n")
         lines = (parse(record + b"\n") for record in records)
-        stream.write(choose((line for line in lines if line is not None), wish))
+        stream.write(choose((line for line in lines if line is not None), query))
         await stream.drain()
         if not data:
-            if ended:
+            if complete:
                 break
             await clock.sleep(_POLL_S)
     stream.close()

@@ -2,8 +2,8 @@
 
 The first byte of a binary message is its channel: 0 input, 1 output, 2 errors, 3 the final Status, 4 terminal size.
 In version 5 a client closes a channel by 255 and its number; in version 4 input cannot be closed. When the program
-has ended and its output is sent, the Status with the exit code follows, then the connection ends. A client that goes
-away takes the exec'd program with it, an attached one leaves the container alone.
+has ended and its output is sent, the Status with the exit code follows, then the connection ends. When the client
+goes away, a program that exec started is killed; a container that attach joined goes on.
 Source: kubernetes staging/src/k8s.io/apimachinery/pkg/util/remotecommand, client-go/tools/remotecommand.
 """
 
@@ -31,8 +31,8 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _DRAIN_S = 1.0
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What the client asks for."""
+class StreamOptions(msgspec.Struct, frozen=True):
+    """The command and the streams that a client asks for."""
 
     command: tuple[str, ...] = ()
     stdin: bool = False
@@ -46,15 +46,15 @@ class _Size(msgspec.Struct):
     Height: int = 0
 
 
-def parse_wish(pairs: Iterable[tuple[str, str]]) -> Wish:
-    """The query of ``/exec`` or ``/attach``; both spellings of the streams are known."""
-    given = list(pairs)
+def parse_options(parameters: Iterable[tuple[str, str]]) -> StreamOptions:
+    """The query parameters of ``/exec`` or ``/attach``; both spellings of the streams are known."""
+    pairs = list(parameters)
 
     def flag(*names: str) -> bool:
-        return any(key in names and value in ("1", "true") for key, value in given)
+        return any(key in names and value in ("1", "true") for key, value in pairs)
 
-    return Wish(
-        command=tuple(value for key, value in given if key == "command"), stdin=flag("stdin", "input"),
+    return StreamOptions(
+        command=tuple(value for key, value in pairs if key == "command"), stdin=flag("stdin", "input"),
         stdout=flag("stdout", "output"), stderr=flag("stderr", "error"), tty=flag("tty"),
     )  # fmt: skip
 
@@ -77,15 +77,15 @@ def render_status(code: int | None, problem: str = "") -> bytes:
 class _Streams:
     """The descriptors of one session: ours, and those for the program."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, options: StreamOptions) -> None:
         self.terminal = -1
-        if wish.tty:
+        if options.tty:
             self.terminal, slave = pty.openpty()
             self.theirs: tuple[int, ...] = (slave, os.dup(slave), os.dup(slave))
             self.input = self.terminal
             self.outputs: tuple[tuple[int, int], ...] = ((self.terminal, _STDOUT),)
         else:
-            source, self.input = os.pipe() if wish.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
+            source, self.input = os.pipe() if options.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
             out, out_end = os.pipe()
             err, err_end = os.pipe()
             self.theirs = (source, out_end, err_end)
@@ -93,14 +93,14 @@ class _Streams:
         for fd in {self.input, *(fd for fd, _ in self.outputs)} - {-1}:
             os.set_blocking(fd, False)
 
-    def hand_over(self) -> None:
-        """Closes the program's ends, which it has by now."""
+    def close_theirs(self) -> None:
+        """Closes the program's ends in this process, after the program has got them."""
         for fd in self.theirs:
             os.close(fd)
         self.theirs = ()
 
     def close_input(self) -> None:
-        """The client has nothing more to say; on a terminal that is Ctrl-D."""
+        """Ends the program's input; on a terminal by Ctrl-D."""
         if self.input < 0:
             return
         if self.input == self.terminal:
@@ -111,7 +111,7 @@ class _Streams:
 
     def close(self) -> None:
         """Closes everything."""
-        self.hand_over()
+        self.close_theirs()
         for fd in {self.input, self.terminal, *(fd for fd, _ in self.outputs)} - {-1}:
             os.close(fd)
         self.input, self.terminal, self.outputs = -1, -1, ()
@@ -120,28 +120,32 @@ class _Streams:
 class RemoteSession:
     """One client at one container."""
 
-    def __init__(self, state: PodState, container: str, wish: Wish, tasks: TaskSet) -> None:
+    def __init__(self, state: PodState, container: str, options: StreamOptions, tasks: TaskSet) -> None:
         self._state = state
         self._container = container
-        self._wish = wish
+        self._options = options
         self._tasks = tasks
 
     async def execute(self, connection: WebSocket) -> None:
         """Runs a command for the client, to its end or the client's."""
         setting = self._state.setting(self._container)
         env = dict(setting.env)
-        if self._wish.tty:
+        if self._options.tty:
             env.setdefault("TERM", "xterm")
         order = ExecOrder(
-            container=self._container, argv=self._wish.command, env=env, cwd=setting.cwd or "/", tty=self._wish.tty
-        )  # fmt: skip
-        streams = _Streams(self._wish)
+            container=self._container,
+            argv=self._options.command,
+            env=env,
+            cwd=setting.cwd or "/",
+            tty=self._options.tty,
+        )
+        streams = _Streams(self._options)
         client = self._state.sandbox.client
         try:
             if client is None:
                 raise ClusterError("the pod is not running")
             answer = await client.exec(order, streams.theirs)
-            streams.hand_over()
+            streams.close_theirs()
             if answer.problem:
                 self._finish(connection, None, f"OCI runtime exec failed: exec failed: {answer.problem}")
                 return
@@ -161,16 +165,16 @@ class RemoteSession:
 
     async def attach(self, connection: WebSocket) -> None:
         """Joins the client to a container's own streams."""
-        wish = msgspec.structs.replace(self._wish, tty=False)
-        streams = _Streams(wish)
+        options = msgspec.structs.replace(self._options, tty=False)
+        streams = _Streams(options)
         client = self._state.sandbox.client
         container = self._state.containers[self._container]
         source, out, err = streams.theirs
         try:
             if client is None or container.record is None:
                 raise ClusterError("the container is not running")
-            answer = await client.attach(self._container, (out, err, source) if wish.stdin else (out, err))
-            streams.hand_over()
+            answer = await client.attach(self._container, (out, err, source) if options.stdin else (out, err))
+            streams.close_theirs()
             if answer.problem:
                 raise ClusterError(answer.problem)
             if container.spec.tty:
@@ -222,7 +226,7 @@ async def _copy(connection: WebSocket, fd: int, channel: int) -> None:
 
 
 async def _feed(connection: WebSocket, streams: _Streams) -> None:
-    """Takes what the client sends; returns when it has gone."""
+    """Passes input and terminal sizes of the client on; returns when the client has gone."""
     while (message := await connection.receive()) is not None:
         if not message:
             continue

@@ -54,9 +54,9 @@ LINES = [Line(f"2026-01-02T03:04:0{n}.000000000Z", "stderr" if n == 2 else "stdo
     ids=str,
 )
 def test_choice(query: dict[str, str], expected: bytes) -> None:
-    assert logs.choose(LINES, logs.parse_wish(query, T0)) == expected
+    assert logs.choose(LINES, logs.parse_query(query, T0)) == expected
 
 
 def test_wrong_options() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        logs.parse_wish({"tailLines": "x"}, T0)
+        logs.parse_query({"tailLines": "x"}, T0)

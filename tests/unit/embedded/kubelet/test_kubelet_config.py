@@ -5,7 +5,7 @@ import pytest
 from podwire.embedded.kubelet.config import parse_config
 from podwire.embedded.kubelet.mounts import machine_binds
 from podwire.embedded.kubelet.node import machine_capacity, node_labels, render_node_status
-from podwire.embedded.kubelet.remote import Wish, parse_wish, render_status
+from podwire.embedded.kubelet.remote import StreamOptions, parse_options, render_status
 from podwire.errors import ConfigError
 
 TEXT = """
@@ -66,7 +66,7 @@ def test_binds_are_outermost_and_leave_out_what_is_hidden() -> None:
 
 def test_wishes_of_both_spellings() -> None:
     pairs = [("command", "sh"), ("command", "-c"), ("input", "1"), ("stdout", "true"), ("tty", "0")]
-    assert parse_wish(pairs) == Wish(command=("sh", "-c"), stdin=True, stdout=True)
+    assert parse_options(pairs) == StreamOptions(command=("sh", "-c"), stdin=True, stdout=True)
 
 
 @pytest.mark.parametrize(("code", "shown"), [(3, b'"ExitCode","message":"3"'), (-9, b'"ExitCode","message":"137"')])
