@@ -1,10 +1,10 @@
 """The garbage collector: dependents follow their owners.
 
-An index holds, for each uid, who names it as owner. When an owner goes, dependents without another living
-owner are deleted (Background). An owner that waits with ``foregroundDeletion`` goes when no dependent that
-blocks it is left; one that waits with ``orphan`` first loses its dependents' references. An object that names
-an owner which never existed is deleted as well. It all runs inside the server, on committed changes, in the
-turn after them; a start goes through everything once.
+An index holds the dependents of each owner's uid. When an owner is gone, dependents without another living
+owner are deleted (Background). An owner that waits with ``foregroundDeletion`` is deleted when no dependent
+blocks it any more; one that waits with ``orphan`` first loses its dependents' references. An object that names
+an owner which never existed is deleted as well. The collector runs inside the server, in the loop
+turn after each committed change; at its start it looks at every object once.
 
 Cost: one set entry for each owner reference. Source: Kubernetes' ``pkg/controller/garbagecollector``.
 """
@@ -20,22 +20,22 @@ from podwire.embedded.apiserver.store import Change, Entry, Store
 from podwire.errors import ApiError
 
 Object = dict[str, Any]
-Place = tuple[str, str, str]
+ObjectKey = tuple[str, str, str]
 """Table, namespace and name."""
 
 
 class Garbage:
-    """Collects what has lost its owners."""
+    """Deletes objects that have lost their owners."""
 
     def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, Kind]) -> None:
         self._store = store
         self._deletion = deletion
         self._kinds = kinds
-        self._dependents: dict[str, set[Place]] = {}
-        self._owners: dict[Place, tuple[str, ...]] = {}
-        self._alive: dict[str, Place] = {}
-        self._queue: deque[Place] = deque()
-        self._queued: set[Place] = set()
+        self._dependents: dict[str, set[ObjectKey]] = {}
+        self._owners: dict[ObjectKey, tuple[str, ...]] = {}
+        self._alive: dict[str, ObjectKey] = {}
+        self._queue: deque[ObjectKey] = deque()
+        self._queued: set[ObjectKey] = set()
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
 
@@ -44,67 +44,67 @@ class Garbage:
         for table in self._store.tables():
             for entry in tuple(table.objects.values()):
                 self._index(entry)
-        for place in tuple(self._owners):
-            self._enqueue(place)
-        for place in tuple(self._alive.values()):
-            found = self._store.get(*place)
+        for key in tuple(self._owners):
+            self._enqueue(key)
+        for key in tuple(self._alive.values()):
+            found = self._store.get(*key)
             if found is not None and b'"deletionTimestamp"' in found.raw:
-                self._enqueue(place)
+                self._enqueue(key)
         self._store.on_change.append(self.observe)
 
     def observe(self, change: Change) -> None:
         """Takes note of a committed change."""
         entry = change.entry
-        place = (entry.table, entry.namespace, entry.name)
+        key = (entry.table, entry.namespace, entry.name)
         if change.type == "DELETED":
-            self._forget(place, entry.uid)
+            self._forget(key, entry.uid)
             for dependent in self._dependents.get(entry.uid, ()):
                 self._enqueue(dependent)
             return
-        before = self._owners.get(place, ())
+        before = self._owners.get(key, ())
         self._index(entry)
-        if self._owners.get(place, ()) != before or b'"deletionTimestamp"' in entry.raw:
-            self._enqueue(place)
+        if self._owners.get(key, ()) != before or b'"deletionTimestamp"' in entry.raw:
+            self._enqueue(key)
 
     def _index(self, entry: Entry) -> None:
-        place = (entry.table, entry.namespace, entry.name)
-        self._alive[entry.uid] = place
+        key = (entry.table, entry.namespace, entry.name)
+        self._alive[entry.uid] = key
         references: tuple[str, ...] = ()
         if b'"ownerReferences"' in entry.raw:
             found = entry.object()["metadata"].get("ownerReferences") or ()
             references = tuple(reference.get("uid", "") for reference in found)
-        before = self._owners.get(place, ())
+        before = self._owners.get(key, ())
         if references == before:
             return
-        self._unlink(place, before)
+        self._unlink(key, before)
         for uid in references:
-            self._dependents.setdefault(uid, set()).add(place)
+            self._dependents.setdefault(uid, set()).add(key)
         if references:
-            self._owners[place] = references
+            self._owners[key] = references
         else:
-            self._owners.pop(place, None)
+            self._owners.pop(key, None)
 
-    def _unlink(self, place: Place, owners: tuple[str, ...]) -> None:
+    def _unlink(self, key: ObjectKey, owners: tuple[str, ...]) -> None:
         for uid in owners:
-            places = self._dependents.get(uid)
-            if places is not None:
-                places.discard(place)
-                if not places:
+            keys = self._dependents.get(uid)
+            if keys is not None:
+                keys.discard(key)
+                if not keys:
                     del self._dependents[uid]
 
-    def _forget(self, place: Place, uid: str) -> None:
+    def _forget(self, key: ObjectKey, uid: str) -> None:
         self._alive.pop(uid, None)
-        owners = self._owners.pop(place, ())
-        self._unlink(place, owners)
+        owners = self._owners.pop(key, ())
+        self._unlink(key, owners)
         for owner in owners:
             if owner in self._alive:
                 self._enqueue(self._alive[owner])
 
-    def _enqueue(self, place: Place) -> None:
-        if place in self._queued:
+    def _enqueue(self, key: ObjectKey) -> None:
+        if key in self._queued:
             return
-        self._queued.add(place)
-        self._queue.append(place)
+        self._queued.add(key)
+        self._queue.append(key)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._work)
@@ -112,9 +112,9 @@ class Garbage:
     def _work(self) -> None:
         self._scheduled = False
         for _ in range(min(len(self._queue), 200)):
-            place = self._queue.popleft()
-            self._queued.discard(place)
-            entry = self._store.get(*place)
+            key = self._queue.popleft()
+            self._queued.discard(key)
+            entry = self._store.get(*key)
             if entry is not None:
                 try:
                     self._look_at(entry)
@@ -164,19 +164,19 @@ class Garbage:
     def _free(self, entry: Entry) -> bool:
         """Whether no dependent blocks the owner; starts the deletion of those that do."""
         blocked = False
-        for place in tuple(self._dependents.get(entry.uid, ())):
-            dependent = self._store.get(*place)
+        for key in tuple(self._dependents.get(entry.uid, ())):
+            dependent = self._store.get(*key)
             if dependent is None:
                 continue
             for reference in dependent.object()["metadata"].get("ownerReferences") or ():
                 if reference.get("uid") == entry.uid:
                     blocked = blocked or bool(reference.get("blockOwnerDeletion"))
-            self._enqueue(place)
+            self._enqueue(key)
         return not blocked
 
     def _orphan(self, owner: Entry) -> None:
-        for place in tuple(self._dependents.get(owner.uid, ())):
-            dependent = self._store.get(*place)
+        for key in tuple(self._dependents.get(owner.uid, ())):
+            dependent = self._store.get(*key)
             if dependent is None:
                 continue
             obj = dependent.object()

@@ -1,4 +1,4 @@
-"""Server-side apply, and who owns which field.
+"""Server-side apply, and which manager owns which field.
 
 Each manager of an object owns a set of fields, kept in ``metadata.managedFields``: with operation ``Apply`` the
 fields of its last configuration, with operation ``Update`` those that its writes set or changed.
@@ -36,13 +36,13 @@ _UNTRACKED = tuple(
     )
 )  # fmt: skip
 _NAME: Node = {"f:metadata": {"f:name": dict(fieldset.LEAF)}}
-"""Kept whatever else goes: metadata never goes as a whole."""
+"""Always kept, so that metadata is never removed as a whole."""
 _STRUCTS = ("metadata", "spec", "status", "template", "strategy", "updateStrategy", "jobTemplate")
 _MOST_UPDATERS = 10
 
 
 class Author(NamedTuple):
-    """Who writes, when (RFC 3339, seconds), through which subresource; ``force`` is of an apply alone."""
+    """The manager that writes, the time (RFC 3339, seconds), and the subresource; only an apply may ``force``."""
 
     manager: str
     now: str
@@ -50,10 +50,10 @@ class Author(NamedTuple):
     force: bool = False
 
 
-class Owner(NamedTuple):
-    """What tells one entry of the managed fields from another."""
+class FieldManager(NamedTuple):
+    """A field manager: the identity of one entry of the managed fields."""
 
-    manager: str
+    name: str
     operation: str
     version: str
     subresource: str = ""
@@ -61,66 +61,66 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         through = f' with subresource "{self.subresource}"' if self.subresource else ""
         if self.operation == "Update":
-            return f'"{self.manager}"{through} using {self.version}'
-        return f'"{self.manager}"{through}'
+            return f'"{self.name}"{through} using {self.version}'
+        return f'"{self.name}"{through}'
 
 
-class Held(NamedTuple):
-    """The fields of an owner, and when they last changed."""
+class ManagedFields(NamedTuple):
+    """The fields that a manager owns, and when they last changed."""
 
     fields: Node
     time: str
 
 
-Owners = dict[Owner, Held]
+FieldManagers = dict[FieldManager, ManagedFields]
 
 
-def parse(entries: Any) -> Owners:
-    """The owners in a ``managedFields`` list; entries that cannot be read are left out."""
-    out: Owners = {}
+def parse(entries: Any) -> FieldManagers:
+    """The managers in a ``managedFields`` list; entries that cannot be read are left out."""
+    out: FieldManagers = {}
     for entry in entries or ():
         raw = entry.get("fieldsV1") if isinstance(entry, dict) else None
         if not isinstance(raw, dict) or not entry.get("operation"):
             continue
-        owner = Owner(
+        manager = FieldManager(
             entry.get("manager", ""),
             entry["operation"],
             entry.get("apiVersion", ""),
             entry.get("subresource", ""),
         )
-        out[owner] = Held({key: fieldset.load(sub) for key, sub in raw.items()}, entry.get("time") or "")
+        out[manager] = ManagedFields({key: fieldset.load(sub) for key, sub in raw.items()}, entry.get("time") or "")
     return out
 
 
-def render(owners: Owners) -> list[Json]:
-    """The ``managedFields`` list: applies first, then by time and name; owners of nothing are left out."""
+def render(managers: FieldManagers) -> list[Json]:
+    """The ``managedFields`` list: applies first, then by time and name; managers without fields are left out."""
 
-    def place(item: tuple[Owner, Held]) -> tuple[str, str, Owner]:
-        owner, held = item
-        return owner.operation, held.time, owner
+    def order(item: tuple[FieldManager, ManagedFields]) -> tuple[str, str, FieldManager]:
+        manager, managed = item
+        return manager.operation, managed.time, manager
 
-    return [_entry(owner, held) for owner, held in sorted(owners.items(), key=place) if held.fields]
+    return [_entry(manager, managed) for manager, managed in sorted(managers.items(), key=order) if managed.fields]
 
 
-def _entry(owner: Owner, held: Held) -> Json:
+def _entry(manager: FieldManager, managed: ManagedFields) -> Json:
     out: Json = {
-        "manager": owner.manager,
-        "operation": owner.operation,
-        "apiVersion": owner.version,
-        "time": held.time,
+        "manager": manager.name,
+        "operation": manager.operation,
+        "apiVersion": manager.version,
+        "time": managed.time,
         "fieldsType": "FieldsV1",
-        "fieldsV1": {key: fieldset.dump(held.fields[key]) for key in sorted(held.fields)},
+        "fieldsV1": {key: fieldset.dump(managed.fields[key]) for key in sorted(managed.fields)},
     }
-    return {**out, "subresource": owner.subresource} if owner.subresource else out
+    return {**out, "subresource": manager.subresource} if manager.subresource else out
 
 
 def _content(obj: Json) -> Json:
-    """What is tracked of an object at all."""
+    """The part of an object whose fields are tracked."""
     return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
 
 
 def _tracked(fields: Node, schema: SchemaNode, subresource: str) -> Node:
-    """Without fields that nobody owns, and without those that this way of writing does not set."""
+    """The fields without those that are never tracked, and those that a write of this subresource does not set."""
     fields = fieldset.without(fields, *_UNTRACKED)
     meta = fields.get("f:metadata")
     if meta is not None and fieldset.MEMBER in meta:
@@ -136,8 +136,8 @@ def _tracked(fields: Node, schema: SchemaNode, subresource: str) -> Node:
 def _blank(schema: SchemaNode) -> Json:
     """What Go encodes of an empty object: the structs that are no pointers.
 
-    It is what a new object is compared with, so that these structs are nobody's and only their fields are.
-    Custom objects are no structs: all but their metadata is somebody's.
+    A new object is compared with it, so that only the fields of these structs have a manager, not the structs.
+    Custom objects are not structs: everything but their metadata has a manager.
     """
     if not schema.name:
         return {"metadata": {}}
@@ -151,13 +151,13 @@ def _blank(schema: SchemaNode) -> Json:
     return out
 
 
-def _subtract(owners: Owners, fields: Node, but: Owner) -> Owners:
-    """The owners after all but one lost the given fields."""
-    out: Owners = {}
-    for owner, held in owners.items():
-        rest = held.fields if owner == but else fieldset.difference(held.fields, fields)
+def _subtract(managers: FieldManagers, fields: Node, but: FieldManager) -> FieldManagers:
+    """The managers after all but one lost the given fields."""
+    out: FieldManagers = {}
+    for manager, managed in managers.items():
+        rest = managed.fields if manager == but else fieldset.difference(managed.fields, fields)
         if rest:
-            out[owner] = Held(rest, held.time)
+            out[manager] = ManagedFields(rest, managed.time)
     return out
 
 
@@ -175,32 +175,32 @@ def track(old: Json | None, new: Json, schema: SchemaNode, author: Author) -> No
         del meta["managedFields"]
         return
     past = (old or {}).get("metadata", {}).get("managedFields")
-    owners = parse(meta.get("managedFields") or past)
+    managers = parse(meta.get("managedFields") or past)
     before = _content(old) if old is not None else _blank(schema)
     found = typed.compare(before, _content(new), schema)
-    me = Owner(author.manager, "Update", new.get("apiVersion", ""), author.subresource)
+    me = FieldManager(author.manager, "Update", new.get("apiVersion", ""), author.subresource)
     changed = _tracked(found.changed, schema, author.subresource)
-    owners = _subtract(owners, fieldset.union(changed, found.removed), me)
-    mine = owners.get(me, Held({}, author.now))
+    managers = _subtract(managers, fieldset.union(changed, found.removed), me)
+    mine = managers.get(me, ManagedFields({}, author.now))
     fields = fieldset.union(fieldset.difference(mine.fields, found.removed), changed)
     if fields != mine.fields:
-        owners[me] = Held(fields, author.now)
-    entries = render(_capped(owners))
+        managers[me] = ManagedFields(fields, author.now)
+    entries = render(_capped(managers))
     if entries:
         meta["managedFields"] = entries
     else:
         meta.pop("managedFields", None)
 
 
-def _capped(owners: Owners) -> Owners:
+def _capped(managers: FieldManagers) -> FieldManagers:
     """The oldest updaters folded into one where there are too many."""
-    updaters = sorted((held.time, owner) for owner, held in owners.items() if owner.operation == "Update")
-    out = dict(owners)
-    for _, owner in updaters[: max(0, len(updaters) - _MOST_UPDATERS)]:
-        held = out.pop(owner)
-        ancient = Owner("ancient-changes", "Update", owner.version)
-        past = out.get(ancient, Held({}, held.time))
-        out[ancient] = Held(fieldset.union(past.fields, held.fields), held.time)
+    updaters = sorted((managed.time, manager) for manager, managed in managers.items() if manager.operation == "Update")
+    out = dict(managers)
+    for _, manager in updaters[: max(0, len(updaters) - _MOST_UPDATERS)]:
+        managed = out.pop(manager)
+        ancient = FieldManager("ancient-changes", "Update", manager.version)
+        past = out.get(ancient, ManagedFields({}, managed.time))
+        out[ancient] = ManagedFields(fieldset.union(past.fields, managed.fields), managed.time)
     return out
 
 
@@ -214,53 +214,59 @@ def apply(live: Json | None, applied: Json, schema: SchemaNode, author: Author) 
     _check(applied, schema)
     config = _without_nulls(applied)
     past: Json = live if live is not None else {}
-    owners = parse(past.get("metadata", {}).get("managedFields"))
-    if live is not None and not owners:
+    managers = parse(past.get("metadata", {}).get("managedFields"))
+    if live is not None and not managers:
         everything = _tracked(typed.to_set(_content(live), schema), schema, "")
-        owners[Owner("before-first-apply", "Update", live.get("apiVersion", ""))] = Held(everything, author.now)
-    me = Owner(author.manager, "Apply", config.get("apiVersion", ""), author.subresource)
+        managers[FieldManager("before-first-apply", "Update", live.get("apiVersion", ""))] = ManagedFields(
+            everything, author.now
+        )
+    me = FieldManager(author.manager, "Apply", config.get("apiVersion", ""), author.subresource)
     mine = _tracked(typed.to_set(_content(config), schema), schema, author.subresource)
-    last = _last(owners, me)
-    others = {owner: held for owner, held in owners.items() if not _same_applier(owner, me)}
+    last = _last(managers, me)
+    others = {manager: managed for manager, managed in managers.items() if not _same_applier(manager, me)}
     new: Json = typed.merge(past, config, schema)
     if last.fields:
         kept = fieldset.union(mine, _NAME)
-        for held in others.values():
-            kept = fieldset.union(kept, held.fields)
+        for managed in others.values():
+            kept = fieldset.union(kept, managed.fields)
         new = typed.remove(new, schema, last.fields, kept)
     others = _settle(past, new, others, schema, author)
     same = new == past and mine == last.fields
-    owners = {**others, me: Held(mine, last.time if same else author.now)}
-    new["metadata"] = {**new.get("metadata", {}), "managedFields": render(owners)}
+    managers = {**others, me: ManagedFields(mine, last.time if same else author.now)}
+    new["metadata"] = {**new.get("metadata", {}), "managedFields": render(managers)}
     return new
 
 
-def _same_applier(owner: Owner, me: Owner) -> bool:
+def _same_applier(manager: FieldManager, me: FieldManager) -> bool:
     """Whether both are applies of one manager, of whatever version."""
-    return owner._replace(version="") == me._replace(version="")
+    return manager._replace(version="") == me._replace(version="")
 
 
-def _last(owners: Owners, me: Owner) -> Held:
+def _last(managers: FieldManagers, me: FieldManager) -> ManagedFields:
     """What the manager's last apply owned."""
-    found = [held for owner, held in owners.items() if _same_applier(owner, me)]
-    return found[0] if found else Held({}, me.version)
+    found = [managed for manager, managed in managers.items() if _same_applier(manager, me)]
+    return found[0] if found else ManagedFields({}, me.version)
 
 
-def _settle(past: Json, new: Json, others: Owners, schema: SchemaNode, author: Author) -> Owners:
-    """The other owners after the change, which lose what was changed or removed.
+def _settle(past: Json, new: Json, others: FieldManagers, schema: SchemaNode, author: Author) -> FieldManagers:
+    """The other managers after the change: they lose the fields that were changed or removed.
 
-    Raises: Conflict where they own what was changed and the author does not force it.
+    Raises: Conflict where they own a changed field and the author does not force the change.
     """
     before, after = _content(past), _content(new)
     found = typed.compare(before or _blank(schema), after, schema)
     changed = _tracked(found.changed, schema, author.subresource)
-    conflicts = {owner: both for owner, held in others.items() if (both := fieldset.intersection(held.fields, changed))}
+    conflicts = {
+        manager: both for manager, managed in others.items() if (both := fieldset.intersection(managed.fields, changed))
+    }
     if conflicts and not author.force:
         allowed = _explained(past, schema) if author.manager == "kubectl" else {}
-        rest = {owner: left for owner, fields in conflicts.items() if (left := fieldset.difference(fields, allowed))}
+        rest = {
+            manager: left for manager, fields in conflicts.items() if (left := fieldset.difference(fields, allowed))
+        }
         if rest:
             raise conflict(rest)
-    nobody = Owner("", "", "")
+    nobody = FieldManager("", "", "")
     return _subtract(others, fieldset.union(changed, found.removed), nobody)
 
 
@@ -301,25 +307,26 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def conflict(conflicts: Mapping[Owner, Node]) -> Conflict:
+def conflict(conflicts: Mapping[FieldManager, Node]) -> Conflict:
     """Error 409 that names every manager and field in conflict."""
-    found = [(owner, path) for owner in sorted(conflicts) for path in fieldset.paths(conflicts[owner])]
+    found = [(manager, path) for manager in sorted(conflicts) for path in fieldset.paths(conflicts[manager])]
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {owner}", "field": path} for owner, path in found
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
+        for manager, path in found
     ]
     if len(found) == 1:
-        owner, path = found[0]
-        text = f"Apply failed with 1 conflict: conflict with {owner}: {path}"
+        manager, path = found[0]
+        text = f"Apply failed with 1 conflict: conflict with {manager}: {path}"
     else:
         lines = "\n".join(_lines(found))
         text = f"Apply failed with {len(found)} conflicts: {lines}"
     return Conflict(409, "Conflict", text, {"causes": causes})
 
 
-def _lines(found: Iterable[tuple[Owner, str]]) -> Iterator[str]:
-    last: Owner | None = None
-    for owner, path in found:
-        if owner != last:
-            yield f"conflicts with {owner}:"
-        last = owner
+def _lines(found: Iterable[tuple[FieldManager, str]]) -> Iterator[str]:
+    last: FieldManager | None = None
+    for manager, path in found:
+        if manager != last:
+            yield f"conflicts with {manager}:"
+        last = manager
         yield f"- {path}"
