@@ -18,7 +18,7 @@ from podwire.policy.modes import open_dataplane
 from podwire.policy.registry import TRACERS
 from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import Machine
-from podwire.why.answer import PolicySaid
+from podwire.why.answer import PolicyVerdict
 from podwire.why.policies.enforced import PolicyRules
 from podwire.why.policies.explainer import with_policies
 
@@ -69,7 +69,7 @@ class Held(Nodes):
             plane.close()
 
 
-def said(nodes: Held, case: Case, number: int, family: int) -> PolicySaid:
+def said(nodes: Held, case: Case, number: int, family: int) -> PolicyVerdict:
     asked = case.connection(case.checks[number], family)
     asking = answered(asked.source.address, asked.destination.address, asked.port, protocol=asked.protocol)
     (found,) = with_policies(asking, case.world, nodes).policies

@@ -26,7 +26,7 @@ from podwire.local.topology import Topology
 from podwire.policy.status.nodes import LOG_PAGE, NO_LOG, NO_PORT, enforcing
 
 Line = dict[str, Any]
-Told = tuple[str, Line]
+NodeLine = tuple[str, Line]
 """A node and a line of its page."""
 
 _AT_ONCE = 32
@@ -45,7 +45,7 @@ class Agents(Protocol):
         """The names of their nodes."""
         ...
 
-    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[Told]:
+    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[NodeLine]:
         """The lines of each node's page; nodes that do not answer are put into ``failures``, with the reason.
 
         Raises: ApiError, ApiUnreachable when nobody can be asked.
@@ -53,12 +53,12 @@ class Agents(Protocol):
         ...
 
 
-def everybody(agents: Agents, page: str, failures: dict[str, str]) -> Iterator[Told]:
+def ask_all_nodes(agents: Agents, page: str, failures: dict[str, str]) -> Iterator[NodeLine]:
     """The lines of one page of every node."""
     return agents.ask(dict.fromkeys(agents.nodes, page), failures)
 
 
-class OnSockets(NamedTuple):
+class LocalAgents(NamedTuple):
     """Agents of this machine."""
 
     sockets: Mapping[str, Path]
@@ -70,7 +70,7 @@ class OnSockets(NamedTuple):
         """The names of their nodes."""
         return tuple(sorted(self.sockets, key=lambda name: (len(name), name)))
 
-    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[Told]:
+    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[NodeLine]:
         """The lines of each node's page, one node after the other."""
         for node, page in pages.items():
             path = self.sockets[node]
@@ -82,7 +82,7 @@ class OnSockets(NamedTuple):
                 failures[node] = f"its agent does not answer on {path} ({words})"
 
 
-class BehindApi:
+class RemoteAgents:
     """Agents of the nodes of a cluster, by its API server."""
 
     again_s = 2.0
@@ -103,7 +103,7 @@ class BehindApi:
             self._ports = self._runner.run(self._enforcing())
         return tuple(sorted(self._ports, key=lambda name: (len(name), name)))
 
-    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[Told]:
+    def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[NodeLine]:
         """The lines of each node's page, in the order of the nodes."""
         found = self._runner.run(self._all(pages, failures))
         for node in pages:
@@ -161,7 +161,7 @@ def _refusal(failure: ApiError, path: str) -> str:
     return f"the API says {failure.code}: {failure}"
 
 
-def of_local(topology: Topology) -> OnSockets:
+def local_agents(topology: Topology) -> LocalAgents:
     """The agents of a local cluster.
 
     Raises: ClusterError where this is not root.
@@ -169,28 +169,28 @@ def of_local(topology: Topology) -> OnSockets:
     inventory.check_root()
     files = sorted(Path(topology.run, "nodes").glob("*/agent.yaml"))
     configs = (agent_config.load(file) for file in files)
-    return OnSockets({config.node_name: config.agent_socket for config in configs})
+    return LocalAgents({config.node_name: config.agent_socket for config in configs})
 
 
-def of_file(file: str) -> OnSockets:
+def agent_of_file(file: str) -> LocalAgents:
     """The agent of this node, by its configuration.
 
     Raises: ConfigError.
     """
     config = agent_config.load(Path(file))
-    return OnSockets({config.node_name: config.agent_socket})
+    return LocalAgents({config.node_name: config.agent_socket})
 
 
 @contextmanager
-def of_cluster(topology: Topology | None, kubeconfig: str | None, config_file: str | None = None) -> Iterator[Agents]:
+def agents_of(topology: Topology | None, kubeconfig: str | None, config_file: str | None = None) -> Iterator[Agents]:
     """Those that a command is about.
 
     Raises: ConfigError, ClusterError.
     """
     if config_file is not None:
-        yield of_file(config_file)
+        yield agent_of_file(config_file)
     elif topology is not None:
-        yield of_local(topology)
+        yield local_agents(topology)
     else:
-        with closing(BehindApi(kubeconfig)) as agents:
+        with closing(RemoteAgents(kubeconfig)) as agents:
             yield agents

@@ -5,7 +5,7 @@ import msgspec
 
 from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option, recursive_option
-from podwire.cli.policy_objects import Gathered, of_cluster, of_files
+from podwire.cli.policy_objects import PolicyObjects, objects_of_cluster, objects_of_files
 from podwire.policy.check.checks import check as find
 from podwire.policy.check.finding import NOTE, SEVERITIES, Finding
 from podwire.policy.check.phrases import count
@@ -49,14 +49,16 @@ def check(  # noqa: PLR0913 - one parameter an option, as click calls it
 ) -> int:
     """Checks and prints."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
-    gathered = of_files(files, recursive=recursive) if files else of_cluster(name, kubeconfig, named=named)
-    found = located(gathered)
+    objects = (
+        objects_of_files(files, recursive=recursive) if files else objects_of_cluster(name, kubeconfig, named=named)
+    )
+    found = located(objects)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         for finding in found:
             click.echo(str(finding))
-        click.echo(summary(gathered, found))
+        click.echo(summary(objects, found))
     return 1 if any(counts(finding, strict=strict) for finding in found) else 0
 
 
@@ -65,16 +67,16 @@ def counts(finding: Finding, *, strict: bool) -> bool:
     return finding.severity != NOTE or (strict and finding.id != "not-checked")
 
 
-def located(gathered: Gathered) -> tuple[Finding, ...]:
+def located(objects: PolicyObjects) -> tuple[Finding, ...]:
     """The findings about a cluster, with the lines of their fields."""
-    found = find(gathered.world, gathered.around)
-    lines = (each.where or gathered.line(each.kind, each.name, each.field) for each in found)
+    found = find(objects.world, objects.details)
+    lines = (each.where or objects.line(each.kind, each.name, each.field) for each in found)
     return tuple(msgspec.structs.replace(each, where=line) for each, line in zip(found, lines, strict=True))
 
 
-def summary(gathered: Gathered, found: tuple[Finding, ...]) -> str:
+def summary(objects: PolicyObjects, found: tuple[Finding, ...]) -> str:
     """How much was looked at, and how much was found."""
-    world = gathered.world
+    world = objects.world
     policies = len(world.policies) + len(world.cluster_policies)
     looked = (
         f"{count(policies, 'policy') if policies == 1 else f'{policies} policies'}, {count(len(world.pods), 'pod')}"

@@ -8,13 +8,13 @@ import msgspec
 
 from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option, recursive_option
-from podwire.cli.policy_objects import Gathered, of_cluster, of_files
+from podwire.cli.policy_objects import PolicyObjects, objects_of_cluster, objects_of_files
 from podwire.cluster.world import World
 from podwire.errors import ConfigError
 from podwire.model.meta import Object, key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy import annotations
-from podwire.policy.check.inactive import passed_over
+from podwire.policy.check.inactive import skipped_note
 from podwire.policy.check.phrases import some
 from podwire.policy.diff.compare import compare
 from podwire.policy.diff.render import data, text
@@ -79,13 +79,13 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
     if old == new:
         raise ConfigError("podwire policy diff", "", f"{old} is compared with itself")
 
-    def gathered(side: str) -> Gathered:
+    def objects(side: str) -> PolicyObjects:
         if side == _LIVE:
-            return of_cluster(name, kubeconfig, named=named)
-        return of_files((*files, side), recursive=recursive)
+            return objects_of_cluster(name, kubeconfig, named=named)
+        return objects_of_files((*files, side), recursive=recursive)
 
-    before, after = gathered(old), gathered(new)
-    notes = list(dict.fromkeys(passed_over(other) for side in (before, after) for other in side.around.others))
+    before, after = objects(old), objects(new)
+    notes = list(dict.fromkeys(skipped_note(other) for side in (before, after) for other in side.details.unenforced))
     worlds = combined(before.world, after.world, Sides(old, new, prune), notes)
     notes += in_audit(*worlds, Sides(old, new))
     found = compare(*worlds, own_node_egress=not police_own_node)

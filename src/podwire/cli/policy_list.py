@@ -8,8 +8,8 @@ import msgspec
 
 from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option
-from podwire.cli.policy_agents import Agents, everybody, of_cluster
-from podwire.cli.policy_objects import of_cluster as objects_of_cluster
+from podwire.cli.policy_agents import Agents, agents_of, ask_all_nodes
+from podwire.cli.policy_objects import objects_of_cluster as objects_of_cluster
 from podwire.cli.target import local_cluster
 from podwire.cluster.names import NODE_POLICY
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError
@@ -61,7 +61,7 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
     world = objects_of_cluster(name, kubeconfig, named=named).world
     told, problems = None, list[str]()
     try:
-        with of_cluster(topology, kubeconfig) as agents:
+        with agents_of(topology, kubeconfig) as agents:
             told, problems = packets(agents)
     except (ClusterError, ApiError, ApiUnreachable) as failure:
         problems = [str(failure)]
@@ -91,7 +91,7 @@ def packets(agents: Agents) -> tuple[Packets | None, list[str]]:
     """
     failures: dict[str, str] = {}
     found: dict[tuple[str, str], int] = {}
-    for _, one in everybody(agents, COUNTERS_PAGE, failures):
+    for _, one in ask_all_nodes(agents, COUNTERS_PAGE, failures):
         for policy in one["policies"]:
             key = (policy, one["verdict"])
             found[key] = found.get(key, 0) + one["packets"]
@@ -117,8 +117,8 @@ def counters(  # noqa: PLR0913 - one parameter an option, as click calls it
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     topology = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
     failures: dict[str, str] = {}
-    with of_cluster(topology, kubeconfig, config_file) as agents:
-        told = list(everybody(agents, COUNTERS_PAGE, failures))
+    with agents_of(topology, kubeconfig, config_file) as agents:
+        told = list(ask_all_nodes(agents, COUNTERS_PAGE, failures))
     found = [{"node": node, **one} for node, one in told if not policy or policy in one["policies"]]
     found.sort(key=_order)
     for text in complaints(failures):
@@ -143,7 +143,7 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     rule = NOTHING if one["rule"] is None else str(one["rule"])
     return (
         one["node"],
-        few(one["policies"]),
+        shorten(one["policies"]),
         one["direction"],
         rule,
         one["verdict"],
@@ -152,7 +152,7 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def few(policies: Sequence[str]) -> str:
+def shorten(policies: Sequence[str]) -> str:
     """The first ones of what may be hundreds; JSON has them all."""
     more = f",... ({len(policies)})" if len(policies) > _NAMED else ""
     return ",".join(policies[:_NAMED]) + more or "(none speaks of it)"

@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option
-from podwire.cli.policy_agents import Agents, Told, of_cluster
+from podwire.cli.policy_agents import Agents, NodeLine, agents_of
 from podwire.cli.target import local_cluster
 from podwire.policy.status.logged import Happening, text
 from podwire.policy.status.nodes import LOG_PAGE, complaints
@@ -54,7 +54,7 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Reads and prints."""
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     topology = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
-    with of_cluster(topology, kubeconfig, config_file) as agents:
+    with agents_of(topology, kubeconfig, config_file) as agents:
         reader = Reader(agents)
         while True:
             for one in last_of(reader.read(_ALL), policy, last):
@@ -106,14 +106,14 @@ class Reader:
             made.append(msgspec.convert(one, Happening))
         return sorted(made, key=lambda one: one.at)
 
-    def _anew(self, found: Sequence[Told]) -> Iterator[str]:
+    def _anew(self, found: Sequence[NodeLine]) -> Iterator[str]:
         """The nodes whose agents were started anew, and so begin at 1 again."""
         quiet = self._seen.keys() - {node for node, _ in found} - self.failures.keys()
         for node, newest in self._ask(dict.fromkeys(sorted(quiet), 0), 1):
             if newest["number"] < self._seen[node]:
                 yield node
 
-    def _ask(self, after: Mapping[str, int], last: int) -> list[Told]:
+    def _ask(self, after: Mapping[str, int], last: int) -> list[NodeLine]:
         """At most the last so many lines of each node, after a number."""
         pages = {node: f"{LOG_PAGE}?after={number}&last={last}" for node, number in after.items()}
         return list(self._agents.ask(pages, self.failures)) if pages else []

@@ -23,7 +23,7 @@ from podwire.kube.resources import (
 )
 from podwire.local import credentials, inventory
 from podwire.model.meta import Fact, Object, key_of
-from podwire.policy.check.context import Around
+from podwire.policy.check.context import ClusterDetails
 
 T = TypeVar("T")
 
@@ -31,17 +31,17 @@ _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """Where kubectl keeps what was written."""
 
 
-class Gathered(NamedTuple):
+class PolicyObjects(NamedTuple):
     """A cluster as policies see it, and where its objects stand."""
 
     world: World
-    around: Around
+    details: ClusterDetails
     line: Callable[[str, str, str], str]
     """``file:line`` of a field, by kind, key and path; empty for what is in no file."""
     notes: tuple[str, ...]
 
 
-def of_files(paths: tuple[str, ...], *, recursive: bool = False) -> Gathered:
+def objects_of_files(paths: tuple[str, ...], *, recursive: bool = False) -> PolicyObjects:
     """The cluster that files and folders describe, folders below them too where it is ``recursive``.
 
     Raises: ConfigError naming file, line and field of what is wrong.
@@ -55,20 +55,20 @@ def of_files(paths: tuple[str, ...], *, recursive: bool = False) -> Gathered:
         and found.manifests["Pod", key_of(pod.metadata)].body.get("status", {}).get("podIP")
         for pod in found.world.pods
     )
-    around = Around(
+    details = ClusterDetails(
         services=found.services,
         service_cidrs=found.service_cidrs,
         pod_cidrs=found.cluster_cidrs,
-        whole=False,
-        made_up=not real,
+        complete=False,
+        assumed_addresses=not real,
         written={f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()},
-        twice=found.twice,
-        others=found.others,
+        duplicates=found.twice,
+        unenforced=found.others,
     )
-    return Gathered(found.world, around, found.line, found.notes)
+    return PolicyObjects(found.world, details, found.line, found.notes)
 
 
-def of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Gathered:
+def objects_of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> PolicyObjects:
     """A cluster that runs: a local one by its name, or that of a kubeconfig.
 
     Raises: ConfigError, also where there is no such cluster or its API does not answer: status 1 means something else.
@@ -82,15 +82,15 @@ def of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Gathered:
         raise ConfigError("the cluster", "", str(failure)) from failure
 
 
-async def _ask(kubeconfig: str) -> Gathered:
+async def _ask(kubeconfig: str) -> PolicyObjects:
     client = client_of(kubeconfig)
     try:
-        return await gather(client)
+        return await read_objects(client)
     finally:
         await client.close()
 
 
-async def gather(client: Client) -> Gathered:
+async def read_objects(client: Client) -> PolicyObjects:
     """All objects that matter.
 
     Raises: ApiError.
@@ -103,13 +103,13 @@ async def gather(client: Client) -> Gathered:
         cluster_policies=await list_if_served(client, CLUSTERNETWORKPOLICIES),
     )
     cidrs = await list_if_served(client, SERVICECIDRS)
-    around = Around(
+    details = ClusterDetails(
         services=(await client.list(SERVICES)).items,
         service_cidrs=tuple(cidr for one in cidrs for cidr in one.get("spec", {}).get("cidrs", ())),
         pod_cidrs=tuple(cidr for node in world.nodes for cidr in node.pod_cidrs),
         written={name: body for policy in world.policies for name, body in _written("NetworkPolicy", policy)},
     )
-    return Gathered(world, around, lambda _kind, _key, _field: "", ())
+    return PolicyObjects(world, details, lambda _kind, _key, _field: "", ())
 
 
 def _written(kind: str, policy: Any) -> list[tuple[str, Mapping[str, Any]]]:

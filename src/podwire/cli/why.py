@@ -30,7 +30,7 @@ from podwire.why.cluster import Cluster
 from podwire.why.explain import explain
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
-from podwire.why.question import Asked
+from podwire.why.question import TypedQuestion
 
 Access = Callable[[str], NodeAccess]
 _Nodes = Callable[[Client, Mapping[str, str]], Awaitable[Access]]
@@ -127,7 +127,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Explains and prints."""
     if mode and not (planned or files):
         raise ConfigError("--mode", "", "is for --planned and -f; otherwise the node's own is in force")
-    asked = Asked(source=source, target=target, port=port, node=node, family=family or "")
+    asked = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
     request = _Request(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
@@ -139,7 +139,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     return 0
 
 
-def _explain(asked: Asked, request: _Request, topology: Topology | None) -> Answer:
+def _explain(asked: TypedQuestion, request: _Request, topology: Topology | None) -> Answer:
     if request.files:
         from podwire.local.offline.cluster import describe
 
@@ -183,7 +183,7 @@ def _own_config(request: _Request) -> AgentConfig | None:
     return msgspec.structs.replace(config, node_name=name) if name else config
 
 
-async def _by_api(asked: Asked, request: _Request, kubeconfig: str, nodes: _Nodes, written: Written) -> Answer:
+async def _by_api(asked: TypedQuestion, request: _Request, kubeconfig: str, nodes: _Nodes, written: Written) -> Answer:
     """The answer with the objects of an API server."""
     client = client_of(kubeconfig or None)
     try:

@@ -14,10 +14,10 @@ from podwire.runtime.clock import SystemClock
 from podwire.why.cluster import Cluster
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
-from podwire.why.question import Asked
+from podwire.why.question import TypedQuestion
 
 
-def with_host(asked: Asked, topology: Topology) -> Asked:
+def with_host(asked: TypedQuestion, topology: Topology) -> TypedQuestion:
     """The question with ``host``, this machine, as an outside end with its addresses on the fabric."""
     host = str(topology.host_address), str(topology.host_address6)
     if asked.source == "host":

@@ -15,11 +15,11 @@ Outcome = Literal["forwarded", "refused", "dropped", "untouched"]
 """``untouched``: no rule of a Service takes it; it goes on to the address that it was sent to."""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class AnswerStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The settings that every struct of an answer shares."""
 
 
-class Place(Said, frozen=True, kw_only=True):
+class ConnectionEnd(AnswerStruct, frozen=True, kw_only=True):
     """An end of the connection."""
 
     kind: Literal["Pod", "Node", "External", "Service", "Address"]
@@ -41,7 +41,7 @@ class Place(Said, frozen=True, kw_only=True):
         return f"{who} ({end}){where}" if end else f"{who}{where}"
 
 
-class Step(Said, frozen=True, kw_only=True):
+class Step(AnswerStruct, frozen=True, kw_only=True):
     """One rule that the packet met, or one conclusion."""
 
     layer: Literal["routing", "service", "policy"]
@@ -55,21 +55,21 @@ class Step(Said, frozen=True, kw_only=True):
     """The API object that it is there for: ``Service shop/web``."""
 
 
-class Reason(Said, frozen=True, kw_only=True):
+class Reason(AnswerStruct, frozen=True, kw_only=True):
     """A conclusion: a word for programs and a sentence for people."""
 
     reason: str
     message: str
 
 
-class SnatSaid(Reason, frozen=True, kw_only=True):
+class SourceTranslation(Reason, frozen=True, kw_only=True):
     """Whether the endpoint sees the client's own address."""
 
     masqueraded: bool
     """Whether it sees the node's instead."""
 
 
-class ServiceSaid(Said, frozen=True, kw_only=True):
+class ServiceMatch(AnswerStruct, frozen=True, kw_only=True):
     """The port of a Service that the packet is for."""
 
     namespace: str
@@ -87,7 +87,7 @@ class ServiceSaid(Said, frozen=True, kw_only=True):
     """Other Services (``namespace/name``) that name the same address and port and do not have it."""
 
 
-class EndpointSaid(Said, frozen=True, kw_only=True):
+class EndpointChoice(AnswerStruct, frozen=True, kw_only=True):
     """One endpoint of that port."""
 
     address: str
@@ -107,7 +107,7 @@ class EndpointSaid(Said, frozen=True, kw_only=True):
     slice: str = ""
 
 
-class AffinitySaid(Said, frozen=True, kw_only=True):
+class AffinityState(AnswerStruct, frozen=True, kw_only=True):
     """Session affinity of the port, and what is remembered of this client."""
 
     timeout_seconds: int
@@ -115,7 +115,7 @@ class AffinitySaid(Said, frozen=True, kw_only=True):
     """As the kernel lists them; none: the next connection chooses freely."""
 
 
-class Drift(Said, frozen=True, kw_only=True):
+class Drift(AnswerStruct, frozen=True, kw_only=True):
     """One line in which the kernel differs from what the API's objects mean."""
 
     where: str
@@ -124,7 +124,7 @@ class Drift(Said, frozen=True, kw_only=True):
     text: str
 
 
-class Hop(Said, frozen=True, kw_only=True):
+class Hop(AnswerStruct, frozen=True, kw_only=True):
     """What one node decides."""
 
     node: str
@@ -135,17 +135,17 @@ class Hop(Said, frozen=True, kw_only=True):
     outcome: Outcome
     reason: str
     message: str
-    service: ServiceSaid | None = None
-    endpoints: tuple[EndpointSaid, ...] = ()
-    snat: SnatSaid | None = None
-    affinity: AffinitySaid | None = None
+    service: ServiceMatch | None = None
+    endpoints: tuple[EndpointChoice, ...] = ()
+    snat: SourceTranslation | None = None
+    affinity: AffinityState | None = None
     steps: tuple[Step, ...] = ()
     drift: tuple[Drift, ...] = ()
     flows: tuple[str, ...] = ()
     """Connections of this client to this target that the kernel knows: they keep their endpoint."""
 
 
-class TermSaid(Said, frozen=True, kw_only=True):
+class RuleTerm(AnswerStruct, frozen=True, kw_only=True):
     """A part of a rule: one of its peers or ports, or one term of a selector."""
 
     field: str
@@ -158,7 +158,7 @@ class TermSaid(Said, frozen=True, kw_only=True):
     """What there is instead, of a part that does not match: ``the pod has app=webb``."""
 
 
-class RuleSaid(Said, frozen=True, kw_only=True):
+class RuleMatch(AnswerStruct, frozen=True, kw_only=True):
     """A rule of a policy, and by which of its peers and ports it matches."""
 
     tier: Literal["Admin", "Namespace", "Baseline"]
@@ -174,9 +174,9 @@ class RuleSaid(Said, frozen=True, kw_only=True):
     line: str = ""
     text: str = ""
     """The rule as YAML."""
-    peer: TermSaid | None = None
+    peer: RuleTerm | None = None
     """None: the rule has no peers, or none of them matches."""
-    port: TermSaid | None = None
+    port: RuleTerm | None = None
     """None: the rule has no ports, or none of them matches."""
 
     def __str__(self) -> str:
@@ -185,14 +185,14 @@ class RuleSaid(Said, frozen=True, kw_only=True):
         return f"{self.policy} {self.field.removeprefix('spec.')}{named}{line}"
 
 
-class NearSaid(Said, frozen=True, kw_only=True):
+class NearestRule(AnswerStruct, frozen=True, kw_only=True):
     """The rule that comes nearest to allowing it, and what it misses."""
 
-    rule: RuleSaid
-    misses: tuple[TermSaid, ...]
+    rule: RuleMatch
+    misses: tuple[RuleTerm, ...]
 
 
-class PolicyNamed(Said, frozen=True, kw_only=True):
+class PolicyReference(AnswerStruct, frozen=True, kw_only=True):
     """A policy."""
 
     policy: str
@@ -202,7 +202,7 @@ class PolicyNamed(Said, frozen=True, kw_only=True):
         return f"{self.policy} ({self.line})" if self.line else self.policy
 
 
-class DirectionSaid(Reason, frozen=True, kw_only=True):
+class DirectionVerdict(Reason, frozen=True, kw_only=True):
     """What policies say of one direction."""
 
     direction: Literal["Ingress", "Egress"]
@@ -215,19 +215,19 @@ class DirectionSaid(Reason, frozen=True, kw_only=True):
     allowed: bool
     tier: str = ""
     """Admin, Namespace or Baseline; empty: no policy had a say."""
-    rule: RuleSaid | None = None
+    rule: RuleMatch | None = None
     """The rule that decided; None: isolated and no rule allows, or no policy had a say."""
-    isolated_by: tuple[PolicyNamed, ...] = ()
-    passed: tuple[RuleSaid, ...] = ()
+    isolated_by: tuple[PolicyReference, ...] = ()
+    passed: tuple[RuleMatch, ...] = ()
     """Rules of cluster policies that left it to the next tier."""
-    nearest: NearSaid | None = None
+    nearest: NearestRule | None = None
     audited_by: tuple[str, ...] = ()
     """Policies in audit to which a denial would be due."""
-    audit: "DirectionSaid | None" = None
+    audit: "DirectionVerdict | None" = None
     """What it would be if the policies in audit were in force, where that is a denial."""
 
 
-class EnforcedSaid(Said, frozen=True, kw_only=True):
+class NodeEnforcement(AnswerStruct, frozen=True, kw_only=True):
     """What the rules of one node make of it."""
 
     node: str
@@ -241,7 +241,7 @@ class EnforcedSaid(Said, frozen=True, kw_only=True):
     drift: tuple[Drift, ...] = ()
 
 
-class PolicySaid(Said, frozen=True, kw_only=True):
+class PolicyVerdict(AnswerStruct, frozen=True, kw_only=True):
     """What policies make of one end that the connection may come to, behind all Services."""
 
     address: str
@@ -252,13 +252,13 @@ class PolicySaid(Said, frozen=True, kw_only=True):
     outcome: Literal["allowed", "dropped"]
     message: str
     """All of it in one line."""
-    egress: DirectionSaid
-    ingress: DirectionSaid
-    nodes: tuple[EnforcedSaid, ...] = ()
+    egress: DirectionVerdict
+    ingress: DirectionVerdict
+    nodes: tuple[NodeEnforcement, ...] = ()
     """The nodes on the way, in its order."""
 
 
-class Finding(Said, frozen=True, kw_only=True):
+class Finding(AnswerStruct, frozen=True, kw_only=True):
     """What a part says of the connection that has no struct of its own here."""
 
     part: str
@@ -268,15 +268,15 @@ class Finding(Said, frozen=True, kw_only=True):
     """The rules that decided it, in the order in which the packet met them."""
 
 
-class Answer(Said, frozen=True, kw_only=True):
+class Answer(AnswerStruct, frozen=True, kw_only=True):
     """The whole answer."""
 
-    source: Place = msgspec.field(name="from")
-    target: Place = msgspec.field(name="to")
+    source: ConnectionEnd = msgspec.field(name="from")
+    target: ConnectionEnd = msgspec.field(name="to")
     protocol: str
     outcome: Outcome
     hops: tuple[Hop, ...]
-    policies: tuple[PolicySaid, ...] = ()
+    policies: tuple[PolicyVerdict, ...] = ()
     """For each end that Services leave; empty where policies were not asked."""
     findings: tuple[Finding, ...] = ()
     """What other parts say of it."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from podwire.why import policy_text
-from podwire.why.answer import Answer, EndpointSaid, Hop, ServiceSaid, Step
+from podwire.why.answer import Answer, EndpointChoice, Hop, ServiceMatch, Step
 
 _LABEL = 10
 _WORDS = {
@@ -58,7 +58,7 @@ def _hop(hop: Hop, label: str) -> Iterator[str]:
     yield from _lists(hop)
 
 
-def _service(service: ServiceSaid) -> Iterator[str]:
+def _service(service: ServiceMatch) -> Iterator[str]:
     port = f", port {service.port_name}" if service.port_name else ""
     number = f" {service.port}/{service.protocol}" if service.port else ""
     by = f", by its {service.frontend}" if service.frontend != "Name" else ""
@@ -87,7 +87,7 @@ def _remembered(entries: Sequence[str]) -> str:
     return "this client has one:" if entries else "this client has none yet"
 
 
-def _endpoints(endpoints: Sequence[EndpointSaid]) -> Iterator[str]:
+def _endpoints(endpoints: Sequence[EndpointChoice]) -> Iterator[str]:
     rows = [("endpoint", "used", "chance", "why", "pod", "node", "zone")]
     for one in endpoints:
         address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"

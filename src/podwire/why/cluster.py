@@ -7,7 +7,7 @@ import msgspec
 from podwire.cluster.world import World
 from podwire.why.nodes import Nodes
 from podwire.why.objects import Objects
-from podwire.why.policies.verdict import Lines, nowhere
+from podwire.why.policies.verdict import Lines, no_line
 
 
 def _same(_world: World) -> Iterable[str]:
@@ -19,7 +19,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     objects: Objects
     nodes: Nodes
-    lines: Lines = nowhere
+    lines: Lines = no_line
     """Where the fields of objects stand in files."""
     differences: Callable[[World], Iterable[str]] = _same
     """Policies of the cluster that those files describe otherwise, a sentence each."""

@@ -8,20 +8,20 @@ from msgspec.structs import replace
 
 from podwire.cluster.world import World
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules
-from podwire.why.answer import Answer, PolicySaid
+from podwire.why.answer import Answer, PolicyVerdict
 from podwire.why.cluster import Cluster
-from podwire.why.policies.verdict import Lines, direction_said, nowhere, together
-from podwire.why.question import Asked, Question, pose
+from podwire.why.policies.verdict import Lines, both_directions, explain_direction, no_line
+from podwire.why.question import Question, TypedQuestion, resolve_question
 from podwire.why.registry import EXPLAINERS
 
 
-async def explain(asked: Asked, cluster: Cluster) -> Answer:
+async def explain(asked: TypedQuestion, cluster: Cluster) -> Answer:
     """The answer to a question; where the rules of a node are not as planned, only when that lasts.
 
     Raises: ConfigError for words that name nothing or too much; KernelError, ClusterError when a node that decides
         cannot be read; ApiError, ApiUnreachable.
     """
-    question = await pose(asked, cluster.objects)
+    question = await resolve_question(asked, cluster.objects)
     answer = await _explained(question, cluster)
     if answer.drifted:
         await cluster.nodes.settle()
@@ -44,8 +44,8 @@ async def _explained(question: Question, cluster: Cluster) -> Answer:
 
 
 def explain_connection(
-    world: World, connection: Connection, rules: Rules | None = None, lines: Lines = nowhere
-) -> PolicySaid:
+    world: World, connection: Connection, rules: Rules | None = None, lines: Lines = no_line
+) -> PolicyVerdict:
     """What policies say of a connection, in both directions; ``message`` of it is that in one line."""
-    egress, ingress = (direction_said(world, connection, each, rules, lines) for each in (EGRESS, INGRESS))
-    return together(connection, egress, ingress)
+    egress, ingress = (explain_direction(world, connection, each, rules, lines) for each in (EGRESS, INGRESS))
+    return both_directions(connection, egress, ingress)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from podwire.why.answer import Answer, DirectionSaid, EnforcedSaid, PolicySaid, RuleSaid, TermSaid
+from podwire.why.answer import Answer, DirectionVerdict, NodeEnforcement, PolicyVerdict, RuleMatch, RuleTerm
 
 _LABEL = 10
 _NAMED, _ISOLATING = 3, 8
 """Of more ends, and of more policies that isolate, the first ones are named."""
 
 
-def one_line(protocol: str, port: int, egress: DirectionSaid, ingress: DirectionSaid) -> str:
+def one_line(protocol: str, port: int, egress: DirectionVerdict, ingress: DirectionVerdict) -> str:
     """Who connects, and what both directions come to."""
     subject = _subject(protocol, port, egress, ingress)
     denied = [each for each in (egress, ingress) if not each.allowed]
@@ -22,23 +22,23 @@ def one_line(protocol: str, port: int, egress: DirectionSaid, ingress: Direction
     return "; ".join([f"{subject}: {' and '.join(rules) or 'allowed'}", *_audited(egress), *_audited(ingress)])
 
 
-def one_audited(protocol: str, said: PolicySaid, direction: str) -> str:
+def one_audited(protocol: str, said: PolicyVerdict, direction: str) -> str:
     """Who connects, and what policies in audit have against one direction, whatever the other comes to; or nothing."""
     audited = next(_audited(said.egress if direction == said.egress.direction else said.ingress), "")
     return audited and f"{_subject(protocol, said.port, said.egress, said.ingress)}: {audited}"
 
 
-def _subject(protocol: str, port: int, egress: DirectionSaid, ingress: DirectionSaid) -> str:
+def _subject(protocol: str, port: int, egress: DirectionVerdict, ingress: DirectionVerdict) -> str:
     number = f" {port}" if port else ""
     return f"{egress.subject} -> {ingress.subject} {protocol}{number}"
 
 
-def _audited(said: DirectionSaid) -> Iterator[str]:
+def _audited(said: DirectionVerdict) -> Iterator[str]:
     if said.audit is not None:
         yield f"in audit, {', '.join(said.audited_by)} would drop it: {said.audit.message}"
 
 
-def at_length(said: PolicySaid) -> Iterator[str]:
+def at_length(said: PolicyVerdict) -> Iterator[str]:
     """All that policies say of one connection."""
     return _said((said,), alone=True)
 
@@ -60,12 +60,12 @@ def outcome(answer: Answer) -> Iterator[str]:
     yield from (_line("", f"or {reason}") for reason in list(reasons)[1:])
 
 
-def _let_through(said: PolicySaid) -> str:
+def _let_through(said: PolicyVerdict) -> str:
     rules = [each.message for each in (said.egress, said.ingress) if each.rule is not None]
     return f"let through: {' and '.join(rules) or 'no policy has a say'}"
 
 
-def _reason(said: PolicySaid, *, alone: bool) -> str:
+def _reason(said: PolicyVerdict, *, alone: bool) -> str:
     """Why it is dropped, without who connects; of one end ``alone`` also on which node, which is that of the pod."""
     if said.outcome == "dropped":
         for each in (said.egress, said.ingress):
@@ -82,9 +82,9 @@ def policies(answer: Answer) -> Iterator[str]:
         yield from _said(some, alone=len(answer.policies) == 1)
 
 
-def _groups(answer: Answer) -> tuple[Sequence[PolicySaid], ...]:
+def _groups(answer: Answer) -> tuple[Sequence[PolicyVerdict], ...]:
     """Ends of which the same is said."""
-    groups: dict[tuple[object, ...], list[PolicySaid]] = {}
+    groups: dict[tuple[object, ...], list[PolicyVerdict]] = {}
     for one in answer.policies:
         drifted = any(each.drifted for each in one.nodes)
         key = (_essence(one.egress), _essence(one.ingress), one.outcome, drifted)
@@ -92,14 +92,14 @@ def _groups(answer: Answer) -> tuple[Sequence[PolicySaid], ...]:
     return tuple(groups.values())
 
 
-def _essence(said: DirectionSaid) -> tuple[object, ...]:
+def _essence(said: DirectionVerdict) -> tuple[object, ...]:
     """What is said of a direction, whoever it is said of."""
     rule = said.rule and (said.rule.policy, said.rule.field)
     near = said.nearest and (said.nearest.rule.policy, said.nearest.rule.field, said.nearest.misses)
     return said.allowed, said.reason, rule, said.isolated_by, near, said.audited_by
 
 
-def _said(some: Sequence[PolicySaid], *, alone: bool) -> Iterator[str]:
+def _said(some: Sequence[PolicyVerdict], *, alone: bool) -> Iterator[str]:
     one = some[0]
     word = "DROPPED" if one.outcome == "dropped" else "allowed"
     if alone:
@@ -114,7 +114,7 @@ def _said(some: Sequence[PolicySaid], *, alone: bool) -> Iterator[str]:
         yield from _node(node)
 
 
-def _direction(said: DirectionSaid) -> Iterator[str]:
+def _direction(said: DirectionVerdict) -> Iterator[str]:
     where = f" on {said.node}" if said.node and said.subject != f"node {said.node}" else ""
     yield _line(said.direction.lower(), f"of {said.subject}{where}: {'' if said.allowed else 'DROPPED, '}{_by(said)}")
     for rule in said.passed:
@@ -129,7 +129,7 @@ def _direction(said: DirectionSaid) -> Iterator[str]:
         yield from _nearest(said.audit)
 
 
-def _by(said: DirectionSaid) -> str:
+def _by(said: DirectionVerdict) -> str:
     """Why, without the nearest rule, which is told at length."""
     if said.nearest is None:
         return said.message
@@ -138,7 +138,7 @@ def _by(said: DirectionSaid) -> str:
     return f"isolated by {listed}" + (f" and {more} more" if more > 0 else "")
 
 
-def _nearest(said: DirectionSaid) -> Iterator[str]:
+def _nearest(said: DirectionVerdict) -> Iterator[str]:
     if said.nearest is not None:
         yield _line("nearest", f"{said.nearest.rule}")
         yield from (_line("", f"{_placed(miss)}: {miss.found}") for miss in said.nearest.misses)
@@ -146,23 +146,23 @@ def _nearest(said: DirectionSaid) -> Iterator[str]:
         yield from _yaml(said.nearest.rule)
 
 
-def _placed(term: TermSaid) -> str:
+def _placed(term: RuleTerm) -> str:
     return f"{term.text} ({term.line or term.field})"
 
 
-def _terms(rule: RuleSaid) -> Iterator[str]:
+def _terms(rule: RuleMatch) -> Iterator[str]:
     for word, term in (("peer", rule.peer), ("port", rule.port)):
         if term is not None:
             yield _line("", f"{word} {_placed(term)} matches")
 
 
-def _yaml(rule: RuleSaid) -> Iterator[str]:
+def _yaml(rule: RuleMatch) -> Iterator[str]:
     """The rule itself, where no file is known that has it."""
     if not rule.line:
         yield from (_line("", f"  {text}") for text in rule.text.splitlines())
 
 
-def _node(said: EnforcedSaid) -> Iterator[str]:
+def _node(said: NodeEnforcement) -> Iterator[str]:
     rules = f"the {said.mode} rules in its kernel" if said.state == "held" else f"the {said.mode} rules it should have"
     word = "DROPPED" if said.outcome == "dropped" else "allowed"
     yield _line("enforced", f"{word} on {said.node}, by {rules}")
@@ -182,7 +182,7 @@ def rules(answer: Answer) -> Iterator[str]:
                 yield from _steps(node)
 
 
-def _steps(said: EnforcedSaid) -> Iterator[str]:
+def _steps(said: NodeEnforcement) -> Iterator[str]:
     place = ""
     for step in said.steps:
         if step.where != place:

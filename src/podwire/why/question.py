@@ -16,7 +16,7 @@ from podwire.model.selector import parse_selector
 from podwire.model.service import Service
 from podwire.proxy.resolve import canonical_address
 from podwire.why import syntax
-from podwire.why.answer import Place
+from podwire.why.answer import ConnectionEnd
 from podwire.why.objects import Objects
 from podwire.why.syntax import Ref
 
@@ -28,7 +28,7 @@ _SHOWN = 5
 _OUTSIDE = "of what is outside of the cluster, give the address"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class TypedQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What was typed; empty: not said."""
 
     source: str
@@ -46,7 +46,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class Client(msgspec.Struct, frozen=True):
     """Who connects; ``node`` is None for somebody outside."""
 
-    place: Place
+    place: ConnectionEnd
     addresses: tuple[str, ...]
     node: Node | None = None
     on_node: bool = False
@@ -57,8 +57,8 @@ class Client(msgspec.Struct, frozen=True):
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question with an answer: addresses, port, protocol, and the node that decides first."""
 
-    source: Place
-    target: Place
+    source: ConnectionEnd
+    target: ConnectionEnd
     protocol: str
     """``tcp``, ``udp`` or ``sctp``."""
     node: Node
@@ -70,7 +70,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-async def pose(asked: Asked, objects: Objects) -> Question:
+async def resolve_question(asked: TypedQuestion, objects: Objects) -> Question:
     """The question that the words mean.
 
     Raises: ConfigError for words that name nothing or too much; ClusterError for a pod that is on no node yet.
@@ -86,7 +86,7 @@ async def pose(asked: Asked, objects: Objects) -> Question:
 
 
 class _Poser:
-    def __init__(self, asked: Asked, objects: Objects, nodes: Sequence[Node]) -> None:
+    def __init__(self, asked: TypedQuestion, objects: Objects, nodes: Sequence[Node]) -> None:
         self.asked = asked
         self.objects = objects
         self.nodes = {node.metadata.name: node for node in nodes}
@@ -95,7 +95,7 @@ class _Poser:
     async def client(self, ref: Ref) -> Client:
         """Who connects."""
         if ref.kind == "external":
-            return Client(Place(kind="External"), self.asked.outside)
+            return Client(ConnectionEnd(kind="External"), self.asked.outside)
         if ref.kind == "node":
             return _of_node(self.node(ref.name, "FROM"))
         if ref.kind == "address":
@@ -109,7 +109,7 @@ class _Poser:
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if node is None or not pod.addresses:
             raise ClusterError(f"pod {key} has no {'address' if node else 'node'} yet")
-        place = Place(kind="Pod", name=key, node=pod.spec.node_name)
+        place = ConnectionEnd(kind="Pod", name=key, node=pod.spec.node_name)
         addresses = node.internal_ips if pod.spec.host_network else pod.addresses
         return Client(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
 
@@ -120,7 +120,7 @@ class _Poser:
         pod = await self.objects.pod_at(address)
         if pod is not None:
             return msgspec.structs.replace(self._of_pod(pod), addresses=(address,))
-        return Client(Place(kind="External"), (address,))
+        return Client(ConnectionEnd(kind="External"), (address,))
 
     def node(self, name: str, argument: str) -> Node:
         """A node by its name."""
@@ -170,18 +170,20 @@ class _Poser:
             return await self._to_service(client, await self._service(client, ref), port, protocol)
         if ref.kind == "node":
             node = self.node(ref.name, "TO")
-            place = Place(kind="Node", name=ref.name)
+            place = ConnectionEnd(kind="Node", name=ref.name)
             return await self._to_address(client, place, node.internal_ips, (port, protocol))
         if ref.kind == "pod":
             pod = await self.pod(ref, "TO")
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            place = Place(kind="Pod", name=name, node=pod.spec.node_name)
+            place = ConnectionEnd(kind="Pod", name=name, node=pod.spec.node_name)
             if not port.isdigit():
                 port, protocol = _pod_port(pod, port, protocol)
             return await self._to_address(client, place, pod.addresses, (port, protocol))
         if ref.kind == "external":
-            return await self._to_address(client, Place(kind="External"), self._nobody(client), (port, protocol))
-        return await self._to_address(client, Place(kind="Address"), (ref.name,), (port, protocol))
+            return await self._to_address(
+                client, ConnectionEnd(kind="External"), self._nobody(client), (port, protocol)
+            )
+        return await self._to_address(client, ConnectionEnd(kind="Address"), (ref.name,), (port, protocol))
 
     def _nobody(self, client: Client) -> tuple[str, ...]:
         """Addresses of a server outside."""
@@ -204,7 +206,7 @@ class _Poser:
         return found
 
     async def _to_service(self, client: Client, service: Service, port: str, protocol: str) -> Question:
-        place = Place(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
+        place = ConnectionEnd(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
         if service.spec.type == "ExternalName":
             return self._by_name(client, client.addresses[0], place, service, ("0", protocol))
         number, protocol, node_port = _service_port(service, port, protocol)
@@ -222,14 +224,18 @@ class _Poser:
         question = await self._to_address(client, place, addresses, (str(number), protocol), where)
         return msgspec.structs.replace(question, service=service)
 
-    async def _headless(self, client: Client, place: Place, service: Service, port: tuple[str, str]) -> Question:
+    async def _headless(
+        self, client: Client, place: ConnectionEnd, service: Service, port: tuple[str, str]
+    ) -> Question:
         """A question about a Service of which clients get the endpoints' addresses, of a family that they have."""
         pieces = await self.objects.slices(service)
         listed = [end.addresses[0] for piece in pieces for end in piece.endpoints or () if end.addresses]
         source = self._same_family(client.addresses, listed, place)[0] if listed else client.addresses[0]
         return self._by_name(client, source, place, service, port)
 
-    def _by_name(self, client: Client, source: str, place: Place, service: Service, port: tuple[str, str]) -> Question:
+    def _by_name(
+        self, client: Client, source: str, place: ConnectionEnd, service: Service, port: tuple[str, str]
+    ) -> Question:
         """A question about a Service that has no address of its own."""
         return Question(
             source=msgspec.structs.replace(client.place, address=source),
@@ -244,7 +250,7 @@ class _Poser:
     async def _to_address(
         self,
         client: Client,
-        place: Place,
+        place: ConnectionEnd,
         addresses: Sequence[str],
         port: tuple[str, str],
         where: Node | None = None,
@@ -276,7 +282,7 @@ class _Poser:
             return str(number), protocol
         raise ConfigError("PORT", "", f"which port of {target}? no Service has this address, so it has to be said")
 
-    def _same_family(self, sources: Sequence[str], targets: Sequence[str], place: Place) -> tuple[str, str]:
+    def _same_family(self, sources: Sequence[str], targets: Sequence[str], place: ConnectionEnd) -> tuple[str, str]:
         for target in targets:
             six = ":" in target
             if self.asked.family and (self.asked.family == "ip6") != six:
@@ -303,7 +309,7 @@ class _Poser:
 
 
 def _of_node(node: Node) -> Client:
-    return Client(Place(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
+    return Client(ConnectionEnd(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
 
 
 def _pod_port(pod: Pod, port: str, protocol: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from podwire.cli.policy_agents import OnSockets
+from podwire.cli.policy_agents import LocalAgents
 from podwire.cli.policy_log import Reader, last_of
 from podwire.policy.status.logged import Happening
 
@@ -61,7 +61,7 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
 
 
 def reader(*nodes: Node) -> Reader:
-    return Reader(OnSockets({node.path.name: node.path for node in nodes}))
+    return Reader(LocalAgents({node.path.name: node.path for node in nodes}))
 
 
 def read(reader: Reader, last: int = 1000) -> list[str]:
@@ -102,7 +102,7 @@ def test_an_agent_that_does_not_answer_is_told_once_and_the_others_are_read(
 ) -> None:
     one, _ = nodes
     one.lines = [(1, "01")]
-    both = Reader(OnSockets({"node-1": one.path, "node-9": tmp_path / "nowhere"}))
+    both = Reader(LocalAgents({"node-1": one.path, "node-9": tmp_path / "nowhere"}))
     assert read(both) == ["node-1 01"]
     (complaint,) = both.complaints()
     assert complaint.startswith("not asked: node-9: its agent does not answer on ")

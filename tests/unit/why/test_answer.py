@@ -6,26 +6,26 @@ import msgspec
 
 from podwire.why import answer_text
 from podwire.why.answer import (
-    AffinitySaid,
+    AffinityState,
     Answer,
-    DirectionSaid,
+    ConnectionEnd,
+    DirectionVerdict,
     Drift,
-    EndpointSaid,
-    EnforcedSaid,
+    EndpointChoice,
     Hop,
-    NearSaid,
-    Place,
-    PolicyNamed,
-    PolicySaid,
-    RuleSaid,
-    ServiceSaid,
-    SnatSaid,
+    NearestRule,
+    NodeEnforcement,
+    PolicyReference,
+    PolicyVerdict,
+    RuleMatch,
+    RuleTerm,
+    ServiceMatch,
+    SourceTranslation,
     Step,
-    TermSaid,
 )
 
 ENDPOINTS = (
-    EndpointSaid(
+    EndpointChoice(
         address="10.244.0.3",
         port=3000,
         used=True,
@@ -36,7 +36,7 @@ ENDPOINTS = (
         pod="shop/catalog-1",
         node="node-1",
     ),
-    EndpointSaid(
+    EndpointChoice(
         address="fd44::9",
         port=3000,
         used=False,
@@ -53,7 +53,7 @@ HOP = Hop(
     outcome="forwarded",
     reason="Endpoints",
     message="to the only usable endpoint",
-    service=ServiceSaid(
+    service=ServiceMatch(
         namespace="shop",
         name="catalog",
         type="ClusterIP",
@@ -65,8 +65,8 @@ HOP = Hop(
         also_claimed_by=("shop/other",),
     ),
     endpoints=ENDPOINTS,
-    snat=SnatSaid(masqueraded=False, reason="PodToClusterIP", message="a pod keeps its address"),
-    affinity=AffinitySaid(timeout_seconds=60, entries=("map affinity { 10.244.1.2 : 1 }",)),
+    snat=SourceTranslation(masqueraded=False, reason="PodToClusterIP", message="a pod keeps its address"),
+    affinity=AffinityState(timeout_seconds=60, entries=("map affinity { 10.244.1.2 : 1 }",)),
     steps=(
         Step(
             layer="service", where="prerouting: ip t dispatch", rule="vmap @services", elements=("map services { x }",)
@@ -77,8 +77,8 @@ HOP = Hop(
     flows=("from port 4 to 10.244.0.3 port 3000",),
 )
 ANSWER = Answer(
-    source=Place(kind="Pod", name="shop/web-0", address="10.244.1.2", node="node-2"),
-    target=Place(kind="Service", name="shop/catalog", address="10.96.1.5", port=8080),
+    source=ConnectionEnd(kind="Pod", name="shop/web-0", address="10.244.1.2", node="node-2"),
+    target=ConnectionEnd(kind="Service", name="shop/catalog", address="10.96.1.5", port=8080),
     protocol="TCP",
     outcome="forwarded",
     hops=(HOP,),
@@ -161,20 +161,20 @@ def test_json_says_what_there_is_and_leaves_out_the_rest() -> None:
 _KINDS = (
     Answer,
     Hop,
-    Place,
-    ServiceSaid,
-    EndpointSaid,
-    SnatSaid,
-    AffinitySaid,
+    ConnectionEnd,
+    ServiceMatch,
+    EndpointChoice,
+    SourceTranslation,
+    AffinityState,
     Step,
     Drift,
-    PolicySaid,
-    DirectionSaid,
-    RuleSaid,
-    TermSaid,
-    NearSaid,
-    PolicyNamed,
-    EnforcedSaid,
+    PolicyVerdict,
+    DirectionVerdict,
+    RuleMatch,
+    RuleTerm,
+    NearestRule,
+    PolicyReference,
+    NodeEnforcement,
 )
 
 
@@ -187,6 +187,6 @@ def test_the_page_names_every_field() -> None:
 
 
 def test_an_address_alone() -> None:
-    assert str(Place(kind="External")) == "External"
-    assert str(Place(kind="Service", name="shop/db", port=5432)) == "Service shop/db (port 5432)"
-    assert str(Place(kind="Address", address="fd00::1", port=80)) == "Address ([fd00::1]:80)"
+    assert str(ConnectionEnd(kind="External")) == "External"
+    assert str(ConnectionEnd(kind="Service", name="shop/db", port=5432)) == "Service shop/db (port 5432)"
+    assert str(ConnectionEnd(kind="Address", address="fd00::1", port=80)) == "Address ([fd00::1]:80)"

@@ -16,11 +16,11 @@ from podwire.why.answer import Answer, Finding, Step
 from podwire.why.cluster import Cluster
 from podwire.why.explain import explain
 from podwire.why.kernels import NodeKernels
-from podwire.why.question import Asked, Question
+from podwire.why.question import Question, TypedQuestion
 from podwire.why.registry import EXPLAINERS
 from podwire.why.services.hop import ServiceRules
 
-ASKED = Asked(source="client", target="svc/shop/web")
+ASKED = TypedQuestion(source="client", target="svc/shop/web")
 
 
 async def explain_routing(question: Question, answer: Answer, cluster: Cluster) -> Answer:

@@ -5,21 +5,21 @@ import msgspec
 from podwire.why import answer_text
 from podwire.why.answer import (
     Answer,
-    DirectionSaid,
+    ConnectionEnd,
+    DirectionVerdict,
     Drift,
-    EnforcedSaid,
     Hop,
-    NearSaid,
-    Place,
-    PolicyNamed,
-    PolicySaid,
-    RuleSaid,
+    NearestRule,
+    NodeEnforcement,
+    PolicyReference,
+    PolicyVerdict,
+    RuleMatch,
+    RuleTerm,
     Step,
-    TermSaid,
 )
 from podwire.why.policy_text import one_audited, one_line
 
-FREE = DirectionSaid(
+FREE = DirectionVerdict(
     direction="Egress",
     subject="shop/web",
     peer="shop/db",
@@ -28,7 +28,7 @@ FREE = DirectionSaid(
     reason="NotSelected",
     message="no policy selects shop/web for egress",
 )
-NEAR = RuleSaid(
+NEAR = RuleMatch(
     tier="Namespace",
     policy="shop/db",
     field="spec.ingress[0]",
@@ -36,14 +36,14 @@ NEAR = RuleSaid(
     action="Accept",
     line="db.yaml:14",
     text="from:\n- podSelector: {}",
-    port=TermSaid(field="spec.ingress[0].ports[0]", text="TCP 5432", line="db.yaml:18"),
+    port=RuleTerm(field="spec.ingress[0].ports[0]", text="TCP 5432", line="db.yaml:18"),
 )
-MISS = TermSaid(
+MISS = RuleTerm(
     field="spec.ingress[0].from[0].podSelector.matchLabels[app]",
     text="podSelector app=api",
     found="the pod has app=web",
 )
-SHUT = DirectionSaid(
+SHUT = DirectionVerdict(
     direction="Ingress",
     subject="shop/db",
     peer="shop/web",
@@ -53,10 +53,10 @@ SHUT = DirectionSaid(
     reason="Isolated",
     message="isolated by shop/deny; nearest rule shop/db ingress[0] (db.yaml:14): podSelector app=api, "
     "the pod has app=web",
-    isolated_by=(PolicyNamed(policy="shop/db", line="db.yaml:11"), PolicyNamed(policy="shop/deny")),
-    nearest=NearSaid(rule=NEAR, misses=(MISS,)),
+    isolated_by=(PolicyReference(policy="shop/db", line="db.yaml:11"), PolicyReference(policy="shop/deny")),
+    nearest=NearestRule(rule=NEAR, misses=(MISS,)),
 )
-OPEN = DirectionSaid(
+OPEN = DirectionVerdict(
     direction="Ingress",
     subject="shop/db-2",
     peer="shop/web",
@@ -65,7 +65,7 @@ OPEN = DirectionSaid(
     tier="Admin",
     reason="Allowed",
     message='accepted by cluster policy floor ingress[2] "trusted", tier Admin',
-    rule=RuleSaid(
+    rule=RuleMatch(
         tier="Admin",
         policy="floor",
         field="spec.ingress[2]",
@@ -73,9 +73,9 @@ OPEN = DirectionSaid(
         name="trusted",
         action="Accept",
         text="action: Accept\nfrom:\n- namespaces: {}",
-        peer=TermSaid(field="spec.ingress[2].from[0]", text="namespaces {}"),
+        peer=RuleTerm(field="spec.ingress[2].from[0]", text="namespaces {}"),
     ),
-    passed=(RuleSaid(tier="Admin", policy="first", field="spec.ingress[0]", rule=0, action="Pass", line="f.yaml:3"),),
+    passed=(RuleMatch(tier="Admin", policy="first", field="spec.ingress[0]", rule=0, action="Pass", line="f.yaml:3"),),
     audited_by=("shop/try",),
     audit=SHUT,
 )
@@ -88,8 +88,8 @@ STEP = Step(
 )
 
 
-def said(ingress: DirectionSaid, pod: str, *nodes: EnforcedSaid) -> PolicySaid:
-    return PolicySaid(
+def said(ingress: DirectionVerdict, pod: str, *nodes: NodeEnforcement) -> PolicyVerdict:
+    return PolicyVerdict(
         address="10.0.0.2",
         port=5432,
         pod=pod,
@@ -102,11 +102,11 @@ def said(ingress: DirectionSaid, pod: str, *nodes: EnforcedSaid) -> PolicySaid:
     )
 
 
-def answer(*policies: PolicySaid, outcome: str = "forwarded") -> Answer:
+def answer(*policies: PolicyVerdict, outcome: str = "forwarded") -> Answer:
     hop = Hop(node="n1", mode="m", state="held", outcome="forwarded", reason="Endpoints", message="to one of two")
     return Answer(
-        source=Place(kind="Pod", name="shop/web", address="10.0.0.1", node="n1"),
-        target=Place(kind="Service", name="shop/db", address="10.96.0.1", port=80),
+        source=ConnectionEnd(kind="Pod", name="shop/web", address="10.0.0.1", node="n1"),
+        target=ConnectionEnd(kind="Service", name="shop/db", address="10.96.0.1", port=80),
         protocol="TCP",
         outcome="dropped" if outcome == "dropped" else "untouched" if outcome == "untouched" else "forwarded",
         hops=(hop,),
@@ -114,7 +114,7 @@ def answer(*policies: PolicySaid, outcome: str = "forwarded") -> Answer:
     )
 
 
-HELD = EnforcedSaid(node="n2", mode="nftables", state="held", outcome="dropped", steps=(STEP,))
+HELD = NodeEnforcement(node="n2", mode="nftables", state="held", outcome="dropped", steps=(STEP,))
 
 
 def test_some_endpoints_are_dropped() -> None:
@@ -177,7 +177,7 @@ def test_of_one_end_the_node_is_named_that_drops_it_and_services_are_looked_up_o
 
 
 def test_of_many_policies_some_are_named() -> None:
-    many = tuple(PolicyNamed(policy=f"shop/p{number}") for number in range(20))
+    many = tuple(PolicyReference(policy=f"shop/p{number}") for number in range(20))
     shut = msgspec.structs.replace(SHUT, isolated_by=many)
     lines = list(answer_text.render(answer(said(shut, "shop/db"), outcome="dropped")))
     assert any(
@@ -191,7 +191,7 @@ def test_what_no_service_takes_is_let_through() -> None:
 
 
 def test_rules_that_differ() -> None:
-    drifted = EnforcedSaid(
+    drifted = NodeEnforcement(
         node="n2",
         mode="nftables",
         state="held",
@@ -222,7 +222,7 @@ def test_one_line() -> None:
 
 def test_one_line_about_audit_leaves_out_the_other_direction() -> None:
     other = msgspec.structs.replace(OPEN, direction="Egress", subject="shop/web")
-    both = PolicySaid(address="10.0.0.2", port=80, outcome="dropped", message="", egress=other, ingress=SHUT)
+    both = PolicyVerdict(address="10.0.0.2", port=80, outcome="dropped", message="", egress=other, ingress=SHUT)
     assert one_audited("TCP", both, "Egress") == (
         f"shop/web -> {SHUT.subject} TCP 80: in audit, shop/try would drop it: {SHUT.message}"
     )

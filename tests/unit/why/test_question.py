@@ -22,7 +22,7 @@ from podwire.why.explain import explain
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
 from podwire.why.objects import Collection, concerns
-from podwire.why.question import Asked, Question, pose
+from podwire.why.question import Question, TypedQuestion, resolve_question
 from podwire.why.services.hop import ServiceRules
 
 
@@ -127,7 +127,7 @@ OBJECTS = Collection(
 
 
 def posed(source: str, target: str, port: str = "", **more: Any) -> Question:
-    return asyncio.run(pose(Asked(source=source, target=target, port=port, **more), OBJECTS))
+    return asyncio.run(resolve_question(TypedQuestion(source=source, target=target, port=port, **more), OBJECTS))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_what_has_no_answer_yet() -> None:
     with pytest.raises(ClusterError, match="has no node yet"):
         posed("shop/waiting", "svc/web")
     with pytest.raises(ClusterError, match="no Node"):
-        asyncio.run(pose(Asked(source="external", target="10.96.0.10:80"), Collection()))
+        asyncio.run(resolve_question(TypedQuestion(source="external", target="10.96.0.10:80"), Collection()))
 
 
 def test_what_a_service_names() -> None:
@@ -303,13 +303,13 @@ def access(name: str) -> NodeAccess:
     return NodeAccess(services=NodeFacts(name=name, pod_cidrs=("10.244.0.0/16",)), readable=False)
 
 
-def explained(asked: Asked, objects: Collection, *, hides: bool = False) -> Answer:
+def explained(asked: TypedQuestion, objects: Collection, *, hides: bool = False) -> Answer:
     cluster = Cluster(objects=objects, nodes=Planned(hides=hides))
     return asyncio.run(explain(asked, cluster))
 
 
 def answered(source: str, target: str, port: str = "", *, hides: bool = False) -> Answer:
-    return explained(Asked(source=source, target=target, port=port), OBJECTS, hides=hides)
+    return explained(TypedQuestion(source=source, target=target, port=port), OBJECTS, hides=hides)
 
 
 def test_one_node_decides() -> None:
@@ -357,6 +357,6 @@ def test_a_service_that_is_left_to_another_proxy() -> None:
     label = {"service.kubernetes.io/service-proxy-name": "mine"}
     other = msgspec.structs.replace(WEB, metadata=msgspec.structs.replace(WEB.metadata, labels=label))
     world = World(pods=(pod("default/client", "node-1", "10.244.1.9"),), nodes=(node("node-1", "192.168.0.1"),))
-    found = explained(Asked(source="client", target="svc/shop/web"), Collection(services=(other,), world=world))
+    found = explained(TypedQuestion(source="client", target="svc/shop/web"), Collection(services=(other,), world=world))
     assert found.outcome == "untouched"
     assert "another proxy" in found.notes[0]

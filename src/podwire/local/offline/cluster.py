@@ -27,8 +27,8 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import EndpointSlice, Service
-from podwire.policy.check.context import Other
-from podwire.policy.check.inactive import passed_over
+from podwire.policy.check.context import UnenforcedPolicy
+from podwire.policy.check.inactive import skipped_note
 from podwire.proxy.resolve import canonical_address, service_of
 from podwire.why.objects import Collection
 
@@ -55,7 +55,7 @@ class Described(msgspec.Struct, frozen=True):
     service_cidrs: tuple[str, ...]
     twice: Mapping[str, str]
     """Objects that the files have more than once (``kind namespace/name``), and where one that does not count is."""
-    others: tuple[Other, ...]
+    others: tuple[UnenforcedPolicy, ...]
     """Policies of kinds that podwire does not enforce."""
 
     def line(self, kind: str, key: str, field: str = "") -> str:
@@ -91,7 +91,7 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
     notes: list[str] = []
     twice, manifests = {}, tuple(manifests)
     others = tuple(_other(m) for m in manifests if "NetworkPolicy" in m.kind and not matters(m))
-    notes += map(passed_over, others)
+    notes += map(skipped_note, others)
     for one in stored(manifests, _SERVICE_RANGES):
         kind = one.manifest.kind
         before = found.pop((kind, one.key), None)
@@ -112,11 +112,11 @@ def describe_manifests(manifests: Iterable[Manifest]) -> Described:
     return msgspec.structs.replace(made, twice=twice, others=others)
 
 
-def _other(manifest: Manifest) -> Other:
+def _other(manifest: Manifest) -> UnenforcedPolicy:
     meta = manifest.body["metadata"]
     key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta.get("name", ""))
     annotations = meta.get("annotations") or {}
-    return Other(
+    return UnenforcedPolicy(
         api_version=manifest.body["apiVersion"],
         kind=manifest.kind,
         name=key,

@@ -29,7 +29,7 @@ from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, Rules
-from podwire.why.policies.verdict import Lines, nowhere
+from podwire.why.policies.verdict import Lines, no_line
 
 HOST = "host"
 SYSTEM_NAMESPACE = "kube-system"
@@ -183,7 +183,7 @@ def _by_selector(pods: list[Pod], text: str) -> list[Pod]:
 class Expecting:
     """What is expected of attempts."""
 
-    def __init__(self, facts: Facts, lines: Lines = nowhere) -> None:
+    def __init__(self, facts: Facts, lines: Lines = no_line) -> None:
         self.facts = facts
         self.verdicts = Verdicts(facts.world, facts.slices, facts.rules, lines)
         self.asked: dict[Attempt, Connection] = {}

@@ -20,7 +20,7 @@ from podwire.policy.evaluate import Connection, Rules, evaluate
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.why.explain import explain_connection
-from podwire.why.policies.verdict import Lines, nowhere
+from podwire.why.policies.verdict import Lines, no_line
 
 _RELAYED = "userspace"
 
@@ -43,7 +43,7 @@ class Verdicts:
         world: World,
         slices: Iterable[EndpointSlice] = (),
         rules: Rules | None = None,
-        lines: Lines = nowhere,
+        lines: Lines = no_line,
     ) -> None:
         self._world = world
         self._rules = rules or Rules()

@@ -25,7 +25,7 @@ _PLACE = f"{FAMILY} {TABLE}"
 _FORWARD = "forward"
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
+class BridgePorts(msgspec.Struct, frozen=True, kw_only=True):
     """What bridges of one node make of pods."""
 
     places: Mapping[str, Place]
@@ -38,7 +38,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel holds for bridges."""
 
 
-def read(netns: Path | str | None, pods: Mapping[str, Collection[str]]) -> Around | None:
+def read(netns: Path | str | None, pods: Mapping[str, Collection[str]]) -> BridgePorts | None:
     """What there is to know of the bridges of pods, given with their addresses; None: they are ports of none.
 
     Raises: KernelError.
@@ -50,7 +50,7 @@ def read(netns: Path | str | None, pods: Mapping[str, Collection[str]]) -> Aroun
         return None
     with Netlink(netns) as netlink:
         unseen = {each.device: bridges.unseen(netlink, each.device) for each in places.values()}
-    return Around(
+    return BridgePorts(
         places=places,
         addresses={address: each for pod, each in places.items() for address in pods[pod]},
         unseen=unseen,
@@ -66,26 +66,26 @@ def _held(netns: Path | str | None) -> Table | None:
         return None  # a kernel without such tables: senders are not checked, and nobody is shut off
 
 
-def planned(around: Around, selected: Collection[str], pods: Mapping[str, Collection[str]]) -> Table | None:
+def planned(ports: BridgePorts, selected: Collection[str], pods: Mapping[str, Collection[str]]) -> Table | None:
     """What should be held of these pods; ``selected`` are those that a policy selects."""
     return table(
         Port(
             name=place.port,
             addresses=tuple(pods[pod]),
-            shut=frozenset(around.unseen[place.device]) if pod in selected else frozenset(),
+            shut=frozenset(ports.unseen[place.device]) if pod in selected else frozenset(),
         )
-        for pod, place in sorted(around.places.items(), key=lambda item: item[1].port)
+        for pod, place in sorted(ports.places.items(), key=lambda item: item[1].port)
     )
 
 
-class PastBridges:
+class BridgeTracer:
     """Rules of IP, those of bridges before them, and who is a port of which bridge."""
 
-    def __init__(self, plane: Tracer | None, own: Table | None, around: Around, machine: Machine) -> None:
+    def __init__(self, plane: Tracer | None, own: Table | None, ports: BridgePorts, machine: Machine) -> None:
         """``own`` is the bridges' table."""
         self._plane = plane
         self._frames = nft.Tracer([own] if own is not None else [], machine)
-        self._around = around
+        self._ports = ports
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
         """What becomes of a packet."""
@@ -103,14 +103,14 @@ class PastBridges:
             yield from (_with(first.steps, (), routed) for routed in self._routed(packet))
             return
         then = self._frames.hook(frame, _FORWARD)
-        if then.verdict != "accept" or packet.family in self._around.unseen[came.device]:
+        if then.verdict != "accept" or packet.family in self._ports.unseen[came.device]:
             yield _with(first.steps, (), then)
             return
         yield from (_with(first.steps, then.steps, routed) for routed in self._routed(packet))
 
     def _port(self, address: str, device: str) -> Place | None:
         """The port that a pod is, where packets of its address come or go by that bridge."""
-        found = self._around.addresses.get(address)
+        found = self._ports.addresses.get(address)
         return found if found is not None and found.device == device else None
 
     def _routed(self, packet: Packet) -> Iterator[Outcome]:
@@ -127,7 +127,7 @@ class PastBridges:
         return "addresses of pods belong to their ports of the bridge"
 
     def _why(self) -> str:
-        reasons = (why for missing in self._around.unseen.values() for why in missing.values())
+        reasons = (why for missing in self._ports.unseen.values() for why in missing.values())
         return " and ".join(dict.fromkeys(reasons)) or "the kernel shows what they send each other now"
 
 

@@ -5,7 +5,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from podwire.cluster.addresses import pods_by_address
 from podwire.model.policy import IPBlock
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import PolicyOutline, RuleOutline
 from podwire.policy.check.phrases import some, some_pods
@@ -15,17 +15,19 @@ Network = IPv4Network | IPv6Network
 _ALL = {4: "0.0.0.0/0", 6: "::/0"}
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """The blocks of all rules."""
-    services = [ip_network(text, strict=False) for text in scene.around.service_cidrs]
+    services = [ip_network(text, strict=False) for text in index.details.service_cidrs]
     addresses = {
         text: f"{each.metadata.namespace}/{each.metadata.name}"
-        for each in scene.around.services
+        for each in index.details.services
         for text in (each.spec.cluster_ips or (each.spec.cluster_ip,))
     }
-    pods = {} if scene.around.made_up else pods_by_address(scene.world.pods)
-    ranges = [] if scene.around.made_up else [ip_network(text, strict=False) for text in scene.around.pod_cidrs]
-    for policy in scene.policies:
+    pods = {} if index.details.assumed_addresses else pods_by_address(index.world.pods)
+    ranges = (
+        [] if index.details.assumed_addresses else [ip_network(text, strict=False) for text in index.details.pod_cidrs]
+    )
+    for policy in index.policies:
         for rule in policy.rules:
             for path, block in (each for peer in rule.peers for each in peer.blocks):
                 field = path if policy.kind == "ClusterNetworkPolicy" else f"{path}.cidr"
@@ -51,8 +53,8 @@ def check(scene: Scene) -> Iterator[Finding]:
                         "unless all pods of a range are meant"
                     )
                     yield policy.finding("block-of-pods", field, text)
-            if not scene.around.made_up:
-                yield from _families(scene, policy, rule)
+            if not index.details.assumed_addresses:
+                yield from _families(index, policy, rule)
 
 
 def _network(text: str) -> Network | None:
@@ -97,14 +99,14 @@ def _of_services(network: Network, addresses: dict[str, str]) -> str:
     )
 
 
-def _families(scene: Scene, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
+def _families(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
     """All addresses of one family where the pods have both."""
     blocks = [(path, _network(block.cidr)) for peer in rule.peers for path, block in peer.blocks]
     found = {network.version for _, network in blocks if network is not None}
     for path, network in blocks:
         if network is None or network.prefixlen or len(found) > 1:
             continue
-        pods = [pod for pod in scene.pods(policy.subject) if len({":" in text for text in pod.addresses}) > 1]
+        pods = [pod for pod in index.pods(policy.subject) if len({":" in text for text in pod.addresses}) > 1]
         if pods:
             other = _ALL[10 - network.version]
             text = (

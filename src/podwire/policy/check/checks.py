@@ -9,14 +9,14 @@ from podwire.cluster.names import POLICY_ENFORCED, POLICY_IGNORE, PREFIX
 from podwire.cluster.world import World
 from podwire.policy.annotations import VALUES, problems
 from podwire.policy.check import blocks, inactive, lookups, peers, ports, priority, redundant, types, unmatched
-from podwire.policy.check.context import Around, Scene
+from podwire.policy.check.context import ClusterDetails, ClusterIndex
 from podwire.policy.check.finding import KINDS, SEVERITIES, Finding
 from podwire.policy.check.outline import PolicyOutline
 from podwire.policy.check.phrases import some
 
 _NAMES = (POLICY_ENFORCED, *VALUES, POLICY_IGNORE)
 
-CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[ClusterIndex], Iterator[Finding]], ...] = (
     inactive.check,
     unmatched.check,
     types.check,
@@ -29,14 +29,14 @@ CHECKS: tuple[Callable[[Scene], Iterator[Finding]], ...] = (
 )
 
 
-def check(world: World, around: Around | None = None) -> tuple[Finding, ...]:
+def check(world: World, details: ClusterDetails | None = None) -> tuple[Finding, ...]:
     """What is probably not meant, by object and the gravest first."""
-    scene = Scene(world, around)
-    ignored = {policy.name: _ignored(policy.meta.annotations) for policy in scene.policies}
-    ignored |= {f"{other.kind} {other.name}": _ignored(other.annotations) for other in scene.around.others}
-    found = [finding for each in CHECKS for finding in each(scene)]
-    found += [finding for policy in scene.policies for finding in _unknown(policy, ignored[policy.name])]
-    found += [finding for policy in scene.policies for finding in _annotations(policy)]
+    index = ClusterIndex(world, details)
+    ignored = {policy.name: _ignored(policy.meta.annotations) for policy in index.policies}
+    ignored |= {f"{other.kind} {other.name}": _ignored(other.annotations) for other in index.details.unenforced}
+    found = [finding for each in CHECKS for finding in each(index)]
+    found += [finding for policy in index.policies for finding in _unknown(policy, ignored[policy.name])]
+    found += [finding for policy in index.policies for finding in _annotations(policy)]
     kept = {each for each in found if each.id not in ignored[f"{each.kind} {each.name}"]}
     return tuple(sorted(kept, key=_order))
 

@@ -1,6 +1,7 @@
-"""What policies are checked against: the pods, namespaces and Services around them (pure).
+"""What policies are checked against: the pods, namespaces and Services of the cluster (pure).
 
-Files may leave out much of a cluster. What they have nothing of is not held against a policy: see :attr:`Around.whole`.
+Files may describe only a part of a cluster. A policy is not blamed for objects that the files leave out: see
+:attr:`ClusterDetails.complete`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,25 +18,25 @@ from podwire.policy.check.outline import PeerOutline, PolicyOutline, RuleOutline
 from podwire.policy.selectors import PodSelector
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is beside the objects that verdicts depend on."""
+class ClusterDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a cluster beyond the objects that verdicts depend on."""
 
     services: tuple[Service, ...] = ()
     service_cidrs: tuple[str, ...] = ()
     pod_cidrs: tuple[str, ...] = ()
-    whole: bool = True
-    """Whether this is a whole cluster; False: files, which may leave out namespaces and their pods."""
-    made_up: bool = False
-    """Whether addresses of pods and nodes are made up."""
+    complete: bool = True
+    """Whether all objects of a cluster are known; False: files, which may leave out namespaces and their pods."""
+    assumed_addresses: bool = False
+    """Whether the addresses of pods and nodes are assumed because the files do not give them."""
     written: Mapping[str, Mapping[str, Any]] = {}
     """Policies as they were written, without what the API server fills in: by ``kind namespace/name``."""
-    twice: Mapping[str, str] = {}
-    """Objects that files have more than once (``kind namespace/name``), and where one that does not count is."""
-    others: tuple["Other", ...] = ()
-    """Policies of kinds that nobody here enforces."""
+    duplicates: Mapping[str, str] = {}
+    """Objects that files define more than once (``kind namespace/name``), ``file:line`` of an unused definition."""
+    unenforced: tuple["UnenforcedPolicy", ...] = ()
+    """Policies of kinds that podwire does not enforce."""
 
 
-class Other(msgspec.Struct, frozen=True, kw_only=True):
+class UnenforcedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """A policy of a kind that podwire does not enforce."""
 
     api_version: str
@@ -47,7 +48,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = {}
 
 
-class Group(msgspec.Struct, frozen=True):
+class PodGroup(msgspec.Struct, frozen=True):
     """Pods of a namespace with the same labels."""
 
     namespace: str
@@ -55,32 +56,32 @@ class Group(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...]
 
 
-class Scene:
-    """A cluster, prepared for many questions about it."""
+class ClusterIndex:
+    """A cluster, indexed so that checks find the pods that a selector selects."""
 
-    def __init__(self, world: World, around: Around | None = None) -> None:
+    def __init__(self, world: World, details: ClusterDetails | None = None) -> None:
         self.world = world
-        self.around = around or Around()
+        self.details = details or ClusterDetails()
         self.policies: tuple[PolicyOutline, ...] = (
             *(outline(policy) for policy in sorted(world.policies, key=lambda p: _order(p.metadata))),
             *(outline_cluster(policy) for policy in sorted(world.cluster_policies, key=lambda p: _order(p.metadata))),
         )
         self.groups = _grouped(pod for pod in world.pods if owns_addresses(pod))
         self.excluded = _grouped(pod for pod in world.pods if not owns_addresses(pod))
-        """Pods with their node's network, and ended ones."""
+        """Pods in the host network and finished pods: policies do not apply to them."""
         listed = {each.metadata.name for each in world.namespaces}
         self.namespaces = {name: world.labels_of(name) for name in sorted(listed | set(self.groups))}
-        """The labels of the namespaces that are known."""
+        """The labels of all known namespaces, also of those that only pods name."""
         self.described = frozenset(listed)
-        """Namespaces whose labels are known for sure."""
-        self._found: dict[bytes, tuple[Group, ...]] = {}
+        """Namespaces that have a Namespace object, so their labels are known."""
+        self._found: dict[bytes, tuple[PodGroup, ...]] = {}
         self._services: dict[str, list[Service]] = {}
-        for service in self.around.services:
+        for service in self.details.services:
             if service.spec.selector:
                 self._services.setdefault(service.metadata.namespace, []).append(service)
 
-    def matching(self, selector: PodSelector) -> tuple[Group, ...]:
-        """The pods that policies see and a selector selects."""
+    def matching(self, selector: PodSelector) -> tuple[PodGroup, ...]:
+        """The groups of pods that a selector selects; without pods to which no policy applies."""
         text = msgspec.json.encode(selector, order="deterministic")
         found = self._found.get(text)
         if found is None:
@@ -88,32 +89,32 @@ class Scene:
         return found
 
     def pods(self, selector: PodSelector) -> tuple[Pod, ...]:
-        """The same as single pods."""
+        """The pods that a selector selects; without pods to which no policy applies."""
         return tuple(pod for group in self.matching(selector) for pod in group.pods)
 
-    def among(self, groups: Mapping[str, Sequence[Group]], selector: PodSelector) -> tuple[Group, ...]:
-        """Those of some groups that a selector selects."""
+    def among(self, groups: Mapping[str, Sequence[PodGroup]], selector: PodSelector) -> tuple[PodGroup, ...]:
+        """The groups, of those that are passed, that a selector selects."""
         names = self.namespaces_of(selector)
         return tuple(
             group for name in names for group in groups.get(name, ()) if selector.pods.matches(dict(group.labels))
         )
 
     def namespaces_of(self, selector: PodSelector) -> tuple[str, ...]:
-        """The known namespaces that a selector speaks of."""
+        """The known namespaces in which a selector may select pods."""
         if selector.namespace:
             return (selector.namespace,)
         return self.namespaces_with(selector.namespaces)
 
     def namespaces_with(self, selector: LabelSelector) -> tuple[str, ...]:
-        """The known namespaces with some labels."""
+        """The known namespaces whose labels match a selector."""
         return tuple(name for name, labels in self.namespaces.items() if selector.matches(labels))
 
     def knows_pods(self, selector: PodSelector) -> bool:
-        """Whether what a selector does not match is not there: the files have pods of its namespaces."""
-        return self.around.whole or any(name in self.groups for name in self.namespaces_of(selector))
+        """Whether a selector without a match is a finding: the pods of its namespaces are known."""
+        return self.details.complete or any(name in self.groups for name in self.namespaces_of(selector))
 
     def destinations(self, policy: PolicyOutline, rule: RuleOutline) -> tuple[Pod, ...] | None:
-        """The pods whose ports a rule speaks of; None: they are not all known."""
+        """The pods whose ports a rule is about; None: not all of them are known."""
         if rule.direction == "Ingress":
             return self.pods(policy.subject)
         if rule.everyone:
@@ -138,13 +139,13 @@ def _order(meta: Any) -> tuple[str, str]:
     return (meta.namespace, meta.name)
 
 
-def _grouped(pods: Iterable[Pod]) -> dict[str, tuple[Group, ...]]:
+def _grouped(pods: Iterable[Pod]) -> dict[str, tuple[PodGroup, ...]]:
     """By namespace, in the order of their labels."""
     found: dict[str, dict[tuple[tuple[str, str], ...], list[Pod]]] = {}
     for pod in pods:
         labels = tuple(sorted(pod.metadata.labels.items()))
         found.setdefault(pod.metadata.namespace, {}).setdefault(labels, []).append(pod)
     return {
-        namespace: tuple(Group(namespace, dict(labels), tuple(some)) for labels, some in sorted(each.items()))
+        namespace: tuple(PodGroup(namespace, dict(labels), tuple(some)) for labels, some in sorted(each.items()))
         for namespace, each in found.items()
     }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from podwire.cluster.names import POLICY_MODE
-from podwire.policy.check.context import Other, Scene
+from podwire.policy.check.context import ClusterIndex, UnenforcedPolicy
 from podwire.policy.check.finding import KINDS, Finding
 
 _AUDIT = {
@@ -25,30 +25,30 @@ _UPSTREAM = (_OLDER, _NEWER, "networking.k8s.io/v1beta1", "extensions/v1beta1")
 """Where these are earlier forms of what podwire enforces, and not somebody else's kinds of the same names."""
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """Policies that files have twice, those in audit, and those that are not enforced."""
-    for policy in scene.policies:
+    for policy in index.policies:
         if policy.audit:
             yield policy.finding("in-audit", f"metadata.annotations[{POLICY_MODE}]", _AUDIT[policy.kind])
-        if before := scene.around.twice.get(policy.name):
+        if before := index.details.duplicates.get(policy.name):
             text = f"it is also in {before}; which one is in force depends on the order, here it is this one"
             yield policy.finding("given-twice", "metadata.name", text)
-    for other in scene.around.others:
+    for other in index.details.unenforced:
         yield _not_enforced(other)
 
 
-def passed_over(other: Other) -> str:
+def skipped_note(other: UnenforcedPolicy) -> str:
     """The sentence for a policy that counts for nothing, where others are judged."""
     what = f"{other.kind} {other.name} in {other.where}"
     return f"{what} is passed over: podwire enforces no {other.kind} of {other.api_version}; {_instead(other)}"
 
 
-def _instead(other: Other) -> str:
+def _instead(other: UnenforcedPolicy) -> str:
     found = _INSTEAD.get(other.kind, "") if other.api_version in _UPSTREAM else ""
     return found or "only what else enforces it in the cluster makes it hold"
 
 
-def _not_enforced(other: Other) -> Finding:
+def _not_enforced(other: UnenforcedPolicy) -> Finding:
     instead = _instead(other)
     text = f"podwire enforces no {other.kind} of {other.api_version}, and does not check it: {instead}"
     name = "not-enforced"

@@ -15,7 +15,7 @@ from ipaddress import ip_network
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import IPBlock
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import EGRESS, PolicyOutline, RuleOutline
 from podwire.policy.check.phrases import count, some, some_pods
@@ -33,32 +33,32 @@ _USUAL = Pod(
 )
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """The pods that NetworkPolicies isolate for egress, together where the same ones do."""
-    servers = _servers(scene)
-    admin = [policy for policy in scene.policies if policy.tier == "Admin"]
-    for policies, some_of in _isolated(scene):
+    servers = _servers(index)
+    admin = [policy for policy in index.policies if policy.tier == "Admin"]
+    for policies, some_of in _isolated(index):
         in_force = [policy for policy in policies if not policy.audit]
         whom = f"{count(len(some_of), 'pod')} ({some_pods(some_of)})"
         cases = [(in_force, [policy for policy in admin if not policy.audit])]
         if len(in_force) < len(policies):
             cases.append((policies, admin))
         for together, first in cases:
-            if _shut(scene, together, servers) and not any(_accepts(scene, p, some_of[0], servers) for p in first):
+            if _shut(index, together, servers) and not any(_accepts(index, p, some_of[0], servers) for p in first):
                 at = [policy for policy in together if policy.of(EGRESS)]
                 yield _finding(next((policy for policy in at if policy.audit), at[0]), together, whom)
                 break
     if not admin:
-        yield from _of_unknown(scene, servers)
+        yield from _of_unknown(index, servers)
 
 
-def _isolated(scene: Scene) -> Iterator[tuple[list[PolicyOutline], list[Pod]]]:
+def _isolated(index: ClusterIndex) -> Iterator[tuple[list[PolicyOutline], list[Pod]]]:
     """The NetworkPolicies that isolate some pods for egress, or would if they were not in audit, and these pods."""
     isolating: dict[int, list[PolicyOutline]] = {}
     pods: dict[int, Pod] = {}
-    for policy in scene.policies:
+    for policy in index.policies:
         if policy.kind == "NetworkPolicy" and EGRESS in policy.types:
-            for pod in scene.pods(policy.subject):
+            for pod in index.pods(policy.subject):
                 isolating.setdefault(id(pod), []).append(policy)
                 pods[id(pod)] = pod
     together: dict[tuple[str, ...], tuple[list[PolicyOutline], list[Pod]]] = {}
@@ -68,21 +68,21 @@ def _isolated(scene: Scene) -> Iterator[tuple[list[PolicyOutline], list[Pod]]]:
     yield from together.values()
 
 
-def _of_unknown(scene: Scene, servers: tuple[Pod, ...]) -> Iterator[Finding]:
+def _of_unknown(index: ClusterIndex, servers: tuple[Pod, ...]) -> Iterator[Finding]:
     """Policies for pods that the files do not have, each with those that select all of its pods too."""
-    isolating = [policy for policy in scene.policies if policy.kind == "NetworkPolicy" and EGRESS in policy.types]
+    isolating = [policy for policy in index.policies if policy.kind == "NetworkPolicy" and EGRESS in policy.types]
     for policy in isolating:
-        if scene.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
+        if index.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
             continue
         policies = [other for other in isolating if policy.heeds(other) and policy.scope.within(other.scope)]
-        if _shut(scene, policies, servers):
+        if _shut(index, policies, servers):
             yield _finding(policy, policies, "the pods that it selects")
 
 
-def _shut(scene: Scene, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
+def _shut(index: ClusterIndex, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
     """Whether policies together let pods connect to what has a name, and none lets them ask for it."""
     rules = [rule for policy in policies for rule in policy.of(EGRESS)]
-    return any(_by_name(rule) for rule in rules) and not any(_lets(scene, rule, servers) for rule in rules)
+    return any(_by_name(rule) for rule in rules) and not any(_lets(index, rule, servers) for rule in rules)
 
 
 def _finding(at: PolicyOutline, policies: list[PolicyOutline], whom: str) -> Finding:
@@ -102,17 +102,17 @@ def _by_name(rule: RuleOutline) -> bool:
     return any(block.cidr.endswith("/0") for peer in rule.peers for _, block in peer.blocks)
 
 
-def _servers(scene: Scene) -> tuple[Pod, ...]:
+def _servers(index: ClusterIndex) -> tuple[Pod, ...]:
     found = [
         pod
-        for group in scene.groups.get(_NAMESPACE, ())
+        for group in index.groups.get(_NAMESPACE, ())
         for pod in group.pods
-        if any(port.port == _DNS for service in scene.services_of(pod) for port in service.spec.ports)
+        if any(port.port == _DNS for service in index.services_of(pod) for port in service.spec.ports)
     ]
     return tuple(found) or (_USUAL,)
 
 
-def _lets(scene: Scene, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
+def _lets(index: ClusterIndex, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
     """Whether a rule lets a question go to some server."""
     by_number = any(
         protocol == "UDP" and any(overlap(ranges, ((number, number),)) for number in _numbers(servers))
@@ -123,15 +123,15 @@ def _lets(scene: Scene, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
     if rule.everyone or any(peer.nodes is not None for peer in rule.peers):
         return True
     blocks = [block for peer in rule.peers for _, block in peer.blocks]
-    if blocks and (rule.ports or _holds(scene, blocks, servers)):
+    if blocks and (rule.ports or _holds(index, blocks, servers)):
         return True
-    return any(peer.pods is not None and _selects(scene, peer.pods, servers) for peer in rule.peers)
+    return any(peer.pods is not None and _selects(index, peer.pods, servers) for peer in rule.peers)
 
 
-def _holds(scene: Scene, blocks: Sequence[IPBlock], servers: tuple[Pod, ...]) -> bool:
+def _holds(index: ClusterIndex, blocks: Sequence[IPBlock], servers: tuple[Pod, ...]) -> bool:
     """Whether a server is in one of the blocks; where addresses are not known, those of pods stand for them."""
-    found = [] if scene.around.made_up else [address for pod in servers for address in pod.addresses]
-    found = found or [str(ip_network(text, strict=False)[1]) for text in scene.around.pod_cidrs]
+    found = [] if index.details.assumed_addresses else [address for pod in servers for address in pod.addresses]
+    found = found or [str(ip_network(text, strict=False)[1]) for text in index.details.pod_cidrs]
     return not found or any(in_block(address, block) for address in found for block in blocks)
 
 
@@ -146,17 +146,17 @@ def _named(rule: RuleOutline, pod: Pod) -> bool:
     return any((name, protocol or "UDP") in have for name, protocol in rule.names)
 
 
-def _selects(scene: Scene, selector: PodSelector, servers: tuple[Pod, ...]) -> bool:
-    if any(any(port.container_port == _DNS for port in pod.declared_ports) for pod in scene.pods(selector)):
+def _selects(index: ClusterIndex, selector: PodSelector, servers: tuple[Pod, ...]) -> bool:
+    if any(any(port.container_port == _DNS for port in pod.declared_ports) for pod in index.pods(selector)):
         return True
     return any(
-        selector.matches(pod.metadata.namespace, scene.world.labels_of(pod.metadata.namespace), pod.metadata.labels)
+        selector.matches(pod.metadata.namespace, index.world.labels_of(pod.metadata.namespace), pod.metadata.labels)
         for pod in servers
     )
 
 
-def _accepts(scene: Scene, policy: PolicyOutline, pod: Pod, servers: tuple[Pod, ...]) -> bool:
+def _accepts(index: ClusterIndex, policy: PolicyOutline, pod: Pod, servers: tuple[Pod, ...]) -> bool:
     """Whether a cluster policy of the Admin tier lets a pod ask, whatever NetworkPolicies say."""
-    if key_of(pod.metadata) not in {key_of(each.metadata) for each in scene.pods(policy.subject)}:
+    if key_of(pod.metadata) not in {key_of(each.metadata) for each in index.pods(policy.subject)}:
         return False
-    return any(rule.action == "Accept" and _lets(scene, rule, servers) for rule in policy.of(EGRESS))
+    return any(rule.action == "Accept" and _lets(index, rule, servers) for rule in policy.of(EGRESS))

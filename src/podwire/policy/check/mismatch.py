@@ -7,14 +7,14 @@ from difflib import get_close_matches
 from podwire.model.selector import LabelSelector, Requirement
 from podwire.policy.check.phrases import count, some
 
-Thing = tuple[Mapping[str, str], int]
+LabelSet = tuple[Mapping[str, str], int]
 """A set of labels, and how many have it."""
 
 _ALIKE, _SLIP = 0.5, 0.6
 """How much alike words are that are told instead, and that may be a slip of the pen."""
 
 
-def miss(selector: LabelSelector, things: Iterable[Thing], noun: str, where: str = "") -> str:
+def explain_mismatch(selector: LabelSelector, things: Iterable[LabelSet], noun: str, where: str = "") -> str:
     """Why none of the things is matched, in half a sentence; ``noun`` is what one of them is called.
 
     ``where`` is said once, of all of them.
@@ -36,12 +36,14 @@ def miss(selector: LabelSelector, things: Iterable[Thing], noun: str, where: str
     return f"no {noun}{where} has all of it: " + ", ".join(alone)
 
 
-def _number(term: Requirement, things: Sequence[Thing], noun: str) -> str:
+def _number(term: Requirement, things: Sequence[LabelSet], noun: str) -> str:
     matched = sum(number for labels, number in things if term.matches(dict(labels)))
     return f"matches {count(matched, noun)}" if matched else f"matches no {noun}"
 
 
-def _of_term(term: Requirement, near: Sequence[Thing], everything: Sequence[Thing], called: tuple[str, str]) -> str:
+def _of_term(
+    term: Requirement, near: Sequence[LabelSet], everything: Sequence[LabelSet], called: tuple[str, str]
+) -> str:
     """What one term misses, among things that match all others."""
     noun, where = called
     none = f"no {noun}{where}"
@@ -54,14 +56,15 @@ def _of_term(term: Requirement, near: Sequence[Thing], everything: Sequence[Thin
             values[labels[term.key]] += number
     if not values:
         return f"{none} has a label {term.key}" + _other_key(term, near, everything, noun)
-    alike = get_close_matches(term.values[0], list(values), 1, _ALIKE) if term.values else []
-    if alike:
-        return f"{none} has {term}, {count(values[alike[0]], noun)} {_have(values[alike[0]])} {term.key}={alike[0]}"
+    similar = get_close_matches(term.values[0], list(values), 1, _ALIKE) if term.values else []
+    if similar:
+        number = values[similar[0]]
+        return f"{none} has {term}, {count(number, noun)} {_have(number)} {term.key}={similar[0]}"
     listed = some(f"{value or '(empty)'} ({number})" for value, number in values.most_common())
     return f"{none} has {term}; values of {term.key} there are {listed}"
 
 
-def _other_key(term: Requirement, near: Sequence[Thing], everything: Sequence[Thing], noun: str) -> str:
+def _other_key(term: Requirement, near: Sequence[LabelSet], everything: Sequence[LabelSet], noun: str) -> str:
     """A label that has the value, or one whose name is like the one that is missing."""
     for value in term.values:
         keys = Counter(key for labels, _ in near for key, have in labels.items() if have == value)
@@ -70,15 +73,15 @@ def _other_key(term: Requirement, near: Sequence[Thing], everything: Sequence[Th
             number = sum(n for labels, n in near if labels.get(key) == value)
             return f", {count(number, noun)} {_have(number)} {key}={value}"
     known = {key for labels, _ in everything for key in labels}
-    alike = get_close_matches(term.key, sorted(known), 1, _ALIKE)
-    return f"; there is {alike[0]}" if alike else ""
+    is_similar = get_close_matches(term.key, sorted(known), 1, _ALIKE)
+    return f"; there is {is_similar[0]}" if is_similar else ""
 
 
 def _have(number: int) -> str:
     return "has" if number == 1 else "have"
 
 
-def alike(selector: LabelSelector, things: Iterable[Thing]) -> bool:
+def is_similar(selector: LabelSelector, things: Iterable[LabelSet]) -> bool:
     """Whether a key or value that is there is so much like one of the selector that this may be a slip."""
     each = [dict(labels) for labels, _ in things]
     for term in selector.requirements().requirements:

@@ -4,22 +4,22 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from podwire.model.selector import LabelSelector
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import NOTE, WARNING, Finding
 from podwire.policy.check.outline import PeerOutline, PolicyOutline, RuleOutline
 from podwire.policy.check.phrases import count
 from podwire.policy.selectors import PodSelector
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """Neighbouring items of all NetworkPolicies."""
-    for policy in scene.policies:
+    for policy in index.policies:
         if policy.kind == "NetworkPolicy":
             for rule in policy.rules:
-                yield from _rule(scene, policy, rule)
+                yield from _rule(index, policy, rule)
 
 
-def _rule(scene: Scene, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
+def _rule(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
     for one, other in pairwise(rule.peers):
         spaces, pods = (one, other) if one.namespaces_path else (other, one)
         if not _bare_namespaces(spaces) or not _bare_pods(pods):
@@ -27,11 +27,11 @@ def _rule(scene: Scene, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Fi
         assert spaces.pods is not None
         assert pods.pods is not None
         both = PodSelector(namespaces=spaces.pods.namespaces, pods=pods.pods.pods)
-        meant = scene.pods(both)
+        meant = index.pods(both)
         if not meant:
             continue
-        severity = NOTE if scene.matching(pods.pods) else WARNING
-        allowed = len({id(pod) for each in (spaces.pods, pods.pods) for pod in scene.pods(each)})
+        severity = NOTE if index.matching(pods.pods) else WARNING
+        allowed = len({id(pod) for each in (spaces.pods, pods.pods) for pod in index.pods(each)})
         text = (
             f"either item is enough: that is {count(allowed, 'pod')}. Pods with these labels in these namespaces are "
             f"{len(meant)}: for them alone, write podSelector and namespaceSelector into one item, without a dash "

@@ -9,33 +9,33 @@ from difflib import get_close_matches
 
 from podwire.model.pod import ContainerPort, Pod
 from podwire.model.service import Service, ServicePort
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import INGRESS, PolicyOutline, Port, RuleOutline
 from podwire.policy.check.phrases import some, some_pods, which
 from podwire.policy.ports import merged, overlap
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """The ports of all rules."""
-    for policy in scene.policies:
+    for policy in index.policies:
         for rule in policy.rules:
             for port in rule.ports:
                 if port.first > port.last:
                     text = f"the range {port.first} to {port.last} has no port: nothing matches it"
                     yield policy.finding("end-before-port", port.path, text)
-            pods = scene.destinations(policy, rule)
+            pods = index.destinations(policy, rule)
             if pods:
-                yield from _of_rule(scene, policy, rule, pods)
+                yield from _of_rule(index, policy, rule, pods)
 
 
-def _of_rule(scene: Scene, policy: PolicyOutline, rule: RuleOutline, pods: Sequence[Pod]) -> Iterator[Finding]:
-    only_pods = rule.direction == INGRESS or scene.only_pods(rule.peers)
+def _of_rule(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline, pods: Sequence[Pod]) -> Iterator[Finding]:
+    only_pods = rule.direction == INGRESS or index.only_pods(rule.peers)
     for port in rule.ports:
         if port.name:
             yield from _named(policy, rule, port, pods)
         elif port.number is not None and only_pods:
-            yield from _numbered(scene, policy, rule, port, pods)
+            yield from _numbered(index, policy, rule, port, pods)
 
 
 def _named(policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def _instead(port: Port, pods: Sequence[Pod]) -> str:
 
 
 def _numbered(
-    scene: Scene, policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]
+    index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]
 ) -> Iterator[Finding]:
     same = [each for pod in pods for each in pod.declared_ports if each.container_port == port.number]
     if any((each.protocol or "TCP") == port.protocol for each in same):
@@ -81,7 +81,7 @@ def _numbered(
         yield policy.finding("port-protocol", port.path, text)
     if same:
         return
-    for service, mapped, target in _services(scene, port, pods):
+    for service, mapped, target in _services(index, port, pods):
         if _covers(rule, port.protocol, target):
             continue
         name = f"{service.metadata.namespace}/{service.metadata.name}"
@@ -98,7 +98,7 @@ def _or_name(pods: Sequence[Pod], target: int) -> str:
     return f", or its name {min(names)}" if names else ""
 
 
-def _services(scene: Scene, port: Port, pods: Sequence[Pod]) -> Iterator[tuple[Service, ServicePort, int]]:
+def _services(index: ClusterIndex, port: Port, pods: Sequence[Pod]) -> Iterator[tuple[Service, ServicePort, int]]:
     """The Services that have this port for one of the pods, and another one behind it."""
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     for pod in pods:
@@ -106,7 +106,7 @@ def _services(scene: Scene, port: Port, pods: Sequence[Pod]) -> Iterator[tuple[S
         if look in seen:
             continue
         seen.add(look)
-        for service in scene.services_of(pod):
+        for service in index.services_of(pod):
             if service.headless:
                 continue
             for mapped in service.spec.ports:

@@ -8,22 +8,22 @@ allows. Policies in audit leave the others everything; what is said of them is f
 from collections.abc import Iterable, Iterator
 
 from podwire.policy.check import coverage
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import NOTE, WARNING, Finding
 from podwire.policy.check.outline import EGRESS, INGRESS, PolicyOutline, RuleOutline
 from podwire.policy.check.phrases import some
 from podwire.policy.check.scope import Term, Terms
 
-Owned = tuple[PolicyOutline, RuleOutline]
+PolicyRule = tuple[PolicyOutline, RuleOutline]
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """The rules of all policies."""
-    cluster = {tier: in_order(scene, tier) for tier in ("Admin", "Baseline")}
+    cluster = {tier: in_order(index, tier) for tier in ("Admin", "Baseline")}
     for policies in cluster.values():
         yield from _never_reached(policies)
     spaces: dict[str, list[PolicyOutline]] = {}
-    for policy in scene.policies:
+    for policy in index.policies:
         if policy.kind == "NetworkPolicy":
             spaces.setdefault(policy.meta.namespace, []).append(policy)
     for policies in spaces.values():
@@ -32,14 +32,14 @@ def check(scene: Scene) -> Iterator[Finding]:
             yield from _overruled(policy, cluster["Admin"])
 
 
-def in_order(scene: Scene, tier: str) -> list[PolicyOutline]:
+def in_order(index: ClusterIndex, tier: str) -> list[PolicyOutline]:
     """The cluster policies of a tier, the first to be asked first."""
-    found = [policy for policy in scene.policies if policy.tier == tier]
+    found = [policy for policy in index.policies if policy.tier == tier]
     return sorted(found, key=lambda policy: (policy.priority, policy.key))
 
 
 def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
-    earlier: dict[str, list[Owned]] = {INGRESS: [], EGRESS: []}
+    earlier: dict[str, list[PolicyRule]] = {INGRESS: [], EGRESS: []}
     for policy in policies:
         for rule in policy.rules:
             before = [
@@ -56,20 +56,20 @@ def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
             earlier[rule.direction].append((policy, rule))
 
 
-def _decides(found: list[Owned]) -> str:
+def _decides(found: list[PolicyRule]) -> str:
     actions = sorted({owned[1].action for owned in found})
     words = {"Accept": "accepts", "Deny": "denies", "Pass": "passes on"}
     return words[actions[0]] if len(found) == 1 else "decide"
 
 
-def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[Owned]) -> list[Owned]:
+def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[PolicyRule]) -> list[PolicyRule]:
     """The other rules that cover one."""
     candidates = [owned for owned in others if owned[1] is not rule]
     found = coverage.covered_by(rule, (owned[1] for owned in candidates))
     return [owned for owned in candidates if any(owned[1] is each for each in found)]
 
 
-def _names(policy: PolicyOutline, found: list[Owned]) -> str:
+def _names(policy: PolicyOutline, found: list[PolicyRule]) -> str:
     return some(rule.path if owner is policy else f"{rule.path} of {owner.key}" for owner, rule in found)
 
 
@@ -100,7 +100,7 @@ class _Rules:
     """
 
     def __init__(self) -> None:
-        self._rules: dict[tuple[str, Term | None], dict[int, Owned]] = {}
+        self._rules: dict[tuple[str, Term | None], dict[int, PolicyRule]] = {}
         self._number = 0
 
     def add(self, policy: PolicyOutline) -> None:
@@ -113,11 +113,11 @@ class _Rules:
             if rule.everyone or not rule.peers:
                 self._rules.setdefault((rule.direction, None), {})[self._number] = policy, rule
 
-    def near(self, rule: RuleOutline) -> list[Owned]:
+    def near(self, rule: RuleOutline) -> list[PolicyRule]:
         """Those that may cover something of a rule, in the order in which they came."""
         wanted: set[Term | None] = {None}
         wanted.update(term for peer in rule.peers for term in peer.scope.pods)
-        found: dict[int, Owned] = {}
+        found: dict[int, PolicyRule] = {}
         for term in wanted:
             found |= self._rules.get((rule.direction, term), {})
         return [found[number] for number in sorted(found)]
@@ -134,9 +134,9 @@ def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Fi
             yield policy.finding("overruled", rule.path, text)
 
 
-def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: str) -> list[Owned]:
+def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: str) -> list[PolicyRule]:
     """The rules that deny for all pods of a policy, up to the first that may let something pass."""
-    found: list[Owned] = []
+    found: list[PolicyRule] = []
     for other in filter(policy.heeds, admin):
         about = policy.scope.within(other.scope)
         for rule in other.of(direction):

@@ -8,21 +8,21 @@ from typing import Any
 
 from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import EGRESS, INGRESS, PolicyOutline
 
 _SECTIONS = ((INGRESS, "ingress", "from", "come in"), (EGRESS, "egress", "to", "go out"))
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """Types and lists of all policies."""
-    stored = {key_of(policy.metadata): policy for policy in scene.world.policies}
-    for policy in scene.policies:
+    stored = {key_of(policy.metadata): policy for policy in index.world.policies}
+    for policy in index.policies:
         yield from _every(policy)
         if policy.kind == "NetworkPolicy":
             yield from _ignored(policy, stored[policy.key])
-            yield from _written(policy, scene.around.written.get(policy.name, {}).get("spec") or {})
+            yield from _written(policy, index.details.written.get(policy.name, {}).get("spec") or {})
         elif not policy.rules:
             text = "it has no rules, so it changes nothing: cluster policies isolate nobody by being there"
             yield policy.finding("no-rules", "spec", text)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from podwire.model.pod import Pod
 from podwire.model.selector import LabelSelector
-from podwire.policy.check.context import Group, Scene
+from podwire.policy.check.context import ClusterIndex, PodGroup
 from podwire.policy.check.finding import NOTE, WARNING, Finding
-from podwire.policy.check.mismatch import Thing, alike, miss
+from podwire.policy.check.mismatch import LabelSet, explain_mismatch, is_similar
 from podwire.policy.check.outline import PeerOutline, PolicyOutline
 from podwire.policy.check.phrases import count, some, some_pods
 from podwire.policy.check.scope import NAME_LABEL
@@ -16,36 +16,36 @@ _ALWAYS_THERE = ("kube-system", "kube-public", "default")
 """Namespaces that every cluster has, so that files need not."""
 
 
-def check(scene: Scene) -> Iterator[Finding]:
+def check(index: ClusterIndex) -> Iterator[Finding]:
     """Subjects and peers of all policies."""
     said: set[str] = set()
-    for policy in scene.policies:
-        unknown = _unknown(scene, policy.subject)
+    for policy in index.policies:
+        unknown = _unknown(index, policy.subject)
         if unknown and unknown not in said:
             said.add(unknown)
             yield policy.finding("not-checked", policy.subject_path, unknown)
         if not unknown:
-            yield from _subject(scene, policy)
+            yield from _subject(index, policy)
         for rule in policy.rules:
             for peer in rule.peers:
-                yield from _peer(scene, policy, peer)
+                yield from _peer(index, policy, peer)
                 if peer.nodes is not None:
-                    yield from _nodes(scene, policy, peer)
+                    yield from _nodes(index, policy, peer)
 
 
-def _unknown(scene: Scene, selector: PodSelector) -> str:
+def _unknown(index: ClusterIndex, selector: PodSelector) -> str:
     """What the files lack to say anything of a selector; empty: nothing."""
-    if scene.knows_pods(selector) or scene.among(scene.excluded, selector):
+    if index.knows_pods(selector) or index.among(index.excluded, selector):
         return ""
-    names = scene.namespaces_of(selector)
+    names = index.namespaces_of(selector)
     if not names:
         return "no namespace of the files is meant: whom this selects is not checked"
     return f"the files have no pods of namespace {some(names)}: what selects pods there is not checked"
 
 
-def _subject(scene: Scene, policy: PolicyOutline) -> Iterator[Finding]:
-    groups = scene.matching(policy.subject)
-    excluded = _of(scene.among(scene.excluded, policy.subject))
+def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
+    groups = index.matching(policy.subject)
+    excluded = _of(index.among(index.excluded, policy.subject))
     on_node = [pod for pod in excluded if pod.spec.host_network and not pod.finished]
     if groups and on_node and (policy.subject.namespace or policy.subject.pods != LabelSelector()):
         text = f"it does not hold for pods that use their node's network: {some_pods(on_node)}"
@@ -64,43 +64,43 @@ def _subject(scene: Scene, policy: PolicyOutline) -> Iterator[Finding]:
         yield policy.finding("host-network-only", policy.subject_path, text)
         return
     selector = policy.subject
-    reason = _reason(scene, selector)
+    reason = _reason(index, selector)
     everybody = selector.pods == LabelSelector()
     text = f"it selects nothing, so it is in force for nobody: {reason}"
     yield policy.finding("selects-nothing", policy.subject_path, text, NOTE if everybody else WARNING)
 
 
-def _of(groups: Sequence[Group]) -> list[Pod]:
+def _of(groups: Sequence[PodGroup]) -> list[Pod]:
     return [pod for group in groups for pod in group.pods]
 
 
-def _reason(scene: Scene, selector: PodSelector) -> str:
+def _reason(index: ClusterIndex, selector: PodSelector) -> str:
     """Why a selector of pods in known namespaces matches none."""
-    names = scene.namespaces_of(selector)
+    names = index.namespaces_of(selector)
     if not names:
-        return miss(selector.namespaces, _labels(scene), "namespace")
+        return explain_mismatch(selector.namespaces, _labels(index), "namespace")
     where = f" of namespace {some(names)}" if len(names) == 1 else " of these namespaces"
-    things = [(group.labels, len(group.pods)) for name in names for group in scene.groups.get(name, ())]
+    things = [(group.labels, len(group.pods)) for name in names for group in index.groups.get(name, ())]
     if not things:
         return f"namespace {some(names)} has no pods"
-    return miss(selector.pods, things, "pod", where)
+    return explain_mismatch(selector.pods, things, "pod", where)
 
 
-def _labels(scene: Scene) -> list[Thing]:
-    return [(labels, 1) for labels in scene.namespaces.values()]
+def _labels(index: ClusterIndex) -> list[LabelSet]:
+    return [(labels, 1) for labels in index.namespaces.values()]
 
 
-def _peer(scene: Scene, policy: PolicyOutline, peer: PeerOutline) -> Iterator[Finding]:
+def _peer(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline) -> Iterator[Finding]:
     selector = peer.pods
-    if selector is None or scene.matching(selector):
+    if selector is None or index.matching(selector):
         return
-    excluded = _of(scene.among(scene.excluded, selector))
+    excluded = _of(index.among(index.excluded, selector))
     if excluded:
         yield policy.finding("host-network-only", peer.pods_path, _of_excluded(excluded))
-    elif not selector.namespace and not scene.namespaces_of(selector):
-        yield from _namespaces(scene, policy, peer, selector.namespaces)
-    elif scene.knows_pods(selector):
-        yield _no_pods(scene, policy, peer, selector)
+    elif not selector.namespace and not index.namespaces_of(selector):
+        yield from _namespaces(index, policy, peer, selector.namespaces)
+    elif index.knows_pods(selector):
+        yield _no_pods(index, policy, peer, selector)
 
 
 def _of_excluded(pods: Sequence[Pod]) -> str:
@@ -113,9 +113,9 @@ def _of_excluded(pods: Sequence[Pod]) -> str:
     return f"only pods that ended match ({some_pods(pods)}): nothing is allowed by it"
 
 
-def _no_pods(scene: Scene, policy: PolicyOutline, peer: PeerOutline, selector: PodSelector) -> Finding:
+def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, selector: PodSelector) -> Finding:
     """A peer whose namespaces are there and whose pods are not."""
-    elsewhere = scene.pods(PodSelector(pods=selector.pods)) if selector.namespace else ()
+    elsewhere = index.pods(PodSelector(pods=selector.pods)) if selector.namespace else ()
     if elsewhere and selector.pods != LabelSelector():
         names = sorted({pod.metadata.namespace for pod in elsewhere})
         text = (
@@ -125,23 +125,25 @@ def _no_pods(scene: Scene, policy: PolicyOutline, peer: PeerOutline, selector: P
         )
         return policy.finding("own-namespace-only", peer.pods_path, text)
     severity = NOTE if selector.pods == LabelSelector() else WARNING
-    text = f"no pod is meant by it: {_reason(scene, selector)}"
+    text = f"no pod is meant by it: {_reason(index, selector)}"
     return policy.finding("peer-matches-nothing", peer.pods_path, text, severity)
 
 
-def _namespaces(scene: Scene, policy: PolicyOutline, peer: PeerOutline, wanted: LabelSelector) -> Iterator[Finding]:
+def _namespaces(
+    index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, wanted: LabelSelector
+) -> Iterator[Finding]:
     """A peer whose namespaces are not there."""
     keys = {term.key for term in wanted.requirements().requirements if term.operator == "In"}
-    known = {key for name in scene.described for key in scene.namespaces[name]}
-    reason = miss(wanted, _labels(scene), "namespace")
+    known = {key for name in index.described for key in index.namespaces[name]}
+    reason = explain_mismatch(wanted, _labels(index), "namespace")
     advice = ""
     if "name" in keys and "name" not in known:
         advice = f". Kubernetes gives every namespace the label {NAME_LABEL}, and none called name"
-    if scene.around.whole or advice:
+    if index.details.complete or advice:
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, f"no pod is meant by it: {reason}{advice}")
     elif wanted.match_labels.get(NAME_LABEL) in _ALWAYS_THERE:
         return
-    elif alike(wanted, _labels(scene)):
+    elif is_similar(wanted, _labels(index)):
         text = f"no namespace of the files is meant by it: {reason}"
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, text)
     else:
@@ -149,12 +151,12 @@ def _namespaces(scene: Scene, policy: PolicyOutline, peer: PeerOutline, wanted: 
         yield policy.finding("not-checked", peer.namespaces_path, text)
 
 
-def _nodes(scene: Scene, policy: PolicyOutline, peer: PeerOutline) -> Iterator[Finding]:
+def _nodes(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline) -> Iterator[Finding]:
     """A peer that is nodes."""
     assert peer.nodes is not None
-    nodes = scene.world.nodes
+    nodes = index.world.nodes
     if any(peer.nodes.matches(node.metadata.labels) for node in nodes):
         return
-    if scene.around.whole or not scene.around.made_up:
-        reason = miss(peer.nodes, [(node.metadata.labels, 1) for node in nodes], "node")
+    if index.details.complete or not index.details.assumed_addresses:
+        reason = explain_mismatch(peer.nodes, [(node.metadata.labels, 1) for node in nodes], "node")
         yield policy.finding("peer-matches-nothing", f"{peer.path}.nodes", f"no node is meant by it: {reason}")

@@ -1,7 +1,7 @@
-"""The ends that two clusters have in common, together where policies treat them alike (pure).
+"""The ends that two clusters have in common, grouped where policies treat them alike (pure).
 
-Pods by name, nodes by name, and the addresses that blocks speak of, cut at the border of every block of both. What only
-one cluster has cannot change its verdict and is listed.
+Ends are pods by name, nodes by name, and ranges of addresses, which are cut at the border of every ipBlock of both
+clusters. An end that only one cluster has cannot change its verdict; it is listed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from podwire.model.meta import controller_of, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.policy.blocks import Blocks
-from podwire.policy.diff.side import Facts, Side
+from podwire.policy.diff.side import PeerTraits, Side
 
 PODS, NODES, EXTERNAL = "pods", "nodes", "external"
 _LAST = {4: 2**32 - 1, 6: 2**128 - 1}
@@ -24,30 +24,30 @@ _HASH = frozenset("bcdfghjklmnpqrstvwxz2456789")
 """What a Deployment adds to the names of its ReplicaSets is made of these (k8s.io/apimachinery/pkg/util/rand)."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Ends that policies treat alike, before and after."""
 
     kind: str
     """pods, nodes or external."""
     family: int
-    old: Facts
-    new: Facts
+    old: PeerTraits
+    new: PeerTraits
     names: tuple[str, ...]
     """Keys of pods, names of nodes, ranges of addresses."""
     addresses: tuple[str, str]
-    """One of each side, which stands for all."""
+    """One address of each side, which stands for all of the group."""
     same: bool
-    """Whether labels, ports and addresses are the same on both sides, so that only policies can make a difference."""
+    """Whether labels, ports and addresses are equal on both sides, so that only policies can change a verdict."""
     on: frozenset[str] = frozenset()
-    """The nodes that the pods are on (the new ones); of nodes, themselves."""
+    """The nodes of the pods (on the new side); of a group of nodes, their names."""
     rest: bool = False
-    """Whether these are the addresses that are left when all blocks are taken out."""
+    """Whether these are all addresses outside of every block."""
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them, and what only one side has."""
+class PeerGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of ends that both sides have, and the pods of only one side."""
 
-    places: tuple[Place, ...]
+    common: tuple[PeerGroup, ...]
     workloads: Mapping[str, str]
     """The workload of each pod, ``Kind namespace/name``; of a pod without one, itself."""
     only_old: tuple[str, ...]
@@ -55,10 +55,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     only_new: tuple[str, ...]
 
 
-def places(old: Side, new: Side) -> Places:
+def peer_groups(old: Side, new: Side) -> PeerGroups:
     """The ends of two clusters."""
     before, after = _pods(old), _pods(new)
-    every: list[Place] = []
+    every: list[PeerGroup] = []
     both = [key for key in after if key in before]
     every += _together(PODS, ((key, _of_pod(old, before[key]), _of_pod(new, after[key])) for key in both), after)
     nodes_before, nodes_after = _nodes(old), _nodes(new)
@@ -71,8 +71,8 @@ def places(old: Side, new: Side) -> Places:
         if any(key[1] == family for key in both):
             every += _external(old, new, family, taken)
     names = {key for key, _ in before}, {key for key, _ in after}
-    return Places(
-        places=tuple(every),
+    return PeerGroups(
+        common=tuple(every),
         workloads={key_of(pod.metadata): workload(pod) for pod, _ in after.values()},
         only_old=tuple(sorted(names[0] - names[1])),
         only_new=tuple(sorted(names[1] - names[0])),
@@ -80,7 +80,7 @@ def places(old: Side, new: Side) -> Places:
 
 
 def workload(pod: Pod) -> str:
-    """``Kind namespace/name`` of what made a pod; a ReplicaSet of a Deployment counts as that."""
+    """``Kind namespace/name`` of the workload of a pod; for a ReplicaSet of a Deployment, the Deployment."""
     owner = controller_of(pod.metadata)
     namespace = pod.metadata.namespace
     if owner is None:
@@ -96,7 +96,7 @@ Key = tuple[str, int]
 
 
 def _pods(side: Side) -> dict[Key, tuple[Pod, str]]:
-    """The pods that policies see, with the address of each family that is theirs."""
+    """The pods to which policies apply, with their address of each family."""
     found: dict[Key, tuple[Pod, str]] = {}
     for address, pod in pods_by_address(side.world.pods).items():
         found.setdefault((key_of(pod.metadata), _family(address)), (pod, address))
@@ -104,7 +104,7 @@ def _pods(side: Side) -> dict[Key, tuple[Pod, str]]:
 
 
 def _nodes(side: Side) -> dict[Key, tuple[Node, str]]:
-    """The nodes, with the first address of each family that is theirs."""
+    """The nodes, with their first address of each family."""
     found: dict[Key, tuple[Node, str]] = {}
     taken = pods_by_address(side.world.pods)
     for node in side.world.nodes:
@@ -118,8 +118,8 @@ def _family(address: str) -> int:
     return 6 if ":" in address else 4
 
 
-End = tuple[Facts, str, object]
-"""Facts, address, and all else that policies could ever ask for."""
+End = tuple[PeerTraits, str, object]
+"""Traits, address, and everything else that a policy can select by."""
 
 
 def _of_pod(side: Side, found: tuple[Pod, str]) -> End:
@@ -133,13 +133,15 @@ def _of_node(side: Side, found: tuple[Node, str]) -> End:
     return side.of_node(node, address), address, node.metadata.labels
 
 
-def _together(kind: str, rows: Iterable[tuple[Key, End, End]], pods: Mapping[Key, tuple[Pod, str]]) -> Iterator[Place]:
-    found: dict[tuple[Facts, Facts, int, bool], list[tuple[str, str, str]]] = {}
+def _together(
+    kind: str, rows: Iterable[tuple[Key, End, End]], pods: Mapping[Key, tuple[Pod, str]]
+) -> Iterator[PeerGroup]:
+    found: dict[tuple[PeerTraits, PeerTraits, int, bool], list[tuple[str, str, str]]] = {}
     for (name, family), (old, address, was), (new, later, is_) in rows:
         found.setdefault((old, new, family, was == is_ and address == later), []).append((name, address, later))
     for (old, new, family, same), each in found.items():
         names = tuple(name for name, _, _ in each)
-        yield Place(
+        yield PeerGroup(
             kind=kind,
             family=family,
             old=old,
@@ -151,14 +153,14 @@ def _together(kind: str, rows: Iterable[tuple[Key, End, End]], pods: Mapping[Key
         )
 
 
-def _external(old: Side, new: Side, family: int, taken: set[str]) -> Iterator[Place]:
-    """All addresses of a family, as disjoint as the blocks of both sides want it."""
+def _external(old: Side, new: Side, family: int, taken: set[str]) -> Iterator[PeerGroup]:
+    """All addresses of a family, as disjoint ranges that no block of either side cuts."""
     numbers = sorted(int(ip_address(text)) for text in taken if _family(text) == family)
     blocks = Blocks(enumerate((*old.ranges, *new.ranges)), family)
     borders = {0, _LAST[family] + 1}
     for first, last, _ in blocks.intervals:
         borders |= {first, last + 1}
-    found: dict[tuple[Facts, Facts], list[tuple[int, int]]] = {}
+    found: dict[tuple[PeerTraits, PeerTraits], list[tuple[int, int]]] = {}
     for first, after in pairwise(sorted(borders)):
         address = _address(first, family)
         facts = old.of_address(address), new.of_address(address)
@@ -169,7 +171,7 @@ def _external(old: Side, new: Side, family: int, taken: set[str]) -> Iterator[Pl
         if here == _size(ranges):
             continue
         address = _address(ranges[0][0], family)
-        yield Place(
+        yield PeerGroup(
             kind=EXTERNAL,
             family=family,
             old=before,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Ends, Outcome, Reason
+from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Outcome, Peers, Reason
 from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
 from podwire.policy.ports import LAST_PORT, PROTOCOLS
 from podwire.policy.rules import INGRESS
@@ -16,19 +16,19 @@ _SOME = 4
 
 
 def text(comparison: Comparison, lines: tuple[Line, Line]) -> Iterator[str]:
-    """What a person reads; ``lines`` of the one side and of the other."""
-    places = comparison.places
-    pods = _by_workload(places.workloads, places.workloads)
+    """The comparison as lines of text; ``lines`` finds the lines of fields of the old side and of the new side."""
+    groups = comparison.groups
+    pods = _by_workload(groups.workloads, groups.workloads)
     for difference in comparison.differences:
-        source = ", ".join(_some(_names(difference.sources, places.workloads, pods)))
-        destination = ", ".join(_some(_names(difference.destinations, places.workloads, pods)))
+        source = ", ".join(_some(_names(difference.sources, groups.workloads, pods)))
+        destination = ", ".join(_some(_names(difference.destinations, groups.workloads, pods)))
         own = _own(difference)
         yield f"{source} -> {destination}{own}{_family(difference)}"
         for (before, after), ports in _by_outcome(difference.changes).items():
             yield f"  now {'allowed' if after.allowed else 'denied'}: {ports}"
             yield f"    before: {_outcome(before, lines[0])}"
             yield f"    after:  {_outcome(after, lines[1])}"
-    for word, only in (("gone", places.only_old), ("new", places.only_new)):
+    for word, only in (("gone", groups.only_old), ("new", groups.only_new)):
         if only:
             yield f"{word}, and so not compared: pods {', '.join(_some(only))}"
     denied, allowed = _pairs(comparison.differences)
@@ -36,13 +36,13 @@ def text(comparison: Comparison, lines: tuple[Line, Line]) -> Iterator[str]:
 
 
 def data(comparison: Comparison, lines: tuple[Line, Line]) -> dict[str, Any]:
-    """All of it."""
-    places = comparison.places
-    pods = _by_workload(places.workloads, places.workloads)
+    """The comparison as plain data."""
+    groups = comparison.groups
+    pods = _by_workload(groups.workloads, groups.workloads)
     return {
-        "differences": [_data(each, places.workloads, pods, lines) for each in comparison.differences],
-        "onlyOld": list(places.only_old),
-        "onlyNew": list(places.only_new),
+        "differences": [_data(each, groups.workloads, pods, lines) for each in comparison.differences],
+        "onlyOld": list(groups.only_old),
+        "onlyNew": list(groups.only_new),
     }
 
 
@@ -67,7 +67,7 @@ def _data(
     }
 
 
-def _ends(every: Iterable[Ends], workloads: Mapping[str, str]) -> list[dict[str, Any]]:
+def _ends(every: Iterable[Peers], workloads: Mapping[str, str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for workload, pods in _by_workload(_all(every, PODS), workloads).items():
         found.append({"workload": workload, "pods": pods})
@@ -90,7 +90,7 @@ def _verdict(outcome: Outcome, line: Line) -> dict[str, Any]:
     return {"allowed": outcome.allowed, "reasons": reasons}
 
 
-def _all(every: Iterable[Ends], kind: str) -> list[str]:
+def _all(every: Iterable[Peers], kind: str) -> list[str]:
     return [name for ends in every if ends.kind == kind for name in ends.names]
 
 
@@ -101,8 +101,8 @@ def _by_workload(pods: Iterable[str], workloads: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _names(every: Sequence[Ends], workloads: Mapping[str, str], whole: Mapping[str, list[str]]) -> Iterator[str]:
-    """Workloads, nodes and ranges; of a workload that is not all meant, its pods."""
+def _names(every: Sequence[Peers], workloads: Mapping[str, str], whole: Mapping[str, list[str]]) -> Iterator[str]:
+    """Workloads, nodes and ranges; pods where only some pods of a workload are meant."""
     for workload, pods in _by_workload(_all(every, PODS), workloads).items():
         number = len(whole[workload])
         if len(pods) < number:
@@ -129,7 +129,7 @@ def _family(difference: Difference) -> str:
 
 
 def _by_outcome(changes: Iterable[Change]) -> dict[tuple[Outcome, Outcome], str]:
-    """What happens to which ports."""
+    """The ports with each outcome before and after."""
     found: dict[tuple[Outcome, Outcome], list[Change]] = {}
     for change in changes:
         found.setdefault((change.before, change.after), []).append(change)
@@ -137,7 +137,7 @@ def _by_outcome(changes: Iterable[Change]) -> dict[tuple[Outcome, Outcome], str]
 
 
 def _ports(changes: Sequence[Change]) -> str:
-    """Ports as people write them; with nothing left out, ``everything``."""
+    """Ports as people write them; ``everything`` for all ports of all protocols."""
     words: dict[str, list[str]] = {}
     for change in changes:
         words.setdefault(change.protocol, []).append(_range(change.first, change.last))
@@ -183,7 +183,7 @@ def _some(names: Iterable[str], most: int = _SOME) -> list[str]:
 
 
 def _pairs(differences: Iterable[Difference]) -> tuple[int, int]:
-    """How many pairs of ends (all families together) lose something, and how many gain something."""
+    """How many pairs of ends lose a connection, and how many gain one; both families of a pair count once."""
     denied: set[tuple[str, str, bool]] = set()
     allowed: set[tuple[str, str, bool]] = set()
     for difference in differences:
@@ -196,8 +196,8 @@ def _pairs(differences: Iterable[Difference]) -> tuple[int, int]:
     return len(denied), len(allowed)
 
 
-def _single(every: Iterable[Ends]) -> Iterator[str]:
-    """Every pod and node, and each set of other addresses as one."""
+def _single(every: Iterable[Peers]) -> Iterator[str]:
+    """Each pod and node, and each set of external addresses as one end."""
     for ends in every:
         if ends.kind == EXTERNAL:
             yield f"external {ends.names}"

@@ -1,7 +1,7 @@
-"""One of two clusters that are compared: what its policies make of each two ends (pure).
+"""One of two clusters that are compared: what its policies say of each pair of ends (pure).
 
-What an end is to policies is put into a :class:`Facts`: ends with equal facts are treated alike by every rule, so the
-work grows with the kinds of ends and not with their number.
+An end is a pod, a node or an address. What rules can tell of an end is put into a :class:`PeerTraits`. Rules treat ends
+with equal traits alike, so the work grows with the number of different traits, not with the number of ends.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,13 +28,13 @@ from podwire.policy.rules import INGRESS, Policy, cluster_network_policy, networ
 from podwire.policy.selectors import SelectorIndex
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False):
+class PeerTraits(msgspec.Struct, frozen=True, gc=False):
     """All that rules can tell of an end."""
 
     selectors: frozenset[int] = frozenset()
     """The selectors of pods that match it."""
     named: tuple[NamedPort, ...] = ()
-    """Its ports by name, as far as policies speak of them."""
+    """Its named ports whose names appear in policies."""
     nodes: frozenset[str] = frozenset()
     """The selectors of nodes, in their JSON form, that match it."""
     holding: frozenset[int] = frozenset()
@@ -42,7 +42,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Side:
-    """The policies of one cluster; those in audit are not in force and count for nothing."""
+    """The policies of one cluster; policies in audit are left out, because they are not in force."""
 
     def __init__(self, world: World, *, own_node_egress: bool = True) -> None:
         self.world = world
@@ -69,10 +69,10 @@ class Side:
         for policy in self._policies:
             self._about.setdefault(policy.subject, []).append(policy)
         self._profiles: dict[ProfileKey, Profile] = {}
-        self._keys: dict[tuple[Facts, str], ProfileKey | None] = {}
-        self._tables: dict[tuple[ProfileKey, Facts, bool], Table] = {}
+        self._keys: dict[tuple[PeerTraits, str], ProfileKey | None] = {}
+        self._tables: dict[tuple[ProfileKey, PeerTraits, bool], Table] = {}
         self.open = TableMaker().table(rest=NOT_SPOKEN_OF)
-        """The table of those that no policy has a say in."""
+        """The table that allows everything: no policy applies."""
 
     def labels_of(self, namespace: str) -> dict[str, str]:
         """The labels of a namespace."""
@@ -81,27 +81,27 @@ class Side:
             found = self._labels[namespace] = self.world.labels_of(namespace)
         return found
 
-    def of_pod(self, pod: Pod, address: str) -> Facts:
-        """The facts of a pod at one of its addresses."""
+    def of_pod(self, pod: Pod, address: str) -> PeerTraits:
+        """The traits of a pod at one of its addresses."""
         labels = {key: value for key, value in pod.metadata.labels.items() if key in self._asked}
         matching = self._index.matching(pod.metadata.namespace, labels)
         named = tuple(sorted(port for port in named_ports(pod.declared_ports) if port[0] in self._names))
-        return Facts(matching, named, frozenset(), self._holding(address))
+        return PeerTraits(matching, named, frozenset(), self._holding(address))
 
-    def of_node(self, node: Node, address: str) -> Facts:
-        """The facts of a node at one of its addresses."""
+    def of_node(self, node: Node, address: str) -> PeerTraits:
+        """The traits of a node at one of its addresses."""
         matching = (text for text in self._nodes if node_selector(text).matches(node.metadata.labels))
-        return Facts(frozenset(), (), frozenset(matching), self._holding(address))
+        return PeerTraits(frozenset(), (), frozenset(matching), self._holding(address))
 
-    def of_address(self, address: str) -> Facts:
-        """The facts of an address that is neither a pod's nor a node's."""
-        return Facts(frozenset(), (), frozenset(), self._holding(address))
+    def of_address(self, address: str) -> PeerTraits:
+        """The traits of an address that is neither a pod's nor a node's."""
+        return PeerTraits(frozenset(), (), frozenset(), self._holding(address))
 
     def _holding(self, address: str) -> frozenset[int]:
         return self._blocks[6 if ":" in address else 4].holding(address)
 
-    def table(self, key: ProfileKey | None, peer: Facts, address: str, *, own_node: bool = False) -> Table:
-        """What the policies of pods, by :meth:`key`, make of a peer with an address."""
+    def table(self, key: ProfileKey | None, peer: PeerTraits, address: str, *, own_node: bool = False) -> Table:
+        """The ruling on each port for a peer with an address, by the policies that ``key`` stands for."""
         if key is None or (own_node and key.direction == INGRESS):
             return self.open
         look = (key, peer, own_node)
@@ -114,8 +114,8 @@ class Side:
             found = self._tables[look] = profile.table(other) or profile.at(address)
         return found
 
-    def key(self, subject: Facts, direction: str) -> ProfileKey | None:
-        """What stands for the policies of a pod; None: they have no say."""
+    def key(self, subject: PeerTraits, direction: str) -> ProfileKey | None:
+        """The key of the policies that apply to a pod in a direction; None: no policy applies."""
         look = (subject, direction)
         if look not in self._keys:
             subjects = self._about.keys() & subject.selectors

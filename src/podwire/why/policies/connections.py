@@ -12,10 +12,10 @@ import msgspec
 
 from podwire.cluster.world import Party, World
 from podwire.policy.evaluate import Connection
-from podwire.why.answer import Answer, EndpointSaid, Hop
+from podwire.why.answer import Answer, EndpointChoice, Hop
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedConnection(msgspec.Struct, frozen=True, kw_only=True):
     """One end, and the connection to it as both nodes see it."""
 
     egress: Connection
@@ -29,11 +29,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the source and of the destination, each once."""
-        ends = (self.egress.source.node, self.ingress.destination.node)
-        return tuple(dict.fromkeys(filter(None, ends)))
+        ends_of = (self.egress.source.node, self.ingress.destination.node)
+        return tuple(dict.fromkeys(filter(None, ends_of)))
 
 
-def ways(answer: Answer, world: World) -> tuple[Way, ...]:
+def observed_connections(answer: Answer, world: World) -> tuple[ObservedConnection, ...]:
     """The connections that policies see; none where nothing is left of it, or its end is not known."""
     hop = answer.hops[-1]
     if hop.outcome == "forwarded" or (hop.outcome == "untouched" and hop.endpoints):
@@ -44,13 +44,13 @@ def ways(answer: Answer, world: World) -> tuple[Way, ...]:
     return ()
 
 
-def _end(address: str, port: int) -> EndpointSaid:
-    return EndpointSaid(
+def _end(address: str, port: int) -> EndpointChoice:
+    return EndpointChoice(
         address=address, port=port, used=True, reason="", message="", probability=1.0, masqueraded=False
     )
 
 
-def _reached(hop: Hop) -> Iterator[EndpointSaid]:
+def _reached(hop: Hop) -> Iterator[EndpointChoice]:
     """The endpoints that a connection may come to; of a name, those that DNS gives."""
     used = [one for one in hop.endpoints if one.used]
     by_name = hop.service is not None and hop.service.frontend == "Name"
@@ -58,7 +58,7 @@ def _reached(hop: Hop) -> Iterator[EndpointSaid]:
         yield msgspec.structs.replace(one, probability=1 / len(used)) if by_name else one
 
 
-def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
+def _way(answer: Answer, world: World, end: EndpointChoice) -> ObservedConnection:
     first, last = answer.hops[0], answer.hops[-1]
     source = world.party(_source(answer, world, end))
     destination = world.party(end.address)
@@ -78,7 +78,7 @@ def _way(answer: Answer, world: World, end: EndpointSaid) -> Way:
         seen = _node_of(world, last.node, end.address) or source
     elif first is not last and first.snat is not None and first.snat.masqueraded:
         seen = _node_of(world, first.node, end.address) or source
-    return Way(
+    return ObservedConnection(
         egress=Connection(source=source, destination=left, protocol=protocol, port=left_port),
         ingress=Connection(source=seen, destination=destination, protocol=protocol, port=port),
         probability=end.probability,
@@ -91,7 +91,7 @@ def _relayed(hop: Hop) -> bool:
     return hop.snat is not None and hop.snat.reason == "Relay"
 
 
-def _source(answer: Answer, world: World, end: EndpointSaid) -> str:
+def _source(answer: Answer, world: World, end: EndpointChoice) -> str:
     """The address that the client has in the family of the end."""
     own = answer.source.address
     if (":" in own) == (":" in end.address):
@@ -111,7 +111,7 @@ def _node_of(world: World, name: str, like: str) -> Party | None:
     return None
 
 
-def ends(answer: Answer) -> tuple[frozenset[str], frozenset[str]]:
+def ends_of(answer: Answer) -> tuple[frozenset[str], frozenset[str]]:
     """The pods at the ends of an answer that it names, and the addresses of ends that it does not."""
     named = {place.name for place in (answer.source, answer.target) if place.kind == "Pod"}
     addresses = set()

@@ -13,7 +13,7 @@ import msgspec
 
 from podwire.cluster.world import Party
 from podwire.trace.packet import Outcome, Packet, Tracer
-from podwire.why.answer import Drift, EnforcedSaid, Step
+from podwire.why.answer import Drift, NodeEnforcement, Step
 
 _COUNTED = re.compile(r"counter packets \d+ bytes \d+")
 
@@ -37,7 +37,7 @@ class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader should know of how the rules were read."""
 
 
-def enforced(node: str, rules: PolicyRules, packet: Packet, *, allowed: bool) -> EnforcedSaid:
+def enforced(node: str, rules: PolicyRules, packet: Packet, *, allowed: bool) -> NodeEnforcement:
     """What becomes of a packet; ``allowed`` is what policies say of it there."""
     followed = rules.held if rules.reads else rules.planned
     outcome = next(followed.outcomes(packet)) if followed is not None else None
@@ -47,7 +47,7 @@ def enforced(node: str, rules: PolicyRules, packet: Packet, *, allowed: bool) ->
     drift: tuple[Drift, ...] = ()
     if rules.reads and passes != expected:
         drift = tuple(_drift(planned, outcome))
-    return EnforcedSaid(
+    return NodeEnforcement(
         node=node,
         mode=rules.mode,
         state="held" if rules.reads else "planned",

@@ -14,12 +14,12 @@ from podwire.errors import ClusterError
 from podwire.model.meta import key_of
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules, in_block
 from podwire.trace.packet import Packet
-from podwire.why.answer import Answer, DirectionSaid, EnforcedSaid, PolicySaid
+from podwire.why.answer import Answer, DirectionVerdict, NodeEnforcement, PolicyVerdict
 from podwire.why.cluster import Cluster
 from podwire.why.nodes import Nodes
-from podwire.why.policies.connections import Way, ends, ways
+from podwire.why.policies.connections import ObservedConnection, ends_of, observed_connections
 from podwire.why.policies.enforced import PolicyRules, enforced
-from podwire.why.policies.verdict import Lines, direction_said, nowhere, together
+from podwire.why.policies.verdict import Lines, both_directions, explain_direction, no_line
 from podwire.why.question import Question
 
 _BARE = {"ICMP": ("icmp", "ipv6-icmp")}
@@ -31,7 +31,7 @@ async def explain_policies(_question: Question, answer: Answer, cluster: Cluster
 
     Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
     """
-    world = await cluster.objects.world(*ends(answer))
+    world = await cluster.objects.world(*ends_of(answer))
     explained = with_policies(answer, world, cluster.nodes, cluster.lines)
     return replace(explained, notes=(*explained.notes, *cluster.differences(world)))
 
@@ -64,10 +64,10 @@ class _Enforcement:
         return (note for rules in self._rules.values() for note in rules.notes)
 
 
-def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = nowhere) -> Answer:
+def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_line) -> Answer:
     """The answer with what policies say of it."""
     enforcement = _Enforcement(world, nodes)
-    found = tuple(_said(way, world, enforcement, lines) for way in ways(answer, world))
+    found = tuple(_said(way, world, enforcement, lines) for way in observed_connections(answer, world))
     about = (*_of_nodes(answer, world), *_of_services(answer, world, found), *enforcement.notes())
     notes = dict.fromkeys((*answer.notes, *about))
     outcome = "dropped" if found and all(one.outcome == "dropped" for one in found) else answer.outcome
@@ -83,7 +83,7 @@ def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
                 yield f"pod {place.name} is in the network of {party.node}; policies take it for that node"
 
 
-def _of_services(answer: Answer, world: World, found: Sequence[PolicySaid]) -> Iterator[str]:
+def _of_services(answer: Answer, world: World, found: Sequence[PolicyVerdict]) -> Iterator[str]:
     """Ranges of policies that have the address of a Service, which policies never see."""
     target = answer.target.address
     if not target or all(one.egress.reason != "Isolated" or one.address == target for one in found):
@@ -99,10 +99,10 @@ def _of_services(answer: Answer, world: World, found: Sequence[PolicySaid]) -> I
                     )
 
 
-def _said(way: Way, world: World, enforcement: _Enforcement, lines: Lines) -> PolicySaid:
-    egress = direction_said(world, way.egress, EGRESS, enforcement.settings(way.egress.source.node), lines)
-    ingress = direction_said(world, way.ingress, INGRESS, enforcement.settings(way.ingress.destination.node), lines)
-    found = together(way.ingress, replace(egress, subject=way.egress.source.name), ingress)
+def _said(way: ObservedConnection, world: World, enforcement: _Enforcement, lines: Lines) -> PolicyVerdict:
+    egress = explain_direction(world, way.egress, EGRESS, enforcement.settings(way.egress.source.node), lines)
+    ingress = explain_direction(world, way.ingress, INGRESS, enforcement.settings(way.ingress.destination.node), lines)
+    found = both_directions(way.ingress, replace(egress, subject=way.egress.source.name), ingress)
     nodes = tuple(_enforced(way, enforcement, egress, ingress))
     passes = all(one.outcome == "allowed" for one in nodes) if nodes else found.outcome == "allowed"
     return replace(
@@ -114,7 +114,7 @@ def _said(way: Way, world: World, enforcement: _Enforcement, lines: Lines) -> Po
     )
 
 
-def _message(found: PolicySaid, nodes: Sequence[EnforcedSaid], *, passes: bool) -> str:
+def _message(found: PolicyVerdict, nodes: Sequence[NodeEnforcement], *, passes: bool) -> str:
     if passes == (found.outcome == "allowed"):
         return found.message
     other = [one for one in nodes if (one.outcome == "allowed") == passes]
@@ -128,8 +128,8 @@ def _message(found: PolicySaid, nodes: Sequence[EnforcedSaid], *, passes: bool) 
 
 
 def _enforced(
-    way: Way, enforcement: _Enforcement, egress: DirectionSaid, ingress: DirectionSaid
-) -> Iterator[EnforcedSaid]:
+    way: ObservedConnection, enforcement: _Enforcement, egress: DirectionVerdict, ingress: DirectionVerdict
+) -> Iterator[NodeEnforcement]:
     """What the nodes of both ends do; a node that has both, and sees one packet, does it once."""
     if ingress.reason == "Itself":
         return
@@ -147,7 +147,7 @@ def _enforced(
 
 def _on_node(
     node: str, connection: Connection, enforcement: _Enforcement, sent_to: str, *, allowed: bool
-) -> Iterator[EnforcedSaid]:
+) -> Iterator[NodeEnforcement]:
     rules = enforcement.rules(node)
     if rules.mode:
         yield enforced(node, rules, packet_of(connection, rules.device, sent_to), allowed=allowed)

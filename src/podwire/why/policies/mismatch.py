@@ -20,7 +20,7 @@ _HOPELESS = 3.0
 _NEWER = "a kind that is newer than this program"
 
 
-class Part(NamedTuple):
+class RulePart(NamedTuple):
     """A part of a rule: the path of its field, and how a reader would say it."""
 
     field: str
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 class Miss(NamedTuple):
     """A part that does not match, what there is instead, and how far that is from a match."""
 
-    part: Part
+    part: RulePart
     found: str
     cost: float
 
@@ -93,7 +93,7 @@ def _number(ports: ProtocolPorts) -> str:
 
 def peer_misses(case: Case, namespace: str, peer: PolicyPeer, field: str) -> tuple[Miss, ...]:
     """What of a peer of a NetworkPolicy in a namespace the other end is not."""
-    whole = Part(field, peer_text(peer))
+    whole = RulePart(field, peer_text(peer))
     if peer.ip_block is not None:
         return (_block_miss(case.peer.address, peer.ip_block, f"{field}.ipBlock"),)
     if case.peer.pod is None:
@@ -111,7 +111,7 @@ def peer_misses(case: Case, namespace: str, peer: PolicyPeer, field: str) -> tup
 
 def cluster_peer_misses(case: Case, peer: ClusterPeer, field: str) -> tuple[Miss, ...]:
     """What of a peer of a cluster policy the other end is not."""
-    pod, whole = case.peer.pod, Part(field, cluster_peer_text(peer))
+    pod, whole = case.peer.pod, RulePart(field, cluster_peer_text(peer))
     if peer.namespaces is not None or peer.pods is not None:
         if pod is None:
             return (Miss(whole, f"{case.peer.name} is no pod", _HOPELESS),)
@@ -134,10 +134,10 @@ def cluster_peer_misses(case: Case, peer: ClusterPeer, field: str) -> tuple[Miss
 
 
 def _network_miss(address: str, cidr: str, field: str) -> Miss:
-    return Miss(Part(field, f"networks {cidr}"), f"{address} is not in it", _far(address, cidr))
+    return Miss(RulePart(field, f"networks {cidr}"), f"{address} is not in it", _far(address, cidr))
 
 
-def _node_misses(case: Case, peer: ClusterPeer, whole: Part) -> tuple[Miss, ...]:
+def _node_misses(case: Case, peer: ClusterPeer, whole: RulePart) -> tuple[Miss, ...]:
     if case.peer.pod is not None or not case.peer.node:
         return (Miss(whole, f"{case.peer.name} is no node", _HOPELESS),)
     labels = next((n.metadata.labels for n in case.world.nodes if n.metadata.name == case.peer.node), {})
@@ -159,7 +159,7 @@ def _terms(selector: LabelSelector, field: str, labels: Mapping[str, str], who: 
         if not term.matches(dict(labels)):
             have = labels.get(term.key)
             found = f"{who} has no label {term.key}" if have is None else f"{who} has {term.key}={have}"
-            yield Miss(Part(f"{field}.{place}", f"{word} {term}"), found, _unlike(term, have))
+            yield Miss(RulePart(f"{field}.{place}", f"{word} {term}"), found, _unlike(term, have))
 
 
 def _placed(selector: LabelSelector) -> Iterator[tuple[Requirement, str]]:
@@ -179,8 +179,8 @@ def _unlike(term: Requirement, have: str | None) -> float:
 def _block_miss(address: str, block: IPBlock, field: str) -> Miss:
     for number, part in enumerate(block.excepted):
         if in_block(address, IPBlock(cidr=part)):
-            return Miss(Part(f"{field}.except[{number}]", _block_text(block)), f"{address} is in {part}", 0.5)
-    return Miss(Part(f"{field}.cidr", _block_text(block)), f"{address} is not in it", _far(address, block.cidr))
+            return Miss(RulePart(f"{field}.except[{number}]", _block_text(block)), f"{address} is in {part}", 0.5)
+    return Miss(RulePart(f"{field}.cidr", _block_text(block)), f"{address} is not in it", _far(address, block.cidr))
 
 
 def _far(address: str, cidr: str) -> float:
@@ -219,7 +219,7 @@ def protocol_miss(case: Case, protocols: tuple[ClusterProtocol, ...], field: str
 def _ports_miss(case: Case, texts: tuple[str, ...], names: Iterable[str], field: str, cost: float) -> Miss:
     place = f"{field}[0]" if len(texts) == 1 else field
     found = [f"the connection is {connection_text(case)}", *(_called(case, name) for name in names)]
-    return Miss(Part(place, f"ports {', '.join(texts)}"), ", ".join(found), cost)
+    return Miss(RulePart(place, f"ports {', '.join(texts)}"), ", ".join(found), cost)
 
 
 def _port_cost(case: Case, port: PolicyPort) -> float:

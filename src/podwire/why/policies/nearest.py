@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 from podwire.model.policy import EgressRule, IngressRule, NetworkPolicy
 from podwire.policy.evaluate import INGRESS, Case, policy_rules
-from podwire.why.policies.mismatch import Miss, Part, peer_misses, peer_text, port_miss, port_text
+from podwire.why.policies.mismatch import Miss, RulePart, peer_misses, peer_text, port_miss, port_text
 
 
-class Near(NamedTuple):
+class RuleDistance(NamedTuple):
     """A rule, the peer and the port of it that match, and what misses."""
 
     policy: NetworkPolicy
     place: int
-    peer: Part | None
-    port: Part | None
+    peer: RulePart | None
+    port: RulePart | None
     peer_misses: tuple[Miss, ...]
     port_miss: Miss | None
 
@@ -31,7 +31,7 @@ def rule_field(direction: str, place: int) -> str:
     return f"spec.{direction.lower()}[{place}]"
 
 
-def nearest(case: Case) -> Near | None:
+def nearest(case: Case) -> RuleDistance | None:
     """The nearest rule of all that isolate; None: they have no rules for the direction."""
     rules = (
         (policy, place, rule)
@@ -42,13 +42,13 @@ def nearest(case: Case) -> Near | None:
     return min(found, key=_distance, default=None)
 
 
-def _distance(near: Near) -> tuple[int, float]:
+def _distance(near: RuleDistance) -> tuple[int, float]:
     sides = bool(near.peer_misses) + (near.port_miss is not None)
     return sides, sum(miss.cost for miss in near.misses)
 
 
-def _near(case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule) -> Near:
-    peer, port = matched(case, policy, place, rule)
+def _near(case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule) -> RuleDistance:
+    peer, port = matching_parts(case, policy, place, rule)
     field = rule_field(case.direction, place)
     misses: tuple[Miss, ...] = ()
     if not case.peers_match(policy, rule.peers):
@@ -57,7 +57,7 @@ def _near(case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | Egr
         found = [peer_misses(case, namespace, one, f"{field}.{peers_word(case)}[{number}]") for number, one in each]
         misses = min(found, key=lambda some: sum(miss.cost for miss in some))
     missed_port = None if case.ports_match(rule.ports) else port_miss(case, rule.ports, field)
-    return Near(policy, place, peer, port, misses, missed_port)
+    return RuleDistance(policy, place, peer, port, misses, missed_port)
 
 
 def peers_word(case: Case) -> str:
@@ -65,18 +65,18 @@ def peers_word(case: Case) -> str:
     return "from" if case.direction == INGRESS else "to"
 
 
-def matched(
+def matching_parts(
     case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule
-) -> tuple[Part | None, Part | None]:
+) -> tuple[RulePart | None, RulePart | None]:
     """The first peer and the first port of a rule that match; None: it has none, or none matches."""
     field = rule_field(case.direction, place)
     peers = (
-        Part(f"{field}.{peers_word(case)}[{number}]", peer_text(peer))
+        RulePart(f"{field}.{peers_word(case)}[{number}]", peer_text(peer))
         for number, peer in enumerate(rule.peers)
         if case.peer_matches(policy, peer)
     )
     ports = (
-        Part(f"{field}.ports[{number}]", port_text(port))
+        RulePart(f"{field}.ports[{number}]", port_text(port))
         for number, port in enumerate(rule.ports)
         if case.port_matches(port)
     )

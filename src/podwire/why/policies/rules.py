@@ -15,7 +15,7 @@ from podwire.errors import ClusterError
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.policy.bridges.tracing import PastBridges, planned, read
+from podwire.policy.bridges.tracing import BridgeTracer, planned, read
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.registry import AUTO, TRACERS
@@ -89,15 +89,15 @@ class PolicyReader:
         Raises: KernelError.
         """
         pods = {key: pod.addresses for key, pod in self._here()}
-        around = read(access.netns, pods) if "cni" not in access.parts else None
-        if around is None:
+        bridges = read(access.netns, pods) if "cni" not in access.parts else None
+        if bridges is None:
             return rules
         selected = {key for key, pod in compiler.pods.items() if pod.ingress is not None or pod.egress is not None}
-        own = planned(around, selected, pods)
+        own = planned(bridges, selected, pods)
         return replace(
             rules,
-            planned=PastBridges(rules.planned, own, around, machine),
-            held=PastBridges(rules.held, around.held, around, machine),
+            planned=BridgeTracer(rules.planned, own, bridges, machine),
+            held=BridgeTracer(rules.held, bridges.held, bridges, machine),
         )
 
     def _here(self) -> Iterator[tuple[str, Pod]]:

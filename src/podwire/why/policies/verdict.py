@@ -25,9 +25,9 @@ from podwire.policy.evaluate import (
     own_node,
     policy_rules,
 )
-from podwire.why.answer import DirectionSaid, NearSaid, PolicyNamed, PolicySaid, RuleSaid, TermSaid
-from podwire.why.policies.mismatch import Part, cluster_peer_text, protocol_text
-from podwire.why.policies.nearest import Near, matched, nearest, peers_word, rule_field
+from podwire.why.answer import DirectionVerdict, NearestRule, PolicyReference, PolicyVerdict, RuleMatch, RuleTerm
+from podwire.why.policies.mismatch import RulePart, cluster_peer_text, protocol_text
+from podwire.why.policies.nearest import RuleDistance, matching_parts, nearest, peers_word, rule_field
 from podwire.why.policies.yamltext import yaml_text
 from podwire.why.policy_text import one_line
 
@@ -37,15 +37,15 @@ Lines = Callable[[str, str, str], str]
 _TIERS: tuple[Literal["Admin"], Literal["Baseline"]] = ("Admin", "Baseline")
 
 
-def nowhere(_kind: str, _key: str, _field: str) -> str:
+def no_line(_kind: str, _key: str, _field: str) -> str:
     """No line is known."""
     return ""
 
 
-def together(connection: Connection, egress: DirectionSaid, ingress: DirectionSaid) -> PolicySaid:
+def both_directions(connection: Connection, egress: DirectionVerdict, ingress: DirectionVerdict) -> PolicyVerdict:
     """Both directions of a connection as one."""
     destination = connection.destination
-    return PolicySaid(
+    return PolicyVerdict(
         address=destination.address,
         port=connection.port,
         pod=key_of(destination.pod.metadata) if destination.pod is not None else "",
@@ -56,9 +56,9 @@ def together(connection: Connection, egress: DirectionSaid, ingress: DirectionSa
     )
 
 
-def direction_said(
-    world: World, connection: Connection, direction: str, rules: Rules | None = None, lines: Lines = nowhere
-) -> DirectionSaid:
+def explain_direction(
+    world: World, connection: Connection, direction: str, rules: Rules | None = None, lines: Lines = no_line
+) -> DirectionVerdict:
     """What policies say of one direction of a connection."""
     rules = rules or Rules()
     decision = decide(world, connection, direction, rules)
@@ -87,8 +87,8 @@ def _silence(subject: Party, peer: Party, direction: str, rules: Rules) -> str:
     return ""
 
 
-def _unsaid(decision: Decision, word: str, subject: Party, peer: Party) -> DirectionSaid:
-    return DirectionSaid(
+def _unsaid(decision: Decision, word: str, subject: Party, peer: Party) -> DirectionVerdict:
+    return DirectionVerdict(
         direction="Ingress" if decision.direction == INGRESS else "Egress",
         subject=subject.name,
         peer=peer.name,
@@ -106,7 +106,7 @@ class _Explainer:
         self.case = case
         self.lines = lines
 
-    def said(self, decision: Decision, silence: str) -> DirectionSaid:
+    def said(self, decision: Decision, silence: str) -> DirectionVerdict:
         """All there is to say."""
         subject, peer = ends(self.case.connection, self.case.direction)
         found = _unsaid(decision, silence or self._word(), subject, peer)
@@ -133,28 +133,30 @@ class _Explainer:
         cluster = any(True for tier in _TIERS for _ in self.case.in_order(tier))
         return "NotSpokenOf" if cluster else "NotSelected"
 
-    def _passed(self, decision: Decision) -> Iterable[RuleSaid]:
+    def _passed(self, decision: Decision) -> Iterable[RuleMatch]:
         """Rules that left it to the next tier, as far as the tiers were asked."""
         for tier in _TIERS[:1] if decision.tier in ("Admin", "Namespace") else _TIERS:
             first = self.case.first(tier)
             if first is not None and first[2] == "Pass":
                 yield self._cluster_rule(first[0], first[1])
 
-    def _rule(self, decision: Decision) -> RuleSaid | None:
+    def _rule(self, decision: Decision) -> RuleMatch | None:
         """The rule that decided."""
         if not decision.policy:
             return None
         if decision.tier == "Namespace":
             policy = next(each for each in self.case.isolating() if key_of(each.metadata) == decision.policy)
-            parts = matched(self.case, policy, decision.rule, policy_rules(policy, self.case.direction)[decision.rule])
+            parts = matching_parts(
+                self.case, policy, decision.rule, policy_rules(policy, self.case.direction)[decision.rule]
+            )
             return self._plain_rule(policy, decision.rule, *parts)
         found = self.case.first("Admin" if decision.tier == "Admin" else "Baseline")
         assert found is not None, "a rule of the tier decided"
         return self._cluster_rule(found[0], found[1])
 
-    def _plain_rule(self, policy: NetworkPolicy, place: int, peer: Part | None, port: Part | None) -> RuleSaid:
+    def _plain_rule(self, policy: NetworkPolicy, place: int, peer: RulePart | None, port: RulePart | None) -> RuleMatch:
         key, field = key_of(policy.metadata), rule_field(self.case.direction, place)
-        return RuleSaid(
+        return RuleMatch(
             tier="Namespace",
             policy=key,
             field=field,
@@ -166,11 +168,11 @@ class _Explainer:
             port=self._term("NetworkPolicy", key, port),
         )
 
-    def _cluster_rule(self, policy: ClusterNetworkPolicy, place: int) -> RuleSaid:
+    def _cluster_rule(self, policy: ClusterNetworkPolicy, place: int) -> RuleMatch:
         name, field = policy.metadata.name, rule_field(self.case.direction, place)
         rule = cluster_rules(policy, self.case.direction)[place]
         peer, port = self._cluster_parts(rule, field)
-        return RuleSaid(
+        return RuleMatch(
             tier="Admin" if policy.spec.tier == "Admin" else "Baseline",
             policy=name,
             field=field,
@@ -185,42 +187,42 @@ class _Explainer:
 
     def _cluster_parts(
         self, rule: ClusterIngressRule | ClusterEgressRule, field: str
-    ) -> tuple[Part | None, Part | None]:
+    ) -> tuple[RulePart | None, RulePart | None]:
         """The first peer and the first protocol that match."""
         peers = (
-            Part(f"{field}.{peers_word(self.case)}[{number}]", cluster_peer_text(peer))
+            RulePart(f"{field}.{peers_word(self.case)}[{number}]", cluster_peer_text(peer))
             for number, peer in enumerate(rule.peers)
             if not peer.known or self.case.cluster_peer_matches(peer)
         )
         protocols = (
-            Part(f"{field}.protocols[{number}]", protocol_text(each))
+            RulePart(f"{field}.protocols[{number}]", protocol_text(each))
             for number, each in enumerate(rule.protocols)
             if not each.known or self.case.protocol_matches(each)
         )
         return next(peers, None), next(protocols, None)
 
-    def _near(self) -> NearSaid | None:
+    def _near(self) -> NearestRule | None:
         """The nearest rule of those that isolate."""
         near = nearest(self.case)
         if near is None:
             return None
         rule = self._plain_rule(near.policy, near.place, near.peer, near.port)
-        return NearSaid(rule=rule, misses=tuple(self._misses(near)))
+        return NearestRule(rule=rule, misses=tuple(self._misses(near)))
 
-    def _misses(self, near: Near) -> Iterable[TermSaid]:
+    def _misses(self, near: RuleDistance) -> Iterable[RuleTerm]:
         key = key_of(near.policy.metadata)
         for miss in near.misses:
             line = self.lines("NetworkPolicy", key, miss.part.field)
-            yield TermSaid(field=miss.part.field, text=miss.part.text, line=line, found=miss.found)
+            yield RuleTerm(field=miss.part.field, text=miss.part.text, line=line, found=miss.found)
 
-    def _term(self, kind: str, key: str, part: Part | None) -> TermSaid | None:
+    def _term(self, kind: str, key: str, part: RulePart | None) -> RuleTerm | None:
         if part is None:
             return None
-        return TermSaid(field=part.field, text=part.text, line=self.lines(kind, key, part.field))
+        return RuleTerm(field=part.field, text=part.text, line=self.lines(kind, key, part.field))
 
-    def _named(self, policy: NetworkPolicy) -> PolicyNamed:
+    def _named(self, policy: NetworkPolicy) -> PolicyReference:
         key = key_of(policy.metadata)
-        return PolicyNamed(policy=key, line=self.lines("NetworkPolicy", key, "spec.podSelector"))
+        return PolicyReference(policy=key, line=self.lines("NetworkPolicy", key, "spec.podSelector"))
 
 
 def _action(rule: ClusterIngressRule | ClusterEgressRule) -> Literal["Accept", "Deny", "Pass"]:
@@ -232,7 +234,7 @@ def _action(rule: ClusterIngressRule | ClusterEgressRule) -> Literal["Accept", "
 
 
 def _message(
-    decision: Decision, rule: RuleSaid | None, isolated: tuple[PolicyNamed, ...], near: NearSaid | None
+    decision: Decision, rule: RuleMatch | None, isolated: tuple[PolicyReference, ...], near: NearestRule | None
 ) -> str:
     if rule is not None and decision.tier == "Namespace":
         return f"allowed by {rule}"

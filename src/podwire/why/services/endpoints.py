@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 
 from podwire.proxy.resolve import Candidate, Explained, Why
 from podwire.proxy.servicemap import NodeFacts
-from podwire.why.answer import EndpointSaid
+from podwire.why.answer import EndpointChoice
 
 Shares = Mapping[tuple[str, int], tuple[float, bool]]
 """How likely each (address, port) is by the rules, and whether the client is masqueraded towards it."""
 
 
-def said_of(  # noqa: PLR0913 - what is known of endpoints comes from as many sides
+def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from as many sides
     explained: Iterable[Explained],
     doubles: Iterable[Candidate],
     shares: Shares,
@@ -19,13 +19,13 @@ def said_of(  # noqa: PLR0913 - what is known of endpoints comes from as many si
     local: bool,
     forwarded: bool,
     kept: bool,
-) -> tuple[EndpointSaid, ...]:
+) -> tuple[EndpointChoice, ...]:
     """The endpoints in the order of the explanation, then entries that do not count, then what only the kernel has.
 
     ``local``: chosen by policy Local. ``forwarded``: the connection goes to an endpoint at all. ``kept``: session
     affinity keeps the client's endpoint.
     """
-    found: list[EndpointSaid] = []
+    found: list[EndpointChoice] = []
     rest = dict(shares)
     for one in explained:
         why = one.local if local else one.cluster
@@ -41,7 +41,7 @@ def said_of(  # noqa: PLR0913 - what is known of endpoints comes from as many si
     found += map(_double, doubles)
     for (address, port), (share_, masqueraded) in rest.items():
         found.append(
-            EndpointSaid(
+            EndpointChoice(
                 address=address,
                 port=port,
                 used=True,
@@ -54,7 +54,7 @@ def said_of(  # noqa: PLR0913 - what is known of endpoints comes from as many si
     return tuple(found)
 
 
-def listed(candidates: Iterable[Candidate], doubles: Iterable[Candidate]) -> tuple[EndpointSaid, ...]:
+def dns_endpoints(candidates: Iterable[Candidate], doubles: Iterable[Candidate]) -> tuple[EndpointChoice, ...]:
     """The endpoints that DNS lists, and those that it does not."""
     found = []
     for candidate in candidates:
@@ -63,7 +63,7 @@ def listed(candidates: Iterable[Candidate], doubles: Iterable[Candidate]) -> tup
     return (*found, *(_double(candidate) for candidate in doubles))
 
 
-def _double(candidate: Candidate) -> EndpointSaid:
+def _double(candidate: Candidate) -> EndpointChoice:
     text = f"another entry of this address counts (slice {candidate.slice_name})"
     return _said(candidate, False, ("Duplicate", text), (0.0, False))
 
@@ -74,10 +74,10 @@ def _passed_over(message: str, *, kept: bool) -> tuple[str, str]:
     return "NotInKernel", f"{message}, yet the rules in force leave it out"
 
 
-def _said(candidate: Candidate, used: bool, reason: tuple[str, str], share: tuple[float, bool]) -> EndpointSaid:
+def _said(candidate: Candidate, used: bool, reason: tuple[str, str], share: tuple[float, bool]) -> EndpointChoice:
     entry, end = candidate.entry, candidate.endpoint
     target = entry.target_ref
-    return EndpointSaid(
+    return EndpointChoice(
         address=end.address,
         port=end.port,
         used=used,

@@ -17,8 +17,8 @@ from podwire.why.cluster import Cluster
 from podwire.why.nodes import Nodes
 from podwire.why.objects import Objects
 from podwire.why.question import Question
-from podwire.why.services.hop import Backed, explain_hop
-from podwire.why.services.names import Wanted, explain_name
+from podwire.why.services.hop import ServiceWithSlices, explain_hop
+from podwire.why.services.names import RequestedPort, explain_name
 from podwire.why.syntax import PING
 
 _PING6 = "ipv6-icmp"
@@ -67,7 +67,7 @@ async def _by_name(question: Question, cluster: Cluster) -> Hop:
     assert service is not None, "an address is missing only where a Service was named"
     six = ":" in question.source.address
     pieces = tuple(one for one in await cluster.objects.slices(service) if (one.address_type == "IPv6") == six)
-    wanted = Wanted(question.target.port, question.protocol, question.port_named)
+    wanted = RequestedPort(question.target.port, question.protocol, question.port_named)
     node = question.node
     return explain_name((service, pieces), wanted, cluster.nodes.access(node.metadata.name).facts(node))
 
@@ -80,7 +80,9 @@ async def _services(question: Question, objects: Objects) -> Sequence[Service]:
     return await objects.services_at(target.address, target.port)
 
 
-def _hop(node: Node, packet: Packet, backed: list[Backed], nodes: Nodes) -> tuple[Hop, Packet, tuple[str, ...]]:
+def _hop(
+    node: Node, packet: Packet, backed: list[ServiceWithSlices], nodes: Nodes
+) -> tuple[Hop, Packet, tuple[str, ...]]:
     """What a node does, the packet as it leaves the node, and notes."""
     facts = nodes.access(node.metadata.name).facts(node)
     services = {f"{s.metadata.namespace}/{s.metadata.name}": resolve(s, pieces, facts) for s, pieces in backed}

@@ -17,13 +17,13 @@ from podwire.model.service import ServicePort as ApiPort
 from podwire.proxy.resolve import Candidate, Explained, explain, resolve, survey
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ServicePort
 from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Tracer
-from podwire.why.answer import AffinitySaid, Drift, EndpointSaid, Hop, Reason, ServiceSaid, SnatSaid, Step
+from podwire.why.answer import AffinityState, Drift, EndpointChoice, Hop, Reason, ServiceMatch, SourceTranslation, Step
 from podwire.why.answer import Outcome as Word
 from podwire.why.services.decision import Decision, decide
-from podwire.why.services.endpoints import said_of
+from podwire.why.services.endpoints import explain_endpoints
 from podwire.why.services.matching import Matched, find
 
-Backed = tuple[Service, tuple[EndpointSlice, ...]]
+ServiceWithSlices = tuple[Service, tuple[EndpointSlice, ...]]
 """A Service and its slices."""
 
 End = tuple[Word, str, int, bool]
@@ -48,7 +48,7 @@ class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader should know of how the rules were read."""
 
 
-def explain_hop(packet: Packet, backed: Iterable[Backed], view: ServiceRules) -> tuple[Hop, Packet]:
+def explain_hop(packet: Packet, backed: Iterable[ServiceWithSlices], view: ServiceRules) -> tuple[Hop, Packet]:
     """What the node does, and the packet as it leaves the node where no Service takes it."""
     return _Explainer(packet, {f"{s.metadata.namespace}/{s.metadata.name}": (s, p) for s, p in backed}, view).run()
 
@@ -66,7 +66,7 @@ def end_of(outcome: Outcome) -> End:
 class _Explainer:
     """The parts of one answer, each made from those before."""
 
-    def __init__(self, packet: Packet, backed: Mapping[str, Backed], view: ServiceRules) -> None:
+    def __init__(self, packet: Packet, backed: Mapping[str, ServiceWithSlices], view: ServiceRules) -> None:
         self.packet = packet
         self.view = view
         self.backed = backed
@@ -130,14 +130,14 @@ class _Explainer:
             return Reason(reason="Drift", message=f"{often}the rules in force are not those that should be; {should}")
         return Reason(reason="Mode", message=f"{often}so does mode {self.view.mode}; {should}")
 
-    def _service(self) -> ServiceSaid | None:
+    def _service(self) -> ServiceMatch | None:
         front = self.front
         if front is None:
             return None
         port = front.port
         others = [other.port.service for other in self.fronts if other.port.service != port.service]
         namespace, _, name = port.service.partition("/")
-        return ServiceSaid(
+        return ServiceMatch(
             namespace=namespace,
             name=name,
             type=self.backed[port.service][0].spec.type,
@@ -156,7 +156,7 @@ class _Explainer:
         candidates, doubles = survey(own, wanted, self.view.facts.name)
         return explain(candidates, self.view.facts), doubles
 
-    def _endpoints(self, outcome: Word) -> tuple[EndpointSaid, ...]:
+    def _endpoints(self, outcome: Word) -> tuple[EndpointChoice, ...]:
         if self.front is None:
             return ()
         shares: dict[tuple[str, int], tuple[float, bool]] = {}
@@ -166,7 +166,7 @@ class _Explainer:
         local = self.decision.local if self.decision.endpoints else self._local_alone()
         explained, doubles = self._explained(self.front.port)
         remembered = any(o.remembered for o in self.outcomes)
-        return said_of(
+        return explain_endpoints(
             explained, doubles, shares, self.view.facts, local=local, forwarded=outcome == "forwarded", kept=remembered
         )
 
@@ -174,7 +174,7 @@ class _Explainer:
         """Without an endpoint: whether those of other nodes were left out."""
         return self.decision.reason.reason == "NoLocalEndpoint"
 
-    def _snat(self, outcome: Word) -> tuple[SnatSaid | None, Packet]:
+    def _snat(self, outcome: Word) -> tuple[SourceTranslation | None, Packet]:
         """Whether the source is masqueraded and why; and the packet as it leaves when nothing else is done."""
         leaving = self.packet
         if outcome in ("refused", "dropped"):
@@ -197,14 +197,14 @@ class _Explainer:
         """Whether a packet from elsewhere that goes to this endpoint stays on the node."""
         return _stays(address, self.packet, self.view.machine)
 
-    def _special(self) -> SnatSaid:
+    def _special(self) -> SourceTranslation:
         """Where the client can only get to itself or to the node."""
         if any(self._here(address) for _, address, _, _ in self.ends):
             message = "the endpoint is in this node's own network, so the packet does not leave it"
             return _told(False, Reason(reason="EndpointOnNode", message=message))
         return _told(True, Reason(reason="Hairpin", message="the endpoint is the client itself"))
 
-    def _routed(self, packet: Packet) -> tuple[SnatSaid | None, Packet]:
+    def _routed(self, packet: Packet) -> tuple[SourceTranslation | None, Packet]:
         own = self.view.machine.owns(packet.destination)
         if self.view.other_nat is None or own or not packet.input:
             return None, packet
@@ -240,11 +240,11 @@ class _Explainer:
             found[end] = found.get(end, 0.0) + outcome.probability
         return found
 
-    def _affinity(self) -> AffinitySaid | None:
+    def _affinity(self) -> AffinityState | None:
         if self.front is None or not self.front.port.affinity_s:
             return None
         entries = dict.fromkeys(entry for outcome in self.outcomes for entry in outcome.remembered)
-        return AffinitySaid(timeout_seconds=self.front.port.affinity_s, entries=tuple(entries))
+        return AffinityState(timeout_seconds=self.front.port.affinity_s, entries=tuple(entries))
 
     def _steps(self) -> tuple[Step, ...]:
         """Those of the likeliest way."""
@@ -290,8 +290,8 @@ class _Explainer:
         return all((address, port) in known for _, address, port, _ in have)
 
 
-def _told(masqueraded: bool, why: Reason) -> SnatSaid:
-    return SnatSaid(masqueraded=masqueraded, reason=why.reason, message=why.message)
+def _told(masqueraded: bool, why: Reason) -> SourceTranslation:
+    return SourceTranslation(masqueraded=masqueraded, reason=why.reason, message=why.message)
 
 
 def _stays(address: str, packet: Packet, machine: Machine) -> bool:

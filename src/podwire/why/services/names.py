@@ -13,12 +13,12 @@ import msgspec
 from podwire.model.service import EndpointPort, EndpointSlice, ServicePort
 from podwire.proxy.resolve import Candidate, survey
 from podwire.proxy.servicemap import NodeFacts
-from podwire.why.answer import EndpointSaid, Hop, ServiceSaid
-from podwire.why.services.endpoints import listed
-from podwire.why.services.hop import Backed
+from podwire.why.answer import EndpointChoice, Hop, ServiceMatch
+from podwire.why.services.endpoints import dns_endpoints
+from podwire.why.services.hop import ServiceWithSlices
 
 
-class Wanted(NamedTuple):
+class RequestedPort(NamedTuple):
     """The port that was asked for."""
 
     port: int
@@ -27,17 +27,17 @@ class Wanted(NamedTuple):
     """Whether by its name."""
 
 
-def explain_name(backed: Backed, wanted: Wanted, facts: NodeFacts) -> Hop:
+def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFacts) -> Hop:
     """What clients of the Service get: the answer of DNS."""
     service, pieces = backed
     spec, meta = service.spec, service.metadata
     offered = next((p for p in spec.ports if (p.port, p.protocol.lower()) == (wanted.port, wanted.protocol)), None)
-    endpoints: tuple[EndpointSaid, ...] = ()
+    endpoints: tuple[EndpointChoice, ...] = ()
     if spec.type == "ExternalName":
         reason, message = "ExternalName", f"the Service is an alias, DNS answers with {spec.external_name}"
     else:
-        own = () if offered is None else listed(*survey(pieces, offered, facts.name))
-        endpoints = own if wanted.named else listed(*_as_asked(pieces, wanted, facts.name))
+        own = () if offered is None else dns_endpoints(*survey(pieces, offered, facts.name))
+        endpoints = own if wanted.named else dns_endpoints(*_as_asked(pieces, wanted, facts.name))
         reason, message = "Headless", _answer(own, endpoints, wanted)
     return Hop(
         node=facts.name,
@@ -46,7 +46,7 @@ def explain_name(backed: Backed, wanted: Wanted, facts: NodeFacts) -> Hop:
         outcome="untouched",
         reason=reason,
         message=message,
-        service=ServiceSaid(
+        service=ServiceMatch(
             namespace=meta.namespace,
             name=meta.name,
             type=spec.type,
@@ -60,7 +60,7 @@ def explain_name(backed: Backed, wanted: Wanted, facts: NodeFacts) -> Hop:
 
 
 def _as_asked(
-    pieces: Iterable[EndpointSlice], wanted: Wanted, node: str
+    pieces: Iterable[EndpointSlice], wanted: RequestedPort, node: str
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
     """The endpoints at the very port that was asked for, whichever ports they have."""
     protocol = wanted.protocol.upper()
@@ -69,7 +69,7 @@ def _as_asked(
     return survey(asked, ServicePort(port=wanted.port, protocol=protocol), node)
 
 
-def _answer(own: Iterable[EndpointSaid], endpoints: Iterable[EndpointSaid], wanted: Wanted) -> str:
+def _answer(own: Iterable[EndpointChoice], endpoints: Iterable[EndpointChoice], wanted: RequestedPort) -> str:
     """What DNS says, and what is easily overlooked."""
     if not any(end.used for end in endpoints):
         return "the Service is headless and no endpoint is ready, so DNS answers with no address"

@@ -9,7 +9,7 @@ from podwire.errors import ConfigError, ConfigErrors
 from podwire.local.manifests import parse_manifests
 from podwire.local.offline.cluster import Described, describe, describe_manifests
 from podwire.model.service import Service
-from podwire.why.question import Asked, pose
+from podwire.why.question import TypedQuestion, resolve_question
 
 WEB = """
 apiVersion: v1
@@ -114,7 +114,7 @@ def test_what_the_files_say_stays() -> None:
     assert db.spec.cluster_ip == "10.96.0.77"
     (piece,) = asyncio.run(found.objects.slices(db))
     assert [end.addresses for end in piece.endpoints or ()] == [("10.0.0.5",)]
-    asked = asyncio.run(pose(Asked(source="client", target="svc/db"), found.objects))
+    asked = asyncio.run(resolve_question(TypedQuestion(source="client", target="svc/db"), found.objects))
     assert (asked.source.address, asked.node.metadata.name) == ("10.244.9.9", "b")
     assert found.notes[0] == "the files have no Node; taken are b"
 

@@ -9,7 +9,7 @@ from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES
 
 from podwire.cluster.world import World
-from podwire.policy.bridges.tracing import Around, PastBridges, planned
+from podwire.policy.bridges.tracing import BridgePorts, BridgeTracer, planned
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Facts
 from podwire.policy.dataplanes.nftables import tracing
@@ -26,19 +26,19 @@ MISSING = "bridge-nf-call-iptables is 0"
 MACHINE = Machine(addresses=frozenset({"192.168.99.1"}))
 
 
-def around(places: dict[str, Place] = PLACES, *, seen: bool = True) -> Around:
+def bridges(places: dict[str, Place] = PLACES, *, seen: bool = True) -> BridgePorts:
     unseen = {each.device: {} if seen else dict.fromkeys(("ip", "ip6"), MISSING) for each in places.values()}
     addresses = {address: each for pod, each in places.items() for address in PODS[pod]}
-    return Around(places=places, addresses=addresses, unseen=unseen, held=None)
+    return BridgePorts(places=places, addresses=addresses, unseen=unseen, held=None)
 
 
-def rules(world: World, there: Around) -> PastBridges:
+def rules(world: World, there: BridgePorts) -> BridgeTracer:
     compiler: Compiler = filled(world, "n1")
     facts = Facts(pod_ranges=POD_RANGES["n1"], addresses=("192.168.99.1",), bridges=("cni0",))
     devices = {key: "cni0" if key in PODS else "veth9" for key in compiler.pods}
     plane = tracing.planned(compiler, devices, facts, MACHINE)
     selected = {key for key, pod in compiler.pods.items() if pod.ingress is not None or pod.egress is not None}
-    return PastBridges(plane, planned(there, selected, PODS), there, MACHINE)
+    return BridgeTracer(plane, planned(there, selected, PODS), there, MACHINE)
 
 
 def packet(source: str = WEB, destination: str = DB, **more: str) -> Packet:
@@ -46,7 +46,7 @@ def packet(source: str = WEB, destination: str = DB, **more: str) -> Packet:
     return Packet(source=source, destination=destination, destination_port=80, **{**devices, **more})
 
 
-def came_by(rules: PastBridges, one: Packet) -> tuple[str, list[str]]:
+def came_by(rules: BridgeTracer, one: Packet) -> tuple[str, list[str]]:
     """What becomes of a packet, and the hooks and tables of the rules that matched, each once."""
     found = next(rules.outcomes(one))
     return found.verdict, list(dict.fromkeys(f"{step.hook}: {step.table}" for step in found.steps))
@@ -56,9 +56,9 @@ FRAME = "prerouting: bridge podwire-policy"
 
 
 def test_where_the_bridge_shows_it_policies_decide_between_its_ports() -> None:
-    verdict, places = came_by(rules(OPEN, around()), packet())
+    verdict, places = came_by(rules(OPEN, bridges()), packet())
     assert verdict == "accept" and places[0] == FRAME
-    shut = rules(ISOLATED, around())
+    shut = rules(ISOLATED, bridges())
     found = next(shut.outcomes(packet()))
     assert found.verdict == "drop"
     assert found.steps[0].table == "bridge podwire-policy"
@@ -70,7 +70,7 @@ def test_where_the_bridge_shows_it_policies_decide_between_its_ports() -> None:
 def test_where_it_does_not_a_pod_that_a_policy_selects_is_shut_off_from_the_other_ports(
     source: str, destination: str
 ) -> None:
-    blind = around(seen=False)
+    blind = bridges(seen=False)
     shut = rules(ISOLATED, blind)
     for ends in ((source, destination), (destination, source)):
         found = next(shut.outcomes(packet(*ends)))
@@ -81,37 +81,37 @@ def test_where_it_does_not_a_pod_that_a_policy_selects_is_shut_off_from_the_othe
 
 
 def test_what_goes_to_a_service_first_or_elsewhere_is_routed() -> None:
-    blind = rules(OPEN, around(seen=False))
+    blind = rules(OPEN, bridges(seen=False))
     for one in (packet(sent_to="10.96.0.1"), packet(destination="192.0.2.1", output="eth0")):
         verdict, places = came_by(blind, one)
         assert verdict == "accept" and places[0] == FRAME
         assert not any(place.startswith("forward: bridge") for place in places)
-    shut = rules(ISOLATED, around(seen=False))
+    shut = rules(ISOLATED, bridges(seen=False))
     found = next(shut.outcomes(packet(sent_to="10.96.0.1")))
     assert (found.verdict, found.steps[-1].table) == ("drop", "ip podwire-policy"), "by the policy itself"
-    two = around({"shop/web": Place("cni0", "veth1"), "shop/db": Place("cni1", "veth2")}, seen=False)
+    two = bridges({"shop/web": Place("cni0", "veth1"), "shop/db": Place("cni1", "veth2")}, seen=False)
     assert "bridge" not in came_by(rules(ISOLATED, two), packet(output="cni1"))[1][-1]
 
 
 def test_what_comes_from_elsewhere_passes_no_frames() -> None:
-    verdict, places = came_by(rules(ISOLATED, around(seen=False)), packet("192.0.2.1", input="eth0"))
+    verdict, places = came_by(rules(ISOLATED, bridges(seen=False)), packet("192.0.2.1", input="eth0"))
     assert verdict == "drop"
     assert not any("bridge" in place for place in places)
 
 
 def test_a_port_that_has_anothers_address_or_none_is_kept_from_sending() -> None:
     """As the held table may have it: the pod has another port now."""
-    stale = planned(around({"shop/web": Place("cni0", "veth8")}), (), PODS)
-    moved = PastBridges(None, stale, around(), MACHINE)
+    stale = planned(bridges({"shop/web": Place("cni0", "veth8")}), (), PODS)
+    moved = BridgeTracer(None, stale, bridges(), MACHINE)
     found = next(moved.outcomes(packet()))
     assert (found.verdict, found.steps[-1].elements) == ("drop", ("set pods4 { 10.180.0.1 }",))
 
 
 def test_without_a_table_of_its_own_and_without_rules_everything_passes() -> None:
-    assert next(PastBridges(None, None, around(), MACHINE).outcomes(packet())).verdict == "accept"
+    assert next(BridgeTracer(None, None, bridges(), MACHINE).outcomes(packet())).verdict == "accept"
 
 
 def test_a_ping_by_ipv6_is_no_advertisement() -> None:
     ping = packet("fd18::1", "fd18::2", protocol="ipv6-icmp")
-    assert next(rules(OPEN, around(seen=False)).outcomes(ping)).verdict == "accept"
-    assert next(rules(ISOLATED, around(seen=False)).outcomes(ping)).verdict == "drop"
+    assert next(rules(OPEN, bridges(seen=False)).outcomes(ping)).verdict == "accept"
+    assert next(rules(ISOLATED, bridges(seen=False)).outcomes(ping)).verdict == "drop"

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
-from tests.unit.policy.check.scenes import ids, policy, said, scene
+from tests.unit.policy.check.clusters import ids, index, policy, said
 
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.check.blocks import check
-from podwire.policy.check.context import Around, Scene
+from podwire.policy.check.context import ClusterDetails, ClusterIndex
 
 _OUT = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress], egress: [{to: [%s]}]"
 _AT = "spec.egress[0].to[0].ipBlock"
@@ -35,7 +35,7 @@ def test_addresses_of_pods() -> None:
     some = policy("shop/p", _OUT % "{ipBlock: {cidr: 10.244.0.0/25}}")
     assert ids(check, some, pod_cidrs=("10.244.0.0/24",)) == [("block-of-pods", f"{_AT}.cidr")]
     assert ids(check, some, pod_cidrs=("10.244.1.0/24",)) == []
-    assert ids(check, some, pod_cidrs=("10.244.0.0/24",), made_up=True) == []
+    assert ids(check, some, pod_cidrs=("10.244.0.0/24",), assumed_addresses=True) == []
 
 
 def test_one_family_of_two() -> None:
@@ -43,14 +43,14 @@ def test_one_family_of_two() -> None:
     both = policy("shop/p", _OUT % '{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}')
     assert ids(check, one) == [("one-family", _AT)]
     assert ids(check, both) == []
-    assert ids(check, one, made_up=True) == []
+    assert ids(check, one, assumed_addresses=True) == []
 
 
-def stored(block: dict[str, object]) -> Scene:
+def stored(block: dict[str, object]) -> ClusterIndex:
     """With a policy that an API server took before it looked at blocks."""
     spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": block}]}]}
     old = msgspec.convert({"metadata": {"name": "old", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
-    return Scene(msgspec.structs.replace(scene().world, policies=(old,)), Around())
+    return ClusterIndex(msgspec.structs.replace(index().world, policies=(old,)), ClusterDetails())
 
 
 @pytest.mark.parametrize(

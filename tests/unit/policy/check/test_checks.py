@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from tests.cases.policy_table import Case, read_cases
-from tests.unit.policy.check.scenes import CLUSTER, policy, scene
+from tests.unit.policy.check.clusters import CLUSTER, index, policy
 
 from podwire.policy.check.checks import CHECKS, check
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import KINDS
 
 _ROOT = Path(__file__).parents[4]
@@ -16,8 +16,8 @@ CASES = read_cases(_ROOT / "tests/cases/policies")
 
 
 def found(*policies: dict[str, object]) -> list[tuple[str, str]]:
-    made: Scene = scene(*policies)
-    return [(each.id, each.severity) for each in check(made.world, made.around)]
+    made: ClusterIndex = index(*policies)
+    return [(each.id, each.severity) for each in check(made.world, made.details)]
 
 
 def test_good_policies_are_without_findings() -> None:
@@ -44,8 +44,8 @@ def test_an_annotation_ignores() -> None:
 def test_annotations_that_are_misspelled() -> None:
     spec = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]"
     assert found(policy("shop/p", spec, mode="enforce", log="none", enforced="{}")) == []
-    made: Scene = scene(policy("shop/p", spec, mode="Audit", logs="all"))
-    assert [(each.id, each.field, each.text) for each in check(made.world, made.around)] == [
+    made: ClusterIndex = index(policy("shop/p", spec, mode="Audit", logs="all"))
+    assert [(each.id, each.field, each.text) for each in check(made.world, made.details)] == [
         (
             "unknown-annotation",
             "metadata.annotations[podwire.io/logs]",

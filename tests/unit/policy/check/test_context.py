@@ -1,20 +1,20 @@
 """What policies are checked against."""
 
-from tests.unit.policy.check.scenes import scene
+from tests.unit.policy.check.clusters import index
 
 from podwire.model.meta import key_of
 from podwire.model.selector import LabelSelector
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.phrases import count, some
 from podwire.policy.selectors import PodSelector
 
 
-def names(found: Scene, selector: PodSelector) -> list[str]:
+def names(found: ClusterIndex, selector: PodSelector) -> list[str]:
     return sorted(key_of(pod.metadata) for pod in found.pods(selector))
 
 
 def test_pods_that_policies_see() -> None:
-    found = scene()
+    found = index()
     web = LabelSelector(match_labels={"app": "web"})
     assert names(found, PodSelector(namespace="shop")) == ["shop/db", "shop/web"]
     assert names(found, PodSelector(pods=web)) == ["blog/web", "shop/web"]
@@ -23,14 +23,14 @@ def test_pods_that_policies_see() -> None:
 
 
 def test_what_is_known() -> None:
-    files = scene(whole=False)
+    files = index(complete=False)
     assert files.knows_pods(PodSelector(namespace="shop"))
     assert not files.knows_pods(PodSelector(namespace="kube-system"))
-    assert scene().knows_pods(PodSelector(namespace="kube-system"))
+    assert index().knows_pods(PodSelector(namespace="kube-system"))
 
 
 def test_services_of_a_pod() -> None:
-    found = scene()
+    found = index()
     web = found.pods(PodSelector(namespace="shop", pods=LabelSelector(match_labels={"app": "web"})))[0]
     assert [service.metadata.name for service in found.services_of(web)] == ["web"]
 

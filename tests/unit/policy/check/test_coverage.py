@@ -1,7 +1,7 @@
 """Whether one rule is part of others, held against what the packets say."""
 
 import msgspec
-from tests.unit.policy.check.scenes import policy, scene
+from tests.unit.policy.check.clusters import index, policy
 
 from podwire.model.policy import IPBlock
 from podwire.policy.check.coverage import blocks_within, covered_by
@@ -11,7 +11,7 @@ _SPEC = "podSelector: {}, ingress: [%s]"
 
 
 def rules(*texts: str) -> tuple[RuleOutline, ...]:
-    return scene(policy("shop/p", _SPEC % ",".join(texts))).policies[0].rules
+    return index(policy("shop/p", _SPEC % ",".join(texts))).policies[0].rules
 
 
 def covered(one: str, *others: str) -> bool:

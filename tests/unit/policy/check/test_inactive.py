@@ -1,17 +1,19 @@
 import pytest
-from tests.unit.policy.check.scenes import ids, policy, said, scene
+from tests.unit.policy.check.clusters import ids, index, policy, said
 
 from podwire.policy.check import inactive
 from podwire.policy.check.checks import check
-from podwire.policy.check.context import Other
+from podwire.policy.check.context import UnenforcedPolicy
 
-CILIUM = Other(api_version="cilium.io/v2", kind="CiliumNetworkPolicy", name="shop/web", where="c.yaml:1")
+CILIUM = UnenforcedPolicy(api_version="cilium.io/v2", kind="CiliumNetworkPolicy", name="shop/web", where="c.yaml:1")
 
 
 def test_policies_that_come_twice() -> None:
     web = policy("shop/web", "podSelector: {matchLabels: {app: web}}")
     assert ids(inactive.check, web) == []
-    assert ids(inactive.check, web, twice={"NetworkPolicy shop/web": "a.yaml:3"}) == [("given-twice", "metadata.name")]
+    assert ids(inactive.check, web, duplicates={"NetworkPolicy shop/web": "a.yaml:3"}) == [
+        ("given-twice", "metadata.name")
+    ]
 
 
 def test_policies_in_audit_are_not_in_force() -> None:
@@ -23,7 +25,7 @@ def test_policies_in_audit_are_not_in_force() -> None:
 
 
 def test_policies_of_another_kind() -> None:
-    (found,) = inactive.check(scene(others=(CILIUM,)))
+    (found,) = inactive.check(index(unenforced=(CILIUM,)))
     assert str(found) == (
         "c.yaml:1: warning: CiliumNetworkPolicy shop/web kind: podwire enforces no CiliumNetworkPolicy of cilium.io/v2"
         ", and does not check it: only what else enforces it in the cluster makes it hold [not-enforced]"
@@ -44,10 +46,10 @@ def test_policies_of_another_kind() -> None:
     ],
 )
 def test_what_has_taken_the_place_of_an_old_kind(version: str, kind: str, instead: str) -> None:
-    old = Other(api_version=version, kind=kind, name="a", where="a.yaml:1")
-    (found,) = inactive.check(scene(others=(old,)))
+    old = UnenforcedPolicy(api_version=version, kind=kind, name="a", where="a.yaml:1")
+    (found,) = inactive.check(index(unenforced=(old,)))
     assert found.text.endswith(instead)
-    sentence = inactive.passed_over(old)
+    sentence = inactive.skipped_note(old)
     assert sentence.startswith(f"{kind} a in a.yaml:1 is passed over: podwire enforces no {kind} of {version}; ")
     assert sentence.endswith(instead)
 
@@ -55,6 +57,8 @@ def test_what_has_taken_the_place_of_an_old_kind(version: str, kind: str, instea
 def test_it_can_be_ignored() -> None:
     meant = {"podwire.io/ignore": "not-enforced"}
     for annotations, count in (({}, 1), (meant, 0)):
-        other = Other(**{**{f: getattr(CILIUM, f) for f in CILIUM.__struct_fields__}, "annotations": annotations})
-        made = scene(others=(other,))
-        assert len([each for each in check(made.world, made.around) if each.id == "not-enforced"]) == count
+        other = UnenforcedPolicy(
+            **{**{f: getattr(CILIUM, f) for f in CILIUM.__struct_fields__}, "annotations": annotations}
+        )
+        made = index(unenforced=(other,))
+        assert len([each for each in check(made.world, made.details) if each.id == "not-enforced"]) == count

@@ -1,7 +1,7 @@
 """Pods that cannot look names up."""
 
 import pytest
-from tests.unit.policy.check.scenes import CLUSTER, ids, policy, said, scene
+from tests.unit.policy.check.clusters import CLUSTER, ids, index, policy, said
 
 from podwire.policy.check.lookups import check
 
@@ -40,10 +40,10 @@ def test_egress_to_the_outside_alone(rule: str) -> None:
 
 def test_all_but_private_addresses() -> None:
     rule = "{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}]}"
-    around = {"pod_cidrs": ("10.244.0.0/16",)}
-    assert ids(check, out(rule), **around) == [("no-dns", "spec.egress")]
+    details = {"pod_cidrs": ("10.244.0.0/16",)}
+    assert ids(check, out(rule), **details) == [("no-dns", "spec.egress")]
     assert ids(check, out(rule), pod_cidrs=("172.30.0.0/16",)) == []
-    assert ids(check, out("{to: [{ipBlock: {cidr: 0.0.0.0/0}}]}"), **around) == []
+    assert ids(check, out("{to: [{ipBlock: {cidr: 0.0.0.0/0}}]}"), **details) == []
     there = {"cluster": CLUSTER + _DNS, "pod_cidrs": ("172.30.0.0/16",)}
     assert ids(check, out(rule), **there) == [("no-dns", "spec.egress")], "cluster DNS has 10.244.0.53"
 
@@ -110,10 +110,10 @@ def test_policies_without_their_pods() -> None:
     spec = f"podSelector: {{matchLabels: {{app: till}}}}, policyTypes: [Egress], egress: [{_DB}]"
     dns = f"{{to: [{{{_SYSTEM}}}], ports: [{{port: 53, protocol: UDP}}]}}"
     names = f"podSelector: {{}}, policyTypes: [Egress], egress: [{dns}]"
-    around = {"whole": False}
-    assert ids(check, policy("till/p", spec), **around) == [("no-dns", "spec.egress")]
-    assert ids(check, policy("till/p", spec), policy("till/names", names), **around) == []
-    assert ids(check, policy("till/p", spec), policy("other/names", names), **around) == [("no-dns", "spec.egress")]
+    details = {"complete": False}
+    assert ids(check, policy("till/p", spec), **details) == [("no-dns", "spec.egress")]
+    assert ids(check, policy("till/p", spec), policy("till/names", names), **details) == []
+    assert ids(check, policy("till/p", spec), policy("other/names", names), **details) == [("no-dns", "spec.egress")]
     assert ids(check, policy("till/p", spec)) == [], "nobody is there"
 
 
@@ -121,7 +121,7 @@ def test_a_policy_in_audit_opens_nothing_and_shuts_when_it_is_in_force() -> None
     names = f"podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{{_SYSTEM}}}]}}]"
     assert ids(check, out(_DB), policy("shop/q", names, mode="audit")) == [("no-dns", "spec.egress")]
     assert ids(check, policy("shop/p", _SHOP, mode="audit"), policy("shop/q", names, mode="audit")) == []
-    (only,) = check(scene(policy("shop/p", _SHOP, mode="audit")))
+    (only,) = check(index(policy("shop/p", _SHOP, mode="audit")))
     assert (only.id, only.name) == ("no-dns", "shop/p")
     assert ids(check, policy("shop/p", _SHOP, mode="audit"), policy("shop/q", names)) == []
     accept = "egress: [{action: Accept, to: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 53}}}]}]"

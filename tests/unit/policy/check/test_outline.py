@@ -1,6 +1,6 @@
 """Both kinds of policies in one form."""
 
-from tests.unit.policy.check.scenes import policy, scene
+from tests.unit.policy.check.clusters import index, policy
 
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import outline
@@ -11,7 +11,7 @@ def test_paths_lead_to_what_was_written() -> None:
         "podSelector: {}, policyTypes: [Egress], ingress: [{}], egress: [{}, {to: [{ipBlock: {cidr: 192.0.2.0/24}}, "
         "{namespaceSelector: {}, podSelector: {}}], ports: [{port: http}, {port: 80, endPort: 90}]}]"
     )
-    found = outline(scene(policy("shop/p", spec)).world.policies[0])
+    found = outline(index(policy("shop/p", spec)).world.policies[0])
     assert [rule.path for rule in found.rules] == ["spec.egress[0]", "spec.egress[1]"]
     rule = found.rules[1]
     assert rule.peers[0].blocks[0][0] == "spec.egress[1].to[0].ipBlock"

@@ -1,6 +1,6 @@
 """Peers in two items instead of one."""
 
-from tests.unit.policy.check.scenes import ids, policy, scene
+from tests.unit.policy.check.clusters import ids, index, policy
 
 from podwire.policy.check.finding import NOTE, WARNING
 from podwire.policy.check.peers import check
@@ -14,14 +14,14 @@ def test_either_where_both_were_meant() -> None:
         _OF % "{namespaceSelector: {matchLabels: {team: press}}}, {podSelector: {matchLabels: {role: reader}}}",
     )
     assert ids(check, two) == [("peers-or", "spec.ingress[0].from[1]")]
-    assert [each.severity for each in check(scene(two))] == [WARNING]
+    assert [each.severity for each in check(index(two))] == [WARNING]
 
 
 def test_it_is_less_grave_where_the_own_namespace_has_such_pods() -> None:
     two = policy(
         "shop/p", _OF % "{podSelector: {matchLabels: {app: web}}}, {namespaceSelector: {matchLabels: {team: press}}}"
     )
-    assert [each.severity for each in check(scene(two))] == [NOTE]
+    assert [each.severity for each in check(index(two))] == [NOTE]
 
 
 def test_one_item_and_peers_that_have_nothing_in_common_are_none() -> None:

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-from tests.unit.policy.check.scenes import ids, policy, said, scene
+from tests.unit.policy.check.clusters import ids, index, policy, said
 
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.check.context import Scene
+from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.ports import check
 
 
@@ -70,5 +70,5 @@ def test_egress_is_about_the_ports_of_the_peers() -> None:
 def test_a_range_that_ends_before_it_begins_as_api_servers_took_it_once() -> None:
     spec = {"podSelector": {}, "ingress": [{"ports": [{"port": 90, "endPort": 80}]}]}
     old = msgspec.convert({"metadata": {"name": "old", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
-    found = check(Scene(msgspec.structs.replace(scene().world, policies=(old,))))
+    found = check(ClusterIndex(msgspec.structs.replace(index().world, policies=(old,))))
     assert [(each.id, each.field) for each in found] == [("end-before-port", "spec.ingress[0].ports[0]")]

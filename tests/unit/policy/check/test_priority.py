@@ -1,6 +1,6 @@
 """Cluster policies that contradict each other at one priority."""
 
-from tests.unit.policy.check.scenes import ids, policy, said
+from tests.unit.policy.check.clusters import ids, policy, said
 
 from podwire.policy.check.priority import check
 

@@ -1,6 +1,6 @@
 """Rules that others leave nothing for."""
 
-from tests.unit.policy.check.scenes import ids, policy, said, scene
+from tests.unit.policy.check.clusters import ids, index, policy, said
 
 from podwire.policy.check.finding import NOTE, WARNING
 from podwire.policy.check.redundant import check
@@ -18,7 +18,7 @@ def test_of_two_equal_rules_the_second_is_superfluous() -> None:
     twice = policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_WEB}]")
     assert ids(check, twice) == [("covered", "spec.ingress[1]")]
     one, other = (policy(f"shop/{name}", f"podSelector: {{}}, ingress: [{_WEB}]") for name in "ab")
-    found = list(check(scene(one, other)))
+    found = list(check(index(one, other)))
     assert [(each.name, each.text) for each in found] == [
         ("shop/b", "spec.ingress[0] of shop/a allows all of it anyway")
     ]
@@ -40,11 +40,11 @@ _TCP_1 = ", protocols: [{tcp: {destinationPort: {number: 1}}}]"
 
 def test_a_rule_that_is_never_reached() -> None:
     shadowed = policy("p", f"ingress: [{rule('Deny')}, {rule('Accept', 'namespaces: {}', _TCP_1)}]")
-    found = list(check(scene(shadowed)))
+    found = list(check(index(shadowed)))
     assert [(each.id, each.field, each.severity) for each in found] == [("never-reached", "spec.ingress[1]", WARNING)]
     assert "spec.ingress[0] denies all of it before" in found[0].text
     same = policy("p", f"ingress: [{rule('Deny')}, {rule('Deny', 'namespaces: {}', _TCP_1)}]")
-    assert [each.severity for each in check(scene(same))] == [NOTE]
+    assert [each.severity for each in check(index(same))] == [NOTE]
     assert ids(check, policy("p", f"ingress: [{rule('Accept', ports=_TCP_1)}, {rule('Deny')}]")) == []
 
 
@@ -55,7 +55,7 @@ def test_priorities_say_which_policy_is_first() -> None:
         "sales", f"priority: 9, subject: {{namespaces: {{matchLabels: {{team: sales}}}}}}, ingress: [{rule('Pass')}]"
     )
     baseline = policy("base", f"tier: Baseline, ingress: [{rule('Accept')}]")
-    assert [each.name for each in check(scene(deny, accept, sales, baseline))] == ["accept", "sales"]
+    assert [each.name for each in check(index(deny, accept, sales, baseline))] == ["accept", "sales"]
     some = policy("accept", f"priority: 9, ingress: [{rule('Accept', ports=_TCP_1)}]")
     assert ids(check, policy("deny", f"priority: 10, ingress: [{rule('Deny')}]"), some) == []
 
@@ -87,10 +87,10 @@ def test_a_policy_in_audit_covers_nothing_of_one_in_force_and_is_covered_itself(
         (("one",), ["shop/one"]),
         (("one", "two"), ["shop/one"]),
     ):
-        assert [each.name for each in check(scene(*in_audit(*audited, **specs).values()))] == covered
+        assert [each.name for each in check(index(*in_audit(*audited, **specs).values()))] == covered
     same = {"one": specs["two"], "two": specs["two"]}
-    assert [each.name for each in check(scene(*in_audit("one", **same).values()))] == ["shop/one"]
-    assert [each.name for each in check(scene(*in_audit("two", **same).values()))] == ["shop/two"]
+    assert [each.name for each in check(index(*in_audit("one", **same).values()))] == ["shop/one"]
+    assert [each.name for each in check(index(*in_audit("two", **same).values()))] == ["shop/two"]
 
 
 def test_what_is_in_audit_decides_nothing_before_what_is_in_force() -> None:
@@ -99,7 +99,7 @@ def test_what_is_in_audit_decides_nothing_before_what_is_in_force() -> None:
     specs = {"deny": deny, "accept": accept, "web": allow}
 
     def found(*audited: str) -> list[tuple[str, str]]:
-        return [(each.id, each.name) for each in check(scene(*in_audit(*audited, **specs).values()))]
+        return [(each.id, each.name) for each in check(index(*in_audit(*audited, **specs).values()))]
 
     assert found() == [("never-reached", "accept"), ("overruled", "shop/web")]
     assert found("deny") == []
@@ -113,6 +113,6 @@ def test_an_accept_in_audit_does_not_come_before_a_deny() -> None:
         "deny": f"priority: 2, ingress: [{rule('Deny')}]",
         "web": f"podSelector: {{}}, ingress: [{_WEB}]",
     }
-    assert [each.id for each in check(scene(*in_audit(**specs).values()))] == []
-    assert [each.id for each in check(scene(*in_audit("first", **specs).values()))] == ["overruled"]
-    assert [each.id for each in check(scene(*in_audit("first", "web", **specs).values()))] == []
+    assert [each.id for each in check(index(*in_audit(**specs).values()))] == []
+    assert [each.id for each in check(index(*in_audit("first", **specs).values()))] == ["overruled"]
+    assert [each.id for each in check(index(*in_audit("first", "web", **specs).values()))] == []

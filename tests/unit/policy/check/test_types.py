@@ -1,7 +1,7 @@
 """Types, sections and empty lists."""
 
 import pytest
-from tests.unit.policy.check.scenes import ids, policy
+from tests.unit.policy.check.clusters import ids, policy
 
 from podwire.policy.check.types import check
 

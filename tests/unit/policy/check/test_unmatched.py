@@ -1,7 +1,7 @@
 """Selectors that match nothing."""
 
 import pytest
-from tests.unit.policy.check.scenes import CLUSTER, ids, policy, said
+from tests.unit.policy.check.clusters import CLUSTER, ids, policy, said
 
 from podwire.policy.check.unmatched import check
 
@@ -84,14 +84,14 @@ def test_what_files_leave_out_is_not_held_against_a_policy() -> None:
     watched = policy("shop/w", "podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {zone: a}}}]}]")
     other = policy("till/p", "podSelector: {matchLabels: {app: till}}")
     slip = policy("shop/q", "podSelector: {}, egress: [{to: [{namespaceSelector: {matchLabels: {team: pres}}}]}]")
-    around = {"whole": False, "cluster": CLUSTER.replace("app: agent", "app: web")}
-    assert ids(check, out, **around) == [("host-network-partly", "spec.podSelector")]
-    assert [each[0] for each in said(check, watched, other, **around)][1:] == ["not-checked", "not-checked"]
-    assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, slip, **around)
+    details = {"complete": False, "cluster": CLUSTER.replace("app: agent", "app: web")}
+    assert ids(check, out, **details) == [("host-network-partly", "spec.podSelector")]
+    assert [each[0] for each in said(check, watched, other, **details)][1:] == ["not-checked", "not-checked"]
+    assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, slip, **details)
     assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, out)
 
 
 def test_nodes_of_a_cluster_policy() -> None:
     out = policy("p", "egress: [{action: Deny, to: [{nodes: {matchLabels: {role: gateway}}}]}]")
     assert ids(check, out) == [("peer-matches-nothing", "spec.egress[0].to[0].nodes")]
-    assert ids(check, out, whole=False, made_up=True) == []
+    assert ids(check, out, complete=False, assumed_addresses=True) == []

@@ -9,7 +9,7 @@ from tests.cases.random_policies import RandomPolicies
 
 from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
-from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Ends, compare
+from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Peers, compare
 from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
 from podwire.policy.evaluate import Connection, Rules, evaluate
 
@@ -23,10 +23,10 @@ class Looked:
     def __init__(self, found: Comparison) -> None:
         self.found = found
         self.outside = {
-            (place.family, name): place
-            for place in found.places.places
-            if place.kind == EXTERNAL and not place.rest
-            for name in place.names
+            (group.family, name): group
+            for group in found.groups.common
+            if group.kind == EXTERNAL and not group.rest
+            for name in group.names
         }
 
     def change(self, source: Party, destination: Party, protocol: str, port: int) -> Change | None:
@@ -49,10 +49,10 @@ class Looked:
             return False
         return self.among(source, difference.sources) and self.among(destination, difference.destinations)
 
-    def among(self, party: Party, every: tuple[Ends, ...]) -> bool:
+    def among(self, party: Party, every: tuple[Peers, ...]) -> bool:
         return any(self.meant(party, ends) for ends in every)
 
-    def meant(self, party: Party, ends: Ends) -> bool:
+    def meant(self, party: Party, ends: Peers) -> bool:
         if party.pod is not None:
             return ends.kind == PODS and key_of(party.pod.metadata) in ends.names
         if party.node:

@@ -99,5 +99,5 @@ def test_what_only_one_side_has_is_told() -> None:
     fewer = world(cluster=CLUSTER.replace("replicas: 4", "replicas: 3"))
     found = compare(world(), fewer)
     assert found.differences == ()
-    assert found.places.only_old == ("shop/web-3",)
-    assert found.places.only_new == ()
+    assert found.groups.only_old == ("shop/web-3",)
+    assert found.groups.only_new == ()

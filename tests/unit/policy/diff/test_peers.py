@@ -5,28 +5,28 @@ from tests.unit.policy.diff.worlds import world
 
 from podwire.model.meta import ObjectMeta, OwnerReference
 from podwire.model.pod import Pod
-from podwire.policy.diff.peers import EXTERNAL, PODS, places, workload
+from podwire.policy.diff.peers import EXTERNAL, PODS, peer_groups, workload
 from podwire.policy.diff.side import Side
 
 _BLOCKS = "shop/p: podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.244.0.0/16]}}]}]"
 
 
 def test_pods_that_policies_treat_alike_are_one_place() -> None:
-    found = places(Side(world()), Side(world())).places
-    pods = [place for place in found if place.kind == PODS and place.family == 4]
-    assert [len(place.names) for place in pods] == [5]
+    found = peer_groups(Side(world()), Side(world())).common
+    pods = [group for group in found if group.kind == PODS and group.family == 4]
+    assert [len(group.names) for group in pods] == [5]
     tier = "shop/p: podSelector: {matchLabels: {app: db}}"
-    found = places(Side(world()), Side(world(tier))).places
-    assert sorted(len(place.names) for place in found if place.kind == PODS and place.family == 4) == [1, 4]
+    found = peer_groups(Side(world()), Side(world(tier))).common
+    assert sorted(len(group.names) for group in found if group.kind == PODS and group.family == 4) == [1, 4]
 
 
 def test_addresses_are_disjoint_and_complete() -> None:
-    found = places(Side(world()), Side(world(_BLOCKS))).places
-    outside = {place.names for place in found if place.kind == EXTERNAL and place.family == 4 and not place.rest}
+    found = peer_groups(Side(world()), Side(world(_BLOCKS))).common
+    outside = {group.names for group in found if group.kind == EXTERNAL and group.family == 4 and not group.rest}
     assert len(outside) == 1
     assert "10.0.0.0/9" in next(iter(outside))
     assert not any(name.startswith("10.244.") for names in outside for name in names)
-    assert sum(place.rest for place in found if place.family == 4) == 1
+    assert sum(group.rest for group in found if group.family == 4) == 1
 
 
 @pytest.mark.parametrize(

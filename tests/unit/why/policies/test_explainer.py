@@ -21,7 +21,16 @@ from podwire.policy.settings import PolicySettings
 from podwire.policy.tracing import open_tracing
 from podwire.proxy.servicemap import NodeFacts
 from podwire.trace.packet import Machine
-from podwire.why.answer import Answer, EndpointSaid, Hop, Outcome, Place, PolicySaid, ServiceSaid, SnatSaid
+from podwire.why.answer import (
+    Answer,
+    ConnectionEnd,
+    EndpointChoice,
+    Hop,
+    Outcome,
+    PolicyVerdict,
+    ServiceMatch,
+    SourceTranslation,
+)
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
 from podwire.why.policies.enforced import PolicyRules
@@ -73,8 +82,8 @@ def case(name: str) -> Case:
 def hop(
     node: str = "n1",
     outcome: Outcome = "untouched",
-    endpoints: tuple[EndpointSaid, ...] = (),
-    snat: SnatSaid | None = None,
+    endpoints: tuple[EndpointChoice, ...] = (),
+    snat: SourceTranslation | None = None,
 ) -> Hop:
     return Hop(
         node=node, mode="m", state="held", outcome=outcome, reason="", message="", endpoints=endpoints, snat=snat
@@ -83,16 +92,16 @@ def hop(
 
 def answered(source: str, target: str, port: int, *hops: Hop, protocol: str = "TCP") -> Answer:
     return Answer(
-        source=Place(kind="Address", address=source),
-        target=Place(kind="Address", address=target, port=port),
+        source=ConnectionEnd(kind="Address", address=source),
+        target=ConnectionEnd(kind="Address", address=target, port=port),
         protocol=protocol,
         outcome=hops[-1].outcome if hops else "untouched",
         hops=hops or (hop(),),
     )
 
 
-def endpoint(address: str, port: int, *, masqueraded: bool = False, probability: float = 1.0) -> EndpointSaid:
-    return EndpointSaid(
+def endpoint(address: str, port: int, *, masqueraded: bool = False, probability: float = 1.0) -> EndpointChoice:
+    return EndpointChoice(
         address=address,
         port=port,
         used=True,
@@ -116,7 +125,7 @@ def test_packet_table(one: Case, mode: str) -> None:
             assert not any(each.drifted or each.drift for each in said.nodes), (str(check), family)
 
 
-def only(answer: Answer) -> PolicySaid:
+def only(answer: Answer) -> PolicyVerdict:
     (said,) = answer.policies
     return said
 
@@ -161,7 +170,7 @@ def test_another_node_sees_the_masqueraded_source() -> None:
 def test_a_node_port_of_another_node_is_two_packets() -> None:
     world = case(QUIET).world
     through = (
-        hop("n1", snat=SnatSaid(masqueraded=True, reason="Routing", message="")),
+        hop("n1", snat=SourceTranslation(masqueraded=True, reason="Routing", message="")),
         hop("n2", "forwarded", endpoints=(endpoint(BLOG, 8080, masqueraded=True),)),
     )
     said = only(with_policies(answered(WEB, NODE2, 30000, *through), world, Nodes(world)))
@@ -171,7 +180,7 @@ def test_a_node_port_of_another_node_is_two_packets() -> None:
 
 def test_a_relay_makes_two_connections_of_it() -> None:
     world = case(QUIET).world
-    relayed = SnatSaid(masqueraded=True, reason="Relay", message="")
+    relayed = SourceTranslation(masqueraded=True, reason="Relay", message="")
     for end, outcome in ((endpoint(DB, 5432, masqueraded=True), "allowed"), (endpoint(BLOG, 8080), "allowed")):
         through = hop("n1", "forwarded", endpoints=(end,), snat=relayed)
         said = only(with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world)))
@@ -188,7 +197,7 @@ def test_what_does_not_get_so_far_is_not_asked(outcome: Outcome) -> None:
 def test_endpoints_of_a_name_are_alike() -> None:
     world = case(QUIET).world
     ends = (endpoint(DB, 5432, probability=0), endpoint(BLOG, 8080, probability=0))
-    named = ServiceSaid(namespace="shop", name="db", type="ClusterIP", port=80, protocol="TCP", frontend="Name")
+    named = ServiceMatch(namespace="shop", name="db", type="ClusterIP", port=80, protocol="TCP", frontend="Name")
     answer = answered(WEB, "", 80, msgspec.structs.replace(hop(endpoints=ends), service=named))
     found = with_policies(answer, world, Nodes(world))
     assert [each.probability for each in found.policies] == [0.5, 0.5]

@@ -10,13 +10,13 @@ from tests.cases.policy_table import Case, read_cases
 from podwire.local.manifests import parse_manifests
 from podwire.local.offline.cluster import Described, describe_manifests
 from podwire.policy.evaluate import Connection, Rules
-from podwire.why.answer import DirectionSaid, PolicySaid
+from podwire.why.answer import DirectionVerdict, PolicyVerdict
 from podwire.why.explain import explain_connection
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 
 
-def by(found: DirectionSaid) -> str:
+def by(found: DirectionVerdict) -> str:
     """What decided, as the packet table says it."""
     if found.rule is not None:
         return f"{found.rule.policy} {found.rule.rule}"
@@ -36,7 +36,7 @@ def test_packet_table(case: Case) -> None:
                 assert_whole(each)
 
 
-def assert_whole(found: DirectionSaid) -> None:
+def assert_whole(found: DirectionVerdict) -> None:
     """What is said of a direction hangs together."""
     words = {"Allowed": True, "Denied": False, "Isolated": False}
     assert found.allowed == words.get(found.reason, True)
@@ -106,7 +106,7 @@ def described(text: str) -> Described:
     return describe_manifests(parse_manifests(WORLD + text, "p.yaml"))
 
 
-def asked(text: str, source: str, target: str, port: str = "5432/TCP") -> PolicySaid:
+def asked(text: str, source: str, target: str, port: str = "5432/TCP") -> PolicyVerdict:
     found = described(text)
     number, _, protocol = port.rpartition("/")
     world = found.world

@@ -4,8 +4,8 @@ from podwire.model import service as api
 from podwire.model.meta import ObjectReference
 from podwire.proxy.resolve import Candidate, explain
 from podwire.proxy.servicemap import Endpoint, NodeFacts
-from podwire.why.answer import EndpointSaid
-from podwire.why.services.endpoints import Shares, listed, said_of
+from podwire.why.answer import EndpointChoice
+from podwire.why.services.endpoints import Shares, dns_endpoints, explain_endpoints
 
 FACTS = NodeFacts(name="n1", zone="z1")
 
@@ -32,7 +32,7 @@ def said(
     kept: bool = False,
 ) -> list[tuple[str, bool, str, str]]:
     explained = explain(candidates, FACTS)
-    found = said_of(explained, (), shares, FACTS, local=local, forwarded=forwarded, kept=kept)
+    found = explain_endpoints(explained, (), shares, FACTS, local=local, forwarded=forwarded, kept=kept)
     return [(e.address, e.used, e.reason, e.message) for e in found]
 
 
@@ -40,10 +40,10 @@ ONE, TWO = candidate(1, local=True), candidate(2)
 
 
 def test_one_that_gets_connections() -> None:
-    (found,) = said_of(
+    (found,) = explain_endpoints(
         explain((ONE,), FACTS), (), {("10.0.0.1", 80): (1.0, True)}, FACTS, local=False, forwarded=True, kept=False
     )
-    assert found == EndpointSaid(
+    assert found == EndpointChoice(
         address="10.0.0.1",
         port=80,
         used=True,
@@ -86,5 +86,5 @@ def test_without_a_connection_the_choice_is_told() -> None:
 
 
 def test_what_dns_lists() -> None:
-    found = listed((ONE, candidate(2, ready=False)), (TWO,))
+    found = dns_endpoints((ONE, candidate(2, ready=False)), (TWO,))
     assert [(e.used, e.reason) for e in found] == [(True, "Ready"), (False, "NotReady"), (False, "Duplicate")]

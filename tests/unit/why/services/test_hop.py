@@ -16,7 +16,7 @@ from podwire.trace.packet import Machine
 from podwire.trace.packet import Packet as Traced
 from podwire.why.answer import Hop
 from podwire.why.objects import belongs
-from podwire.why.services.hop import Backed, ServiceRules, explain_hop
+from podwire.why.services.hop import ServiceRules, ServiceWithSlices, explain_hop
 
 FOLDER = Path(__file__).parents[3] / "cases/services"
 CASES = [*read_cases(FOLDER / "policies.yaml"), *read_cases(FOLDER / "scenarios.yaml")]
@@ -25,7 +25,7 @@ PODS = {"one", "two", "far"}
 MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
 
 
-def backed(case: Case) -> list[Backed]:
+def backed(case: Case) -> list[ServiceWithSlices]:
     return [(service, tuple(piece for piece in case.slices if belongs(piece, service))) for service in case.services]
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from podwire.local.manifests import parse_manifests
 from podwire.local.offline.cluster import describe_manifests
-from podwire.policy.check.context import Around, Scene
+from podwire.policy.check.context import ClusterDetails, ClusterIndex
 from podwire.policy.check.finding import Finding
 
 CLUSTER = """
@@ -56,7 +56,7 @@ metadata: {name: web, namespace: shop}
 spec: {clusterIP: 10.96.0.80, selector: {app: web}, ports: [{port: 80, targetPort: http}]}
 """
 
-Check = Callable[[Scene], Iterator[Finding]]
+Check = Callable[[ClusterIndex], Iterator[Finding]]
 
 
 def policy(name: str, spec: str, **annotations: str) -> dict[str, Any]:
@@ -82,20 +82,20 @@ def _read(spec: str) -> Any:
     return yaml.load("{" + spec + "}", yaml.CSafeLoader)
 
 
-def scene(*policies: dict[str, Any], cluster: str = CLUSTER, **around: Any) -> Scene:
-    """The cluster with some policies; all of it is known, unless ``around`` says something else."""
+def index(*policies: dict[str, Any], cluster: str = CLUSTER, **details: Any) -> ClusterIndex:
+    """The cluster with some policies; all of it is known, unless ``details`` says something else."""
     text = cluster + "".join(f"\n---\n{yaml.safe_dump(each)}" for each in policies)
     found = describe_manifests(parse_manifests(text, "test.yaml"))
     written = {f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()}
-    known = Around(services=found.services, service_cidrs=found.service_cidrs, written=written)
-    return Scene(found.world, msgspec.structs.replace(known, **around))
+    known = ClusterDetails(services=found.services, service_cidrs=found.service_cidrs, written=written)
+    return ClusterIndex(found.world, msgspec.structs.replace(known, **details))
 
 
-def said(check: Check, *policies: dict[str, Any], **around: Any) -> list[tuple[str, str, str]]:
+def said(check: Check, *policies: dict[str, Any], **details: Any) -> list[tuple[str, str, str]]:
     """The findings of one check about some policies: kind, field and text."""
-    return [(each.id, each.field, each.text) for each in check(scene(*policies, **around))]
+    return [(each.id, each.field, each.text) for each in check(index(*policies, **details))]
 
 
-def ids(check: Check, *policies: dict[str, Any], **around: Any) -> list[tuple[str, str]]:
+def ids(check: Check, *policies: dict[str, Any], **details: Any) -> list[tuple[str, str]]:
     """The same without the text."""
-    return [each[:2] for each in said(check, *policies, **around)]
+    return [each[:2] for each in said(check, *policies, **details)]
