@@ -3,9 +3,17 @@ import pytest
 from podwire.policy.marks import MARKS, check_marks
 
 
+def usable(mask: int) -> bool:
+    try:
+        check_marks(mask)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("mask", [MARKS, 0x3F, 0xFFFFFFFF, 0x00FF0000])
 def test_masks_that_can_be_used(mask: int) -> None:
-    check_marks(mask)
+    assert usable(mask)
 
 
 @pytest.mark.parametrize("mask", [0, -1, 0x1F, 0xF0F, 1 << 32])
