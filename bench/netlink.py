@@ -22,18 +22,12 @@ from bench.table import Row
 from podwire.kernel import netns, network, pods
 from podwire.kernel.netlink import Netlink
 from podwire.state.changes import diff
+from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
-from podwire.state.network import (
-    Address,
-    Fdb,
-    Link,
-    Neighbour,
-    NetworkState,
-    Owner,
-    Route,
-)
+from podwire.state.network import NetworkState, OwnerMark
+from podwire.state.route import Address, Fdb, Neighbour, Route
 
-OWNER = Owner(113, "podwire/bench")
+OWNER = OwnerMark(113, "podwire/bench")
 HOST_MAC, POD_MAC = "ee:ee:ee:ee:ee:ee", "02:00:00:00:00:01"
 GATEWAY = "169.254.1.1"
 
@@ -142,7 +136,7 @@ def with_uplink(path: Path) -> Netlink:
     netns.create(path)
     netlink = Netlink(path)
     state = NetworkState((Link("eth0", "bridge"),), (Address("eth0", "10.89.0.1/24"),))
-    network.apply(netlink, state, Owner(114)).check()
+    network.apply(netlink, state, OwnerMark(114)).check()
     return netlink
 
 

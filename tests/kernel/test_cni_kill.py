@@ -131,7 +131,7 @@ def test_killed_while_pods_come_and_go(tmp_path: Path) -> None:
         held.close()
         assert {(key.container, f"{ip}/32") for key, one in attached.items() for ip in one.addresses} == kept
         assert {route.dst for route in have.routes} == {address for _, address in kept}
-        owners = [wiring.owner_of(link) for link in have.links if link.group != network.GRAVE]
+        owners = [wiring.owner_of(link) for link in have.links if link.group != network.DELETE_GROUP]
         assert {owner[0] for owner in owners if owner} == {container for container, _ in kept}
     finally:
         service.kill()

@@ -18,7 +18,9 @@ from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.features import FEATURES, Answer, Features
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
-from podwire.state.network import Address, Link, NetworkState, Owner, Route, Sysctl
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, OwnerMark
+from podwire.state.route import Address, Route, Sysctl
 
 FOLDER = Path(f"/run/pwt-kernel-access-{os.getpid()}")
 
@@ -203,8 +205,8 @@ def test_tracked_flows_are_listed_and_forgotten(place: Path, family: socket.Addr
         assert conntrack.flows() == []
 
 
-def _nobody() -> Owner:
-    return Owner(200)
+def _nobody() -> OwnerMark:
+    return OwnerMark(200)
 
 
 def _track(place: Path) -> None:

@@ -16,23 +16,13 @@ from podwire.errors import KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import netns, network, sysctl
 from podwire.kernel.netlink import Message, Netlink
 from podwire.state import grammar
+from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
-from podwire.state.network import (
-    Address,
-    Fdb,
-    Link,
-    Neighbour,
-    NetworkState,
-    Owner,
-    Route,
-    Rule,
-    Sysctl,
-    merge,
-    parse,
-)
+from podwire.state.network import NetworkState, OwnerMark, merge, parse
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
-OWNER = Owner(113, "podwire/routing")
-OTHER = Owner(114, "podwire/fabric")
+OWNER = OwnerMark(113, "podwire/routing")
+OTHER = OwnerMark(114, "podwire/fabric")
 
 
 @pytest.fixture
@@ -85,7 +75,7 @@ def vxlan(peers: int = 2) -> NetworkState:
             for address in (f"10.244.{i}.0", f"fd44:0:0:{i}::")
         ),
         fdb=tuple(Fdb(device, f"02:00:00:00:01:{i:02x}", f"10.89.0.{i + 11}") for i in ids),
-        rules=(Rule(100, src="10.244.0.0/24", table=77), Rule(101, v6=True, mark=0x4000, mask=0xF000, table=78)),
+        rules=(FibRule(100, src="10.244.0.0/24", table=77), FibRule(101, v6=True, mark=0x4000, mask=0xF000, table=78)),
         sysctls=(Sysctl("net/ipv4/ip_forward", "1"), Sysctl(f"net/ipv4/conf/{device}/rp_filter", "0")),
     )
 
@@ -348,18 +338,18 @@ def test_a_large_state_is_read_from_a_changing_table(node: Netlink) -> None:
         with Netlink(node.netns) as other:
             changing = NetworkState(routes=(Route("10.99.0.0/24", "10.89.0.12", "eth0"),))
             while not done.is_set():
-                network.apply(other, changing, Owner(8))
-                network.remove(other, Owner(8))
+                network.apply(other, changing, OwnerMark(8))
+                network.remove(other, OwnerMark(8))
 
     disturber = threading.Thread(target=disturb)
     disturber.start()
     try:
         for _ in range(20):
-            assert network.read(node, Owner(9)).routes == NetworkState(routes=stable).routes
+            assert network.read(node, OwnerMark(9)).routes == NetworkState(routes=stable).routes
     finally:
         done.set()
         disturber.join()
-    assert network.read(node, Owner(10)).routes == ()
+    assert network.read(node, OwnerMark(10)).routes == ()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -372,7 +362,7 @@ def test_any_half_done_state_converges(node: Netlink, seed: int) -> None:
     steps = network.plan(node, vxlan(chance.randrange(6)) if seed % 3 else NetworkState(), owner).steps
     some = tuple(step.value for step in steps if chance.random() < 0.5 and not isinstance(step.value, Link))
     indexes = {x.name: x.index for x in network.read_links(node)}
-    kinds = {Address: 21, Route: 25, Neighbour: 29, Fdb: 29, Rule: 33}
+    kinds = {Address: 21, Route: 25, Neighbour: 29, Fdb: 29, FibRule: 33}
     node.batch([Message(kinds[type(x)], 0, network.encode(x, indexes), "delete", x) for x in some])
     for want in (vxlan(chance.randrange(8)), full):
         network.apply(node, want, owner).check()

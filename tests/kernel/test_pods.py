@@ -14,17 +14,11 @@ from tests.kernel.sockets import socket_in
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import netns, network, pods, sysctl
 from podwire.kernel.netlink import Netlink
-from podwire.state.network import (
-    Address,
-    Link,
-    Neighbour,
-    NetworkState,
-    Owner,
-    Route,
-    Sysctl,
-)
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, OwnerMark
+from podwire.state.route import Address, Neighbour, Route, Sysctl
 
-OWNER = Owner(112)
+OWNER = OwnerMark(112)
 HOST_MAC = "ee:ee:ee:ee:ee:ee"
 
 
@@ -213,7 +207,7 @@ def test_a_taken_number_is_answered_with_another(machine: Machine, inside: bool)
 
 def test_a_pod_on_a_bridge(machine: Machine) -> None:
     bridge = NetworkState((Link("lo"), Link("br0", "bridge")), (Address("br0", "10.9.0.1/24"),))
-    network.apply(machine.netlink, bridge, Owner(200)).check()
+    network.apply(machine.netlink, bridge, OwnerMark(200)).check()
     place = str(machine.pods[0])
     node = NetworkState((Link("pod1", "veth", master="br0", hairpin=True, peer="eth0", peer_netns=place),))
     pod = NetworkState((Link("eth0"),), (Address("eth0", "10.9.0.2/24"),))

@@ -15,8 +15,10 @@ from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 from podwire.routing.backends.vxlan.backend import DEVICE
 from podwire.routing.machine import OWNER, KernelMachine
+from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
-from podwire.state.network import Fdb, Link, Neighbour, NetworkState, Route
+from podwire.state.network import NetworkState
+from podwire.state.route import Fdb, Neighbour, Route
 
 MAC = "02:00:00:00:00:0{}"
 

@@ -22,7 +22,7 @@ from podwire.state.drift import Difference
 from podwire.state.ipset import parse as parse_sets
 from podwire.state.iptables import Ruleset
 from podwire.state.kinds import KINDS, Kind, Values
-from podwire.state.network import Owner
+from podwire.state.network import OwnerMark
 from podwire.state.network import parse as parse_network
 from podwire.state.nft import AbsentTable
 from podwire.state.nft_text import parse_table
@@ -173,5 +173,5 @@ def test_a_mark_of_another_owner_selects_nothing(place: str) -> None:
     share = Share(part="kinds", protocol=201, alias="podwire/kinds", desired=(EXAMPLES["network"],))
     kind, kernel = KINDS["network"], KERNEL_KINDS["network"]
     kernel.apply(place, share.mark(kind), share.values(kind.type))
-    other = kind.mark(Owner(route_protocol=202, alias_prefix="podwire/other"), ())
+    other = kind.mark(OwnerMark(route_protocol=202, alias_prefix="podwire/other"), ())
     assert list(kind.compare("other", kernel.read(place, other), (), other)) == []

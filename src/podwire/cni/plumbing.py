@@ -21,10 +21,11 @@ from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.nft import Nft
 from podwire.kernel.uapi import RTM_DELLINK
 from podwire.state.changes import diff
-from podwire.state.network import Link, NetworkState, Owner
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Table
 
-_NOBODY = Owner(route_protocol=255)
+_NOBODY = OwnerMark(route_protocol=255)
 """An owner of nothing: a comparison with it never removes."""
 
 
@@ -103,7 +104,7 @@ class KernelPlumber:
     def present(self, ones: Iterable[Attachment]) -> list[Attachment]:
         """Those that have their device, complete and not on its way to the grave."""
         links = {link.name: link for link in network.read_links(self._netlink)}
-        live = {name for name, link in links.items() if link.alias and link.group != network.GRAVE}
+        live = {name for name, link in links.items() if link.alias and link.group != network.DELETE_GROUP}
         return [one for one in ones if one.host_link in live and belongs(links[one.host_link], one)]
 
     def hold(self, state: NetworkState) -> list[str]:

@@ -21,13 +21,13 @@ from podwire.cni import spec
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import Key, Request
 from podwire.state.link import Link
-from podwire.state.network import NetworkState, Owner, merge
+from podwire.state.network import NetworkState, OwnerMark, merge
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 ROUTE_PROTOCOL = 112
 """rtnetlink protocol number of the routes to pods."""
 
-OWNER = Owner(route_protocol=ROUTE_PROTOCOL)
+OWNER = OwnerMark(route_protocol=ROUTE_PROTOCOL)
 """The mark of pods' wiring, in the node's namespace and in the pods'."""
 
 HOST_MAC = "02:70:77:00:00:01"

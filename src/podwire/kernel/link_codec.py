@@ -47,7 +47,7 @@ from podwire.kernel.uapi import (
     VETH_INFO_PEER,
 )
 from podwire.state.address import pack_mac, unpack_mac
-from podwire.state.network import Link
+from podwire.state.link import Link
 
 IFINFOMSG = struct.Struct("=BxHiII")
 """Family, device type, index, flags, change mask (struct ifinfomsg)."""

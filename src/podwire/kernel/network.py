@@ -49,22 +49,13 @@ from podwire.kernel.uapi import (
     RTM_SETLINK,
 )
 from podwire.state.changes import Change, Changes, diff
-from podwire.state.network import (
-    Address,
-    Fdb,
-    Link,
-    Neighbour,
-    NetworkState,
-    Owner,
-    Route,
-    Rule,
-    Sysctl,
-)
-from podwire.state.route import ZERO_MAC
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, OwnerMark
+from podwire.state.route import ZERO_MAC, Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
 _ROUNDS = 3
 
-GRAVE = 0x706F6477
+DELETE_GROUP = 0x706F6477
 """The group of devices that are to be deleted together ("podw"); nothing lives in it."""
 
 
@@ -98,7 +89,7 @@ class _Devices(NamedTuple):
 # Reading
 
 
-def read(netlink: Netlink, owner: Owner | None = None, sysctls: tuple[str, ...] = ()) -> NetworkState:
+def read(netlink: Netlink, owner: OwnerMark | None = None, sysctls: tuple[str, ...] = ()) -> NetworkState:
     """The state of the socket's namespace; with an owner its routes alone, but everything else.
 
     Left out is what the kernel does by itself: local routes, connected routes, learned neighbours. Sysctls are
@@ -121,7 +112,7 @@ def read_paths(netlink: Netlink) -> NetworkState:
     return NetworkState(links=devices.links, addresses=addresses, routes=routes)
 
 
-def _read(netlink: Netlink, devices: _Devices, owner: Owner | None, sysctls: tuple[str, ...]) -> NetworkState:
+def _read(netlink: Netlink, devices: _Devices, owner: OwnerMark | None, sysctls: tuple[str, ...]) -> NetworkState:
     proto = owner.route_protocol if owner else 0
     names = devices.names
     neighbours = [*_dump_neighbours(netlink, names, proxy=False), *_dump_neighbours(netlink, names, proxy=True)]
@@ -221,7 +212,7 @@ def _resolve(entry: link_codec.ReadLink, names: Mapping[int, str]) -> Link:
 # Writing
 
 
-def apply(netlink: Netlink, want: NetworkState, owner: Owner) -> Report:
+def apply(netlink: Netlink, want: NetworkState, owner: OwnerMark) -> Report:
     """Makes the namespace hold exactly ``want`` of what is the owner's.
 
     Objects of ``want`` without a mark get the owner's. Nothing foreign is changed: where a foreign object has
@@ -244,7 +235,7 @@ def apply(netlink: Netlink, want: NetworkState, owner: Owner) -> Report:
     return Report(tuple(applied), failed)
 
 
-def follow(netlink: Netlink, before: NetworkState, want: NetworkState, owner: Owner) -> Report:
+def follow(netlink: Netlink, before: NetworkState, want: NetworkState, owner: OwnerMark) -> Report:
     """Takes the steps from ``before``, which the owner had the namespace hold, to ``want``; nothing else is looked at.
 
     Costs what is different, where :func:`apply` reads everything. After a failure :func:`apply` puts all right.
@@ -255,7 +246,7 @@ def follow(netlink: Netlink, before: NetworkState, want: NetworkState, owner: Ow
     return _execute(netlink, changes, _read_devices(netlink).indexes)
 
 
-def plan(netlink: Netlink, want: NetworkState, owner: Owner) -> Changes:
+def plan(netlink: Netlink, want: NetworkState, owner: OwnerMark) -> Changes:
     """What :func:`apply` would do.
 
     Raises: KernelError when the state cannot be read.
@@ -264,7 +255,7 @@ def plan(netlink: Netlink, want: NetworkState, owner: Owner) -> Changes:
     return diff(read(netlink, owner, paths), owner.stamp(want), owner)
 
 
-def remove(netlink: Netlink, owner: Owner) -> Report:
+def remove(netlink: Netlink, owner: OwnerMark) -> Report:
     """Takes away everything that carries the owner's mark."""
     return apply(netlink, NetworkState(), owner)
 
@@ -308,9 +299,9 @@ def _execute(netlink: Netlink, changes: Changes, indexes: dict[str, int]) -> Rep
                 waiting.extend((step, message) for message in _messages(step, indexes))
         except KernelError as failure:
             failed.append(failure)
-    bury = [at for at, (step, _) in enumerate(waiting) if _deletes_link(step)]
-    if len(bury) > 1:
-        waiting[bury[0] :] = _bury(waiting[bury[0] :])
+    deletions = [at for at, (step, _) in enumerate(waiting) if _deletes_link(step)]
+    if len(deletions) > 1:
+        waiting[deletions[0] :] = _delete_together(waiting[deletions[0] :])
     flush()
     return Report(tuple(applied), tuple(failed))
 
@@ -319,14 +310,14 @@ def _deletes_link(step: Change) -> bool:
     return step.verb == "delete" and isinstance(step.value, Link)
 
 
-def _bury(waiting: list[tuple[Change, Message]]) -> list[tuple[Change, Message]]:
+def _delete_together(waiting: list[tuple[Change, Message]]) -> list[tuple[Change, Message]]:
     """The removal of devices, which the kernel does one by one in 16-22 ms each, as that of one group of them."""
     moved = [
-        (step, Message(RTM_SETLINK, 0, link_codec.encode_group(step.value.index, GRAVE), "delete", step.value))
+        (step, Message(RTM_SETLINK, 0, link_codec.encode_group(step.value.index, DELETE_GROUP), "delete", step.value))
         for step, _ in waiting
         if isinstance(step.value, Link)
     ]
-    everything = Message(RTM_DELLINK, 0, link_codec.encode_delete_group(GRAVE), "delete", "group of links")
+    everything = Message(RTM_DELLINK, 0, link_codec.encode_delete_group(DELETE_GROUP), "delete", "group of links")
     return [*moved, (waiting[-1][0], everything)]
 
 
@@ -383,7 +374,7 @@ _TYPES: dict[type, tuple[int, int]] = {
     Route: (RTM_NEWROUTE, RTM_DELROUTE),
     Neighbour: (RTM_NEWNEIGH, RTM_DELNEIGH),
     Fdb: (RTM_NEWNEIGH, RTM_DELNEIGH),
-    Rule: (RTM_NEWRULE, RTM_DELRULE),
+    FibRule: (RTM_NEWRULE, RTM_DELRULE),
 }
 
 
@@ -411,12 +402,12 @@ def _new_flags(step: Change) -> int:
     value = step.value
     if isinstance(value, Fdb) and value.mac == ZERO_MAC:
         return NLM_F_APPEND
-    if isinstance(value, Route | Rule) and step.verb == "add":
+    if isinstance(value, Route | FibRule) and step.verb == "add":
         return NLM_F_EXCL
     return NLM_F_REPLACE
 
 
-def encode(value: Address | Route | Neighbour | Fdb | Rule | Sysctl, indexes: Mapping[str, int]) -> bytes:
+def encode(value: Address | Route | Neighbour | Fdb | FibRule | Sysctl, indexes: Mapping[str, int]) -> bytes:
     """The body of the message that adds or deletes the object.
 
     Raises: KeyError with the name of a device that is not in ``indexes``.
@@ -430,6 +421,6 @@ def encode(value: Address | Route | Neighbour | Fdb | Rule | Sysctl, indexes: Ma
             return route_codec.encode_neighbour(value, indexes)
         case Fdb():
             return route_codec.encode_fdb(value, indexes)
-        case Rule():
+        case FibRule():
             return route_codec.encode_rule(value)
     raise TypeError(f"{value} is not an rtnetlink object")

@@ -29,7 +29,7 @@ from podwire.kernel import link_codec, route_codec, sysctl
 from podwire.kernel.attributes import attribute
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import open_netns
-from podwire.kernel.network import GRAVE, encode, read_raw_link
+from podwire.kernel.network import DELETE_GROUP, encode, read_raw_link
 from podwire.kernel.uapi import (
     IF_OPER_UP,
     IFF_UP,
@@ -49,7 +49,9 @@ from podwire.kernel.uapi import (
     RTM_NEWROUTE,
     RTM_SETLINK,
 )
-from podwire.state.network import Link, NetworkState, Sysctl
+from podwire.state.link import Link
+from podwire.state.network import NetworkState
+from podwire.state.route import Sysctl
 
 _ATTEMPTS = 8
 """Numbers tried when the asked-for one is taken."""
@@ -260,7 +262,7 @@ def unwire(host: Netlink, nodes: Iterable[NetworkState]) -> None:
         indexes = {link.name: index}
         messages += (Message(RTM_DELROUTE, 0, encode(x, indexes), "delete", x) for x in node.routes)
         messages += (Message(RTM_DELNEIGH, 0, encode(x, indexes), "delete", x) for x in node.neighbours)
-        messages.append(Message(RTM_SETLINK, 0, link_codec.encode_group(index, GRAVE), "delete", link))
+        messages.append(Message(RTM_SETLINK, 0, link_codec.encode_group(index, DELETE_GROUP), "delete", link))
     _check({at: x for at, x in host.batch(messages).items() if not isinstance(x, KernelNotFound)})
 
 
@@ -269,7 +271,7 @@ def sweep(netns: Path | str | int | None = None) -> bool:
 
     Raises: KernelError.
     """
-    body = link_codec.encode_delete_group(GRAVE)
+    body = link_codec.encode_delete_group(DELETE_GROUP)
     with Netlink(netns) as host:
         try:
             host.request(Message(RTM_DELLINK, 0, body, "delete", "unwired pod links"))

@@ -75,8 +75,7 @@ from podwire.kernel.uapi import (
     RTPROT_KERNEL,
 )
 from podwire.state.address import is_v6, pack_ip, pack_mac, unpack_ip, unpack_mac
-from podwire.state.network import Address, Fdb, Neighbour, Route, Rule
-from podwire.state.route import usual_scope
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, usual_scope
 
 IFADDRMSG = struct.Struct("=BBBBI")
 """Family, prefix length, flags, scope, index."""
@@ -357,7 +356,7 @@ def _mac(found: Mapping[int, bytes]) -> str:
 # Rules
 
 
-def encode_rule(rule: Rule) -> bytes:
+def encode_rule(rule: FibRule) -> bytes:
     """RTM_NEWRULE or RTM_DELRULE (struct fib_rule_hdr is laid out like struct rtmsg)."""
     src = _split(rule.src) if rule.src else (b"", 0)
     dst = _split(rule.dst) if rule.dst else (b"", 0)
@@ -386,14 +385,14 @@ def encode_rule_dump(family: int) -> bytes:
     return RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-def decode_rule(payload: bytes) -> Rule | None:
-    """The rule in an RTM_NEWRULE payload; None for an action that a :class:`Rule` cannot say."""
+def decode_rule(payload: bytes) -> FibRule | None:
+    """The rule in an RTM_NEWRULE payload; None for an action that a :class:`FibRule` cannot say."""
     family, dst_length, src_length, _tos, table, _1, _2, action, _flags = RTMSG.unpack_from(payload)
     found = parse(payload, RTMSG.size)
     if action not in _ACTION_NAMES or family not in (AF_INET, AF_INET6):
         return None
     mask = number(found, FRA_FWMASK)
-    return Rule(
+    return FibRule(
         priority=number(found, FRA_PRIORITY),
         src=f"{unpack_ip(found[FRA_SRC])}/{src_length}" if FRA_SRC in found else "",
         dst=f"{unpack_ip(found[FRA_DST])}/{dst_length}" if FRA_DST in found else "",

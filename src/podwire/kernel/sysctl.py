@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
-from podwire.state.network import Sysctl
+from podwire.state.route import Sysctl
 
 _ROOT = Path("/proc/sys")
 

@@ -17,9 +17,9 @@ import msgspec
 
 from podwire.dataplane.plane import DataPlane, Written
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, OwnerMark
 
-OWNER = Owner(route_protocol=115, alias_prefix="podwire/proxy")
+OWNER = OwnerMark(route_protocol=115, alias_prefix="podwire/proxy")
 """The mark of what data planes have among the objects of ip(8)."""
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.errors import KernelError
 from podwire.kernel import sysctl
-from podwire.state.network import Sysctl
+from podwire.state.route import Sysctl
 
 MAX = "net/netfilter/nf_conntrack_max"
 BUCKETS = "net/netfilter/nf_conntrack_buckets"

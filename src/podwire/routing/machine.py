@@ -12,10 +12,10 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.routing import underlay
 from podwire.routing.nodes import Address, Underlay
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Table
 
-OWNER = Owner(route_protocol=113, alias_prefix="podwire/routing")
+OWNER = OwnerMark(route_protocol=113, alias_prefix="podwire/routing")
 """The mark of what routing puts into a kernel."""
 
 

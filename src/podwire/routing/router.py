@@ -38,7 +38,7 @@ from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 from podwire.runtime.program import Child
 from podwire.runtime.registry import Registry
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.share import Share
 
@@ -305,7 +305,7 @@ class Router:
         """Whether the kernel holds what follows from the Nodes as they are now."""
         return self.plan is not None and not self.problem and not self._wanted.is_set()
 
-    def share(self, owner: Owner) -> Share:
+    def share(self, owner: OwnerMark) -> Share:
         """What the kernel should hold, by the last plan."""
         return Share(
             part="routing",

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from podwire.state import grammar
 from podwire.state.link import Link
 from podwire.state.link_kinds import kind_of
-from podwire.state.network import NetworkState, Object, Owner
-from podwire.state.route import Address, Fdb, Neighbour, Route, Rule, Sysctl
+from podwire.state.network import NetworkState, Object, OwnerMark
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
 Verb = Literal["add", "replace", "set", "delete"]
 
@@ -56,7 +56,7 @@ class Changes(NamedTuple):
         return bool(self.steps or self.conflicts)
 
 
-def diff(have: NetworkState, want: NetworkState, owner: Owner | None = None) -> Changes:
+def diff(have: NetworkState, want: NetworkState, owner: OwnerMark | None = None) -> Changes:
     """The steps from ``have`` to ``want``.
 
     With an owner, ``want`` is that owner's whole share (to be stamped before) and everything foreign in
@@ -202,7 +202,7 @@ def _same_address(there: Address, address: Address) -> bool:
 
 
 def _added(
-    have: Sequence[Any], want: Sequence[Any], remade: Iterable[str], owner: Owner | None = None
+    have: Sequence[Any], want: Sequence[Any], remade: Iterable[str], owner: OwnerMark | None = None
 ) -> Iterator[Change]:
     there: dict[Any, list[Any]] = {}
     for x in have:
@@ -249,7 +249,7 @@ def _commands(change: Change) -> list[str]:
         case Fdb():
             verb = "append" if change.verb == "add" else change.verb
             return [f"bridge fdb {verb} {_words(value, 1)} self permanent"]
-        case Rule():
+        case FibRule():
             family = "-6 " if value.v6 else ""
             rule = _words(value, 1).replace(" -6", "").replace(" mask ", "/")
             return [f"ip {family}rule {'add' if change.verb == 'replace' else change.verb} priority {rule}"]

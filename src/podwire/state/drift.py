@@ -18,7 +18,7 @@ from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import VirtualServer
 from podwire.state.link import Link
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import element_changes
 
@@ -43,7 +43,7 @@ def render(differences: Iterable[Difference]) -> Iterator[str]:
         yield f"{one.sign}{one.text}"
 
 
-def compare_network(title: str, have: NetworkState, want: NetworkState, owner: Owner) -> Iterator[Difference]:
+def compare_network(title: str, have: NetworkState, want: NetworkState, owner: OwnerMark) -> Iterator[Difference]:
     """The differences of the objects of ip(8) that carry the owner's mark."""
     found = changes.diff(have, owner.stamp(want), owner)
     for conflict in found.conflicts:
@@ -53,7 +53,7 @@ def compare_network(title: str, have: NetworkState, want: NetworkState, owner: O
         yield from (Difference(title, sign, text) for sign, text in _step(step, held))
 
 
-def _by_key(have: NetworkState, owner: Owner) -> dict[Any, Any]:
+def _by_key(have: NetworkState, owner: OwnerMark) -> dict[Any, Any]:
     """What is there, by kind and key; where two share a key, the owner's."""
     found: dict[Any, Any] = {}
     for value in have.objects():

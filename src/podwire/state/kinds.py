@@ -15,7 +15,7 @@ from podwire.state.drift import Difference
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import VirtualServer
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import FAMILIES, AbsentTable, Table
 from podwire.state.value import StateValue
 
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     parse: Callable[[Sequence[str], str], Values]
     """The values of the kind's lines in a share, given also the share's title for errors. Raises ConfigError or
     ValueError."""
-    mark: Callable[[Owner | None, Values], Any]
+    mark: Callable[[OwnerMark | None, Values], Any]
     """The mark that selects what the share may hold of a kernel, from the share's own mark and its values of the kind;
     None: nothing."""
     compare: Callable[[str, Values, Values, Any], Iterator[Difference]]
@@ -61,7 +61,7 @@ def _blocks(lines: Sequence[str], end: str) -> Iterator[list[str]]:
 class NetworkMark(NamedTuple):
     """The owner of the objects, and the sysctls that the share states."""
 
-    owner: Owner
+    owner: OwnerMark
     sysctls: tuple[str, ...] = ()
 
 
@@ -69,7 +69,7 @@ def _network_parse(lines: Sequence[str], where: str) -> Values:
     return (network.parse("\n".join(lines), where),)
 
 
-def _network_mark(owner: Owner | None, wanted: Values) -> NetworkMark | None:
+def _network_mark(owner: OwnerMark | None, wanted: Values) -> NetworkMark | None:
     paths = (sysctl.path for state in wanted for sysctl in state.sysctls)
     return NetworkMark(owner, tuple(paths)) if owner is not None else None
 
@@ -92,7 +92,7 @@ def _parse_table(lines: list[str], where: str) -> Table:
     return nft_text.parse_table("\n".join(lines))
 
 
-def _table_names(_owner: Owner | None, wanted: Values) -> tuple[TableName, ...] | None:
+def _table_names(_owner: OwnerMark | None, wanted: Values) -> tuple[TableName, ...] | None:
     return tuple((table.family, table.name) for table in wanted) or None
 
 
@@ -132,7 +132,7 @@ def _parse_ruleset(lines: list[str], where: str) -> Ruleset:
         raise ConfigError(where, lines[0], str(failure)) from failure
 
 
-def _chain_mark(_owner: Owner | None, wanted: Values) -> ChainMark | None:
+def _chain_mark(_owner: OwnerMark | None, wanted: Values) -> ChainMark | None:
     return chain_mark(wanted) if wanted else None
 
 
@@ -146,7 +146,7 @@ def _chains_compare(title: str, have: Values, wanted: Values, _mark: object) -> 
 # ipset and IPVS
 
 
-def _set_names(_owner: Owner | None, wanted: Values) -> tuple[str, ...] | None:
+def _set_names(_owner: OwnerMark | None, wanted: Values) -> tuple[str, ...] | None:
     return tuple(each.name for each in wanted) or None
 
 
@@ -156,7 +156,7 @@ def _sets_compare(title: str, have: Values, wanted: Values, _mark: object) -> It
         yield from drift.compare_ipset(title, held.get(each.name), each)
 
 
-def _server_flag(_owner: Owner | None, wanted: Values) -> int | None:
+def _server_flag(_owner: OwnerMark | None, wanted: Values) -> int | None:
     return ipvs.OWNER_FLAG if wanted else None
 
 

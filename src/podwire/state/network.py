@@ -1,7 +1,7 @@
 """What one network namespace should hold: devices, addresses, routes, neighbours, entries, rules, sysctls.
 
 A :class:`NetworkState` is a set of values in canonical order. ``str()`` prints one object a line in the words
-of ip(8), :func:`parse` reads that back. :class:`Owner` says which of the objects of a namespace are ours: a
+of ip(8), :func:`parse` reads that back. :class:`OwnerMark` says which of the objects of a namespace are ours: a
 part of podwire states its whole share, and everything that carries its mark and is not in it goes away, while
 nothing else is touched. The marks: protocol number of routes, rules, neighbours and addresses; alias of
 devices; a forwarding entry belongs to the owner of its device. Sysctls are written and never removed.
@@ -15,25 +15,10 @@ from msgspec.structs import force_setattr, replace
 from podwire.errors import ConfigError
 from podwire.state import grammar, link, route
 from podwire.state.link import Link
-from podwire.state.route import Address, Fdb, Neighbour, Route, Rule, Sysctl
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 from podwire.state.value import Value
 
-__all__ = [
-    "Address",
-    "Fdb",
-    "Link",
-    "Neighbour",
-    "NetworkState",
-    "Object",
-    "Owner",
-    "Route",
-    "Rule",
-    "Sysctl",
-    "merge",
-    "parse",
-]
-
-Object = Link | Address | Route | Neighbour | Fdb | Rule | Sysctl
+Object = Link | Address | Route | Neighbour | Fdb | FibRule | Sysctl
 
 T = TypeVar("T")
 
@@ -46,7 +31,7 @@ class NetworkState(Value, frozen=True):
     routes: tuple[Route, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
     fdb: tuple[Fdb, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[FibRule, ...] = ()
     sysctls: tuple[Sysctl, ...] = ()
 
     def __post_init__(self) -> None:
@@ -84,7 +69,7 @@ def merge(states: Iterable[NetworkState]) -> NetworkState:
     return NetworkState(**{field: tuple(values) for field, values in parts.items()})
 
 
-class Owner(Value, frozen=True):
+class OwnerMark(Value, frozen=True):
     """Who a share of the state belongs to.
 
     ``route_protocol`` marks routes, rules, neighbours and addresses (1..255). ``alias_prefix`` marks devices:
@@ -144,9 +129,9 @@ def _ours(address: Address) -> bool:
     return address.proto == 0 and not address.cidr.startswith("fe80:")
 
 
-def _parse_rule(words: list[str]) -> Rule:
+def _parse_rule(words: list[str]) -> FibRule:
     fields = grammar.parse(route.RULE, words)
-    return Rule(**{**fields, "priority": int(fields["priority"])})
+    return FibRule(**{**fields, "priority": int(fields["priority"])})
 
 
 def _parse_sysctl(words: list[str]) -> Sysctl:

@@ -161,7 +161,7 @@ class Fdb(Value, frozen=True):
         return (self.link, self.mac, self.dst if self.mac == ZERO_MAC else "")
 
 
-class Rule(Value, frozen=True):
+class FibRule(Value, frozen=True):
     """A policy routing rule; ``kind`` is lookup (in ``table``), blackhole, unreachable or prohibit.
 
     ``v6`` is needed where neither ``src`` nor ``dst`` tells the family. ``mask`` 0 stands for all bits.
@@ -281,4 +281,4 @@ def _defaults(*types: tuple[Grammar, type[Value]]) -> dict[str, dict[str, Any]]:
     return {form.noun: {f.name: f.default for f in fields(struct)} for form, struct in types}
 
 
-_DEFAULTS = _defaults((ADDRESS, Address), (ROUTE, Route), (NEIGHBOUR, Neighbour), (FDB, Fdb), (RULE, Rule))
+_DEFAULTS = _defaults((ADDRESS, Address), (ROUTE, Route), (NEIGHBOUR, Neighbour), (FDB, Fdb), (RULE, FibRule))

@@ -27,7 +27,7 @@ from podwire.state import grammar
 from podwire.state.drift import Difference
 from podwire.state.grammar import Grammar, Option
 from podwire.state.kinds import KINDS, Kind, kind_of_line
-from podwire.state.network import Owner
+from podwire.state.network import OwnerMark
 from podwire.state.value import StateValue
 
 END = "end"
@@ -39,10 +39,10 @@ V = TypeVar("V", bound=StateValue)
 class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One part's whole share of one namespace.
 
-    ``protocol`` and ``alias`` are its :class:`~podwire.state.network.Owner`; protocol 0 stands for a part that states
-    no objects of ip(8). ``netns`` is the path of the namespace, empty for the node's own; ``pod`` the pod that lives
-    in it. ``desired`` are the values in the order of their kinds. ``note`` says why the share is not known now; nothing
-    can be compared then.
+    ``protocol`` and ``alias`` are its :class:`~podwire.state.network.OwnerMark`; protocol 0 stands for a part that
+    states no objects of ip(8). ``netns`` is the path of the namespace, empty for the node's own; ``pod`` the pod that
+    lives in it. ``desired`` are the values in the order of their kinds. ``note`` says why the share is not known yet;
+    such a share cannot be compared.
     """
 
     part: str
@@ -65,9 +65,9 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return "\n".join(self.lines())
 
     @property
-    def owner(self) -> Owner | None:
+    def owner(self) -> OwnerMark | None:
         """The mark of its objects of ip(8); None where it has none."""
-        return Owner(route_protocol=self.protocol, alias_prefix=self.alias) if self.protocol else None
+        return OwnerMark(route_protocol=self.protocol, alias_prefix=self.alias) if self.protocol else None
 
     @property
     def title(self) -> str:

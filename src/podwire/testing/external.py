@@ -23,7 +23,7 @@ from podwire.local.fabric import build
 from podwire.local.fabric.plan import ROUTER, SWITCH
 from podwire.local.topology import Topology
 from podwire.state.link import Link
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.route import Address, Route
 
 NAMESPACE = "outside"
@@ -36,7 +36,7 @@ End = tuple[str, int, str]
 """Address, port, protocol."""
 
 
-_OWNER = Owner(route_protocol=PROTOCOL, alias_prefix="podwire/outside")
+_OWNER = OwnerMark(route_protocol=PROTOCOL, alias_prefix="podwire/outside")
 
 
 class Outside:

@@ -14,7 +14,8 @@ from podwire.kernel.attributes import NLMSGHDR, attribute, nested, u8
 from podwire.kernel.failure import refusal
 from podwire.kernel.monitor import Event
 from podwire.kernel.uapi import RTM_DELLINK, RTM_NEWADDR, RTM_NEWNEIGH, RTM_NEWROUTE, RTM_NEWRULE
-from podwire.state.network import Address, Link, Neighbour, Route, Rule
+from podwire.state.link import Link
+from podwire.state.route import Address, FibRule, Neighbour, Route
 
 INDEXES = {"eth0": 7}
 
@@ -42,7 +43,7 @@ def datagram(kind: int, body: bytes) -> bytes:
             route_codec.encode_neighbour(Neighbour("eth0", "10.0.0.1", proto=5), INDEXES),
             Event("neighbour", False, 7, 5),
         ),
-        (RTM_NEWRULE, route_codec.encode_rule(Rule(1, table=2, proto=6)), Event("rule", False, 0, 6)),
+        (RTM_NEWRULE, route_codec.encode_rule(FibRule(1, table=2, proto=6)), Event("rule", False, 0, 6)),
     ],
     ids=["link", "address", "route", "neighbour", "rule"],
 )

@@ -20,8 +20,8 @@ from podwire.kernel.uapi import (
     IFLA_MASTER,
     VETH_INFO_PEER,
 )
+from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
-from podwire.state.network import Link
 
 INDEXES = {"eth0": 2, "br0": 3}
 

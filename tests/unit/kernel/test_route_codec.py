@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from podwire.errors import ProtocolError
 from podwire.kernel import route_codec
-from podwire.state.network import Address, Fdb, Neighbour, Route, Rule
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route
 
 INDEXES = {"eth0": 2, "lo": 1}
 NAMES = {index: name for name, index in INDEXES.items()}
@@ -98,7 +98,7 @@ def test_forwarding_entries_round_trip(mac: bytes, dst: str) -> None:
 
 @given(
     st.builds(
-        Rule,
+        FibRule,
         st.integers(0, 2**32 - 1),
         src=networks4.map(_network).filter(lambda text: text != "0.0.0.0/0"),
         mark=st.integers(1, 2**32 - 1),
@@ -110,7 +110,7 @@ def test_forwarding_entries_round_trip(mac: bytes, dst: str) -> None:
         proto=st.integers(0, 255),
     )
 )
-def test_rules_round_trip(rule: Rule) -> None:
+def test_rules_round_trip(rule: FibRule) -> None:
     assert route_codec.decode_rule(route_codec.encode_rule(rule)) == rule
 
 

@@ -4,22 +4,12 @@ from hypothesis import given, settings
 from tests.unit.state.test_network import NODE, states
 
 from podwire.state.changes import Change, Changes, creation_order, diff, differences, must_be_remade
+from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
-from podwire.state.network import (
-    Address,
-    Fdb,
-    Link,
-    Neighbour,
-    NetworkState,
-    Owner,
-    Route,
-    Rule,
-    Sysctl,
-    merge,
-    parse,
-)
+from podwire.state.network import NetworkState, OwnerMark, merge, parse
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
-OWNER = Owner(113, "podwire/routing")
+OWNER = OwnerMark(113, "podwire/routing")
 
 PEERS = OWNER.stamp(
     parse("""\
@@ -99,7 +89,7 @@ def test_equal_states_need_nothing() -> None:
 @given(states)
 def test_any_state_equals_itself(state: NetworkState) -> None:
     assert not [step for step in diff(state, state).steps if isinstance(step.value, Link)]
-    assert not diff(state, state, Owner(113, "podwire/routing")).conflicts
+    assert not diff(state, state, OwnerMark(113, "podwire/routing")).conflicts
 
 
 def test_what_is_foreign_stays() -> None:
@@ -202,8 +192,8 @@ def test_white_space_in_sysctls_does_not_count() -> None:
 
 
 def test_rules_are_never_replaced() -> None:
-    have = NetworkState(rules=(Rule(1, table=5, proto=113),))
-    want = NetworkState(rules=(Rule(1, table=6, proto=113),))
+    have = NetworkState(rules=(FibRule(1, table=5, proto=113),))
+    want = NetworkState(rules=(FibRule(1, table=6, proto=113),))
     assert [step.verb for step in diff(have, want, OWNER).steps] == ["add", "delete"]
 
 

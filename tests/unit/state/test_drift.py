@@ -13,7 +13,7 @@ from podwire.state.drift import (
     surplus_table,
 )
 from podwire.state.kinds import KINDS
-from podwire.state.network import Owner
+from podwire.state.network import OwnerMark
 from podwire.state.nft_text import parse_table
 from podwire.state.share import Share
 
@@ -26,7 +26,7 @@ sysctl net/ipv4/ip_forward = 1
 
 
 def compare(have: str, want: str = WANTED) -> list[str]:
-    owner = Owner(113, "podwire/routing")
+    owner = OwnerMark(113, "podwire/routing")
     return list(render(compare_network("routing", network.parse(have), network.parse(want), owner)))
 
 

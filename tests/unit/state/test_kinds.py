@@ -8,7 +8,7 @@ import pytest
 from podwire.errors import ConfigError
 from podwire.state.drift import Difference, render
 from podwire.state.kinds import KINDS, Kind, Values
-from podwire.state.network import Owner, parse
+from podwire.state.network import OwnerMark, parse
 from podwire.state.nft import AbsentTable
 from podwire.state.nft_text import parse_table
 from podwire.state.share import Share
@@ -39,7 +39,7 @@ def _compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterato
             yield from (Difference(f"{title}: lamps", "+", line) for line in lamp.lines())
 
 
-def _mark(owner: Owner | None, wanted: Values) -> str | None:
+def _mark(owner: OwnerMark | None, wanted: Values) -> str | None:
     return f"{owner.alias_prefix if owner else 'all'} lamps" if wanted else None
 
 

@@ -7,20 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwire.errors import ConfigError
+from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
-from podwire.state.network import (
-    Address,
-    Fdb,
-    Link,
-    Neighbour,
-    NetworkState,
-    Owner,
-    Route,
-    Rule,
-    Sysctl,
-    merge,
-    parse,
-)
+from podwire.state.network import NetworkState, OwnerMark, merge, parse
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
 NODE = NetworkState(
     links=(
@@ -49,7 +39,7 @@ NODE = NetworkState(
         Neighbour("eth0", "10.89.0.99", proxy=True),
     ),
     fdb=(Fdb("podwire.1", "02:00:00:00:00:0b", "10.89.0.12"),),
-    rules=(Rule(100, src="10.244.0.0/24", table=77, mark=0x4000, mask=0x4000), Rule(9, dst="fd00::/8", table=3)),
+    rules=(FibRule(100, src="10.244.0.0/24", table=77, mark=0x4000, mask=0x4000), FibRule(9, dst="fd00::/8", table=3)),
     sysctls=(Sysctl("net/ipv4/conf/podwire.1/rp_filter", "0"), Sysctl("net/ipv4/tcp_rmem", "1 2 3")),
 )
 
@@ -122,6 +112,7 @@ routes = st.builds(
     kind=st.sampled_from(["unicast", "local", "blackhole", "throw"]),
 ).filter(lambda route: route.dst != "default" or ":" not in route.via)
 neighbours = st.builds(Neighbour, names, ips, macs, permanent=st.booleans(), proxy=st.booleans())
+fib_rules = st.builds(FibRule, numbers, src=networks, mark=numbers, mask=numbers, table=numbers)
 states = st.builds(
     NetworkState,
     links=st.lists(links, max_size=3, unique_by=lambda link: link.name).map(tuple),
@@ -129,9 +120,9 @@ states = st.builds(
     routes=st.lists(routes, max_size=3).map(tuple),
     neighbours=st.lists(neighbours, max_size=3).map(tuple),
     fdb=st.lists(st.builds(Fdb, names, macs, ips), max_size=3).map(tuple),
-    rules=st.lists(st.builds(Rule, numbers, src=networks, mark=numbers, mask=numbers, table=numbers), max_size=3).map(
-        tuple
-    ),
+    rules=st.lists(
+        st.builds(FibRule, numbers, src=networks, mark=numbers, mask=numbers, table=numbers), max_size=3
+    ).map(tuple),
     sysctls=st.lists(st.builds(Sysctl, names, st.text(min_size=1, max_size=9)), max_size=3).map(tuple),
 )
 
@@ -173,7 +164,7 @@ def test_a_wrong_line_is_named(line: str, said: str) -> None:
     assert caught.value.path == "line 2"
 
 
-OWNER = Owner(113, "podwire/routing", ("extra0",))
+OWNER = OwnerMark(113, "podwire/routing", ("extra0",))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +200,7 @@ def test_share_is_what_carries_the_mark() -> None:
         routes=(Route("10.0.0.0/8", link="docker0", proto=4),),
         neighbours=(Neighbour("podwire.1", "10.9.9.9", "02:00:00:00:00:01"),),
         fdb=(Fdb("docker0", "02:00:00:00:00:01"),),
-        rules=(Rule(1, table=5),),
+        rules=(FibRule(1, table=5),),
         sysctls=(Sysctl("a", "b"),),
     )
     mine = OWNER.stamp(

@@ -17,7 +17,7 @@ import msgspec
 
 from podwire.local.topology import HOST_NUMBER, ROUTER_NUMBER, FabricNode, Segment, Topology
 from podwire.state.link import Link
-from podwire.state.network import NetworkState, Owner
+from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 PROTOCOL = 114
@@ -58,10 +58,10 @@ def _station_number(place: FabricNode) -> int:
     return int(place.address) & 0xFF
 
 
-def owner(topology: Topology, *, on_host: bool) -> Owner:
+def owner(topology: Topology, *, on_host: bool) -> OwnerMark:
     """The mark of this cluster's fabric, on the host or in a namespace."""
     protocol = FIRST_HOST_PROTOCOL + topology.index if on_host else PROTOCOL
-    return Owner(route_protocol=protocol, alias_prefix=alias_prefix(topology))
+    return OwnerMark(route_protocol=protocol, alias_prefix=alias_prefix(topology))
 
 
 def alias_prefix(topology: Topology) -> str:

@@ -37,7 +37,9 @@ from podwire.state.iptables import Ruleset
 from podwire.state.iptables_diff import count_rules, count_tables, repair
 from podwire.state.ipvs import OWNER_FLAG, Key, VirtualServer
 from podwire.state.ipvs_changes import Step
-from podwire.state.network import Address, Link, NetworkState, Sysctl
+from podwire.state.link import Link
+from podwire.state.network import NetworkState
+from podwire.state.route import Address, Sysctl
 
 OWNER = msgspec.structs.replace(dataplane.OWNER, links=(DEVICE,))
 Place = Path | str | None
