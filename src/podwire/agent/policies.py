@@ -184,9 +184,9 @@ class PolicyPart:
 
     def _waited_for(self) -> tuple[str, str]:
         if self._enforcement.locked:
-            return "policies wait for the lock of iptables", "whose iptables-restore is at work?"
+            return "policies wait for the xtables lock", "another process holds /run/xtables.lock"
         what = "the pod is not known yet" if self._enforcement.loaded.is_set() else "policies are not in force yet"
-        return what, "is the API away?"
+        return what, "check that the API server answers"
 
     def attach(self, one: Attachment) -> None:
         """Puts a pod's policies into the kernel.

@@ -166,11 +166,11 @@ class ServicePart:
 
     def _tune(self) -> None:
         for problem in sysctls.apply(sysctls.plan(self._settings.conntrack, os.cpu_count() or 1)):
-            self._log.info("connection tracking stays as it is", problem=problem)
+            self._log.info("cannot apply the connection tracking settings", problem=problem)
         try:
             adjust_oom_score(self._settings.oom_score_adj)
         except KernelError as problem:
-            self._log.info("this process ends like others when memory is short", problem=problem)
+            self._log.info("cannot lower the OOM score of this process", problem=problem)
 
     async def _take_over(self) -> None:
         """Once our rules are in force the Node says so, and kube-proxy's tables go."""
@@ -178,9 +178,9 @@ class ServicePart:
         self._say("Normal", "Starting", f"Services are programmed, mode {self.mode}")
         try:
             if await asyncio.to_thread(leftovers.clear_kube_proxy):
-                self._log.info("removed the tables of kube-proxy")
+                self._log.info("removed kube-proxy's nftables tables")
         except KernelError as problem:
-            self._log.warning("the tables of kube-proxy stay", problem=problem)
+            self._log.warning("cannot remove kube-proxy's nftables tables", problem=problem)
 
     def _node_port_addresses(self) -> tuple[str, ...]:
         return node_port_addresses(self._proxy.facts)
@@ -235,7 +235,7 @@ class ServicePart:
         try:
             return self._plane.counts()
         except KernelError as problem:
-            self._log.warning("what rules counted cannot be read", problem=problem)
+            self._log.warning("cannot read the rule counters", problem=problem)
             return Counts()
 
     def _samples(self) -> list[Metric]:

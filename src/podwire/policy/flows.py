@@ -198,11 +198,14 @@ class FlowKeeper:
             try:
                 forgotten = await asyncio.to_thread(self._forget, self._verdicts, addresses)
             except Unsupported as missing:
-                self._log.warning("flows that policies forbid go on while somebody answers", missing=missing)
+                self._log.warning(
+                    "the kernel cannot delete flows: those that policies deny go on while the peer answers",
+                    missing=missing,
+                )
                 self._strict = False
                 continue
             except KernelError as failure:
-                self._log.warning("flows that policies forbid may go on", failure=failure)
+                self._log.warning("cannot delete flows that policies deny", failure=failure)
                 self._look(addresses)
                 await self._clock.sleep(backoff.next_delay_s())
                 continue
@@ -213,7 +216,7 @@ class FlowKeeper:
     def _tell(self, forgotten: list[Flow]) -> None:
         self.forgotten += len(forgotten)
         if forgotten:
-            self._log.info("flows that policies forbid are forgotten", flows=len(forgotten), one=str(forgotten[0]))
+            self._log.info("deleted flows that policies deny", flows=len(forgotten), first=str(forgotten[0]))
 
     def _verdicts(self, local: frozenset[str]) -> Verdicts:
         return verdicts(self._compiler, local)

@@ -261,10 +261,10 @@ class Enforcement:
             self._full = True
             raise
         if healed:
-            self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
+            self._log.warning("restored rules that another program changed", plane=self._plane.name)
 
     def _refused(self, failure: KernelError) -> None:
-        self._log.error("policies are not programmed", failure=failure, plane=self._plane.name)
+        self._log.error("cannot program policies", failure=failure, plane=self._plane.name)
         if self._reporter is not None:
             self._reporter.refused(failure)
 

@@ -25,7 +25,7 @@ def parse_ranges(texts: Iterable[str]) -> tuple[str, ...]:
     if given == (PRIMARY,):
         return ()
     if PRIMARY in given:
-        raise ValueError(f"{PRIMARY} stands alone, or there are ranges")
+        raise ValueError(f"{PRIMARY} must be the only entry, or all entries must be ranges")
     ranges = tuple(dict.fromkeys(str(ip_network(text)) for text in given))
     return (*ranges, *(all_of_it for family, all_of_it in _EVERYTHING.items() if not of_family(ranges, family)))
 

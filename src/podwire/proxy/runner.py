@@ -146,7 +146,7 @@ class ServiceProxy:
     def _refused(self, failure: KernelError) -> None:
         if self._reporter is not None:
             self._reporter.refused(failure)
-        self._log.error("Services not programmed", failure=failure, plane=self._plane.name)
+        self._log.error("cannot program Services", failure=failure, plane=self._plane.name)
 
     async def _wait_for_node(self) -> None:
         """Without its addresses and zone the node's own rules would be taken for wrong; for ever is too long."""
@@ -154,7 +154,9 @@ class ServiceProxy:
             async with asyncio.timeout(_NODE_S):
                 await self._sources.nodes.synced.wait()
         except TimeoutError:
-            self._log.warning("the Node is not known; node ports wait for it", node=self._facts.name)
+            self._log.warning(
+                "this node's Node object is not known yet; node ports are programmed when it is", node=self._facts.name
+            )
 
     def _service_changed(self, key: str, _old: Service | None, _new: Service | None) -> None:
         if self._reporter is not None:
@@ -238,7 +240,7 @@ class ServiceProxy:
         return bool(changed)
 
     def _tell_of_others(self) -> None:
-        self._log.warning("rules that somebody else changed are put right", plane=self._plane.name)
+        self._log.warning("restored rules that another program changed", plane=self._plane.name)
 
     async def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
         """The Services of these keys that resolve to something else than before.
@@ -271,4 +273,4 @@ class ServiceProxy:
             if self._reporter is not None:
                 self._reporter.flows_forgotten(counts, self._clock.monotonic() - started)
         except KernelError as failure:
-            self._log.warning("stale flows remain", problem=str(failure))
+            self._log.warning("cannot delete stale flows", problem=str(failure))

@@ -21,7 +21,7 @@ def test_ranges(texts: list[str], ranges: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("texts", "words"), [
-    (["primary", "10.0.0.0/8"], "stands alone"), (["10.0.0.1/8"], "host bits"), (["all"], "'all'"),
+    (["primary", "10.0.0.0/8"], "must be the only entry"), (["10.0.0.1/8"], "host bits"), (["all"], "'all'"),
 ])  # fmt: skip
 def test_a_wrong_range_is_named(texts: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -23,7 +23,7 @@ def test_defaults() -> None:
         ({"masqueradeBit": 31}, "masqueradeBit: 31 is not between 0 and 29"),
         ({"oomScoreAdj": -1001}, "oomScoreAdj: -1001 is not between -1000 and 1000"),
         ({"masqueradeBit": "x"}, "masqueradeBit: expected `int`"),
-        ({"nodePortAddresses": ["primary", "::/0"]}, "nodePortAddresses: primary stands alone"),
+        ({"nodePortAddresses": ["primary", "::/0"]}, "nodePortAddresses: primary must be the only entry"),
         ({"nodePortAddresses": ["10.0.0.1/8"]}, "nodePortAddresses: 10.0.0.1/8 has host bits set"),
         (
             {"detectLocalMode": "Guess"},

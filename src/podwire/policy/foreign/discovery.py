@@ -141,7 +141,7 @@ class Discovery:
         try:
             state, ports = self._sight.read()
         except KernelError as failure:
-            self._log.warning("devices of pods cannot be read", problem=failure)
+            self._log.warning("cannot read the devices of pods", problem=failure)
             self._wake.set()
             return
         places = locate({key: pod.addresses for key, pod in pods.items()}, state, ports, before)
@@ -151,7 +151,7 @@ class Discovery:
 
     def _say(self, sought: frozenset[str]) -> None:
         if new := sorted(sought - self.sought):
-            self._log.warning("pods without a device that is known are shut off", pods=", ".join(new[:10]))
+            self._log.warning("isolated pods whose device is not known", pods=", ".join(new[:10]))
         self.sought = sought
 
     def _tell(self, now: Mapping[str, Attached]) -> None:

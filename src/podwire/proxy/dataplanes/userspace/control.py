@@ -38,7 +38,7 @@ class Control:
         except OSError:
             return
         if not is_root(peer):
-            self._log.warning("refused an order: not from root")
+            self._log.warning("refused a connection: the client is not root")
             peer.close()
             return
         peer.settimeout(_SEND_S)
@@ -55,7 +55,7 @@ class Control:
                 peer.sendall(frame(self._serve(request)))
         except (OSError, EOFError, msgspec.MsgspecError) as problem:
             if not isinstance(problem, EOFError):
-                self._log.warning("gave up a connection of the data plane", problem=problem)
+                self._log.warning("closed the connection to the data plane", problem=problem)
             self._loop.close(peer.detach())
 
 

@@ -51,7 +51,7 @@ class Link:
         self._peer: socket.socket | None = None
 
     def fileno(self) -> int:
-        """Hangs up (EPOLLRDHUP) when the relay let go; -1 without a relay."""
+        """Hangs up (EPOLLRDHUP) when the relay closed the connection; -1 without a relay."""
         return -1 if self._peer is None else self._peer.fileno()
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Link:
             self._peer = None
 
     def lost(self) -> bool:
-        """Whether the relay let go; nothing is read, since an answer belongs to the thread that asked."""
+        """Whether the relay has closed the connection; reads nothing: an answer belongs to the thread that asked."""
         peer = self._peer
         if peer is None:
             return True
@@ -159,7 +159,7 @@ class Link:
         while len(data) < count:
             piece = self._peer.recv(count - len(data))
             if not piece:
-                raise EOFError("the relay let go")
+                raise EOFError("the relay closed the connection")
             data += piece
         return bytes(data)
 
@@ -181,7 +181,7 @@ class Link:
             raise KernelError("reach", _RELAY, failure.errno or 0, str(failure)) from failure
         if not is_root(peer):
             peer.close()
-            raise KernelError("reach", _RELAY, errno.EPERM, "who listens there is not root")
+            raise KernelError("reach", _RELAY, errno.EPERM, "the process that listens on the socket is not root")
         self._peer = peer
         return True
 

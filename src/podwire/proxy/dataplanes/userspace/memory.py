@@ -84,7 +84,7 @@ class Memory:
         size = os.fstat(fd).st_size
         self._map = mmap.mmap(fd, size)
         if self._map[: len(_MAGIC)] != _MAGIC:
-            raise ProtocolError("local", "the memory of the relay is of another version")
+            raise ProtocolError("local", "the saved state of the relay has another version")
         self.slots = (size - _PAGE) // _SLOT_SIZE
         states = self._map[_PAGE::_SLOT_SIZE]
         self._top = len(states.rstrip(b"\0"))

@@ -244,7 +244,7 @@ class Relay:
 
     def _pause(self, serving: Serving, problem: str) -> None:
         """What comes waits in the kernel."""
-        self._log.warning("cannot take another connection", pool=serving.pool.key, problem=problem)
+        self._log.warning("cannot accept a connection", pool=serving.pool.key, problem=problem)
         self.loop.ignore(serving.sock.fileno())
         self.loop.later(_PAUSE_S, lambda: self._accept_on(serving))
 
@@ -263,7 +263,7 @@ class Relay:
         try:
             stream.connect()
         except OSError as failure:
-            self._log.warning("no connection to an endpoint", pool=serving.pool.key, problem=failure.strerror)
+            self._log.warning("cannot connect to an endpoint", pool=serving.pool.key, problem=failure.strerror)
             stream.reset()
 
     # After a worker that was killed.
@@ -303,7 +303,7 @@ class Relay:
             try:
                 serving = Serving(entry.number, entry.pool, _socket(entry.pool, entry.fd))
             except OSError as failure:
-                self._log.error("a pool is lost", pool=entry.pool.key, problem=failure)
+                self._log.error("cannot restore a pool", pool=entry.pool.key, problem=failure)
                 self.memory.append(Gone(entry.number))
                 continue
             serving.retired = entry.retired
@@ -336,7 +336,7 @@ class Relay:
                 taken = _adopt(client)
                 self._connect(backing, taken, number, _name(taken))
         except OSError as failure:
-            self._log.warning("a connection is lost", problem=failure)
+            self._log.warning("cannot restore a connection", problem=failure)
             self.memory.free(number)
 
     def _recover_stray(self, fd: int) -> tuple[Serving, socket.socket] | None:
