@@ -38,17 +38,17 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
-from podwire.policy.dataplanes.nftables.layout import Layout
+from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.flows import forget, verdicts
 from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.policy.trim import trim_pod
 from podwire.state.nft_diff import AddElements
 
-FACTS = Facts(
+FACTS = PolicyFacts(
     pod_ranges=("10.180.0.0/24",),
     addresses=("192.168.99.1",),
     cluster_ranges=("10.180.0.0/16",),
@@ -270,7 +270,7 @@ def grown(pods: int, policies: int) -> float:
     made.flush()
     held = []
     for family in ("ip", "ip6"):
-        contents = Contents(Layout(family=family, cluster_ranges=(), encapsulation_ports=ENCAPSULATION_PORTS))
+        contents = Contents(TableLayout(family=family, cluster_ranges=(), encapsulation_ports=ENCAPSULATION_PORTS))
         contents.follow(made.profiles, Delta(made=set(made.profiles)))
         for key, profiles in made.pods.items():
             contents.place(key, key.replace("/", "-"), profiles)

@@ -21,12 +21,12 @@ from tests.cases.policy_table import Case, Check
 from podwire.kernel import netns
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 
 MARK = f"pwt-policy-{os.getpid()}"
 RANGES = {"n1": ("10.180.0.0/24", "fd18::/64"), "n2": ("10.180.1.0/24", "fd18:1::/64")}
 ADDRESSES = {"n1": ("192.168.99.1", "fd99::1"), "n2": ("192.168.99.2", "fd99::2")}
-FACTS = {node: Facts(pod_ranges=RANGES[node], addresses=ADDRESSES[node]) for node in RANGES}
+FACTS = {node: PolicyFacts(pod_ranges=RANGES[node], addresses=ADDRESSES[node]) for node in RANGES}
 MACS = {"n1": "02:00:00:02:00:01", "n2": "02:00:00:02:00:02", "outside": "02:00:00:02:00:09"}
 OUTSIDE = ("192.168.99.9", "fd99::9")
 _PATIENCE_S = 10.0

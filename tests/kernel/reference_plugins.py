@@ -13,7 +13,7 @@ from tests.kernel.policy_namespaces import ADDRESSES, MARK, RANGES, World, batch
 
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
-from podwire.policy.runner import Attached
+from podwire.policy.runner import AttachedPod
 
 PLUGINS = "/usr/lib/cni"
 BRIDGE = "cni0"
@@ -68,7 +68,7 @@ class OtherWorld(World):
         super().__init__()
         self.arrangement = arrangement
         self.directory = directory
-        self.attached: dict[str, Attached] = {}
+        self.attached: dict[str, AttachedPod] = {}
 
     def __enter__(self) -> "OtherWorld":
         super().__enter__()
@@ -111,7 +111,7 @@ class OtherWorld(World):
         result = plugin(node, conf["type"], "ADD", conf, **self._variables(pod))
         own = next(link["name"] for link in result["interfaces"] if link["name"].startswith("veth"))
         shared = {} if self.arrangement == "ptp" else {"device": BRIDGE, "port": own}
-        self.attached[pod] = Attached(**({"pod": pod, "device": own, "addresses": addresses} | shared))
+        self.attached[pod] = AttachedPod(**({"pod": pod, "device": own, "addresses": addresses} | shared))
 
     def _variables(self, pod: str) -> dict[str, str]:
         name = device(pod)
@@ -126,7 +126,7 @@ class OtherWorld(World):
     def devices(self, node: str) -> dict[str, str]:
         return {one.pod: one.device for one in self.attachments(node)}
 
-    def attachments(self, node: str) -> tuple[Attached, ...]:
+    def attachments(self, node: str) -> tuple[AttachedPod, ...]:
         """Those of a node's pods, as far as they are told."""
         return tuple(one for pod, one in self.attached.items() if self.pods[pod] == node)
 

@@ -252,14 +252,14 @@ def test_what_is_dropped_is_logged_and_counted(world: World, plane: IptablesPoli
         before = sum(each.count.packets for each in plane.counts())
         assert not reaches("shop-web", DB)
         (logged,) = log.read(10)[0]
-        ruled = plane.ruled(logged.prefix)
-        assert ruled is not None and ruled.text == "no ingress rule of shop/deny"
+        hit = plane.hit(logged.prefix)
+        assert hit is not None and hit.text == "no ingress rule of shop/deny"
         assert sum(each.count.packets for each in plane.counts()) == before + 1
     change(plane, world, compiler, deny=None)
     assert sum(each.count.packets for each in plane.counts()) == before + 1, (
         "what a rule that is gone has counted stays"
     )
-    assert plane.ruled(logged.prefix) == ruled
+    assert plane.hit(logged.prefix) == hit
 
 
 def test_what_the_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

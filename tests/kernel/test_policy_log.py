@@ -110,11 +110,11 @@ def test_what_is_dropped_is_logged_with_the_policy_and_counted(
         ("10.180.0.1", "10.180.0.2", "ICMP", 0, 0),
     ]
     assert {one.hook for one in found} == {"forward"}
-    ruled = [plane.ruled(one.prefix) for one in found]
-    assert {(each.verdict, each.direction, each.policies) for each in ruled if each is not None} == {
+    hit = [plane.hit(one.prefix) for one in found]
+    assert {(each.verdict, each.direction, each.policies) for each in hit if each is not None} == {
         ("dropped", "Ingress", ("shop/quiet",))
     }
-    assert None not in ruled
+    assert None not in hit
     assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 4
 
 
@@ -122,8 +122,8 @@ def test_audit_lets_through_and_says_what_it_would_drop(world: World, plane: Pol
     enforce(plane, world, compiler_of(AUDITED))
     assert send(AUDITED, TO_DB, 2) == 2
     assert send(AUDITED, replace(TO_DB, source="node/n1"), first=42_000) == 1
-    ruled = [plane.ruled(one.prefix) for one in told(log)]
-    assert [(each.verdict, each.policies) for each in ruled if each is not None] == [("audited", ("shop/quiet",))] * 2
+    hit = [plane.hit(one.prefix) for one in told(log)]
+    assert [(each.verdict, each.policies) for each in hit if each is not None] == [("audited", ("shop/quiet",))] * 2
     counted = by_policy(plane.counts())
     assert counted["shop/quiet", "audited"].packets == 2
     assert ("shop/quiet", "dropped") not in counted
@@ -134,12 +134,12 @@ def test_the_rule_of_a_cluster_policy_in_audit_is_named(world: World, plane: Pol
     check = Check(source="blog/web", target="shop/db", port="2/TCP", allowed=True)
     assert send(RULES, check) == 1
     (one,) = told(log)
-    found = plane.ruled(one.prefix)
+    found = plane.hit(one.prefix)
     assert found is not None
     assert (found.verdict, found.policies, found.rule) == ("audited", ("one",), 1)
     assert send(RULES, replace(check, port="5/TCP"), first=42_000) == 0
     (other,) = told(log)
-    found = plane.ruled(other.prefix)
+    found = plane.hit(other.prefix)
     assert found is not None
     assert (found.verdict, found.policies, found.rule) == ("dropped", ("two",), 0)
 

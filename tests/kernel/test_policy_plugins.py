@@ -21,7 +21,7 @@ from podwire.kernel import netns, sysctl
 from podwire.kernel.nft import Nft
 from podwire.model.meta import key_of
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.bridges.dataplane import OnBridges
+from podwire.policy.bridges.dataplane import BridgeIsolation
 from podwire.policy.modes import open_dataplane
 from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.state.nft_diff import Transaction
@@ -43,7 +43,7 @@ OPEN = next(case for case in CASES if case.name == "without a policy everything 
 WEB, DB, BLOG = "10.180.0.1", "10.180.0.2", "10.180.0.3"
 CALLS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
 ON_A_BRIDGE = pytest.mark.parametrize("world", ARRANGEMENTS[:1], indirect=True)
-Planes = dict[str, OnBridges]
+Planes = dict[str, BridgeIsolation]
 
 
 @pytest.fixture(scope="module", params=ARRANGEMENTS[:2])
@@ -70,7 +70,7 @@ def planes(world: OtherWorld, mode: str) -> Iterator[Planes]:
             encapsulation_ports=ENCAPSULATION_PORTS,
         )
         inner = open_dataplane(mode, told, path(node))
-        plane = OnBridges(inner, path(node))
+        plane = BridgeIsolation(inner, path(node))
         plane.attached = lambda node=node: world.attachments(node)  # type: ignore[misc]
         made[node] = plane
     yield made

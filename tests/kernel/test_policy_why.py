@@ -13,7 +13,7 @@ from tests.unit.policy.test_packet_table import POD_RANGES
 from tests.unit.why.policies.test_explainer import Nodes, answered
 
 from podwire.kernel import netns
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.modes import open_dataplane
 from podwire.policy.registry import TRACERS
 from podwire.policy.tracing import open_tracing
@@ -49,9 +49,9 @@ class Held(Nodes):
             compiler = filled(case.world, node, own_node_egress=case.own_node_egress)
             plane.load(compiler, {key: device(key) for key in compiler.pods}, self.facts(node))
 
-    def facts(self, node: str) -> Facts:
+    def facts(self, node: str) -> PolicyFacts:
         found = next(each for each in self.world.nodes if each.metadata.name == node)
-        return Facts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
+        return PolicyFacts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
 
     def read(self, node: str) -> PolicyRules:
         seam = open_tracing(self.mode)

@@ -10,7 +10,7 @@ from podwire.errors import Unsupported
 from podwire.kernel import netns
 from podwire.kernel.iptables import legacy_tables
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.iptables.dataplane import clear, held
 from podwire.policy.modes import PolicyModes
 from podwire.policy.switch import Switch
@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("wanted", ["nftables", "auto"])
 def test_iptables_stands_in_for_nftables(place: Path, wanted: str) -> None:
-    switch = Switch(PolicyModes(place), wanted, Facts(pod_ranges=("10.0.0.0/24",)))
+    switch = Switch(PolicyModes(place), wanted, PolicyFacts(pod_ranges=("10.0.0.0/24",)))
     try:
         assert switch.name == "iptables"
         assert switch.problem is None or isinstance(switch.problem[1], Unsupported)

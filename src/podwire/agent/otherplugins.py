@@ -20,9 +20,9 @@ from podwire.kernel.netlink import Netlink
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.foreign.discovery import Discovery
-from podwire.policy.foreign.kernel import KernelSight
+from podwire.policy.foreign.kernel import KernelLinks
 from podwire.policy.foreign.locate import locate
-from podwire.policy.runner import Attached
+from podwire.policy.runner import AttachedPod
 from podwire.runtime.clock import Clock
 
 
@@ -34,7 +34,7 @@ class OtherPlugins:
         self._policies = policies
         self._bridges = policies.bridges
         enforcement = policies.enforcement
-        self._discovery = Discovery(config.node_name, policies.pods, enforcement, KernelSight(), clock)
+        self._discovery = Discovery(config.node_name, policies.pods, enforcement, KernelLinks(), clock)
         policies.prepared.append(self._discovery.looked)
         self.chain = PolicyChain(Ledger(Path(config.state_dir, "policy.db")), self, find, policies.problem)
         if self._bridges is not None:
@@ -108,13 +108,13 @@ def find(named: tuple[str, ...], addresses: tuple[str, ...]) -> str:
         for name in named:
             if name in wires:
                 return name
-    place = locate({"": addresses}, *KernelSight().read(), {}).get("")
+    place = locate({"": addresses}, *KernelLinks().read(), {}).get("")
     return (place.port or place.device) if place is not None else ""
 
 
-def _attached(one: Attachment, netlink: Netlink) -> Attached:
+def _attached(one: Attachment, netlink: Netlink) -> AttachedPod:
     bridge = next((wire.bridge for wire in bridges.read_wires(netlink) if wire.name == one.host_link), "")
-    return Attached(
+    return AttachedPod(
         pod=f"{one.namespace}/{one.pod}" if one.pod else "",
         device=bridge or one.host_link,
         port=one.host_link if bridge else "",

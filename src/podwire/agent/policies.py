@@ -24,12 +24,12 @@ from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
-from podwire.policy.bridges.dataplane import OnBridges, clear
+from podwire.policy.bridges.dataplane import BridgeIsolation, clear
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.flows import FlowKeeper, forget
 from podwire.policy.modes import PolicyModes
-from podwire.policy.runner import Attached, Enforcement, Sources
+from podwire.policy.runner import AttachedPod, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
 from podwire.policy.status.nodes import port_of
 from podwire.policy.switch import Switch
@@ -58,8 +58,8 @@ class PolicyPart:
         self._refusals = 0
         self._seconds = 0.0
         self._loaded = asyncio.Event()
-        self._switch = Switch(PolicyModes(), config.policy.mode, Facts(marks=config.policy.marks))
-        self.bridges: OnBridges | None = None
+        self._switch = Switch(PolicyModes(), config.policy.mode, PolicyFacts(marks=config.policy.marks))
+        self.bridges: BridgeIsolation | None = None
         """What keeps pods of one bridge apart, where other plugins wire pods."""
         self.prepared: list[asyncio.Event] = []
         """What has to be there before anything is enforced anew."""
@@ -100,7 +100,7 @@ class PolicyPart:
         """The data plane; with ``others``, other plugins wire this node's pods."""
         try:
             if others:
-                self.bridges = OnBridges(self._switch)
+                self.bridges = BridgeIsolation(self._switch)
                 return self.bridges
             clear()
         except Unsupported:
@@ -272,6 +272,6 @@ class PolicyPart:
         return [mode, *(Sample(name, text, value, kind=kind) for name, text, value, kind in found)]
 
 
-def _attached(one: Attachment) -> Attached:
+def _attached(one: Attachment) -> AttachedPod:
     pod = f"{one.namespace}/{one.pod}" if one.pod else ""
-    return Attached(pod=pod, device=one.host_link, addresses=one.addresses, uid=one.uid)
+    return AttachedPod(pod=pod, device=one.host_link, addresses=one.addresses, uid=one.uid)

@@ -23,8 +23,8 @@ from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.evaluate import Connection
 from podwire.policy.settings import LogSettings
-from podwire.policy.status.logged import Happening, happening
-from podwire.policy.verdicts import APART, Ruled
+from podwire.policy.status.logged import LoggedPacket, logged_packet
+from podwire.policy.verdicts import APART, RuleHit
 from podwire.runtime.clock import Clock
 from podwire.runtime.workqueue import wait_first
 
@@ -40,11 +40,11 @@ Flow = tuple[str, str, str, int, str, int]
 """The rule that let it pass, the protocol, and both ends."""
 
 
-class Sight(msgspec.Struct, frozen=True):
+class PacketLookups(msgspec.Struct, frozen=True):
     """What is known of the cluster."""
 
     node: str
-    ruled: Callable[[str], Ruled | None]
+    hit: Callable[[str], RuleHit | None]
     """What a prefix stands for."""
     party: Callable[[str], Party]
     """Who has an address."""
@@ -55,12 +55,12 @@ class Sight(msgspec.Struct, frozen=True):
 class PolicyLog:
     """The log of one node."""
 
-    def __init__(self, sight: Sight, clock: Clock) -> None:
+    def __init__(self, sight: PacketLookups, clock: Clock) -> None:
         self._sight = sight
         self._clock = clock
         self._settings = LogSettings(group=0)
         self._changed = asyncio.Event()
-        self._kept: deque[tuple[int, Happening]] = deque(maxlen=_REMEMBERED)
+        self._kept: deque[tuple[int, LoggedPacket]] = deque(maxlen=_REMEMBERED)
         self._number = 0
         self._flows: dict[Flow, float] = {}
         self._tokens, self._filled_at = 0.0, clock.monotonic()
@@ -138,8 +138,8 @@ class PolicyLog:
 
     def tell(self, one: Logged) -> None:
         """Writes a line for a packet."""
-        ruled = self._sight.ruled(one.prefix)
-        if ruled is not None and ruled.ruling.accept and self._is_known(_flow_of(one)):
+        hit = self._sight.hit(one.prefix)
+        if hit is not None and hit.ruling.accept and self._is_known(_flow_of(one)):
             return
         protocol = "ICMP" if one.protocol == "ICMPv6" else one.protocol
         connection = Connection(
@@ -149,19 +149,19 @@ class PolicyLog:
             port=one.destination_port,
         )
         at_s = one.at if one.at is not None else self._clock.now().timestamp()
-        why = _apart(one, connection) if one.prefix in APART else self._why(connection, ruled)
-        made = happening(self._sight.node, at_s, ruled, connection, source_port=one.source_port, why=why)
+        why = _apart(one, connection) if one.prefix in APART else self._why(connection, hit)
+        made = logged_packet(self._sight.node, at_s, hit, connection, source_port=one.source_port, why=why)
         self._number += 1
         self._kept.append((self._number, made))
         self._log.info(made.verdict, **made.fields())
 
-    def _why(self, connection: Connection, ruled: Ruled | None) -> str:
+    def _why(self, connection: Connection, hit: RuleHit | None) -> str:
         """Why a packet met the rule; policies may have changed since."""
-        audited = ruled.direction if ruled is not None and ruled.ruling.audit else ""
+        audited = hit.direction if hit is not None and hit.ruling.audit else ""
         passes, text = self._sight.why(connection, audited)
-        if ruled is None or ruled.ruling.accept or not passes:
+        if hit is None or hit.ruling.accept or not passes:
             return text  # what one direction accepts, the other may drop
-        return f"{text}; it was otherwise when the packet came ({ruled.text})"
+        return f"{text}; it was otherwise when the packet came ({hit.text})"
 
     def _is_known(self, flow: Flow) -> bool:
         """Whether there was a line for a connection a short time ago."""

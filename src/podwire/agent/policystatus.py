@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.agent.policylog import PolicyLog, Sight
+from podwire.agent.policylog import PacketLookups, PolicyLog
 from podwire.agent.policyreport import PolicyReport
 from podwire.cluster.world import World
 from podwire.errors import KernelError
@@ -20,7 +20,7 @@ from podwire.observe.distribution import Distribution, doubling
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.dataplane import PolicyDataPlane
-from podwire.policy.evaluate import Connection, Rules
+from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.policy.runner import Enforcement, Sources
 from podwire.policy.settings import SILENT, PolicySettings
 from podwire.policy.status.counts import Counted
@@ -41,7 +41,7 @@ class PolicyStatus:
         self._sources = sources
         self._plane = plane
         self._node = node
-        self._rules = Rules()
+        self._rules = EvaluationOptions()
         self._delays = Distribution(_BUCKETS)
         self._series = Series()
         self._failed_at = 0.0
@@ -54,12 +54,12 @@ class PolicyStatus:
     def follow(self, enforcement: Enforcement) -> None:
         """From now on it is this that is told of."""
         self._enforcement = enforcement
-        sight = Sight(self._node, self._plane.ruled, enforcement.compiler.party, self._why)
+        sight = PacketLookups(self._node, self._plane.hit, enforcement.compiler.party, self._why)
         self.log = PolicyLog(sight, self._client.clock)
 
     def configure(self, settings: PolicySettings) -> PolicySettings:
         """Takes over settings; what of them can be had here: a kernel without nflog logs nothing."""
-        self._rules = Rules(own_node_egress=settings.own_node_egress)
+        self._rules = EvaluationOptions(own_node_egress=settings.own_node_egress)
         log = settings.log if settings.log.group and self._can_log() else SILENT
         self.log.configure(log)
         return msgspec.structs.replace(settings, log=log)
@@ -163,12 +163,12 @@ class PolicyStatus:
 
 def counter(each: Counted) -> dict[str, object]:
     """What a rule has counted, as the page tells it."""
-    ruled = each.ruled
+    hit = each.hit
     return {
-        "policies": ruled.policies,
-        "direction": ruled.direction.lower(),
-        "rule": ruled.rule if ruled.rule >= 0 else None,
-        "verdict": ruled.verdict,
+        "policies": hit.policies,
+        "direction": hit.direction.lower(),
+        "rule": hit.rule if hit.rule >= 0 else None,
+        "verdict": hit.verdict,
         "packets": each.count.packets,
         "bytes": each.count.bytes,
     }

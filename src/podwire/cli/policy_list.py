@@ -15,7 +15,7 @@ from podwire.cluster.names import NODE_POLICY
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError
 from podwire.local.probe.result import columns
 from podwire.policy.status.nodes import COUNTERS_PAGE, complaints
-from podwire.policy.status.overview import HEAD, NOTHING, Line, Packets, lines
+from podwire.policy.status.overview import HEAD, NOTHING, Packets, PolicyRow, policy_rows
 from podwire.runtime.clock import SystemClock
 
 _NAMED = 3
@@ -67,7 +67,7 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
         problems = [str(failure)]
     for text in problems:
         click.echo(f"podwire: {text}", err=True)
-    found = [each for each in lines(world, SystemClock().now(), told) if _in(each, namespace)]
+    found = [each for each in policy_rows(world, SystemClock().now(), told) if _in(each, namespace)]
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return 0
@@ -80,7 +80,7 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
     return 0
 
 
-def _in(line: Line, namespace: str) -> bool:
+def _in(line: PolicyRow, namespace: str) -> bool:
     return not namespace or line.namespace == namespace
 
 

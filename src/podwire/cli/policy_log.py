@@ -12,7 +12,7 @@ from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_agents import Agents, NodeLine, agents_of
 from podwire.cli.target import local_cluster
-from podwire.policy.status.logged import Happening, text
+from podwire.policy.status.logged import LoggedPacket, line
 from podwire.policy.status.nodes import LOG_PAGE, complaints
 
 _HELP = """Show what policies have dropped, would have dropped in audit, or let through where that is logged.
@@ -39,7 +39,7 @@ _ALL = 1000
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 @click.option("--last", type=click.IntRange(0), default=_ALL, show_default=True, help="So many lines of each node.")
 @click.option("--policy", metavar="POLICY", default="", help="Only of this one: namespace/name, or a cluster policy.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(("line", "json")), default="line", show_default=True)
 @click.pass_context
 def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     context: click.Context,
@@ -58,7 +58,7 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
         reader = Reader(agents)
         while True:
             for one in last_of(reader.read(_ALL), policy, last):
-                sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else text(one)}\n")
+                sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else line(one)}\n")
             for problem in reader.complaints():
                 click.echo(f"podwire: {problem}", err=True)
             if not follow:
@@ -68,9 +68,9 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
             time.sleep(agents.again_s)
 
 
-def last_of(found: Sequence[Happening], policy: str, last: int) -> list[Happening]:
+def last_of(found: Sequence[LoggedPacket], policy: str, last: int) -> list[LoggedPacket]:
     """What is about a policy, or all; of each node the last so many."""
-    shown: list[Happening] = []
+    shown: list[LoggedPacket] = []
     left: Counter[str] = Counter()
     for one in reversed(found):
         if (not policy or policy in one.policies) and left[one.node] < last:
@@ -91,11 +91,11 @@ class Reader:
 
     def complaints(self) -> list[str]:
         """The failures that were not told yet."""
-        new = {node: text for node, text in self.failures.items() if self._told.get(node) != text}
+        new = {node: line for node, line in self.failures.items() if self._told.get(node) != line}
         self._told = dict(self.failures)
         return complaints(new)
 
-    def read(self, last: int) -> list[Happening]:
+    def read(self, last: int) -> list[LoggedPacket]:
         """What nodes have to tell beyond what was read, in the order of time; of each at most the last so many."""
         self.failures.clear()
         found = self._ask({node: self._seen.get(node, 0) for node in self._agents.nodes}, last)
@@ -103,7 +103,7 @@ class Reader:
         made = []
         for node, one in found:
             self._seen[node] = one.pop("number")
-            made.append(msgspec.convert(one, Happening))
+            made.append(msgspec.convert(one, LoggedPacket))
         return sorted(made, key=lambda one: one.at)
 
     def _anew(self, found: Sequence[NodeLine]) -> Iterator[str]:

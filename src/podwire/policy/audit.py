@@ -10,10 +10,10 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from podwire.policy.ports import LAST_PORT, PROTOCOLS, Entry, Ruling, Selection, Table
+from podwire.policy.ports import LAST_PORT, PROTOCOLS, Entry, PortTable, Ruling, Selection
 
 
-class Audited(msgspec.Struct, frozen=True, kw_only=True):
+class AuditScope(msgspec.Struct, frozen=True, kw_only=True):
     """What of a table is in audit."""
 
     policies: frozenset[str] = frozenset()
@@ -24,7 +24,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """Rules of the tier Admin that pass to the next one, in order; the rulings have their names."""
 
 
-def mark(held: Table, whole: Table, audited: Audited) -> Table:
+def mark(held: PortTable, whole: PortTable, audited: AuditScope) -> PortTable:
     """``held``, with what ``whole`` would drop of it marked."""
     entries: list[Entry] = []
     for protocol in PROTOCOLS:
@@ -35,10 +35,10 @@ def mark(held: Table, whole: Table, audited: Audited) -> Table:
                 entries[-1] = Entry(protocol, before.first, last, ruling)
             else:
                 entries.append(Entry(protocol, first, last, ruling))
-    return Table(entries=tuple(entries), other=_marked(held.other, whole.other, audited, None))
+    return PortTable(entries=tuple(entries), other=_marked(held.other, whole.other, audited, None))
 
 
-def _pieces(protocol: str, held: Table, whole: Table, audited: Audited) -> Iterator[tuple[int, int]]:
+def _pieces(protocol: str, held: PortTable, whole: PortTable, audited: AuditScope) -> Iterator[tuple[int, int]]:
     """Ranges in which nothing changes."""
     starts = {0, LAST_PORT + 1}
     for entry in (*held.entries, *whole.entries):
@@ -50,7 +50,7 @@ def _pieces(protocol: str, held: Table, whole: Table, audited: Audited) -> Itera
     return ((first, after - 1) for first, after in pairwise(sorted(starts)))
 
 
-def _marked(held: Ruling, whole: Ruling, audited: Audited, place: tuple[str, int] | None) -> Ruling:
+def _marked(held: Ruling, whole: Ruling, audited: AuditScope, place: tuple[str, int] | None) -> Ruling:
     if not held.accept or whole.accept:
         return held
     if whole.policy not in audited.policies and (whole.policy or not audited.isolating):
@@ -59,6 +59,6 @@ def _marked(held: Ruling, whole: Ruling, audited: Audited, place: tuple[str, int
     return replace(held, log=log, audit=True, audit_policy=whole.policy, audit_rule=whole.rule)
 
 
-def _passed(audited: Audited, place: tuple[str, int] | None) -> Ruling:
+def _passed(audited: AuditScope, place: tuple[str, int] | None) -> Ruling:
     """The rule in audit that would lead past what accepts: there is one, since nothing else can make a drop of it."""
     return next(ruling for selection, ruling in audited.passing if selection.has(place))

@@ -20,9 +20,16 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.annotations import ALL, DROPS, NONE
-from podwire.policy.ports import Table
-from podwire.policy.profile import NamedPort, Peer, Profile, ProfileKey, named_ports
-from podwire.policy.rules import DIRECTIONS, INGRESS, Policy, cluster_network_policy, network_policy, node_selector
+from podwire.policy.ports import PortTable
+from podwire.policy.profile import NamedPort, PeerMatch, Profile, ProfileKey, named_ports
+from podwire.policy.rules import (
+    DIRECTIONS,
+    INGRESS,
+    CompiledPolicy,
+    cluster_network_policy,
+    network_policy,
+    node_selector,
+)
 from podwire.policy.selectors import Match, SelectorIndex
 
 _SPARE_LABELS = 64
@@ -70,7 +77,7 @@ class Compiler:
         self._owners: dict[str, tuple[Match, tuple[NamedPort, ...]]] = {}
         self._version = 0
         self._in: dict[str, set[str]] = {}
-        self._policies: dict[tuple[str, str], Policy] = {}
+        self._policies: dict[tuple[str, str], CompiledPolicy] = {}
         self._about: dict[int, set[tuple[str, str]]] = {}
         self._dirty_addresses: set[str] = set()
         self._dirty_pods: set[str] = set()
@@ -159,7 +166,7 @@ class Compiler:
         """A ClusterNetworkPolicy came or changed; None: it went."""
         self._keep(("Cluster", name), cluster_network_policy(policy, self._index) if policy is not None else None)
 
-    def _keep(self, key: tuple[str, str], policy: Policy | None) -> None:
+    def _keep(self, key: tuple[str, str], policy: CompiledPolicy | None) -> None:
         before = self._policies.pop(key, None)
         if before is not None:
             before.release(self._index)
@@ -186,7 +193,7 @@ class Compiler:
         for key in sorted(self._dirty_pods):
             self._settle(key, delta)
         self._drop_unused(delta)
-        peers: dict[str, Peer | None] = {}
+        peers: dict[str, PeerMatch | None] = {}
         for profile_key in self._uses:
             profile = self.profiles.get(profile_key)
             if profile is None or not self._dirty_rules.isdisjoint(_parts(profile_key)):
@@ -207,7 +214,7 @@ class Compiler:
             if self.profiles.pop(profile_key, None) is not None:
                 delta.ended.add(profile_key)
 
-    def _follow(self, profile: Profile, addresses: Iterable[str], peers: dict[str, Peer | None]) -> set[str]:
+    def _follow(self, profile: Profile, addresses: Iterable[str], peers: dict[str, PeerMatch | None]) -> set[str]:
         """Brings addresses up to date in a profile; those whose entry changed."""
         changed = set()
         for address in addresses:
@@ -240,7 +247,7 @@ class Compiler:
         ingress, egress = (self._key(direction, selecting, ports) for direction in DIRECTIONS)
         return PodProfiles(addresses=pod.addresses, ingress=ingress, egress=egress)
 
-    def _key(self, direction: str, about: Iterable[Policy], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
+    def _key(self, direction: str, about: Iterable[CompiledPolicy], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
         concerned = [policy for policy in about if direction in policy.rules]
         selecting = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
         isolating = [policy for policy in selecting if not policy.audit]
@@ -260,7 +267,7 @@ class Compiler:
             own_node_egress=self._own_node_egress,
         )
 
-    def _make(self, key: ProfileKey, peers: dict[str, Peer | None]) -> Profile:
+    def _make(self, key: ProfileKey, peers: dict[str, PeerMatch | None]) -> Profile:
         cluster = [self._policies["Cluster", name] for name in key.cluster_policies]
         admin = [policy for policy in cluster if policy.tier == "Admin"]
         baseline = [policy for policy in cluster if policy.tier == "Baseline"]
@@ -270,9 +277,9 @@ class Compiler:
         self._fill(profile, peers)
         return profile
 
-    def _fill(self, profile: Profile, peers: dict[str, Peer | None]) -> None:
+    def _fill(self, profile: Profile, peers: dict[str, PeerMatch | None]) -> None:
         """Takes all addresses into a new profile; where no range does, only selectors and names tell pods apart."""
-        alike: dict[object, Table | None] = {}
+        alike: dict[object, PortTable | None] = {}
         apart = bool(profile.blocks[4].intervals or profile.blocks[6].intervals)
         by_name = profile.by_name
         for address in self._at:
@@ -292,7 +299,7 @@ class Compiler:
             profile.follow(self._known(address, peers), address)
         profile.lost.clear()
 
-    def _known(self, address: str, peers: dict[str, Peer | None]) -> Peer | None:
+    def _known(self, address: str, peers: dict[str, PeerMatch | None]) -> PeerMatch | None:
         """What there is to know of an address; found once for all profiles."""
         if address not in peers:
             peers[address] = self.peer(address)
@@ -317,19 +324,19 @@ class Compiler:
             address=address, node=name, also=pod_side_addresses(self._nodes[name]).get(address, ()) if name else ()
         )
 
-    def peer(self, address: str) -> Peer | None:
+    def peer(self, address: str) -> PeerMatch | None:
         """What there is to know of an address; None: nothing."""
         owner = self._owner(address)
         if owner is not None:
             match, named = owner
-            return Peer(address=address, selectors=self._index.numbers(match), named=named)
+            return PeerMatch(address=address, selectors=self._index.numbers(match), named=named)
         name = self._node_at.get(address)
         if name is None:
             return None
         node = self._nodes[name]
         labels, also = node.metadata.labels, pod_side_addresses(node).get(address, ())
         matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
-        return Peer(address=address, nodes=frozenset(matching), own_node=name == self.node, also=also)
+        return PeerMatch(address=address, nodes=frozenset(matching), own_node=name == self.node, also=also)
 
     def _owner(self, address: str) -> tuple[Match, tuple[NamedPort, ...]] | None:
         """Labels and named ports of the pod behind an address; remembered until the address is touched."""
@@ -345,7 +352,7 @@ class Compiler:
         return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
 
 
-def _logged(isolating: Iterable[Policy]) -> str:
+def _logged(isolating: Iterable[CompiledPolicy]) -> str:
     """What is logged of denials because no rule of these policies allows: it is, unless all of them are quiet."""
     said = {policy.log for policy in isolating}
     return NONE if said == {NONE} else DROPS if said & {ALL, DROPS} else ""

@@ -20,10 +20,10 @@ from podwire.policy.compile import Compiler, Delta
 from podwire.policy.marks import MARKS
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.policy.status.counts import Counted
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a data plane needs to know of its node."""
 
     pod_ranges: tuple[str, ...] = ()
@@ -44,11 +44,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     bridges: tuple[str, ...] = ()
     """Bridges that pods are ports of: there a pod is known by its address, not by the device."""
 
-    def alike(self, other: "Facts") -> bool:
+    def alike(self, other: "PolicyFacts") -> bool:
         """Whether the same rules are made of both: ranges and addresses are elements of sets."""
         return self._without_addresses() == other._without_addresses()
 
-    def _without_addresses(self) -> "Facts":
+    def _without_addresses(self) -> "PolicyFacts":
         return msgspec.structs.replace(self, pod_ranges=(), addresses=(), cluster_ranges=())
 
 
@@ -72,7 +72,7 @@ class FamilyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The bridges that pods of this node are ports of."""
 
 
-def of_family(facts: Facts, family: str) -> dict[str, Any]:
+def of_family(facts: PolicyFacts, family: str) -> dict[str, Any]:
     """The fields of :class:`FamilyFacts`."""
 
     def own(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def of_family(facts: Facts, family: str) -> dict[str, Any]:
 class PolicyDataPlane(DataPlane, Protocol):
     """Enforces policies on one node."""
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
         """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
 
         What had to be written, all of it false when nothing had to.
@@ -104,17 +104,17 @@ class PolicyDataPlane(DataPlane, Protocol):
         ...
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> Written:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
 
-        ``facts`` are given where they are others, though alike (:meth:`Facts.alike`).
+        ``facts`` are given where they are others, though alike (:meth:`PolicyFacts.alike`).
 
         Raises: KernelError; the next call loads everything again.
         """
         ...
 
-    def ruled(self, prefix: str) -> Ruled | None:
+    def hit(self, prefix: str) -> RuleHit | None:
         """What a packet met that was logged with a prefix; None: a rule that went long ago, or none of ours."""
         ...
 

@@ -1,19 +1,20 @@
-"""The verdict on one connection, straight from the objects (pure).
+"""The verdict on one connection, computed directly from the API objects (pure).
 
-This is the reference that everything else is held against, so it is written for reading and nothing is cached: the cost
-of a verdict grows with all policies and pods. A connection passes when the source's egress and the destination's
-ingress both let it. Each direction is decided by the tiers in their order::
+This is the reference: every other implementation is compared with it. It is written to be read and caches nothing, so
+the cost of a verdict grows with the number of policies and pods. A connection passes when the egress of the source and
+the ingress of the destination both allow it. Each direction is decided by the tiers, in this order::
 
     Admin       cluster policies by priority and name, rules in order: Accept and Deny end here, Pass leaves the tier
-    Namespace   NetworkPolicies that select the pod: with one at least, what no rule allows is denied
+    Namespace   NetworkPolicies that select the pod: if there is one, whatever no rule allows is denied
     Baseline    cluster policies as in Admin
                 allowed
 
-A policy with the annotation ``podwire.io/mode: audit`` is not in force, as though it were not there. What passes and
-would not if all policies in audit were in force is marked, with those of them that it is due to.
+A policy with the annotation ``podwire.io/mode: audit`` is not in force: the verdict is as if it did not exist. If the
+policies in audit would deny an allowed connection, the verdict names them.
 
-What no policy can change: a pod reaches itself, and its own node reaches it. Whether NetworkPolicies have a say in what
-a pod sends to its own node is ``Rules.own_node_egress`` (the API leaves it open); cluster policies always do.
+No policy changes that a pod reaches itself and that a node reaches its own pods. The API leaves open whether
+NetworkPolicies apply to what a pod sends to its own node: ``EvaluationOptions.own_node_egress`` decides. Cluster
+policies always apply there.
 Sources: NetworkPolicy of Kubernetes 1.36, ClusterNetworkPolicy v1alpha2.
 """
 
@@ -58,7 +59,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the API leaves open."""
 
     own_node_egress: bool = True
@@ -98,25 +99,25 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return self.egress.allowed and self.ingress.allowed
 
 
-def evaluate(world: World, connection: Connection, rules: Rules | None = None) -> Verdict:
+def evaluate(world: World, connection: Connection, rules: EvaluationOptions | None = None) -> Verdict:
     """The verdict on a connection."""
     return Verdict(
-        egress=decide(world, connection, EGRESS, rules or Rules()),
-        ingress=decide(world, connection, INGRESS, rules or Rules()),
+        egress=decide(world, connection, EGRESS, rules or EvaluationOptions()),
+        ingress=decide(world, connection, INGRESS, rules or EvaluationOptions()),
     )
 
 
-def decide(world: World, connection: Connection, direction: str, rules: Rules) -> Decision:
+def decide(world: World, connection: Connection, direction: str, rules: EvaluationOptions) -> Decision:
     """What one direction comes to."""
     subject, peer = ends(connection, direction)
     if reason := _exempt(subject, peer, direction):
         return Decision(direction=direction, allowed=True, tier="", reason=reason)
     assert subject.pod is not None, "everything else is exempt"
     exempt = rules.own_node_egress and own_node(subject, peer)
-    held = Case(world, connection, direction, subject.pod, peer).decide(own_node=exempt)
+    held = DirectionCase(world, connection, direction, subject.pod, peer).decide(own_node=exempt)
     if not held.allowed or not (any(map(audits, world.policies)) or any(map(audits, world.cluster_policies))):
         return held
-    whole = Case(world, connection, direction, subject.pod, peer, audited=True)
+    whole = DirectionCase(world, connection, direction, subject.pod, peer, audited=True)
     audit, rule = whole.audit(whole.decide(own_node=exempt))
     return replace(held, audit=audit, audit_rule=rule)
 
@@ -144,7 +145,7 @@ def own_node(subject: Party, peer: Party) -> bool:
     return peer.pod is None and bool(peer.node) and peer.node == subject.node
 
 
-class Case:
+class DirectionCase:
     """One direction of one connection, for the pod whose policies are asked."""
 
     def __init__(

@@ -34,7 +34,7 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta, PodProfiles
-from podwire.policy.profile import Profile, ProfileKey, Rule
+from podwire.policy.profile import CompiledRule, Profile, ProfileKey
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
@@ -144,7 +144,7 @@ def may_lose(before: Profile, after: Profile) -> bool:
     return one.named != other.named or not _meanings(before.rules) <= _meanings(after.rules)
 
 
-def _meanings(rules: Iterable[Rule]) -> set[Rule]:
+def _meanings(rules: Iterable[CompiledRule]) -> set[CompiledRule]:
     return {replace(rule, policy="", place=0) for rule in rules}
 
 

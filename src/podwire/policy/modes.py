@@ -6,17 +6,17 @@ The module of each has, beside its class, a function ``clear`` that takes away w
 from podwire.dataplane.modes import Place, RegisteredModes
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.features import Features
-from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.registry import DATAPLANES, FEATURES
 
 
-class PolicyModes(RegisteredModes[Facts, PolicyDataPlane]):
+class PolicyModes(RegisteredModes[PolicyFacts, PolicyDataPlane]):
     """The data planes of one network namespace (None: that of this process)."""
 
     def __init__(self, netns: Place = None) -> None:
         super().__init__(DATAPLANES, netns)
 
-    def open(self, name: str, facts: Facts) -> PolicyDataPlane:
+    def open(self, name: str, facts: PolicyFacts) -> PolicyDataPlane:
         """One by its name; nothing is written yet.
 
         Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
@@ -28,7 +28,7 @@ class PolicyModes(RegisteredModes[Facts, PolicyDataPlane]):
         return super().open(name, facts)
 
 
-def open_dataplane(name: str, facts: Facts, netns: Place = None) -> PolicyDataPlane:
+def open_dataplane(name: str, facts: PolicyFacts, netns: Place = None) -> PolicyDataPlane:
     """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
 
     Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.

@@ -61,7 +61,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, order=True):
     ruling: Ruling
 
 
-class Table(msgspec.Struct, frozen=True, gc=False):
+class PortTable(msgspec.Struct, frozen=True, gc=False):
     """The rulings for all ports, disjoint and without gaps."""
 
     entries: tuple[Entry, ...]
@@ -86,7 +86,7 @@ class Table(msgspec.Struct, frozen=True, gc=False):
         """The ruling that holds for everything; None: it depends."""
         return self.other if len(self.rulings) == 1 else None
 
-    def lessens(self, other: "Table") -> bool:
+    def lessens(self, other: "PortTable") -> bool:
         """Whether the other one drops anything that this one accepts."""
         if self.other.accept and not other.other.accept:
             return True
@@ -169,7 +169,7 @@ def union(selections: Sequence[Selection]) -> Selection:
     return selection(ports, other=any(each.other for each in selections))
 
 
-class TableMaker:
+class PortTableBuilder:
     """A table in the making."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class TableMaker:
             self._open[protocol] = merged((*self._open[protocol], *ranges))
         self._passed, self._passed_other = {}, False
 
-    def table(self, rest: Ruling) -> Table:
+    def table(self, rest: Ruling) -> PortTable:
         """The table; what is still open gets the ruling ``rest``."""
         self.decide(EVERYTHING, rest)
         assert self._other is not None, "everything is decided"
@@ -217,4 +217,4 @@ class TableMaker:
                     entries[-1] = Entry(protocol, before.first, last, ruling)
                 else:
                     entries.append(Entry(protocol, first, last, ruling))
-        return Table(entries=tuple(entries), other=self._other)
+        return PortTable(entries=tuple(entries), other=self._other)

@@ -1,8 +1,9 @@
-"""The rules that stand for one direction of some pods, and what they mean for each peer (pure).
+"""The compiled rules for one direction of some pods, and the port table that follows for each peer (pure).
 
-Pods that the same policies select, and that give the same numbers to the ports which these policies name, share a
-profile. A profile is the rules of all tiers in one list; for a peer, those of them that match it make a
-:class:`~podwire.policy.ports.Table`. Tables are remembered by what matched, so ten thousand peers cost a few of them.
+Pods share a profile when the same policies select them and when they give the same numbers to the named ports of these
+policies. A profile holds the rules of all tiers in one list. For a peer, the rules that match the peer make a
+:class:`~podwire.policy.ports.PortTable`. Tables are cached by the set of matching rules, so ten thousand peers cost a
+few tables.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,9 +12,9 @@ import msgspec
 
 from podwire.model.pod import ContainerPort
 from podwire.model.policy import IPBlock
-from podwire.policy.audit import Audited, mark
+from podwire.policy.audit import AuditScope, mark
 from podwire.policy.blocks import Blocks
-from podwire.policy.ports import EVERYTHING, Ruling, Selection, Table, TableMaker, selection, union
+from podwire.policy.ports import EVERYTHING, PortTable, PortTableBuilder, Ruling, Selection, selection, union
 
 NamedPort = tuple[str, str, int]
 """Name, protocol and number, as a pod declares it."""
@@ -23,10 +24,10 @@ DENIED = Ruling(accept=False)
 """Isolated, and no rule allows."""
 NOT_SPOKEN_OF = Ruling(accept=True)
 """No policy has a say."""
-OWN_NODE = TableMaker().table(rest=NOT_SPOKEN_OF)
+OWN_NODE = PortTableBuilder().table(rest=NOT_SPOKEN_OF)
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of one policy, ready to be matched."""
 
     tier: str
@@ -62,7 +63,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return union((self.ports, *resolved))
 
 
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
+class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to know of an address."""
 
     address: str
@@ -97,10 +98,10 @@ class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
 class Profile:
     """The rules of one direction for some pods, and the tables of all peers that differ from their surroundings."""
 
-    def __init__(self, key: ProfileKey, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, key: ProfileKey, rules: tuple[CompiledRule, ...]) -> None:
         self.key = key
         self.rules = rules
-        self.hosts: dict[str, Table] = {}
+        self.hosts: dict[str, PortTable] = {}
         """By address: what becomes of peers that :attr:`blocks` and :attr:`default` do not describe."""
         self.lost: set[str] = set()
         """Addresses to or from which something is dropped now that was accepted before; who reads it empties it."""
@@ -110,7 +111,7 @@ class Profile:
         self._of_nodes: dict[str, list[int]] = {}
         self._everyone = frozenset(place for place, rule in enumerate(rules) if rule.everyone)
         self._of_selectors: dict[frozenset[int], frozenset[int]] = {}
-        self._tables: dict[tuple[frozenset[int], tuple[NamedPort, ...], bool], Table] = {}
+        self._tables: dict[tuple[frozenset[int], tuple[NamedPort, ...], bool], PortTable] = {}
         for place, rule in enumerate(rules):
             for number in rule.selectors:
                 self._of_selector.setdefault(number, []).append(place)
@@ -125,18 +126,18 @@ class Profile:
         return bool(self._names) and self.key.direction == "Egress"
 
     @property
-    def default(self) -> Table:
+    def default(self) -> PortTable:
         """What becomes of everybody else."""
         return self._table(self._everyone, (), own_node=False)
 
-    def ranges(self, family: int) -> tuple[tuple[int, int, Table], ...]:
+    def ranges(self, family: int) -> tuple[tuple[int, int, PortTable], ...]:
         """Disjoint ranges of addresses as numbers, with the table that holds there for all but :attr:`hosts`."""
         return tuple(
             (first, last, self._table(self._everyone | rules, (), own_node=False))
             for first, last, rules in self.blocks[family].intervals
         )
 
-    def table(self, peer: Peer | None) -> Table | None:
+    def table(self, peer: PeerMatch | None) -> PortTable | None:
         """What becomes of a peer; None when it is what :meth:`ranges` and :attr:`default` say of its address."""
         if peer is None:
             return None
@@ -164,16 +165,16 @@ class Profile:
             found = self._of_selectors[own] = self._everyone.union(places)
         return found
 
-    def at(self, address: str) -> Table:
+    def at(self, address: str) -> PortTable:
         """What becomes of an address."""
         return self.hosts.get(address) or self._around(address)
 
-    def _around(self, address: str) -> Table:
+    def _around(self, address: str) -> PortTable:
         """What becomes of an address that is none of :attr:`hosts`."""
         holding = self.blocks[6 if ":" in address else 4].holding(address)
         return self._table(self._everyone | holding, (), own_node=False)
 
-    def follow(self, peer: Peer | None, address: str) -> bool:
+    def follow(self, peer: PeerMatch | None, address: str) -> bool:
         """Takes over what became of an address (None: nobody has it); whether :attr:`hosts` changed."""
         table = self.table(peer)
         before = self.hosts.get(address)
@@ -187,7 +188,7 @@ class Profile:
             self.hosts[address] = table
         return True
 
-    def _lessens(self, before: Table, after: Table) -> bool:
+    def _lessens(self, before: PortTable, after: PortTable) -> bool:
         """Whether something is dropped now; tables are kept as long as the profile, and so is what became of them."""
         pair = (id(before), id(after))
         found = self._lessening.get(pair)
@@ -195,7 +196,7 @@ class Profile:
             found = self._lessening[pair] = before.lessens(after)
         return found
 
-    def _table(self, matched: frozenset[int], named: tuple[NamedPort, ...], *, own_node: bool) -> Table:
+    def _table(self, matched: frozenset[int], named: tuple[NamedPort, ...], *, own_node: bool) -> PortTable:
         key = (matched, named, own_node)
         found = self._tables.get(key)
         if found is None:
@@ -203,7 +204,7 @@ class Profile:
             found = self._tables[key] = self._make(sorted(matched), destination, own_node=own_node)
         return found
 
-    def _make(self, matched: list[int], named: tuple[NamedPort, ...], *, own_node: bool) -> Table:
+    def _make(self, matched: list[int], named: tuple[NamedPort, ...], *, own_node: bool) -> PortTable:
         rules = [self.rules[place] for place in matched]
         denied = DENIED if not self.key.log else Ruling(accept=False, log=self.key.log)
         isolated = bool(self.key.policies) and not own_node
@@ -211,7 +212,7 @@ class Profile:
         held = _decided([rule for rule in rules if not rule.audit], named, denied if isolated else None)
         if not would_isolate and not any(rule.audit for rule in rules):
             return held
-        audited = Audited(
+        audited = AuditScope(
             policies=frozenset(rule.policy for rule in rules if rule.audit and rule.tier != "Namespace"),
             isolating=not isolated,
             passing=tuple(
@@ -224,9 +225,9 @@ class Profile:
         return mark(held, whole, audited)
 
 
-def _decided(rules: Sequence[Rule], named: tuple[NamedPort, ...], denied: Ruling | None) -> Table:
+def _decided(rules: Sequence[CompiledRule], named: tuple[NamedPort, ...], denied: Ruling | None) -> PortTable:
     """What all tiers come to; ``denied`` is for what no NetworkPolicy allows, None where none isolates."""
-    maker = TableMaker()
+    maker = PortTableBuilder()
     _decide(maker, (rule for rule in rules if rule.tier == "Admin"), named)
     if denied is not None:
         _decide(maker, (rule for rule in rules if rule.tier == "Namespace"), named)
@@ -235,7 +236,7 @@ def _decided(rules: Sequence[Rule], named: tuple[NamedPort, ...], denied: Ruling
     return maker.table(rest=NOT_SPOKEN_OF)
 
 
-def _decide(maker: TableMaker, rules: Iterable[Rule], named: tuple[NamedPort, ...]) -> None:
+def _decide(maker: PortTableBuilder, rules: Iterable[CompiledRule], named: tuple[NamedPort, ...]) -> None:
     """Lets one tier decide."""
     for rule in rules:
         ports = rule.speaks_of(named)
@@ -246,7 +247,7 @@ def _decide(maker: TableMaker, rules: Iterable[Rule], named: tuple[NamedPort, ..
     maker.next_tier()
 
 
-def _blocks(rules: tuple[Rule, ...]) -> list[tuple[int, IPBlock]]:
+def _blocks(rules: tuple[CompiledRule, ...]) -> list[tuple[int, IPBlock]]:
     return [(place, block) for place, rule in enumerate(rules) for block in rule.blocks]
 
 

@@ -1,7 +1,8 @@
-"""Policies as rules that are ready to be matched (pure).
+"""Policies compiled to rules (pure).
 
-Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; who made a :class:`Policy` gives them
-back by :meth:`Policy.release`. What this program does not know makes Accept speak of nobody, Deny and Pass deny all.
+Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; the owner of a :class:`CompiledPolicy`
+releases them by :meth:`CompiledPolicy.release`. A rule with a field that this version does not know fails closed: an
+Accept rule matches nobody, a Deny or Pass rule denies everything.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,14 +29,14 @@ from podwire.model.policy import (
 from podwire.model.selector import LabelSelector
 from podwire.policy.annotations import in_audit, log_of
 from podwire.policy.ports import EVERY_PORT, EVERYTHING, PROTOCOLS, Range, Ranges, Selection, selection
-from podwire.policy.profile import Rule
+from podwire.policy.profile import CompiledRule
 from podwire.policy.selectors import PodSelector, SelectorIndex
 
 INGRESS, EGRESS = "Ingress", "Egress"
 DIRECTIONS = (INGRESS, EGRESS)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class CompiledPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """One policy of either kind."""
 
     key: str
@@ -44,7 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     subject: int
     """The number of the selector of the pods that it is about."""
-    rules: dict[str, tuple[Rule, ...]]
+    rules: dict[str, tuple[CompiledRule, ...]]
     """By direction; a NetworkPolicy isolates for the directions that are there, whether they have rules or not."""
     names: dict[str, frozenset[str]]
     """The named ports of its rules, by direction."""
@@ -60,7 +61,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             index.release(number)
 
 
-class _Taker:
+class _SelectorNumbers:
     """Takes numbers and remembers them."""
 
     def __init__(self, index: SelectorIndex) -> None:
@@ -73,9 +74,9 @@ class _Taker:
         return number
 
 
-def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
+def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> CompiledPolicy:
     """A NetworkPolicy as rules."""
-    take = _Taker(index)
+    take = _SelectorNumbers(index)
     namespace = policy.metadata.namespace
     spec = policy.spec
     of: dict[str, tuple[IngressRule | EgressRule, ...]] = {INGRESS: spec.ingress, EGRESS: spec.egress}
@@ -86,7 +87,7 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
         if direction in spec.types
     }
     subject = take(PodSelector(namespace=namespace, pods=spec.pod_selector))
-    made = Policy(
+    made = CompiledPolicy(
         key=key,
         tier="Namespace",
         subject=subject,
@@ -97,9 +98,9 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> Policy:
     return _annotated(made, policy.metadata.annotations)
 
 
-def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -> Policy:
+def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -> CompiledPolicy:
     """A ClusterNetworkPolicy as rules."""
-    take = _Taker(index)
+    take = _SelectorNumbers(index)
     spec = policy.spec
     of: dict[str, tuple[ClusterIngressRule | ClusterEgressRule, ...]] = {INGRESS: spec.ingress, EGRESS: spec.egress}
     rules = {
@@ -110,7 +111,7 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         for direction in DIRECTIONS
     }
     subject = take(_pods(spec.subject.namespaces, spec.subject.pods))
-    made = Policy(
+    made = CompiledPolicy(
         key=policy.metadata.name,
         tier=spec.tier,
         priority=spec.priority,
@@ -122,7 +123,7 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
     return _annotated(made, policy.metadata.annotations)
 
 
-def _annotated(policy: Policy, annotations: Mapping[str, str]) -> Policy:
+def _annotated(policy: CompiledPolicy, annotations: Mapping[str, str]) -> CompiledPolicy:
     """The policy and its rules with what the annotations ask for."""
     audit, log = in_audit(annotations), log_of(annotations)
     if not audit and not log:
@@ -134,14 +135,16 @@ def _annotated(policy: Policy, annotations: Mapping[str, str]) -> Policy:
     return replace(policy, rules=rules, audit=audit, log=log)
 
 
-def _names(rules: dict[str, tuple[Rule, ...]]) -> dict[str, frozenset[str]]:
+def _names(rules: dict[str, tuple[CompiledRule, ...]]) -> dict[str, frozenset[str]]:
     return {direction: frozenset(name for rule in some for name, _ in rule.names) for direction, some in rules.items()}
 
 
-def _rule(key: str, place: int, rule: IngressRule | EgressRule, namespace: str, take: Callable[..., int]) -> Rule:
+def _rule(
+    key: str, place: int, rule: IngressRule | EgressRule, namespace: str, take: Callable[..., int]
+) -> CompiledRule:
     found = (_peer(peer, namespace) for peer in rule.peers)
     ports, names = _ports(rule.ports)
-    return Rule(
+    return CompiledRule(
         tier="Namespace",
         policy=key,
         place=place,
@@ -185,16 +188,16 @@ def _cluster_rule(
     rule: ClusterIngressRule | ClusterEgressRule,
     direction: str,
     take: Callable[..., int],
-) -> Rule:
+) -> CompiledRule:
     tier, policy, place = where
     if not all(peer.known for peer in rule.peers) or not all(each.known for each in rule.protocols):
         if rule.action == "Accept":
-            return Rule(tier=tier, policy=policy, place=place, action="Accept")
-        return Rule(tier=tier, policy=policy, place=place, action="Deny", everyone=True)
+            return CompiledRule(tier=tier, policy=policy, place=place, action="Accept")
+        return CompiledRule(tier=tier, policy=policy, place=place, action="Deny", everyone=True)
     pods = [peer for peer in rule.peers if peer.namespaces is not None or peer.pods is not None]
     beyond = [peer for peer in rule.peers if direction == EGRESS and peer not in pods]
     ports, names = _protocols(rule.protocols)
-    return Rule(
+    return CompiledRule(
         tier=tier,
         policy=policy,
         place=place,

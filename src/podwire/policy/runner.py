@@ -25,7 +25,7 @@ from podwire.model.pod import Pod, PodIP, PodSpec
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
+from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.status.digest import same
 from podwire.runtime.clock import Clock
@@ -52,7 +52,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
             await source.synced.wait()
 
 
-class Attached(msgspec.Struct, frozen=True, kw_only=True):
+class AttachedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod's device on this node."""
 
     pod: str
@@ -97,9 +97,9 @@ class Enforcement:
         self._plane = plane
         self._clock = clock
         self._reporter = reporter
-        self._attached: dict[str, Attached] = {}
+        self._attached: dict[str, AttachedPod] = {}
         self._strangers: dict[str, Pod] = {}
-        self._facts = Facts()
+        self._facts = PolicyFacts()
         self._ranges = ClusterRanges()
         self._full = True
         self._moved = False
@@ -123,7 +123,7 @@ class Enforcement:
         return self._follower.problem
 
     @property
-    def attached(self) -> Mapping[str, Attached]:
+    def attached(self) -> Mapping[str, AttachedPod]:
         """The pods by the names of their own devices."""
         return self._attached
 
@@ -178,7 +178,7 @@ class Enforcement:
         found = self._pod(pod)
         return found is not None and uid in ("", found.metadata.uid)
 
-    def attach(self, one: Attached) -> None:
+    def attach(self, one: AttachedPod) -> None:
         """Puts the policies of a pod into the kernel, before its device is there.
 
         Raises: KernelError; the pod is shut off.
@@ -200,7 +200,7 @@ class Enforcement:
             self._strangers.pop(one.pod, None)
             self._pod_changed(one.pod, None, None)
 
-    def _keep(self, one: Attached) -> None:
+    def _keep(self, one: AttachedPod) -> None:
         if not one.pod:
             one = msgspec.structs.replace(one, pod=f"/{one.link}")
             meta = ObjectMeta(name=one.link)
@@ -212,7 +212,7 @@ class Enforcement:
     def _pod(self, key: str) -> Pod | None:
         return self._sources.pods.objects.get(key) or self._strangers.get(key)
 
-    def restore(self, ones: tuple[Attached, ...]) -> None:
+    def restore(self, ones: tuple[AttachedPod, ...]) -> None:
         """The devices that are there at the start."""
         for one in ones:
             self._keep(one)

@@ -11,17 +11,17 @@ from podwire.dataplane.modes import Modes
 from podwire.dataplane.plane import Written
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
+from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
 from podwire.policy.registry import AUTO
 from podwire.policy.status.counts import Counted
 from podwire.policy.unenforced import Unenforced
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
 
-class Switch(switch.Switch[Facts, PolicyDataPlane]):
+class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
     """The data plane in force, and the one that is wanted, which may be ``auto``."""
 
-    def __init__(self, modes: Modes[Facts, PolicyDataPlane], wanted: str, facts: Facts) -> None:
+    def __init__(self, modes: Modes[PolicyFacts, PolicyDataPlane], wanted: str, facts: PolicyFacts) -> None:
         """Opens the wanted one, or else another.
 
         Raises: KernelError of the wanted one when none can be had, and another reason than that the machine lacks it.
@@ -52,7 +52,7 @@ class Switch(switch.Switch[Facts, PolicyDataPlane]):
         names = self._modes.names()
         return names[: names.index(self.name)] if self.name in names else names
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
         """Makes the kernel hold exactly what the compiler says, in the wanted mode if that can be had.
 
         Raises: KernelError; what was in force stays.
@@ -61,7 +61,7 @@ class Switch(switch.Switch[Facts, PolicyDataPlane]):
         return self._load(lambda plane: plane.load(compiler, devices, own))
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> Written:
         """Takes over a change of the compiler, and facts where they are others.
 
@@ -70,9 +70,9 @@ class Switch(switch.Switch[Facts, PolicyDataPlane]):
         self._facts = facts or self._facts
         return self._plane.update(compiler, devices, delta, facts)
 
-    def ruled(self, prefix: str) -> Ruled | None:
+    def hit(self, prefix: str) -> RuleHit | None:
         """What a packet met that was logged with a prefix."""
-        return self._plane.ruled(prefix)
+        return self._plane.hit(prefix)
 
     def counts(self) -> tuple[Counted, ...]:
         """What rules have counted.

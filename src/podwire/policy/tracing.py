@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import TRACERS
 from podwire.trace.packet import Machine, Tracer
 
@@ -17,7 +17,7 @@ from podwire.trace.packet import Machine, Tracer
 class Tracing(Protocol):
     """What a module of :data:`podwire.policy.registry.TRACERS` has."""
 
-    def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
+    def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
         """What the data plane would program; ``devices`` has that of each pod of the node. Pure."""
         ...
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from podwire.dataplane.plane import Held, Written
 from podwire.errors import Unsupported
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.status.counts import Counted
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
 
 class Unenforced:
@@ -24,7 +24,7 @@ class Unenforced:
         self._missing = missing
         self._read, self._write = os.pipe()
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
         """Nothing, where no policy selects a pod of this node.
 
         Raises: Unsupported.
@@ -37,7 +37,7 @@ class Unenforced:
         return ()
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], _delta: Delta, facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], _delta: Delta, facts: PolicyFacts | None = None
     ) -> Written:
         """The same as :meth:`load`.
 
@@ -57,7 +57,7 @@ class Unenforced:
         """Never."""
         return False
 
-    def ruled(self, _prefix: str) -> Ruled | None:
+    def hit(self, _prefix: str) -> RuleHit | None:
         """Nothing is logged."""
         return None
 

@@ -1,12 +1,13 @@
-"""What a ruling is to a reader, in whichever data plane: which rule of which policy it is, and its log (pure).
+"""Which rule of which policy a packet hits, the same in every data plane, and whether the packet is logged (pure).
 
-A data plane keeps one place in the kernel for each :class:`Ruled`: it counts there, and what it logs leads back to it.
+A data plane keeps one object in the kernel for each :class:`RuleHit`: its counter, and the log prefix that leads back
+to the rule.
 """
 
 import msgspec
 
 from podwire.policy.annotations import ALL, DROPS
-from podwire.policy.ports import Ruling, Table
+from podwire.policy.ports import PortTable, Ruling
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
 
@@ -20,7 +21,7 @@ APART = {
 """What drops packets apart from policies, by the prefix of the log."""
 
 
-class Ruled(msgspec.Struct, frozen=True, gc=False):
+class RuleHit(msgspec.Struct, frozen=True, gc=False):
     """A ruling with what a reader needs to know of it."""
 
     direction: str
@@ -70,28 +71,28 @@ class Ruled(msgspec.Struct, frozen=True, gc=False):
         return self.ruling.log == ALL or (self.ruling.log == DROPS and not passes)
 
 
-class Owner(msgspec.Struct, frozen=True, gc=False):
+class DenyingPolicies(msgspec.Struct, frozen=True, gc=False):
     """For whom a table of ports stands: what its denials are to say."""
 
     direction: str
     isolated_by: tuple[str, ...] = ()
     audited: tuple[str, ...] = ()
 
-    def ruled(self, ruling: Ruling) -> Ruled:
+    def hit(self, ruling: Ruling) -> RuleHit:
         """A ruling of the table."""
         if ruling.audit:
-            return Ruled(self.direction, ruling, () if ruling.audit_policy else self.audited)
+            return RuleHit(self.direction, ruling, () if ruling.audit_policy else self.audited)
         alone = not ruling.accept and not ruling.policy
-        return Ruled(self.direction, ruling, self.isolated_by if alone else ())
+        return RuleHit(self.direction, ruling, self.isolated_by if alone else ())
 
-    def of(self, table: Table) -> "Owner":
+    def of(self, table: PortTable) -> "DenyingPolicies":
         """What of it the table depends on."""
-        ruled = [self.ruled(ruling) for ruling in table.rulings]
-        denies = any(each.isolated_by and not each.ruling.audit for each in ruled)
-        audits = any(each.isolated_by and each.ruling.audit for each in ruled)
-        return Owner(self.direction, self.isolated_by if denies else (), self.audited if audits else ())
+        hit = [self.hit(ruling) for ruling in table.rulings]
+        denies = any(each.isolated_by and not each.ruling.audit for each in hit)
+        audits = any(each.isolated_by and each.ruling.audit for each in hit)
+        return DenyingPolicies(self.direction, self.isolated_by if denies else (), self.audited if audits else ())
 
 
-def owner_of(key: ProfileKey) -> Owner:
+def denying_policies(key: ProfileKey) -> DenyingPolicies:
     """For whom the tables of a profile stand."""
-    return Owner(key.direction, key.policies, key.audited)
+    return DenyingPolicies(key.direction, key.policies, key.audited)

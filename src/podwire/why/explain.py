@@ -7,7 +7,7 @@ what policies make of one connection by the objects alone, without Services and 
 from msgspec.structs import replace
 
 from podwire.cluster.world import World
-from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules
+from podwire.policy.evaluate import EGRESS, INGRESS, Connection, EvaluationOptions
 from podwire.why.answer import Answer, PolicyVerdict
 from podwire.why.cluster import Cluster
 from podwire.why.policies.verdict import Lines, both_directions, explain_direction, no_line
@@ -44,7 +44,7 @@ async def _explained(question: Question, cluster: Cluster) -> Answer:
 
 
 def explain_connection(
-    world: World, connection: Connection, rules: Rules | None = None, lines: Lines = no_line
+    world: World, connection: Connection, rules: EvaluationOptions | None = None, lines: Lines = no_line
 ) -> PolicyVerdict:
     """What policies say of a connection, in both directions; ``message`` of it is that in one line."""
     egress, ingress = (explain_direction(world, connection, each, rules, lines) for each in (EGRESS, INGRESS))

@@ -8,19 +8,19 @@ import pytest
 from msgspec.structs import replace
 from tests.fakes.clock import FakeClock
 
-from podwire.agent.policylog import PolicyLog, Sight
+from podwire.agent.policylog import PacketLookups, PolicyLog
 from podwire.cluster.world import Party
 from podwire.kernel.nflog import Logged
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
 PODS = {"10.0.0.1": "web", "10.0.0.2": "db"}
 RULED = {
-    "rule-1": Ruled("Ingress", Ruling(accept=False), ("shop/deny",)),
-    "rule-2": Ruled("Ingress", Ruling(accept=True, audit=True), ("shop/later",)),
+    "rule-1": RuleHit("Ingress", Ruling(accept=False), ("shop/deny",)),
+    "rule-2": RuleHit("Ingress", Ruling(accept=True, audit=True), ("shop/later",)),
 }
 PACKET = Logged(
     prefix="rule-1",
@@ -45,7 +45,7 @@ def why(connection: Connection, audited: str) -> tuple[bool, str]:
 
 def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]]:
     clock = FakeClock()
-    sight = Sight("node-1", RULED.get, party, why)
+    sight = PacketLookups("node-1", RULED.get, party, why)
     log = PolicyLog(sight, clock)
 
     def page(**query: str) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ import pytest
 
 from podwire.cli.policy_agents import LocalAgents
 from podwire.cli.policy_log import Reader, last_of
-from podwire.policy.status.logged import Happening
+from podwire.policy.status.logged import LoggedPacket
 
 
 class Node:
@@ -112,7 +112,7 @@ def test_an_agent_that_does_not_answer_is_told_once_and_the_others_are_read(
 
 def test_the_last_ones_are_those_of_the_policy_that_is_asked_for() -> None:
     made = [
-        Happening(
+        LoggedPacket(
             at=f"2026-01-01T00:00:0{n}.000Z",
             node=node,
             verdict="dropped",

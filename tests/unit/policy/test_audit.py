@@ -1,26 +1,26 @@
 """What policies in audit would drop, port by port."""
 
-from podwire.policy.audit import Audited, mark
-from podwire.policy.ports import EVERYTHING, Ruling, Table, TableMaker, selection
+from podwire.policy.audit import AuditScope, mark
+from podwire.policy.ports import EVERYTHING, PortTable, PortTableBuilder, Ruling, selection
 
 WEB, HIGH = selection({"TCP": [(80, 89)]}), selection({"TCP": [(85, 65535)]})
 OPEN, SHUT = Ruling(accept=True), Ruling(accept=False)
 
 
-def table(*decided: tuple[object, Ruling], rest: Ruling) -> Table:
-    maker = TableMaker()
+def table(*decided: tuple[object, Ruling], rest: Ruling) -> PortTable:
+    maker = PortTableBuilder()
     for ports, ruling in decided:
         maker.decide(ports, ruling)  # type: ignore[arg-type]
     return maker.table(rest)
 
 
-def found(made: Table) -> list[tuple[str, int, int, bool, str]]:
+def found(made: PortTable) -> list[tuple[str, int, int, bool, str]]:
     return [(e.protocol, e.first, e.last, e.ruling.audit, e.ruling.audit_policy) for e in made.entries]
 
 
 def test_what_no_rule_in_audit_allows_is_marked() -> None:
     whole = table((WEB, Ruling(True, "shop/a", 0)), rest=SHUT)
-    made = mark(table(rest=OPEN), whole, Audited(isolating=True))
+    made = mark(table(rest=OPEN), whole, AuditScope(isolating=True))
     assert found(made) == [
         ("TCP", 0, 79, True, ""),
         ("TCP", 80, 89, False, ""),
@@ -33,7 +33,7 @@ def test_what_no_rule_in_audit_allows_is_marked() -> None:
 
 def test_what_is_dropped_anyway_is_not() -> None:
     held = table((WEB, Ruling(False, "base", 3)), rest=OPEN)
-    made = mark(held, table(rest=SHUT), Audited(isolating=True))
+    made = mark(held, table(rest=SHUT), AuditScope(isolating=True))
     assert made.ruling("TCP", 80) == Ruling(False, "base", 3)
     assert made.ruling("TCP", 90).audit
 
@@ -41,7 +41,7 @@ def test_what_is_dropped_anyway_is_not() -> None:
 def test_a_rule_that_passes_is_named_where_it_is_the_first_that_speaks() -> None:
     accepted = Ruling(True, "second", 0)
     passing = ((WEB, Ruling(False, "first", 0)), (HIGH, Ruling(False, "first", 1)), (EVERYTHING, Ruling(False, "x", 2)))
-    audited = Audited(policies=frozenset({"first", "x"}), passing=passing)
+    audited = AuditScope(policies=frozenset({"first", "x"}), passing=passing)
     made = mark(table(rest=accepted), table(rest=SHUT), audited)
     rules = [(e.first, e.last, e.ruling.audit_policy, e.ruling.audit_rule) for e in made.entries if e.protocol == "TCP"]
     assert rules == [(0, 79, "x", 2), (80, 89, "first", 0), (90, 65535, "first", 1)]
@@ -49,7 +49,7 @@ def test_a_rule_that_passes_is_named_where_it_is_the_first_that_speaks() -> None
 
 
 def test_what_a_policy_wants_logged_stays_with_its_ruling() -> None:
-    audited = Audited(policies=frozenset({"deny"}))
+    audited = AuditScope(policies=frozenset({"deny"}))
     whole = table(rest=Ruling(False, "deny", 0, log="none"))
     assert mark(table(rest=Ruling(True, "a", 0)), whole, audited).other.log == "none"
     assert mark(table(rest=Ruling(True, "a", 0, log="all")), whole, audited).other.log == "all"

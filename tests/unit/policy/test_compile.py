@@ -16,7 +16,7 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, Rules, decide
+from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, EvaluationOptions, decide
 
 FOLDER = Path(__file__).parents[2] / "cases/policies"
 CASES = read_cases(FOLDER)
@@ -66,7 +66,7 @@ def sides(connection: Connection) -> Iterator[tuple[str, Party, Party]]:
             yield direction, subject, peer
 
 
-def agree(world: World, compilers: dict[str, Compiler], connection: Connection, rules: Rules) -> None:
+def agree(world: World, compilers: dict[str, Compiler], connection: Connection, rules: EvaluationOptions) -> None:
     for direction, subject, peer in sides(connection):
         wanted = ruling_of(decide(world, connection, direction, rules))
         found = compiled(compilers[subject.node], direction, subject, peer, connection)
@@ -75,7 +75,7 @@ def agree(world: World, compilers: dict[str, Compiler], connection: Connection, 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_packet_table(case: Case) -> None:
-    rules = Rules(own_node_egress=case.own_node_egress)
+    rules = EvaluationOptions(own_node_egress=case.own_node_egress)
     compilers = {
         node.metadata.name: filled(case.world, node.metadata.name, own_node_egress=case.own_node_egress)
         for node in case.world.nodes
@@ -307,7 +307,7 @@ def test_a_cluster_that_changes(seed: int) -> None:
         for compiler in chaos.compilers.values():
             compiler.flush()
         for connection in chaos.connections():
-            agree(chaos.world, chaos.compilers, connection, Rules())
+            agree(chaos.world, chaos.compilers, connection, EvaluationOptions())
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.cases.policy_table import Case, read_cases
 
 from podwire.model.policy import IPBlock
-from podwire.policy.evaluate import Decision, Rules, evaluate, in_block
+from podwire.policy.evaluate import Decision, EvaluationOptions, evaluate, in_block
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/policies")
 
@@ -32,7 +32,9 @@ def audited(*decisions: Decision) -> str:
 def test_verdicts(case: Case) -> None:
     for check in case.checks:
         for family in check.families:
-            verdict = evaluate(case.world, case.connection(check, family), Rules(own_node_egress=case.own_node_egress))
+            verdict = evaluate(
+                case.world, case.connection(check, family), EvaluationOptions(own_node_egress=case.own_node_egress)
+            )
             assert verdict.allowed == check.allowed, (str(check), family, verdict)
             assert check.ingress in ("", by(verdict.ingress)), (str(check), family)
             assert check.egress in ("", by(verdict.egress)), (str(check), family)

@@ -13,7 +13,7 @@ from podwire.model.meta import Object, ObjectMeta, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.evaluate import Connection, Rules, decide
+from podwire.policy.evaluate import Connection, EvaluationOptions, decide
 
 PODS, POLICIES, CLUSTER_POLICIES, NAMESPACES, NODES = 10_000, 1_000, 10, 50, 200
 PORTS = (53, 80, 443, 5432, 8080)
@@ -129,7 +129,7 @@ class Large:
             for direction, subject, peer in sides(connection):
                 if subject.node != "n0":
                     continue
-                wanted = ruling_of(decide(self.world, connection, direction, Rules()))
+                wanted = ruling_of(decide(self.world, connection, direction, EvaluationOptions()))
                 assert compiled(self.compiler, direction, subject, peer, connection) == wanted, connection
                 found.add(wanted[1])
         return found

@@ -2,7 +2,7 @@ import pytest
 
 from podwire.errors import ConfigError, KernelError
 from podwire.policy import modes
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.modes import PolicyModes, clear_all, open_dataplane
 from podwire.policy.registry import DATAPLANES
 from podwire.runtime.registry import Registry as Names
@@ -11,7 +11,7 @@ from podwire.runtime.registry import Registry as Names
 class Plane:
     """A data plane of this module."""
 
-    def __init__(self, facts: Facts, netns: object = None) -> None:
+    def __init__(self, facts: PolicyFacts, netns: object = None) -> None:
         self.facts, self.netns = facts, netns
 
 
@@ -33,7 +33,7 @@ def borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_data_plane_is_opened_and_cleared_by_its_name(borrowed: None) -> None:
-    made = open_dataplane("mine", Facts(marks=0xFF), "/run/netns/x")
+    made = open_dataplane("mine", PolicyFacts(marks=0xFF), "/run/netns/x")
     assert isinstance(made, Plane)
     assert (made.facts.marks, made.netns) == (0xFF, "/run/netns/x")
     assert PolicyModes("x").names() == ("mine", "other")
@@ -51,4 +51,4 @@ def test_all_are_cleared_also_when_one_cannot_be(borrowed: None) -> None:
 def test_every_name_is_one_word_of_the_registry() -> None:
     assert list(DATAPLANES) == ["nftables", "iptables"]
     with pytest.raises(ConfigError, match="there are nftables, iptables"):
-        open_dataplane("ipfw", Facts())
+        open_dataplane("ipfw", PolicyFacts())

@@ -8,7 +8,7 @@ from tests.unit.policy.dataplanes.nftables.test_contents import device, fresh
 from tests.unit.policy.test_compile import CASES, Chaos, filled
 
 from podwire.cluster.world import Party, World
-from podwire.policy.dataplanes.nftables.layout import Layout
+from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.evaluate import Connection, evaluate
 from podwire.trace import nft
 from podwire.trace.packet import Machine, Packet
@@ -23,7 +23,9 @@ def nftables(world: World, node: str, *, own_node_egress: bool = True) -> Verdic
     compiler = filled(world, node, own_node_egress=own_node_egress)
     tables = []
     for index, family in enumerate(("ip", "ip6")):
-        layout = Layout(family=family, pod_ranges=POD_RANGES[node][index:][:1], node_addresses=addresses[index:][:1])
+        layout = TableLayout(
+            family=family, pod_ranges=POD_RANGES[node][index:][:1], node_addresses=addresses[index:][:1]
+        )
         tables.append(fresh(layout, compiler).table())
     tracer = nft.Tracer(tables, Machine(addresses=frozenset(addresses)))
     return lambda packet: next(iter(tracer.outcomes(packet))).verdict

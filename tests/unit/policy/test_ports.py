@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from podwire.policy.ports import (
     EVERYTHING,
     PROTOCOLS,
+    PortTableBuilder,
     Range,
     Ruling,
     Selection,
-    TableMaker,
     merged,
     overlap,
     selection,
@@ -43,7 +43,7 @@ def test_ranges_that_touch_are_one() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(PROTOCOLS), SMALL, st.booleans(), st.booleans()), max_size=6))
 def test_the_first_rule_that_speaks_of_a_port_decides(rules: list[tuple[str, list[Range], bool, bool]]) -> None:
-    maker = TableMaker()
+    maker = PortTableBuilder()
     for place, (protocol, ranges, other, accept) in enumerate(rules):
         maker.decide(selection({protocol: ranges}, other=other), Ruling(accept, "rule", place))
     rest = Ruling(accept=False)
@@ -66,7 +66,7 @@ def test_the_first_rule_that_speaks_of_a_port_decides(rules: list[tuple[str, lis
 
 
 def test_what_a_tier_passes_on_is_open_for_the_next_one_and_not_before() -> None:
-    maker = TableMaker()
+    maker = PortTableBuilder()
     web, all_tcp = selection({"TCP": [(80, 80)]}), selection({"TCP": [(0, 65535)]}, other=True)
     maker.pass_on(web)
     maker.pass_on(Selection(ports=(), other=True))
@@ -82,8 +82,8 @@ def test_what_a_tier_passes_on_is_open_for_the_next_one_and_not_before() -> None
 
 def test_a_table_with_one_ruling_is_uniform() -> None:
     allowed = Ruling(accept=True)
-    assert TableMaker().table(allowed).uniform == allowed
-    maker = TableMaker()
+    assert PortTableBuilder().table(allowed).uniform == allowed
+    maker = PortTableBuilder()
     maker.decide(selection({"UDP": [(53, 53)]}), Ruling(accept=True, policy="dns"))
     assert maker.table(allowed).uniform is None
 
@@ -98,18 +98,18 @@ def test_a_union_speaks_of_what_any_part_speaks_of() -> None:
 def test_a_table_lessens_another_where_it_drops_what_that_one_accepts(one: list[Range], other: list[Range]) -> None:
     tables = []
     for ranges in (one, other):
-        maker = TableMaker()
+        maker = PortTableBuilder()
         maker.decide(selection({"UDP": ranges}), Ruling(True, "a/b", 0))
         tables.append(maker.table(Ruling(accept=False)))
     assert tables[0].lessens(tables[1]) == bool(ports(one) - ports(other))
-    everything = TableMaker().table(Ruling(accept=True))
+    everything = PortTableBuilder().table(Ruling(accept=True))
     assert everything.lessens(tables[0])
     assert not tables[0].lessens(everything)
 
 
 def test_many_ranges_are_walked_through_once() -> None:
     """Every other port, thrice: with a walk for each range this takes minutes."""
-    maker = TableMaker()
+    maker = PortTableBuilder()
     for start in (1, 2, 1):
         maker.decide(selection({"UDP": [(port, port) for port in range(start, 65535, 2)]}), Ruling(True, "a/b", start))
     assert len(maker.table(Ruling(accept=False)).entries) == 2 + 65536

@@ -15,8 +15,8 @@ from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, Verdict, passes
 
 from podwire.cluster.world import World
-from podwire.policy.dataplane import Facts
-from podwire.policy.evaluate import Rules, evaluate
+from podwire.policy.dataplane import PolicyFacts
+from podwire.policy.evaluate import EvaluationOptions, evaluate
 from podwire.policy.registry import DATAPLANES
 from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import Machine
@@ -34,7 +34,7 @@ def planned(name: str, world: World, node: str, *, own_node_egress: bool) -> Ver
     addresses = next(each for each in world.nodes if each.metadata.name == node).internal_ips
     compiler = filled(world, node, own_node_egress=own_node_egress)
     devices = {key: device(key) for key in compiler.pods}
-    facts = Facts(pod_ranges=POD_RANGES[node], addresses=addresses)
+    facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=addresses)
     tracer = seam.planned(compiler, devices, facts, Machine(addresses=frozenset(addresses)))
     return lambda packet: next(iter(tracer.outcomes(packet))).verdict
 
@@ -47,7 +47,7 @@ def test_rules_and_evaluator_agree(seed: int, name: str) -> None:
     own_node_egress = seed % 3 > 0
     planes = {node: planned(name, world, node, own_node_egress=own_node_egress) for node in ("n1", "n2")}
     for connection in policies.connections(world, CONNECTIONS):
-        wanted = evaluate(world, connection, Rules(own_node_egress=own_node_egress))
+        wanted = evaluate(world, connection, EvaluationOptions(own_node_egress=own_node_egress))
         assert passes(planes, connection) == wanted.allowed, (connection.source.name, connection, wanted)
 
 

@@ -19,10 +19,10 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts
-from podwire.policy.runner import Attached, Enforcement, Sources
+from podwire.policy.dataplane import PolicyFacts
+from podwire.policy.runner import AttachedPod, Enforcement, Sources
 from podwire.policy.status.counts import Counted
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table
 
 WORLD = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world
@@ -40,7 +40,7 @@ class Memory:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.devices: dict[str, str] = {}
-        self.facts = Facts()
+        self.facts = PolicyFacts()
         self.isolated: set[str] = set()
         self.failures = 0
         self.foreign = False
@@ -63,13 +63,13 @@ class Memory:
                     self.isolated.add(pod)
         return []
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
         self.facts = facts or self.facts
         self.devices, self.isolated = {}, set()
         return self._take("load", compiler, devices, compiler.pods)
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> Written:
         self.facts = facts or self.facts
         return self._take("update", compiler, devices, delta.pods)
@@ -90,7 +90,7 @@ class Memory:
     def fileno(self) -> int:
         return self.read
 
-    def ruled(self, _prefix: str) -> Ruled | None:
+    def hit(self, _prefix: str) -> RuleHit | None:
         return None
 
     def counts(self) -> tuple[Counted, ...]:
@@ -175,8 +175,8 @@ def with_bench(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[], Non
     return test
 
 
-def attached(pod: str, device: str = "dev", address: str = "10.180.0.1", uid: str = "") -> Attached:
-    return Attached(pod=pod, device=device, addresses=(address,), uid=uid)
+def attached(pod: str, device: str = "dev", address: str = "10.180.0.1", uid: str = "") -> AttachedPod:
+    return AttachedPod(pod=pod, device=device, addresses=(address,), uid=uid)
 
 
 @with_bench
@@ -192,7 +192,7 @@ async def test_nothing_is_written_before_everything_is_known(bench: Bench) -> No
     assert bench.taken() == ["load"]
     assert bench.enforcement.loaded.is_set()
     ranges = ("10.180.0.0/24",)
-    assert bench.plane.facts == Facts(
+    assert bench.plane.facts == PolicyFacts(
         pod_ranges=ranges, addresses=("192.168.99.1", "fd99::1", "10.180.0.0", "10.180.0.1"), cluster_ranges=ranges
     )
 

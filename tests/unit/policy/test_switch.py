@@ -8,7 +8,7 @@ import pytest
 
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, PodProfiles
-from podwire.policy.dataplane import Facts, PolicyDataPlane
+from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.profile import ProfileKey
 from podwire.policy.switch import Switch
 
@@ -54,7 +54,7 @@ class Written:
         self.lines.append(f"{what} {name}")
         return (what,)
 
-    def open(self, name: str, _facts: Facts) -> PolicyDataPlane:
+    def open(self, name: str, _facts: PolicyFacts) -> PolicyDataPlane:
         self.note("open", name)
         return Plane(name, self)
 
@@ -73,7 +73,7 @@ def modes() -> Written:
 
 @pytest.fixture
 def switch(modes: Written) -> Iterator[Switch]:
-    made = Switch(modes, "nftables", Facts())
+    made = Switch(modes, "nftables", PolicyFacts())
     yield made
     made.close()
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_had_leaves_the_old_one_in_force(modes: Written, switch: 
 
 def test_what_the_machine_lacks_is_not_tried_again(modes: Written) -> None:
     modes.failures["open nftables"] = LACKS
-    switch = Switch(modes, "nftables", Facts())
+    switch = Switch(modes, "nftables", PolicyFacts())
     assert (switch.name, switch.problem) == ("iptables", ("nftables", LACKS))
     modes.failures.clear()
     switch.load(EMPTY, {})
@@ -122,7 +122,7 @@ def test_what_the_machine_lacks_is_not_tried_again(modes: Written) -> None:
 
 def test_auto_is_the_first_that_there_is(modes: Written, switch: Switch) -> None:
     modes.failures["open nftables"] = LACKS
-    auto = Switch(modes, "auto", Facts())
+    auto = Switch(modes, "auto", PolicyFacts())
     assert (auto.name, auto.problem) == ("iptables", None)
     auto.close()
     modes.failures.clear()
@@ -136,7 +136,7 @@ def test_auto_is_the_first_that_there_is(modes: Written, switch: Switch) -> None
 def test_where_none_can_be_had_selected_pods_are_refused(modes: Written) -> None:
     modes.failures |= {"open nftables": LACKS, "open iptables": LACKS_BOTH}
     for wanted in ("auto", "nftables", "iptables"):
-        switch = Switch(modes, wanted, Facts())
+        switch = Switch(modes, wanted, PolicyFacts())
         failure = LACKS_BOTH if wanted == "iptables" else LACKS
         assert (switch.name, switch.problem) == ("none", ("iptables" if wanted == "iptables" else "nftables", failure))
         assert not any(switch.load(EMPTY, {}))
@@ -150,7 +150,7 @@ def test_where_none_can_be_had_selected_pods_are_refused(modes: Written) -> None
 def test_a_passing_failure_of_the_only_one_is_raised(modes: Written) -> None:
     modes.failures |= {"open nftables": BROKEN, "open iptables": LACKS_BOTH}
     with pytest.raises(KernelError, match="out of memory"):
-        Switch(modes, "nftables", Facts())
+        Switch(modes, "nftables", PolicyFacts())
 
 
 def test_what_is_left_of_others_and_cannot_go_is_tried_again(modes: Written, switch: Switch) -> None:

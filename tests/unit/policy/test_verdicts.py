@@ -2,21 +2,21 @@
 
 import pytest
 
-from podwire.policy.ports import Ruling, TableMaker, selection
+from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import SILENT, LogSettings
-from podwire.policy.verdicts import Owner, Ruled, owner_of
+from podwire.policy.verdicts import DenyingPolicies, RuleHit, denying_policies
 
-OWNER = Owner("Ingress", ("shop/a", "shop/b"), ("shop/c",))
-DENIED = OWNER.ruled(Ruling(accept=False))
-ALLOWED = OWNER.ruled(Ruling(True, "shop/a", 0))
-AUDITED = OWNER.ruled(Ruling(accept=True, audit=True))
-AUDITED_RULE = OWNER.ruled(Ruling(True, "shop/a", 0, audit=True, audit_policy="deny", audit_rule=3))
-UNSPOKEN = OWNER.ruled(Ruling(accept=True))
+OWNER = DenyingPolicies("Ingress", ("shop/a", "shop/b"), ("shop/c",))
+DENIED = OWNER.hit(Ruling(accept=False))
+ALLOWED = OWNER.hit(Ruling(True, "shop/a", 0))
+AUDITED = OWNER.hit(Ruling(accept=True, audit=True))
+AUDITED_RULE = OWNER.hit(Ruling(True, "shop/a", 0, audit=True, audit_policy="deny", audit_rule=3))
+UNSPOKEN = OWNER.hit(Ruling(accept=True))
 
 
 @pytest.mark.parametrize(
-    ("ruled", "text", "verdict", "policies", "rule"),
+    ("hit", "text", "verdict", "policies", "rule"),
     [
         (DENIED, "no ingress rule of shop/a, shop/b", "dropped", ("shop/a", "shop/b"), -1),
         (ALLOWED, "shop/a ingress 0", "allowed", ("shop/a",), 0),
@@ -25,8 +25,8 @@ UNSPOKEN = OWNER.ruled(Ruling(accept=True))
         (UNSPOKEN, "no policy speaks of it, ingress", "allowed", (), -1),
     ],
 )
-def test_what_they_say(ruled: Ruled, text: str, verdict: str, policies: tuple[str, ...], rule: int) -> None:
-    assert (ruled.text, ruled.verdict, ruled.policies, ruled.rule) == (text, verdict, policies, rule)
+def test_what_they_say(hit: RuleHit, text: str, verdict: str, policies: tuple[str, ...], rule: int) -> None:
+    assert (hit.text, hit.verdict, hit.policies, hit.rule) == (text, verdict, policies, rule)
 
 
 @pytest.mark.parametrize(
@@ -46,20 +46,22 @@ def test_what_is_logged(asked: str, drops: bool, allows: bool, dropped: bool, al
         (Ruling(accept=True, audit=True, log=asked), dropped),
         (Ruling(True, "shop/a", 0, log=asked), allowed),
     ):
-        assert OWNER.ruled(ruling).logged(log) == wanted
-        assert not OWNER.ruled(ruling).logged(SILENT)
+        assert OWNER.hit(ruling).logged(log) == wanted
+        assert not OWNER.hit(ruling).logged(SILENT)
     assert not UNSPOKEN.logged(LogSettings(allows=True))
 
 
 def test_tables_that_say_nothing_of_their_owner_are_shared() -> None:
-    maker = TableMaker()
+    maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80)]}), Ruling(True, "shop/a", 0))
     made = maker.table(Ruling(accept=True))
-    assert OWNER.of(made) == Owner("Ingress")
-    assert OWNER.of(TableMaker().table(Ruling(accept=False))) == Owner("Ingress", ("shop/a", "shop/b"))
-    assert OWNER.of(TableMaker().table(Ruling(accept=True, audit=True))) == Owner("Ingress", (), ("shop/c",))
+    assert OWNER.of(made) == DenyingPolicies("Ingress")
+    assert OWNER.of(PortTableBuilder().table(Ruling(accept=False))) == DenyingPolicies("Ingress", ("shop/a", "shop/b"))
+    assert OWNER.of(PortTableBuilder().table(Ruling(accept=True, audit=True))) == DenyingPolicies(
+        "Ingress", (), ("shop/c",)
+    )
 
 
 def test_a_profile_owns_its_tables() -> None:
     key = ProfileKey(direction="Egress", policies=("a/b",), audited=("a/c",))
-    assert owner_of(key) == Owner("Egress", ("a/b",), ("a/c",))
+    assert denying_policies(key) == DenyingPolicies("Egress", ("a/b",), ("a/c",))

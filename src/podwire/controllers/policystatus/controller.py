@@ -1,7 +1,7 @@
 """The loop that writes on each policy on how many nodes it is in force: an annotation, and Events when that changes.
 
 The agents tell it in one small object each (``policy.status.report``); NetworkPolicy has no status, so what comes of it
-is the annotation ``podwire.io/enforced`` (``policy.status.standing``) and the Events ``Enforced`` and
+is the annotation ``podwire.io/enforced`` (``policy.status.standing``) and the Events ``Coverage`` and
 ``PartlyEnforced``.
 
 Guarantees: 1. a policy that is in force everywhere is said so with the report of the last node; 2. one that is not is
@@ -28,8 +28,8 @@ from podwire.model.changed import Changed
 from podwire.model.node import Node
 from podwire.policy.annotations import problems
 from podwire.policy.status import report as reports
-from podwire.policy.status.coverage import Enforced, Place, furthest, kept, parse, standing
-from podwire.policy.status.digest import History, Policy
+from podwire.policy.status.coverage import Coverage, NodeReport, coverage_of, keep_since, newest_step, parse
+from podwire.policy.status.digest import AnyPolicy, History
 from podwire.policy.status.report import KINDS, Report
 from podwire.runtime.supervise import Supervisor
 
@@ -56,11 +56,11 @@ class PolicyStatusController:
             self._client, CONFIGMAPS, namespace=reports.NAMESPACE, label_selector=label
         )
         self._reports: dict[str, Report] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, NodeReport] = {}
         self._histories: dict[str, History] = {}
         self._changed_s: dict[Changed, float] = {}
         self._began_s = 0.0
-        self._said: dict[Changed, Enforced] = {}
+        self._said: dict[Changed, Coverage] = {}
         self._wrote: dict[Changed, str] = {}
         """What the annotation says, or will when the API has answered."""
         self._open: set[Changed] = set()
@@ -91,8 +91,8 @@ class PolicyStatusController:
                 self._loop.touch(Changed(kind, key))
         self._loop.start(supervisor, workers=4)
 
-    def _follower(self, kind: str) -> Callable[[str, Policy | None, Policy | None], None]:
-        def changed(key: str, old: Policy | None, new: Policy | None) -> None:
+    def _follower(self, kind: str) -> Callable[[str, AnyPolicy | None, AnyPolicy | None], None]:
+        def changed(key: str, old: AnyPolicy | None, new: AnyPolicy | None) -> None:
             what = Changed(kind, key)
             if self._histories[kind].put(key, new.metadata if new is not None else None):
                 if old is None or new is None or old.metadata.uid != new.metadata.uid:
@@ -126,7 +126,7 @@ class PolicyStatusController:
         """Takes over what became of a node, and touches the policies that may stand otherwise now."""
         before, node, report = self._places.pop(name, None), self._nodes.get(name), self._reports.get(name)
         if node is not None and report is not None:
-            self._places[name] = Place(node.ready, report)
+            self._places[name] = NodeReport(node.ready, report)
         after = self._places.get(name)
         if before == after:
             return
@@ -135,7 +135,7 @@ class PolicyStatusController:
             return
         for kind in KINDS:
             history = self._histories[kind]
-            was, now = (furthest(history, kind, each.report) for each in (before, after))
+            was, now = (newest_step(history, kind, each.report) for each in (before, after))
             for key in history.between(was, now) if was < now else ():
                 self._loop.touch(Changed(kind, key))
         for what in self._open:
@@ -154,7 +154,7 @@ class PolicyStatusController:
             self._complained.pop(what, None)
             return
         self._complain(what, policy)
-        found = standing(key, kind, policy, self._histories[kind], self._places)
+        found = coverage_of(key, kind, policy, self._histories[kind], self._places)
         if found is None:
             return
         waited_s = self._clock.monotonic() - self._changed_s.get(what, self._began_s)
@@ -165,7 +165,7 @@ class PolicyStatusController:
         before = self._said.get(what)
         if before is None and not self._histories[kind].changed(key):
             before = parse(written)  # what an earlier controller said holds
-        now = kept(before, found)
+        now = keep_since(before, found)
         self._wrote[what] = now.text()
         if written != now.text():
             await self._write(kind, policy, now)
@@ -174,7 +174,7 @@ class PolicyStatusController:
         self._said[what] = now
         (self._open.discard if now.complete else self._open.add)(what)
 
-    async def _write(self, kind: str, policy: Policy, now: Enforced) -> None:
+    async def _write(self, kind: str, policy: AnyPolicy, now: Coverage) -> None:
         meta = policy.metadata
         patch = {"metadata": {"annotations": {POLICY_ENFORCED: now.text()}}}
         try:
@@ -182,17 +182,17 @@ class PolicyStatusController:
         except NotFound:
             return  # it goes
 
-    def _tell(self, kind: str, policy: Policy, now: Enforced) -> None:
+    def _tell(self, kind: str, policy: AnyPolicy, now: Coverage) -> None:
         """An Event of what changed."""
         word = "In audit" if now.mode else "In force"
         if now.complete:
             text = f"{word} on {now.nodes} nodes, {now.took} after they heard of it"
-            self._event(kind, policy, "Normal", "Enforced", text)
+            self._event(kind, policy, "Normal", "Coverage", text)
         else:
             text = f"{word} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any that is Ready'}"
             self._event(kind, policy, "Warning", "PartlyEnforced", text)
 
-    def _complain(self, what: Changed, policy: Policy) -> None:
+    def _complain(self, what: Changed, policy: AnyPolicy) -> None:
         """An Event of what its annotations ask for and nobody knows."""
         found = problems(policy.metadata.annotations)
         if found != self._complained.get(what, ()):
@@ -200,11 +200,11 @@ class PolicyStatusController:
             for text in found:
                 self._event(what.kind, policy, "Warning", "AnnotationNotKnown", text)
 
-    def _event(self, kind: str, policy: Policy, severity: Severity, reason: str, message: str) -> None:
+    def _event(self, kind: str, policy: AnyPolicy, severity: Severity, reason: str, message: str) -> None:
         self._events.event(reference(_RESOURCES[kind].api_version, kind, policy.metadata), severity, reason, message)
 
 
-def _news(said: Enforced) -> tuple[object, ...]:
+def _news(said: Coverage) -> tuple[object, ...]:
     """What is worth an Event: a node more or less is not, as long as all of them have it."""
     return said.generation, said.mode, said.complete, said.missing
 

@@ -29,7 +29,7 @@ from podwire.local.probe.execute import Lookup, Prober
 from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place
 from podwire.local.topology import Topology
 from podwire.model.meta import key_of
-from podwire.policy.evaluate import Rules
+from podwire.policy.evaluate import EvaluationOptions
 from podwire.runtime.clock import Clock
 
 
@@ -63,13 +63,13 @@ async def _policies(client: Client) -> World:
     return World(namespaces=tuple(namespaces.items), policies=tuple(policies.items), cluster_policies=cluster_policies)
 
 
-async def _rules(client: Client) -> Rules:
+async def _rules(client: Client) -> EvaluationOptions:
     """What the cluster's settings say of what the API leaves open."""
     try:
         found = await client.get(CONFIGMAPS, addons.NETWORK_CONFIG, addons.SYSTEM_NAMESPACE)
     except NotFound:
-        return Rules()
-    return Rules(own_node_egress=(found.get("data") or {}).get("policy.ownNodeEgress") != "false")
+        return EvaluationOptions()
+    return EvaluationOptions(own_node_egress=(found.get("data") or {}).get("policy.ownNodeEgress") != "false")
 
 
 def pod_namespaces(topology: Topology) -> dict[str, Path]:

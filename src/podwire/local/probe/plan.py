@@ -28,7 +28,7 @@ from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
-from podwire.policy.evaluate import Connection, Rules
+from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.why.policies.verdict import Lines, no_line
 
 HOST = "host"
@@ -90,7 +90,7 @@ class Facts(msgspec.Struct, frozen=True):
     slices: tuple[EndpointSlice, ...] = ()
     world: World = World()
     """What policies are about."""
-    rules: Rules = Rules()
+    rules: EvaluationOptions = EvaluationOptions()
     host_address: str = ""
     """This machine on the fabric."""
     host_port: int = 0

@@ -16,7 +16,7 @@ from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
-from podwire.policy.evaluate import Connection, Rules, evaluate
+from podwire.policy.evaluate import Connection, EvaluationOptions, evaluate
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.why.explain import explain_connection
@@ -42,11 +42,11 @@ class Verdicts:
         self,
         world: World,
         slices: Iterable[EndpointSlice] = (),
-        rules: Rules | None = None,
+        rules: EvaluationOptions | None = None,
         lines: Lines = no_line,
     ) -> None:
         self._world = world
-        self._rules = rules or Rules()
+        self._rules = rules or EvaluationOptions()
         self._lines = lines
         self._owners = pods_by_address(world.pods)
         self._nodes = {node.metadata.name: node for node in world.nodes}

@@ -1,11 +1,11 @@
-"""A policy data plane for nodes whose pods may be ports of bridges: another one, and beside it the bridges' table.
+"""A policy data plane for nodes whose pods may be ports of bridges: another data plane plus a bridge table.
 
-1. Nothing is written about bridges where no pod is a port of one. 2. Whether packets between ports are seen
-(``br_netfilter``) is looked at with every change, and when :meth:`OnBridges.look` is called; while they are not, pods
-that policies select are shut off from the other ports, and so are ports of nobody who is known, and it is said by name.
-3. With ``show`` what is missing is turned on, for the bridges of pods alone. 4. Where the kernel has no tables for
-bridges, addresses are not checked port by port, which is said; pods that would have to be shut off make the change
-fail.
+1. Where no pod is a port of a bridge, nothing is written about bridges. 2. Every change, and every call of
+:meth:`BridgeIsolation.look`, checks whether the hooks of IP see packets between the ports of a bridge
+(``br_netfilter``). While they do not, pods that policies select are cut off from the other ports, ports without a known
+pod are cut off too, and the problem names the bridge. 3. With ``show``, ``br_netfilter`` is turned on, for the bridges
+of pods alone. 4. Where the kernel has no tables for bridges, the source address of each port is not checked, which is
+reported; a change that would have to cut off a pod fails.
 """
 
 import select
@@ -20,17 +20,17 @@ from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
 from podwire.policy.compile import Compiler, Delta
-from podwire.policy.dataplane import Facts, Locking, PolicyDataPlane
-from podwire.policy.runner import Attached
+from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
+from podwire.policy.runner import AttachedPod
 from podwire.policy.status.counts import Counted
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction, diff, removal
 
 FEATURE = "nftables tables of the family bridge"
 
 
-class OnBridges:
+class BridgeIsolation:
     """``plane`` enforces policies; this one keeps pods of one bridge apart in one network namespace."""
 
     def __init__(self, plane: PolicyDataPlane, netns: Path | str | None = None) -> None:
@@ -45,7 +45,7 @@ class OnBridges:
         self._compiler: Compiler | None = None
         self._held: tuple[Port, ...] | None = None
         self._failure = ""
-        self.attached: Callable[[], Iterable[Attached]] = tuple
+        self.attached: Callable[[], Iterable[AttachedPod]] = tuple
         """The pods that are there."""
         self.show = False
         """Whether to turn on what is missing."""
@@ -99,7 +99,7 @@ class OnBridges:
                 continue
         return found
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> Written:
+    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
         """Makes the kernel hold exactly what the compiler says, and the bridges' table.
 
         Raises: KernelError.
@@ -108,7 +108,7 @@ class OnBridges:
         return self._after(self._hold(compiler), self._plane.load(compiler, devices, facts))
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> Written:
         """Takes over a change.
 
@@ -151,7 +151,7 @@ class OnBridges:
         self.told(self.problem)
         return (transaction,) if transaction else ()
 
-    def _port(self, one: Attached, compiler: Compiler) -> Port:
+    def _port(self, one: AttachedPod, compiler: Compiler) -> Port:
         pod = compiler.pods.get(one.pod)
         selected = pod is not None and (pod.ingress is not None or pod.egress is not None)
         shut = frozenset(self.unseen.get(one.device, ())) if selected else frozenset[str]()
@@ -214,9 +214,9 @@ class OnBridges:
         own = ("", "") in changed or (FAMILY, TABLE) in changed
         return self._plane.disturbed() or own
 
-    def ruled(self, prefix: str) -> Ruled | None:
+    def hit(self, prefix: str) -> RuleHit | None:
         """What a packet met that was logged with a prefix."""
-        return self._plane.ruled(prefix)
+        return self._plane.hit(prefix)
 
     def counts(self) -> tuple[Counted, ...]:
         """What rules have counted.

@@ -15,8 +15,8 @@ from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
-from podwire.policy.foreign.kernel import KernelSight
-from podwire.policy.foreign.locate import Place, locate
+from podwire.policy.foreign.kernel import KernelLinks
+from podwire.policy.foreign.locate import PodLink, locate
 from podwire.state.nft import Table
 from podwire.trace import nft
 from podwire.trace.packet import Machine, Outcome, Packet, Step, Tracer
@@ -28,9 +28,9 @@ _FORWARD = "forward"
 class BridgePorts(msgspec.Struct, frozen=True, kw_only=True):
     """What bridges of one node make of pods."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, PodLink]
     """Bridge and port of those that are ports of bridges, by their keys."""
-    addresses: Mapping[str, Place]
+    addresses: Mapping[str, PodLink]
     """The same by the pods' addresses."""
     unseen: Mapping[str, Mapping[str, str]]
     """By bridge: the families whose packets between its ports pass no hook of IP, and why."""
@@ -44,7 +44,7 @@ def read(netns: Path | str | None, pods: Mapping[str, Collection[str]]) -> Bridg
     Raises: KernelError.
     """
     place = Path(netns) if netns is not None else None
-    found = locate(pods, *KernelSight(place).read(), {})
+    found = locate(pods, *KernelLinks(place).read(), {})
     places = {pod: each for pod, each in found.items() if each.port}
     if not places:
         return None
@@ -108,7 +108,7 @@ class BridgeTracer:
             return
         yield from (_with(first.steps, then.steps, routed) for routed in self._routed(packet))
 
-    def _port(self, address: str, device: str) -> Place | None:
+    def _port(self, address: str, device: str) -> PodLink | None:
         """The port that a pod is, where packets of its address come or go by that bridge."""
         found = self._ports.addresses.get(address)
         return found if found is not None and found.device == device else None

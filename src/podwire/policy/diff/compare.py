@@ -13,7 +13,7 @@ import msgspec
 from podwire.cluster.world import World
 from podwire.policy.diff.peers import NODES, PODS, PeerGroup, PeerGroups, peer_groups
 from podwire.policy.diff.side import Side
-from podwire.policy.ports import LAST_PORT, PROTOCOLS, Ruling, Table
+from podwire.policy.ports import LAST_PORT, PROTOCOLS, PortTable, Ruling
 from podwire.policy.profile import ProfileKey
 from podwire.policy.rules import EGRESS, INGRESS
 
@@ -99,8 +99,8 @@ class _Comparer:
 
     def __init__(self, old: Side, new: Side) -> None:
         self._old, self._new = old, new
-        self._numbers: dict[Table, int] = {}
-        self._tables: list[Table] = []
+        self._numbers: dict[PortTable, int] = {}
+        self._tables: list[PortTable] = []
         self._seen: dict[tuple[ProfileKeys, int], TableNumbers] = {}
         self._unchanged: dict[ProfileKeys, bool] = {}
         self._known: dict[tuple[TableNumbers, TableNumbers, ProfileKeys, ProfileKeys], tuple[Change, ...]] = {}
@@ -174,7 +174,7 @@ class _Comparer:
         after = self._new.table(new, group.new, group.addresses[1], own_node=own_node)
         return self._number(before), self._number(after)
 
-    def _number(self, table: Table) -> int:
+    def _number(self, table: PortTable) -> int:
         found = self._numbers.get(table)
         if found is None:
             found = self._numbers[table] = len(self._tables)
@@ -198,7 +198,7 @@ class _Comparer:
             sent, received, sent_now, received_now = (ruling.accept for ruling in rulings)
             yield protocol, first, last, sent and received, sent_now and received_now
 
-    def _four(self, numbers: tuple[TableNumbers, TableNumbers]) -> tuple[Table, Table, Table, Table]:
+    def _four(self, numbers: tuple[TableNumbers, TableNumbers]) -> tuple[PortTable, PortTable, PortTable, PortTable]:
         """Egress and ingress before, egress and ingress after."""
         (sent, sent_now), (received, received_now) = numbers
         tables = self._tables
@@ -240,7 +240,7 @@ def _without_own_node(ends: Peers, pods: PeerGroup) -> Peers:
     return msgspec.structs.replace(ends, names=tuple(name for name in ends.names if pods.on != {name}))
 
 
-def _cut(*tables: Table) -> Iterator[tuple[str, int, int, tuple[Ruling, ...]]]:
+def _cut(*tables: PortTable) -> Iterator[tuple[str, int, int, tuple[Ruling, ...]]]:
     """Ranges of ports in which every table has one ruling, with the ruling of each table."""
     for protocol in PROTOCOLS:
         starts = {0, LAST_PORT + 1}

@@ -22,9 +22,9 @@ from podwire.model.policy import (
 )
 from podwire.model.selector import LabelSelector
 from podwire.policy.blocks import Blocks
-from podwire.policy.ports import Table, TableMaker
-from podwire.policy.profile import NOT_SPOKEN_OF, NamedPort, Peer, Profile, ProfileKey, named_ports
-from podwire.policy.rules import INGRESS, Policy, cluster_network_policy, network_policy, node_selector
+from podwire.policy.ports import PortTable, PortTableBuilder
+from podwire.policy.profile import NOT_SPOKEN_OF, NamedPort, PeerMatch, Profile, ProfileKey, named_ports
+from podwire.policy.rules import INGRESS, CompiledPolicy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex
 
 
@@ -65,13 +65,13 @@ class Side:
         self.ranges = tuple(dict.fromkeys(block for rule in rules for block in rule.blocks))
         """The blocks of all rules, each once."""
         self._blocks = {family: Blocks(enumerate(self.ranges), family) for family in (4, 6)}
-        self._about: dict[int, list[Policy]] = {}
+        self._about: dict[int, list[CompiledPolicy]] = {}
         for policy in self._policies:
             self._about.setdefault(policy.subject, []).append(policy)
         self._profiles: dict[ProfileKey, Profile] = {}
         self._keys: dict[tuple[PeerTraits, str], ProfileKey | None] = {}
-        self._tables: dict[tuple[ProfileKey, PeerTraits, bool], Table] = {}
-        self.open = TableMaker().table(rest=NOT_SPOKEN_OF)
+        self._tables: dict[tuple[ProfileKey, PeerTraits, bool], PortTable] = {}
+        self.open = PortTableBuilder().table(rest=NOT_SPOKEN_OF)
         """The table that allows everything: no policy applies."""
 
     def labels_of(self, namespace: str) -> dict[str, str]:
@@ -100,14 +100,14 @@ class Side:
     def _holding(self, address: str) -> frozenset[int]:
         return self._blocks[6 if ":" in address else 4].holding(address)
 
-    def table(self, key: ProfileKey | None, peer: PeerTraits, address: str, *, own_node: bool = False) -> Table:
+    def table(self, key: ProfileKey | None, peer: PeerTraits, address: str, *, own_node: bool = False) -> PortTable:
         """The ruling on each port for a peer with an address, by the policies that ``key`` stands for."""
         if key is None or (own_node and key.direction == INGRESS):
             return self.open
         look = (key, peer, own_node)
         found = self._tables.get(look)
         if found is None:
-            other = Peer(
+            other = PeerMatch(
                 address=address, selectors=peer.selectors, named=peer.named, nodes=peer.nodes, own_node=own_node
             )
             profile = self._profiles[key]
@@ -123,7 +123,9 @@ class Side:
             self._keys[look] = self._profile(direction, about, subject.named)
         return self._keys[look]
 
-    def _profile(self, direction: str, about: Iterable[Policy], named: tuple[NamedPort, ...]) -> ProfileKey | None:
+    def _profile(
+        self, direction: str, about: Iterable[CompiledPolicy], named: tuple[NamedPort, ...]
+    ) -> ProfileKey | None:
         concerned = [policy for policy in about if direction in policy.rules]
         isolating = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
         cluster = [policy for policy in concerned if policy.tier != "Namespace" and policy.rules[direction]]

@@ -22,9 +22,9 @@ from podwire.kernel.monitor import Event
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
-from podwire.policy.foreign.kernel import Ports
-from podwire.policy.foreign.locate import Place, locate
-from podwire.policy.runner import Attached
+from podwire.policy.foreign.kernel import PortAddresses
+from podwire.policy.foreign.locate import PodLink, locate
+from podwire.policy.runner import AttachedPod
 from podwire.runtime.clock import Clock
 from podwire.state.network import NetworkState
 
@@ -33,14 +33,14 @@ _REST_S = 0.1
 _LOOK_S = 2.0
 
 
-class Sight(Protocol):
-    """What is seen of the node; :class:`podwire.policy.foreign.kernel.KernelSight` is the real one."""
+class NodeLinks(Protocol):
+    """What is seen of the node; :class:`podwire.policy.foreign.kernel.KernelLinks` is the real one."""
 
     def watch(self, changed: Callable[[Sequence[Event]], None]) -> AbstractContextManager[None]:
         """Calls back with whatever changes, within the block."""
         ...
 
-    def read(self) -> tuple[NetworkState, Ports]:
+    def read(self) -> tuple[NetworkState, PortAddresses]:
         """Devices, addresses and routes, and what is behind ports.
 
         Raises: KernelError.
@@ -52,11 +52,11 @@ class Enforcer(Protocol):
     """Who is told; the enforcement of ``policy.runner``."""
 
     @property
-    def attached(self) -> Mapping[str, Attached]:
+    def attached(self) -> Mapping[str, AttachedPod]:
         """The pods by the names of their own devices."""
         ...
 
-    def attach(self, one: Attached) -> None:
+    def attach(self, one: AttachedPod) -> None:
         """A pod is there.
 
         Raises: KernelError; it is tried again.
@@ -75,7 +75,7 @@ class Enforcer(Protocol):
 class Discovery:
     """Follows one node's pods and devices."""
 
-    def __init__(self, node: str, pods: Source[Pod], enforcer: Enforcer, sight: Sight, clock: Clock) -> None:
+    def __init__(self, node: str, pods: Source[Pod], enforcer: Enforcer, sight: NodeLinks, clock: Clock) -> None:
         self._node = node
         self._pods = pods
         self._enforcer = enforcer
@@ -83,7 +83,7 @@ class Discovery:
         self._clock = clock
         self._wake = asyncio.Event()
         self._log = Log("policy")
-        self._own: dict[str, Attached] = {}
+        self._own: dict[str, AttachedPod] = {}
         self.looked = asyncio.Event()
         """Set when the pods that are there have been told of."""
         self.sought: frozenset[str] = frozenset()
@@ -137,7 +137,7 @@ class Discovery:
 
     def _look(self) -> None:
         pods = self._wanted()
-        before = {one.pod: Place(one.device, one.port) for one in self._own.values()}
+        before = {one.pod: PodLink(one.device, one.port) for one in self._own.values()}
         try:
             state, ports = self._sight.read()
         except KernelError as failure:
@@ -154,7 +154,7 @@ class Discovery:
             self._log.warning("isolated pods whose device is not known", pods=", ".join(new[:10]))
         self.sought = sought
 
-    def _tell(self, now: Mapping[str, Attached]) -> None:
+    def _tell(self, now: Mapping[str, AttachedPod]) -> None:
         for link in [link for link in self._own if link not in now]:
             del self._own[link]
             self._enforcer.detach(link)
@@ -165,10 +165,10 @@ class Discovery:
                     self._enforcer.attach(one)
 
 
-def _attachments(pods: Mapping[str, Pod], places: Mapping[str, Place]) -> Iterator[tuple[str, Attached]]:
+def _attachments(pods: Mapping[str, Pod], places: Mapping[str, PodLink]) -> Iterator[tuple[str, AttachedPod]]:
     for key, place in places.items():
         pod = pods[key]
-        one = Attached(
+        one = AttachedPod(
             pod=key, device=place.device, port=place.port, addresses=pod.addresses, uid=pod.metadata.uid or ""
         )
         yield one.link, one

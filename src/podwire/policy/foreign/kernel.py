@@ -9,13 +9,13 @@ from podwire.kernel.monitor import Event, Monitor, Subject
 from podwire.kernel.netlink import Netlink
 from podwire.state.network import NetworkState
 
-Ports = Mapping[str, Mapping[str, frozenset[str]]]
+PortAddresses = Mapping[str, Mapping[str, frozenset[str]]]
 """The addresses behind each port of each bridge."""
 
 _SUBJECTS: tuple[Subject, ...] = ("link", "route", "address", "neighbour")
 
 
-class KernelSight:
+class KernelLinks:
     """One network namespace (None: that of this process)."""
 
     def __init__(self, netns: Path | None = None) -> None:
@@ -28,7 +28,7 @@ class KernelSight:
             monitor.attach(changed)
             yield
 
-    def read(self) -> tuple[NetworkState, Ports]:
+    def read(self) -> tuple[NetworkState, PortAddresses]:
         """Devices, addresses and routes, and what is behind ports.
 
         Raises: KernelError.
@@ -39,7 +39,7 @@ class KernelSight:
             return state, _ports(netlink) if shared else {}
 
 
-def _ports(netlink: Netlink) -> Ports:
+def _ports(netlink: Netlink) -> PortAddresses:
     found: dict[str, dict[str, frozenset[str]]] = {}
     for wire in bridges.read_wires(netlink):
         if wire.bridge:

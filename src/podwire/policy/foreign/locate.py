@@ -17,14 +17,14 @@ from podwire.state.network import NetworkState
 _MAIN = 254
 
 
-class Place(msgspec.Struct, frozen=True):
+class PodLink(msgspec.Struct, frozen=True):
     """Where a pod is: its own device, or a bridge and its port there."""
 
     device: str
     port: str = ""
 
 
-class Ways:
+class LinkTable:
     """Which device leads to an address: routes without a gateway, and the networks of the node's own addresses."""
 
     def __init__(self, state: NetworkState) -> None:
@@ -58,13 +58,13 @@ def locate(
     pods: Mapping[str, Collection[str]],
     state: NetworkState,
     ports: Mapping[str, Mapping[str, frozenset[str]]],
-    before: Mapping[str, Place],
-) -> dict[str, Place]:
+    before: Mapping[str, PodLink],
+) -> dict[str, PodLink]:
     """The places of pods; those that are nowhere to be found are left out.
 
     ``pods`` are addresses by pod, ``ports`` the addresses behind each port by bridge, ``before`` the places so far.
     """
-    ways = Ways(state)
+    ways = LinkTable(state)
     kinds = {link.name: link for link in state.links}
     everybody = frozenset(address for addresses in pods.values() for address in addresses)
     found = {}
@@ -75,11 +75,11 @@ def locate(
             continue
         if link.kind == "bridge":
             own = frozenset(addresses)
-            port = _port(own, everybody, ports.get(device, {}), before.get(pod, Place("")).port)
+            port = _port(own, everybody, ports.get(device, {}), before.get(pod, PodLink("")).port)
             if port:
-                found[pod] = Place(device, port)
+                found[pod] = PodLink(device, port)
         elif link.kind == "veth" and not link.master and not link.peer:
-            found[pod] = Place(device)
+            found[pod] = PodLink(device)
     return found
 
 

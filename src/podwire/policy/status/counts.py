@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from podwire.policy.ports import Ruling
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
 _REMEMBERED = 2048
 
@@ -33,7 +33,7 @@ class Count(msgspec.Struct, frozen=True, gc=False):
 class Counted(msgspec.Struct, frozen=True, gc=False):
     """What a rule has counted."""
 
-    ruled: Ruled
+    hit: RuleHit
     count: Count
 
 
@@ -41,7 +41,7 @@ class Totals:
     """The totals of one node."""
 
     def __init__(self) -> None:
-        self._past: dict[Ruled, Count] = {}
+        self._past: dict[RuleHit, Count] = {}
         self._last: dict[tuple[str, str], Counted] = {}
 
     def keep(self, family: str, readings: Mapping[str, Counted]) -> None:
@@ -67,31 +67,31 @@ class Totals:
         found = self._last.pop((family, name), None)
         if found is None or not found.count.packets:
             return
-        self._add(found.ruled, found.count)
+        self._add(found.hit, found.count)
         if len(self._past) > _REMEMBERED:
             oldest = next(iter(self._past))
             accept, audit = oldest.ruling.accept, oldest.ruling.audit
-            gone = Ruled(oldest.direction, Ruling(accept=accept, audit=audit), (GONE,))
+            gone = RuleHit(oldest.direction, Ruling(accept=accept, audit=audit), (GONE,))
             count = self._past.pop(oldest)
             self._add(gone, count)
 
-    def _add(self, ruled: Ruled, count: Count) -> None:
+    def _add(self, hit: RuleHit, count: Count) -> None:
         """Adds to what is past, as the youngest."""
-        self._past[ruled] = self._past.pop(ruled, Count()).plus(count)
+        self._past[hit] = self._past.pop(hit, Count()).plus(count)
 
     def all(self) -> tuple[Counted, ...]:
         """All that there is, both families together, in no order; what counted nothing is left out."""
         found = dict(self._past)
         for each in self._last.values():
-            found[each.ruled] = found.get(each.ruled, Count()).plus(each.count)
-        return tuple(Counted(ruled, count) for ruled, count in found.items() if count.packets)
+            found[each.hit] = found.get(each.hit, Count()).plus(each.count)
+        return tuple(Counted(hit, count) for hit, count in found.items() if count.packets)
 
 
 def by_policy(counted: Iterable[Counted]) -> dict[tuple[str, str], Count]:
     """By policy and verdict; what several policies are behind counts for each of them."""
     found: dict[tuple[str, str], Count] = {}
     for each in counted:
-        for policy in each.ruled.policies:
-            key = (policy, each.ruled.verdict)
+        for policy in each.hit.policies:
+            key = (policy, each.hit.verdict)
             found[key] = found.get(key, Count()).plus(each.count)
     return found

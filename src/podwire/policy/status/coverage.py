@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.cluster.names import POLICY_MODE
 from podwire.policy.annotations import AUDIT
-from podwire.policy.status.digest import History, Policy
+from podwire.policy.status.digest import AnyPolicy, History
 from podwire.policy.status.report import Report
 
 SILENT = "has not told that it is in force"
@@ -20,7 +20,7 @@ SILENT = "has not told that it is in force"
 _NAMED = 3
 
 
-class Enforced(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What the annotation ``podwire.io/enforced`` says."""
 
     generation: int = 0
@@ -53,22 +53,24 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         return msgspec.json.encode(self).decode()
 
 
-def parse(text: str) -> Enforced | None:
+def parse(text: str) -> Coverage | None:
     """What an annotation says; None: it is none of ours."""
     try:
-        return msgspec.json.decode(text, type=Enforced)
+        return msgspec.json.decode(text, type=Coverage)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
 
 
-class Place(msgspec.Struct, frozen=True):
+class NodeReport(msgspec.Struct, frozen=True):
     """A node, as far as it concerns policies."""
 
     ready: bool
     report: Report
 
 
-def standing(key: str, kind: str, policy: Policy, history: History, places: Mapping[str, Place]) -> Enforced | None:
+def coverage_of(
+    key: str, kind: str, policy: AnyPolicy, history: History, places: Mapping[str, NodeReport]
+) -> Coverage | None:
     """Where a policy is in force; None: no node has told anything."""
     if not places:
         return None
@@ -83,7 +85,7 @@ def standing(key: str, kind: str, policy: Policy, history: History, places: Mapp
         else:
             at_ms, took_ms = max(at_ms, found.at_ms), max(took_ms, found.took_ms)
     complete = bool(ready) and not missing
-    return Enforced(
+    return Coverage(
         generation=policy.metadata.generation,
         mode=AUDIT if policy.metadata.annotations.get(POLICY_MODE) == AUDIT else "",
         nodes=f"{len(ready) - len(missing)}/{len(ready)}",
@@ -94,7 +96,7 @@ def standing(key: str, kind: str, policy: Policy, history: History, places: Mapp
     )
 
 
-def kept(before: Enforced | None, now: Enforced) -> Enforced:
+def keep_since(before: Coverage | None, now: Coverage) -> Coverage:
     """``now``, with the time since when where it is in force as it was before, on whichever nodes there were."""
     if before is None or not (before.complete and now.complete):
         return now
@@ -103,7 +105,7 @@ def kept(before: Enforced | None, now: Enforced) -> Enforced:
     return msgspec.structs.replace(now, since=before.since, took=before.took)
 
 
-def furthest(history: History, kind: str, report: Report | None) -> int:
+def newest_step(history: History, kind: str, report: Report | None) -> int:
     """How far a node has come; -1: nobody knows."""
     commits: Iterable[str] = (each.digest for each in report.commits.get(kind, ())) if report is not None else ()
     return max((history.step(digest) for digest in commits), default=-1)

@@ -17,7 +17,7 @@ from podwire.cluster.names import POLICY_LOG, POLICY_MODE
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 
-Policy = NetworkPolicy | ClusterNetworkPolicy
+AnyPolicy = NetworkPolicy | ClusterNetworkPolicy
 
 _REMEMBERED = 4096
 """States of a kind that are remembered; a node that lags further behind has nothing in force that changed lately."""
@@ -29,7 +29,7 @@ def version(meta: ObjectMeta) -> str:
     return "/".join((meta.uid, str(meta.generation), *asked))
 
 
-def same(one: Policy, other: Policy) -> bool:
+def same(one: AnyPolicy, other: AnyPolicy) -> bool:
     """Whether two forms of a policy say the same."""
     return version(one.metadata) == version(other.metadata) and one.spec == other.spec
 

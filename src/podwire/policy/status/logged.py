@@ -5,10 +5,10 @@ import datetime
 import msgspec
 
 from podwire.policy.evaluate import Connection
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class LoggedPacket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One line of the log of policies."""
 
     at: str
@@ -49,15 +49,15 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         }
 
 
-def happening(
-    node: str, at_s: float, ruled: Ruled | None, connection: Connection, *, source_port: int = 0, why: str = ""
-) -> Happening:
-    """What a packet came to; ``ruled`` None: by a rule that is there no more."""
-    return Happening(
+def logged_packet(
+    node: str, at_s: float, hit: RuleHit | None, connection: Connection, *, source_port: int = 0, why: str = ""
+) -> LoggedPacket:
+    """What a packet came to; ``hit`` None: by a rule that is there no more."""
+    return LoggedPacket(
         at=_stamp(at_s),
         node=node,
-        verdict=ruled.verdict if ruled is not None else "dropped",
-        direction=ruled.direction.lower() if ruled is not None else "",
+        verdict=hit.verdict if hit is not None else "dropped",
+        direction=hit.direction.lower() if hit is not None else "",
         source=connection.source.name,
         destination=connection.destination.name,
         protocol=connection.protocol,
@@ -65,13 +65,13 @@ def happening(
         source_address=connection.source.address,
         destination_address=connection.destination.address,
         source_port=source_port,
-        policies=ruled.policies if ruled is not None else (),
-        rule=ruled.rule if ruled is not None and ruled.rule >= 0 else None,
+        policies=hit.policies if hit is not None else (),
+        rule=hit.rule if hit is not None and hit.rule >= 0 else None,
         why=why,
     )
 
 
-def text(one: Happening) -> str:
+def line(one: LoggedPacket) -> str:
     """One line for a person."""
     place = f"{one.at[11:-1]} {one.node:8} {one.verdict:7}"
     if one.why:

@@ -21,7 +21,7 @@ _MILLISECONDS = 10_000
 """Below that, a duration is told in milliseconds."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One policy."""
 
     namespace: str = ""
@@ -62,7 +62,7 @@ class Packets(msgspec.Struct, frozen=True):
     """How many did not."""
 
 
-def lines(world: World, now: datetime.datetime, packets: Packets | None = None) -> Iterable[Line]:
+def policy_rows(world: World, now: datetime.datetime, packets: Packets | None = None) -> Iterable[PolicyRow]:
     """The policies by namespace and name, cluster policies last."""
     pods: dict[str, list[Pod]] = {}
     for pod in world.pods:
@@ -97,14 +97,14 @@ def _line(
     selects: int,
     now: datetime.datetime,
     packets: Packets | None,
-) -> Line:
+) -> PolicyRow:
     meta = policy.metadata
     said = parse(meta.annotations.get(POLICY_ENFORCED, ""))
     mode = AUDIT if in_audit(meta.annotations) else ENFORCE
     if said is not None and (said.generation, said.mode or ENFORCE) != (meta.generation, mode):
         said = None
     key = key_of(meta)
-    return Line(
+    return PolicyRow(
         namespace=meta.namespace,
         name=meta.name,
         kind=kind,

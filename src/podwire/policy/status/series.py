@@ -27,10 +27,10 @@ class Series:
     def samples(self, counted: Iterable[Counted]) -> Iterator[tuple[str, str, dict[str, str], int]]:
         """Name, help, labels and value of each; of what several policies are behind, all of them are the label."""
         sums: dict[tuple[str, str, str], int] = {}
-        for each in sorted(counted, key=lambda each: each.ruled.policies):
-            if each.ruled.verdict not in _METRICS or not each.count.packets:
+        for each in sorted(counted, key=lambda each: each.hit.policies):
+            if each.hit.verdict not in _METRICS or not each.count.packets:
                 continue
-            key = (each.ruled.verdict, self._label(each.ruled.policies), each.ruled.direction.lower())
+            key = (each.hit.verdict, self._label(each.hit.policies), each.hit.direction.lower())
             sums[key] = sums.get(key, 0) + each.count.packets
         for (verdict, policy, direction), packets in sorted(sums.items()):
             name, text = _METRICS[verdict]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from podwire.cluster.world import Party, World
 from podwire.errors import ClusterError
 from podwire.model.meta import key_of
-from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Rules, in_block
+from podwire.policy.evaluate import EGRESS, INGRESS, Connection, EvaluationOptions, in_block
 from podwire.trace.packet import Packet
 from podwire.why.answer import Answer, DirectionVerdict, NodeEnforcement, PolicyVerdict
 from podwire.why.cluster import Cluster
@@ -44,14 +44,14 @@ class _Enforcement:
         self._nodes = nodes
         self._rules: dict[str, PolicyRules] = {}
 
-    def settings(self, name: str) -> Rules:
+    def settings(self, name: str) -> EvaluationOptions:
         """How a node decides what the API leaves open."""
         if all(node.metadata.name != name for node in self._world.nodes):
-            return Rules()
+            return EvaluationOptions()
         try:
-            return Rules(own_node_egress=self._nodes.access(name).policies.own_node_egress)
+            return EvaluationOptions(own_node_egress=self._nodes.access(name).policies.own_node_egress)
         except ClusterError:
-            return Rules()
+            return EvaluationOptions()
 
     def rules(self, name: str) -> PolicyRules:
         """The policy rules of a node."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from podwire.model.policy import ClusterPeer, ClusterProtocol, IPBlock, PolicyPeer, PolicyPort, ProtocolPorts
 from podwire.model.selector import LabelSelector, Requirement
-from podwire.policy.evaluate import INGRESS, Case, in_block
+from podwire.policy.evaluate import INGRESS, DirectionCase, in_block
 
 _ALIKE = 0.7
 """From which share of like letters on a value passes for a misspelling."""
@@ -91,7 +91,7 @@ def _number(ports: ProtocolPorts) -> str:
     return f" {destination.range.start}-{destination.range.end}" if destination.range is not None else " no port"
 
 
-def peer_misses(case: Case, namespace: str, peer: PolicyPeer, field: str) -> tuple[Miss, ...]:
+def peer_misses(case: DirectionCase, namespace: str, peer: PolicyPeer, field: str) -> tuple[Miss, ...]:
     """What of a peer of a NetworkPolicy in a namespace the other end is not."""
     whole = RulePart(field, peer_text(peer))
     if peer.ip_block is not None:
@@ -109,7 +109,7 @@ def peer_misses(case: Case, namespace: str, peer: PolicyPeer, field: str) -> tup
     return tuple(found)
 
 
-def cluster_peer_misses(case: Case, peer: ClusterPeer, field: str) -> tuple[Miss, ...]:
+def cluster_peer_misses(case: DirectionCase, peer: ClusterPeer, field: str) -> tuple[Miss, ...]:
     """What of a peer of a cluster policy the other end is not."""
     pod, whole = case.peer.pod, RulePart(field, cluster_peer_text(peer))
     if peer.namespaces is not None or peer.pods is not None:
@@ -137,7 +137,7 @@ def _network_miss(address: str, cidr: str, field: str) -> Miss:
     return Miss(RulePart(field, f"networks {cidr}"), f"{address} is not in it", _far(address, cidr))
 
 
-def _node_misses(case: Case, peer: ClusterPeer, whole: RulePart) -> tuple[Miss, ...]:
+def _node_misses(case: DirectionCase, peer: ClusterPeer, whole: RulePart) -> tuple[Miss, ...]:
     if case.peer.pod is not None or not case.peer.node:
         return (Miss(whole, f"{case.peer.name} is no node", _HOPELESS),)
     labels = next((n.metadata.labels for n in case.world.nodes if n.metadata.name == case.peer.node), {})
@@ -148,7 +148,7 @@ def _cost(miss: Miss) -> float:
     return miss.cost
 
 
-def _namespace_misses(case: Case, namespace: str, selector: LabelSelector, field: str) -> Iterator[Miss]:
+def _namespace_misses(case: DirectionCase, namespace: str, selector: LabelSelector, field: str) -> Iterator[Miss]:
     return _terms(selector, field, case.world.labels_of(namespace), f"namespace {namespace}")
 
 
@@ -195,13 +195,13 @@ def _far(address: str, cidr: str) -> float:
     return 2.0 - min(1.0, (found.max_prefixlen - differing) / max(1, network.prefixlen))
 
 
-def connection_text(case: Case) -> str:
+def connection_text(case: DirectionCase) -> str:
     """``TCP 5432``; the protocol alone where it has no ports."""
     port = f" {case.connection.port}" if case.connection.port else ""
     return f"{case.connection.protocol}{port}"
 
 
-def port_miss(case: Case, ports: tuple[PolicyPort, ...], field: str) -> Miss:
+def port_miss(case: DirectionCase, ports: tuple[PolicyPort, ...], field: str) -> Miss:
     """What none of the ports of a NetworkPolicy's rule has."""
     costs = (_port_cost(case, port) for port in ports)
     texts = tuple(port_text(port) for port in ports)
@@ -209,20 +209,20 @@ def port_miss(case: Case, ports: tuple[PolicyPort, ...], field: str) -> Miss:
     return _ports_miss(case, texts, names, f"{field}.ports", min(costs))
 
 
-def protocol_miss(case: Case, protocols: tuple[ClusterProtocol, ...], field: str) -> Miss:
+def protocol_miss(case: DirectionCase, protocols: tuple[ClusterProtocol, ...], field: str) -> Miss:
     """What none of the protocols of a cluster policy's rule has."""
     texts = tuple(protocol_text(each) for each in protocols)
     names = [each.destination_named_port for each in protocols if each.destination_named_port]
     return _ports_miss(case, texts, names, f"{field}.protocols", 1.0)
 
 
-def _ports_miss(case: Case, texts: tuple[str, ...], names: Iterable[str], field: str, cost: float) -> Miss:
+def _ports_miss(case: DirectionCase, texts: tuple[str, ...], names: Iterable[str], field: str, cost: float) -> Miss:
     place = f"{field}[0]" if len(texts) == 1 else field
     found = [f"the connection is {connection_text(case)}", *(_called(case, name) for name in names)]
     return Miss(RulePart(place, f"ports {', '.join(texts)}"), ", ".join(found), cost)
 
 
-def _port_cost(case: Case, port: PolicyPort) -> float:
+def _port_cost(case: DirectionCase, port: PolicyPort) -> float:
     same = (port.protocol or "TCP") == case.connection.protocol
     if isinstance(port.port, str):
         return 0.8 if same else 1.2
@@ -231,7 +231,7 @@ def _port_cost(case: Case, port: PolicyPort) -> float:
     return 1.0 if same else 0.5 if inside else 1.5
 
 
-def _called(case: Case, name: str) -> str:
+def _called(case: DirectionCase, name: str) -> str:
     """What the destination calls by this name."""
     destination = case.connection.destination
     if destination.pod is None:

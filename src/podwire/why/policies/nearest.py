@@ -6,7 +6,7 @@ Nearest is what misses on one side alone, peers or ports, and there by the least
 from typing import NamedTuple
 
 from podwire.model.policy import EgressRule, IngressRule, NetworkPolicy
-from podwire.policy.evaluate import INGRESS, Case, policy_rules
+from podwire.policy.evaluate import INGRESS, DirectionCase, policy_rules
 from podwire.why.policies.mismatch import Miss, RulePart, peer_misses, peer_text, port_miss, port_text
 
 
@@ -31,7 +31,7 @@ def rule_field(direction: str, place: int) -> str:
     return f"spec.{direction.lower()}[{place}]"
 
 
-def nearest(case: Case) -> RuleDistance | None:
+def nearest(case: DirectionCase) -> RuleDistance | None:
     """The nearest rule of all that isolate; None: they have no rules for the direction."""
     rules = (
         (policy, place, rule)
@@ -47,7 +47,7 @@ def _distance(near: RuleDistance) -> tuple[int, float]:
     return sides, sum(miss.cost for miss in near.misses)
 
 
-def _near(case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule) -> RuleDistance:
+def _near(case: DirectionCase, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule) -> RuleDistance:
     peer, port = matching_parts(case, policy, place, rule)
     field = rule_field(case.direction, place)
     misses: tuple[Miss, ...] = ()
@@ -60,13 +60,13 @@ def _near(case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | Egr
     return RuleDistance(policy, place, peer, port, misses, missed_port)
 
 
-def peers_word(case: Case) -> str:
+def peers_word(case: DirectionCase) -> str:
     """``from`` or ``to``."""
     return "from" if case.direction == INGRESS else "to"
 
 
 def matching_parts(
-    case: Case, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule
+    case: DirectionCase, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule
 ) -> tuple[RulePart | None, RulePart | None]:
     """The first peer and the first port of a rule that match; None: it has none, or none matches."""
     field = rule_field(case.direction, place)

@@ -17,7 +17,7 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.policy.bridges.tracing import BridgeTracer, planned, read
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import AUTO, TRACERS
 from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.policy.tracing import open_tracing
@@ -123,7 +123,7 @@ class PolicyReader:
         made.flush()
         return made
 
-    def _facts(self, access: NodeAccess, node: Node) -> Facts:
+    def _facts(self, access: NodeAccess, node: Node) -> PolicyFacts:
         """What the agent of a node tells its data plane."""
         settings, network = access.policies, self._network
         ranges = ClusterRanges(access.cluster_cidrs)
@@ -132,7 +132,7 @@ class PolicyReader:
         ports = {*ENCAPSULATION_PORTS, *access.tunnel_ports}
         devices = set(self._devices(node).values())
         links = network.links if network is not None else ()
-        return Facts(
+        return PolicyFacts(
             pod_ranges=node.pod_cidrs,
             addresses=node.internal_ips,
             log=settings.log,

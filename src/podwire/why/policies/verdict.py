@@ -15,10 +15,10 @@ from podwire.model.meta import key_of
 from podwire.model.policy import ClusterEgressRule, ClusterIngressRule, ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import (
     INGRESS,
-    Case,
     Connection,
     Decision,
-    Rules,
+    DirectionCase,
+    EvaluationOptions,
     cluster_rules,
     decide,
     ends,
@@ -57,26 +57,26 @@ def both_directions(connection: Connection, egress: DirectionVerdict, ingress: D
 
 
 def explain_direction(
-    world: World, connection: Connection, direction: str, rules: Rules | None = None, lines: Lines = no_line
+    world: World, connection: Connection, direction: str, rules: EvaluationOptions | None = None, lines: Lines = no_line
 ) -> DirectionVerdict:
     """What policies say of one direction of a connection."""
-    rules = rules or Rules()
+    rules = rules or EvaluationOptions()
     decision = decide(world, connection, direction, rules)
     subject, peer = ends(connection, direction)
     silence = _silence(subject, peer, direction, rules)
     if subject.pod is None or (silence and not decision.tier and silence != "OwnNode"):
         return _unsaid(decision, silence, subject, peer)
-    explainer = _Explainer(Case(world, connection, direction, subject.pod, peer), lines)
+    explainer = _Explainer(DirectionCase(world, connection, direction, subject.pod, peer), lines)
     found = explainer.said(decision, silence)
     if not decision.audit:
         return found
-    whole = Case(world, connection, direction, subject.pod, peer, audited=True)
+    whole = DirectionCase(world, connection, direction, subject.pod, peer, audited=True)
     exempt = rules.own_node_egress and own_node(subject, peer)
     audit = _Explainer(whole, lines).said(whole.decide(own_node=exempt), silence)
     return msgspec.structs.replace(found, audit=audit, audited_by=decision.audit)
 
 
-def _silence(subject: Party, peer: Party, direction: str, rules: Rules) -> str:
+def _silence(subject: Party, peer: Party, direction: str, rules: EvaluationOptions) -> str:
     """The word for why policies have no say; empty: they have one."""
     if subject.pod is None:
         return "NoPod"
@@ -102,7 +102,7 @@ def _unsaid(decision: Decision, word: str, subject: Party, peer: Party) -> Direc
 class _Explainer:
     """One direction of one connection, for a pod."""
 
-    def __init__(self, case: Case, lines: Lines) -> None:
+    def __init__(self, case: DirectionCase, lines: Lines) -> None:
         self.case = case
         self.lines = lines
 

@@ -12,7 +12,7 @@ from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
-from podwire.policy.evaluate import Rules
+from podwire.policy.evaluate import EvaluationOptions
 
 
 def pod(name: str, node: int, last: int, *, port: int = 80, host: bool = False) -> Pod:
@@ -134,7 +134,7 @@ def test_pods_in_the_network_of_their_node_are_their_node() -> None:
 
 def test_the_own_node_is_reached_unless_the_settings_say_otherwise() -> None:
     assert told(facts(QUIET), "shop/web", "shop/hosted") == [("shop/hosted", True, False, False)]
-    policed = msgspec.structs.replace(facts(QUIET), rules=Rules(own_node_egress=False))
+    policed = msgspec.structs.replace(facts(QUIET), rules=EvaluationOptions(own_node_egress=False))
     assert told(policed, "shop/web", "shop/hosted") == [("shop/hosted", False, False, True)]
 
 

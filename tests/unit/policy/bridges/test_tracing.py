@@ -11,9 +11,9 @@ from tests.unit.policy.test_packet_table import POD_RANGES
 from podwire.cluster.world import World
 from podwire.policy.bridges.tracing import BridgePorts, BridgeTracer, planned
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.nftables import tracing
-from podwire.policy.foreign.locate import Place
+from podwire.policy.foreign.locate import PodLink
 from podwire.trace.packet import Machine, Packet
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
@@ -21,12 +21,12 @@ ISOLATED = next(case for case in CASES if case.name == "a policy without rules i
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes").world
 WEB, DB = "10.180.0.1", "10.180.0.2"
 PODS = {"shop/web": (WEB, "fd18::1"), "shop/db": (DB, "fd18::2")}
-PLACES = {"shop/web": Place("cni0", "veth1"), "shop/db": Place("cni0", "veth2")}
+PLACES = {"shop/web": PodLink("cni0", "veth1"), "shop/db": PodLink("cni0", "veth2")}
 MISSING = "bridge-nf-call-iptables is 0"
 MACHINE = Machine(addresses=frozenset({"192.168.99.1"}))
 
 
-def bridges(places: dict[str, Place] = PLACES, *, seen: bool = True) -> BridgePorts:
+def bridges(places: dict[str, PodLink] = PLACES, *, seen: bool = True) -> BridgePorts:
     unseen = {each.device: {} if seen else dict.fromkeys(("ip", "ip6"), MISSING) for each in places.values()}
     addresses = {address: each for pod, each in places.items() for address in PODS[pod]}
     return BridgePorts(places=places, addresses=addresses, unseen=unseen, held=None)
@@ -34,7 +34,7 @@ def bridges(places: dict[str, Place] = PLACES, *, seen: bool = True) -> BridgePo
 
 def rules(world: World, there: BridgePorts) -> BridgeTracer:
     compiler: Compiler = filled(world, "n1")
-    facts = Facts(pod_ranges=POD_RANGES["n1"], addresses=("192.168.99.1",), bridges=("cni0",))
+    facts = PolicyFacts(pod_ranges=POD_RANGES["n1"], addresses=("192.168.99.1",), bridges=("cni0",))
     devices = {key: "cni0" if key in PODS else "veth9" for key in compiler.pods}
     plane = tracing.planned(compiler, devices, facts, MACHINE)
     selected = {key for key, pod in compiler.pods.items() if pod.ingress is not None or pod.egress is not None}
@@ -89,7 +89,7 @@ def test_what_goes_to_a_service_first_or_elsewhere_is_routed() -> None:
     shut = rules(ISOLATED, bridges(seen=False))
     found = next(shut.outcomes(packet(sent_to="10.96.0.1")))
     assert (found.verdict, found.steps[-1].table) == ("drop", "ip podwire-policy"), "by the policy itself"
-    two = bridges({"shop/web": Place("cni0", "veth1"), "shop/db": Place("cni1", "veth2")}, seen=False)
+    two = bridges({"shop/web": PodLink("cni0", "veth1"), "shop/db": PodLink("cni1", "veth2")}, seen=False)
     assert "bridge" not in came_by(rules(ISOLATED, two), packet(output="cni1"))[1][-1]
 
 
@@ -101,7 +101,7 @@ def test_what_comes_from_elsewhere_passes_no_frames() -> None:
 
 def test_a_port_that_has_anothers_address_or_none_is_kept_from_sending() -> None:
     """As the held table may have it: the pod has another port now."""
-    stale = planned(bridges({"shop/web": Place("cni0", "veth8")}), (), PODS)
+    stale = planned(bridges({"shop/web": PodLink("cni0", "veth8")}), (), PODS)
     moved = BridgeTracer(None, stale, bridges(), MACHINE)
     found = next(moved.outcomes(packet()))
     assert (found.verdict, found.steps[-1].elements) == ("drop", ("set pods4 { 10.180.0.1 }",))

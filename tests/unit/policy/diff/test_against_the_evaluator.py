@@ -11,7 +11,7 @@ from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Peers, compare
 from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
-from podwire.policy.evaluate import Connection, Rules, evaluate
+from podwire.policy.evaluate import Connection, EvaluationOptions, evaluate
 
 BASE = read_cases(Path(__file__).parents[3] / "cases/policies")[0].world
 FIRST = int(os.environ.get("SEED", "0"))
@@ -73,7 +73,7 @@ def inside(address: str, cidr: str) -> bool:
 def allowed(world: World, connection: Connection, *, own_node_egress: bool) -> bool:
     source, destination = world.party(connection.source.address), world.party(connection.destination.address)
     asked = Connection(source=source, destination=destination, protocol=connection.protocol, port=connection.port)
-    return evaluate(world, asked, Rules(own_node_egress=own_node_egress)).allowed
+    return evaluate(world, asked, EvaluationOptions(own_node_egress=own_node_egress)).allowed
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 30))

@@ -12,8 +12,8 @@ from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.model.pod import Pod
 from podwire.policy.foreign.discovery import Discovery
-from podwire.policy.foreign.kernel import Ports
-from podwire.policy.runner import Attached
+from podwire.policy.foreign.kernel import PortAddresses
+from podwire.policy.runner import AttachedPod
 from podwire.state.network import NetworkState, parse
 
 A, B = "10.244.1.5", "10.244.1.6"
@@ -60,7 +60,7 @@ class Node:
         self.changed = changed
         yield
 
-    def read(self) -> tuple[NetworkState, Ports]:
+    def read(self) -> tuple[NetworkState, PortAddresses]:
         self.looks += 1
         if self.failing:
             raise KernelError("list", "links", 105)
@@ -73,14 +73,14 @@ class Bench:
 
     def __init__(self) -> None:
         self.pods, self.node, self.clock = Pods(), Node(), FakeClock()
-        self.attached: dict[str, Attached] = {}
+        self.attached: dict[str, AttachedPod] = {}
         self.loads = 0
         self.refusing = False
         self.stuck: list[frozenset[str]] = []
         self.discovery = Discovery("n1", self.pods, self, self.node, self.clock)
         self.discovery.stuck = self.stuck.append
 
-    def attach(self, one: Attached) -> None:
+    def attach(self, one: AttachedPod) -> None:
         self.attached[one.link] = one
         if self.refusing:
             raise KernelError("nft", "add element", 12)
@@ -198,7 +198,7 @@ async def test_neighbours_matter_while_a_pod_is_sought_and_it_is_said_after_a_wh
 
 @with_bench
 async def test_pods_that_somebody_else_told_of_are_left_alone(bench: Bench) -> None:
-    bench.attached["vx"] = Attached(pod="shop/a", device="cni0", port="vx", addresses=(A,))
+    bench.attached["vx"] = AttachedPod(pod="shop/a", device="cni0", port="vx", addresses=(A,))
     bench.node.wires = {"va": A}
     bench.pods.put("a", A)
     await started(bench)

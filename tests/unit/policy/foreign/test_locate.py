@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.policy.foreign.locate import Place, Ways, locate
+from podwire.policy.foreign.locate import LinkTable, PodLink, locate
 from podwire.state.network import parse
 
 STATE = parse(
@@ -41,12 +41,12 @@ BEHIND = {"cni0": {"vetha": frozenset(("10.244.1.5", "fd01::5")), "vethb": froze
     ],
 )
 def test_the_longest_prefix_leads(address: str, device: str) -> None:
-    assert Ways(STATE).device(address) == device
+    assert LinkTable(STATE).device(address) == device
 
 
 def test_a_device_of_its_own_and_a_port() -> None:
     pods = {"a": ("10.244.1.5", "fd01::5"), "p": ("10.244.1.77", "fd02::7")}
-    assert locate(pods, STATE, BEHIND, {}) == {"a": Place("cni0", "vetha"), "p": Place("vethp")}
+    assert locate(pods, STATE, BEHIND, {}) == {"a": PodLink("cni0", "vetha"), "p": PodLink("vethp")}
 
 
 @pytest.mark.parametrize("address", ["10.244.1.99", "10.244.1.78", "192.0.2.9", "10.244.2.5"])
@@ -59,8 +59,8 @@ def test_a_pod_does_not_come_by_the_place_of_another() -> None:
     """Whoever may add addresses in a pod's namespace adds that of another pod."""
     pods = {"victim": ("10.244.1.5",), "thief": ("10.244.1.6",)}
     ports = {"cni0": {"vetha": frozenset(("10.244.1.5",)), "vethb": frozenset(("10.244.1.6", "10.244.1.5"))}}
-    right = {"victim": Place("cni0", "vetha"), "thief": Place("cni0", "vethb")}
+    right = {"victim": PodLink("cni0", "vetha"), "thief": PodLink("cni0", "vethb")}
     assert locate(pods, STATE, ports, right) == right
     assert locate(pods, STATE, ports, {}) == right
     gone = {"cni0": {"vethb": ports["cni0"]["vethb"]}}
-    assert locate({"victim": pods["victim"]}, STATE, gone, right) == {"victim": Place("cni0", "vethb")}
+    assert locate({"victim": pods["victim"]}, STATE, gone, right) == {"victim": PodLink("cni0", "vethb")}

@@ -2,10 +2,10 @@
 
 from podwire.policy.ports import Ruling
 from podwire.policy.status.counts import GONE, Count, Counted, Totals, by_policy
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
-DENIED = Ruled("Ingress", Ruling(accept=False), ("shop/a", "shop/b"))
-ALLOWED = Ruled("Ingress", Ruling(True, "shop/a", 0))
+DENIED = RuleHit("Ingress", Ruling(accept=False), ("shop/a", "shop/b"))
+ALLOWED = RuleHit("Ingress", Ruling(True, "shop/a", 0))
 NAMES = {"rule-1": DENIED, "rule-2": ALLOWED}
 
 
@@ -13,8 +13,8 @@ def read(**packets: int) -> dict[str, Counted]:
     return {name: Counted(NAMES[f"rule-{name[1:]}"], Count(count, 60 * count)) for name, count in packets.items()}
 
 
-def found(totals: Totals) -> dict[Ruled, int]:
-    return {each.ruled: each.count.packets for each in totals.all()}
+def found(totals: Totals) -> dict[RuleHit, int]:
+    return {each.hit: each.count.packets for each in totals.all()}
 
 
 def test_families_are_added_up() -> None:
@@ -49,11 +49,11 @@ def test_a_counter_that_somebody_took_away_begins_anew() -> None:
 def test_of_rules_long_gone_a_sum_stays() -> None:
     totals = Totals()
     for number in range(3000):
-        ruled = Ruled("Ingress", Ruling(accept=False), (f"shop/{number}",))
-        totals.keep("ip", {"rule-x": Counted(ruled, Count(1, 60))})
+        hit = RuleHit("Ingress", Ruling(accept=False), (f"shop/{number}",))
+        totals.keep("ip", {"rule-x": Counted(hit, Count(1, 60))})
     assert sum(each.count.packets for each in totals.all()) == 3000
     assert len(totals.all()) <= 2049
-    assert found(totals)[Ruled("Ingress", Ruling(accept=False), (GONE,))] > 900
+    assert found(totals)[RuleHit("Ingress", Ruling(accept=False), (GONE,))] > 900
 
 
 def test_a_denial_counts_for_all_that_isolate() -> None:

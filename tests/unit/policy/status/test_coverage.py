@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.status.coverage import Enforced, Place, furthest, kept, parse, standing
+from podwire.policy.status.coverage import Coverage, NodeReport, coverage_of, keep_since, newest_step, parse
 from podwire.policy.status.digest import Digest, History
 from podwire.policy.status.report import Commit, Report
 
@@ -19,9 +19,9 @@ def digest(meta: ObjectMeta) -> str:
     return str(made)
 
 
-def place(*told: tuple[ObjectMeta, int, float], ready: bool = True, problem: str = "") -> Place:
+def place(*told: tuple[ObjectMeta, int, float], ready: bool = True, problem: str = "") -> NodeReport:
     commits = tuple(Commit(digest(meta), at_ms, took_ms) for meta, at_ms, took_ms in told)
-    return Place(ready, Report("", {KIND: commits}, problem))
+    return NodeReport(ready, Report("", {KIND: commits}, problem))
 
 
 def changed() -> History:
@@ -30,15 +30,15 @@ def changed() -> History:
     return history
 
 
-def found(policy: ObjectMeta, history: History, **places: Place) -> Enforced:
-    made = standing("shop/db", KIND, NetworkPolicy(metadata=policy), history, places)
+def found(policy: ObjectMeta, history: History, **places: NodeReport) -> Coverage:
+    made = coverage_of("shop/db", KIND, NetworkPolicy(metadata=policy), history, places)
     assert made is not None
     return made
 
 
 def test_on_all_nodes_since_the_last_of_them() -> None:
     said = found(NEWER, changed(), a=place((META, 1000, 3), (NEWER, 2000, 4)), b=place((NEWER, 2345, 11.6)))
-    assert said == Enforced(generation=2, nodes="2/2", since="1970-01-01T00:00:02.345Z", took="12ms")
+    assert said == Coverage(generation=2, nodes="2/2", since="1970-01-01T00:00:02.345Z", took="12ms")
     assert said.complete
     assert said.text() == '{"generation":2,"nodes":"2/2","since":"1970-01-01T00:00:02.345Z","took":"12ms"}'
     assert parse(said.text()) == said
@@ -60,7 +60,7 @@ def test_what_has_not_changed_since_is_in_force_there() -> None:
     history.put("shop/web", other)
     only = place((NEWER, 2000, 4))
     assert found(NEWER, history, a=only).nodes == "1/1"
-    made = standing("shop/web", KIND, NetworkPolicy(metadata=other), history, {"a": only})
+    made = coverage_of("shop/web", KIND, NetworkPolicy(metadata=other), history, {"a": only})
     assert made is not None and made.nodes == "0/1"
 
 
@@ -72,7 +72,7 @@ def test_nodes_that_are_not_ready_are_told_apart() -> None:
 
 
 def test_nothing_is_said_while_no_node_has_told_anything() -> None:
-    assert standing("shop/db", KIND, NetworkPolicy(metadata=META), changed(), {}) is None
+    assert coverage_of("shop/db", KIND, NetworkPolicy(metadata=META), changed(), {}) is None
 
 
 def test_a_policy_in_audit_says_so() -> None:
@@ -82,22 +82,22 @@ def test_a_policy_in_audit_says_so() -> None:
 
 
 def test_a_node_more_does_not_change_since_when() -> None:
-    before = Enforced(generation=2, nodes="2/2", since="2026-01-01T00:00:00.000Z", took="9ms")
+    before = Coverage(generation=2, nodes="2/2", since="2026-01-01T00:00:00.000Z", took="9ms")
     now = replace(before, nodes="3/3", since="2026-02-01T00:00:00.000Z", took="1ms")
-    assert kept(before, now) == replace(before, nodes="3/3")
-    assert kept(replace(before, generation=1), now) == now
-    assert kept(replace(before, mode="audit"), now) == now
-    assert kept(replace(before, nodes="1/2"), now) == now
-    assert kept(None, now) == now
+    assert keep_since(before, now) == replace(before, nodes="3/3")
+    assert keep_since(replace(before, generation=1), now) == now
+    assert keep_since(replace(before, mode="audit"), now) == now
+    assert keep_since(replace(before, nodes="1/2"), now) == now
+    assert keep_since(None, now) == now
 
 
 def test_what_is_no_annotation_of_ours() -> None:
     assert parse("") is None and parse("[]") is None
-    assert parse('{"nodes":"1/1","later":true}') == Enforced(nodes="1/1")
+    assert parse('{"nodes":"1/1","later":true}') == Coverage(nodes="1/1")
 
 
 def test_how_far_a_node_has_come() -> None:
     history = changed()
-    assert furthest(history, KIND, place((META, 1, 1), (NEWER, 2, 1)).report) == 1
-    assert furthest(history, KIND, place((META, 1, 1)).report) == 0
-    assert furthest(history, KIND, None) == -1
+    assert newest_step(history, KIND, place((META, 1, 1), (NEWER, 2, 1)).report) == 1
+    assert newest_step(history, KIND, place((META, 1, 1)).report) == 0
+    assert newest_step(history, KIND, None) == -1

@@ -11,8 +11,8 @@ from tests.cases.policy_table import read_cases
 from podwire.cluster.names import POLICY_ENFORCED
 from podwire.cluster.world import World
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.status.coverage import Enforced
-from podwire.policy.status.overview import HEAD, Line, Packets, duration, lines
+from podwire.policy.status.coverage import Coverage
+from podwire.policy.status.overview import HEAD, Packets, PolicyRow, duration, policy_rows
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 WORLD = next(case for case in CASES if case.name == "a Pass in audit that would lead by an Accept to a denial").world
@@ -25,17 +25,17 @@ COUNTS = {("shop/quiet", "dropped"): 7, ("first", "audited"): 3}
 def annotated(world: World, **said: object) -> World:
     """The world with what is said of its NetworkPolicy."""
     (policy,) = world.policies
-    text = Enforced(**said).text()  # type: ignore[arg-type]
+    text = Coverage(**said).text()  # type: ignore[arg-type]
     meta = replace(policy.metadata, generation=2, annotations={POLICY_ENFORCED: text})
     return replace(world, policies=(replace(policy, metadata=meta),))
 
 
-def quiet(world: World, packets: Packets | None = None) -> Line:
-    return next(line for line in lines(world, NOW, packets) if line.name == "quiet")
+def quiet(world: World, packets: Packets | None = None) -> PolicyRow:
+    return next(line for line in policy_rows(world, NOW, packets) if line.name == "quiet")
 
 
 def test_all_kinds_with_what_they_select() -> None:
-    found = list(lines(WORLD, NOW, Packets(COUNTS)))
+    found = list(policy_rows(WORLD, NOW, Packets(COUNTS)))
     assert [line.cells() for line in found] == [
         ("shop", "quiet", "NetworkPolicy", "enforce", "1", "-", "-", "7", "0"),
         ("-", "first", "ClusterNP", "audit", "6", "-", "-", "0", "3"),
@@ -56,7 +56,7 @@ def test_pods_of_a_cluster_policy_are_counted_by_both_selectors() -> None:
     policy = msgspec.convert({"metadata": {"name": "web"}, "spec": spec}, ClusterNetworkPolicy)
     empty = msgspec.convert({"metadata": {"name": "none"}}, ClusterNetworkPolicy)
     world = replace(WORLD, policies=(), cluster_policies=(policy, empty))
-    assert [line.selects for line in lines(world, NOW)] == [0, 3]
+    assert [line.selects for line in policy_rows(world, NOW)] == [0, 3]
 
 
 def test_where_and_how_long_it_is_in_force() -> None:

@@ -3,11 +3,11 @@
 from podwire.policy.ports import Ruling
 from podwire.policy.status.counts import GONE, Count, Counted
 from podwire.policy.status.series import OTHERS, Series
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 
 
 def denied(packets: int, *policies: str, direction: str = "Ingress") -> Counted:
-    return Counted(Ruled(direction, Ruling(accept=False), policies), Count(packets, 0))
+    return Counted(RuleHit(direction, Ruling(accept=False), policies), Count(packets, 0))
 
 
 def values(series: Series, *counted: Counted) -> dict[tuple[str, str, str], int]:
@@ -15,10 +15,10 @@ def values(series: Series, *counted: Counted) -> dict[tuple[str, str, str], int]
 
 
 def test_what_is_dropped_and_what_would_be() -> None:
-    audited = Counted(Ruled("Egress", Ruling(accept=True, audit=True), ("shop/c",)), Count(5, 0))
-    allowed = Counted(Ruled("Egress", Ruling(True, "shop/c", 0)), Count(9, 0))
-    cluster = Counted(Ruled("Ingress", Ruling(False, "deny", 1)), Count(2, 0))
-    again = Counted(Ruled("Ingress", Ruling(False, "deny", 2)), Count(1, 0))
+    audited = Counted(RuleHit("Egress", Ruling(accept=True, audit=True), ("shop/c",)), Count(5, 0))
+    allowed = Counted(RuleHit("Egress", Ruling(True, "shop/c", 0)), Count(9, 0))
+    cluster = Counted(RuleHit("Ingress", Ruling(False, "deny", 1)), Count(2, 0))
+    again = Counted(RuleHit("Ingress", Ruling(False, "deny", 2)), Count(1, 0))
     assert values(Series(), denied(3, "shop/a", "shop/b"), audited, allowed, cluster, again, denied(0, "shop/z")) == {
         ("podwire_policy_dropped_packets_total", "shop/a,shop/b", "ingress"): 3,
         ("podwire_policy_dropped_packets_total", "deny", "ingress"): 3,

@@ -15,7 +15,7 @@ from podwire.cluster.world import World
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPolicySpec, PolicyPeer
 from podwire.policy.compile import Compiler
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import TRACERS
 from podwire.policy.settings import PolicySettings
 from podwire.policy.tracing import open_tracing
@@ -61,7 +61,7 @@ class Nodes(NodeKernels):
         seam = open_tracing(self.mode)
         assert seam is not None
         found = next(each for each in self.world.nodes if each.metadata.name == node)
-        facts = Facts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
+        facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
         machine = Machine(addresses=frozenset(found.internal_ips))
 
         def compiled(world: World) -> Compiler:

@@ -4,12 +4,22 @@ import pytest
 from tests.unit.policy.test_compile import Chaos
 
 from podwire.cluster.world import World
-from podwire.policy.evaluate import EGRESS, INGRESS, Case, Connection, Rules, decide, ends, evaluate, policy_rules
+from podwire.policy.evaluate import (
+    EGRESS,
+    INGRESS,
+    Connection,
+    DirectionCase,
+    EvaluationOptions,
+    decide,
+    ends,
+    evaluate,
+    policy_rules,
+)
 from podwire.why.explain import explain_connection
 from podwire.why.policies.nearest import nearest
 
 
-def sides(case: Case) -> list[int]:
+def sides(case: DirectionCase) -> list[int]:
     """On how many sides each rule of the policies that isolate misses."""
     return [
         (not case.peers_match(policy, rule.peers)) + (not case.ports_match(rule.ports))
@@ -20,11 +30,14 @@ def sides(case: Case) -> list[int]:
 
 def check(world: World, connection: Connection, direction: str) -> bool:
     """Whether there was a nearest rule to look at."""
-    if decide(world, connection, direction, Rules()).policy or not decide(world, connection, direction, Rules()).tier:
+    if (
+        decide(world, connection, direction, EvaluationOptions()).policy
+        or not decide(world, connection, direction, EvaluationOptions()).tier
+    ):
         return False
     subject, peer = ends(connection, direction)
     assert subject.pod is not None
-    case = Case(world, connection, direction, subject.pod, peer)
+    case = DirectionCase(world, connection, direction, subject.pod, peer)
     found = nearest(case)
     if found is None:
         assert not sides(case)

@@ -9,7 +9,7 @@ from tests.cases.policy_table import Case, read_cases
 
 from podwire.local.manifests import parse_manifests
 from podwire.local.offline.cluster import Described, describe_manifests
-from podwire.policy.evaluate import Connection, Rules
+from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.why.answer import DirectionVerdict, PolicyVerdict
 from podwire.why.explain import explain_connection
 
@@ -28,7 +28,7 @@ def test_packet_table(case: Case) -> None:
     for check in case.checks:
         for family in check.families:
             connection = case.connection(check, family)
-            found = explain_connection(case.world, connection, Rules(own_node_egress=case.own_node_egress))
+            found = explain_connection(case.world, connection, EvaluationOptions(own_node_egress=case.own_node_egress))
             assert (found.outcome == "allowed") == check.allowed, (str(check), found.message)
             assert check.ingress in ("", by(found.ingress)), (str(check), found.message)
             assert check.egress in ("", by(found.egress)), (str(check), found.message)

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from podwire.model.policy import IPBlock
-from podwire.policy.ports import Table
+from podwire.policy.ports import PortTable
 from podwire.policy.profile import Profile
 
 _BITS = {4: 32, 6: 128}
 
 
-def networks(profile: Profile, family: int) -> tuple[dict[str, Table], Table]:
+def networks(profile: Profile, family: int) -> tuple[dict[str, PortTable], PortTable]:
     """What holds in each network for all but exact addresses, and what holds everywhere else."""
     found = _at_borders(_texts(profile), profile, family)
     everywhere = found.pop("0.0.0.0/0" if family == 4 else "::/0", profile.default)
@@ -30,12 +30,12 @@ def _texts(profile: Profile) -> Iterable[str]:
         yield from block.excepted
 
 
-def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str, Table]:
+def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str, PortTable]:
     """By network: the table of its addresses that are in no longer one; without those that have none."""
     spans = _spans(texts, family)
     ranges = profile.ranges(family)
     starts = [first for first, _, _ in ranges]
-    found: dict[str, Table] = {}
+    found: dict[str, PortTable] = {}
     for number, (first, length) in enumerate(spans):
         at = _own_address(number, spans, _BITS[family])
         if at is None:

@@ -12,19 +12,19 @@ from podwire.dataplane.contents import Pieces
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
-from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, Layout
+from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
-from podwire.policy.dataplanes.iptables.steps import Piece, Steps, steps
-from podwire.policy.ports import Table as Ports
+from podwire.policy.dataplanes.iptables.steps import FamilyRules, Steps, steps
+from podwire.policy.ports import PortTable
 from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.verdicts import Ruled, owner_of
+from podwire.policy.verdicts import RuleHit, denying_policies
 from podwire.state.ipset import PLAIN, Element, IpSet
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved
 
 Elements = dict[str, dict[str, Element]]
 Held = Mapping[str, IpSet]
-Named = tuple[str, Ports]
+Named = tuple[str, PortTable]
 """A table of ports with the name of its chain."""
 
 _REMEMBERED = 1024
@@ -34,7 +34,7 @@ _REMEMBERED = 1024
 class Contents:
     """One family; ``chains`` and ``sets`` are what the kernel has of it, for the numbers that names have there."""
 
-    def __init__(self, layout: Layout, chains: Mapping[str, Rules], sets: Held) -> None:
+    def __init__(self, layout: ChainLayout, chains: Mapping[str, Rules], sets: Held) -> None:
         self.layout = layout
         marks = layout.marks
         self._numbers = {
@@ -51,8 +51,8 @@ class Contents:
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._ruled: dict[str, Ruled] = {}
-        self._gone: dict[str, Ruled] = {}
+        self._hits: dict[str, RuleHit] = {}
+        self._gone: dict[str, RuleHit] = {}
         devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
         for each in (*layout.sets(), *devices):
             self._pieces.add_set(each)
@@ -60,17 +60,17 @@ class Contents:
 
     # What the kernel should hold
 
-    def piece(self) -> Piece:
+    def piece(self) -> FamilyRules:
         """All of it."""
         chains = {**self._pieces.chains, **self._generate(leading=False)}
-        return Piece(chains, {each.name: each for each in self._pieces.filled()}, self.layout.jumps())
+        return FamilyRules(chains, {each.name: each for each in self._pieces.filled()}, self.layout.jumps())
 
     def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
         """Whether rules are others than they should be, or sets have another number of elements."""
         if any(sizes.get(name) != len(elements) for name, elements in self._pieces.elements.items()):
             return True
         found = self.piece()
-        return bool(steps(saved, {}, Piece(found.chains, {}, found.jumps), {}))
+        return bool(steps(saved, {}, FamilyRules(found.chains, {}, found.jumps), {}))
 
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
         """All of it, as values with a text form."""
@@ -89,7 +89,7 @@ class Contents:
 
     # What is said
 
-    def move(self, layout: Layout) -> None:
+    def move(self, layout: ChainLayout) -> None:
         """The node, or the cluster, has other ranges and addresses; the rules are the same."""
         self.layout = layout
         for declared in layout.node_sets():
@@ -162,10 +162,10 @@ class Contents:
     def _write(self, profile: Profile) -> None:
         """A whole profile: in place where its chain is what it was, else beside it, and then its pods go there."""
         key, before = profile.key, self._names.get(profile.key)
-        owner = owner_of(key)
+        denying = denying_policies(key)
         nets, rest = networks(profile, 6 if self.layout.family == "ip6" else 4)
-        default = names.ports_chain(rest, owner), rest
-        ranges = {network: (names.ports_chain(table, owner), table) for network, table in sorted(nets.items())}
+        default = names.ports_chain(rest, denying), rest
+        ranges = {network: (names.ports_chain(table, denying), table) for network, table in sorted(nets.items())}
         meaning = default[0], {network: name for network, (name, _) in ranges.items()}
         chain = names.profile_chain(key, meaning)
         if chain == before:
@@ -218,7 +218,7 @@ class Contents:
         hosts, _ = names.profile_sets(chain, self.layout.family)
         made: dict[int, str] = {}
         have = self._hosts[chain]
-        owner = owner_of(profile.key)
+        denying = denying_policies(profile.key)
         for address in addresses:
             if (":" in address) != six:
                 continue
@@ -229,7 +229,7 @@ class Contents:
                     self._pieces.set(hosts, address, None)
                     self._drop(before)
                 continue
-            name = made.get(id(table)) or made.setdefault(id(table), names.ports_chain(table, owner))
+            name = made.get(id(table)) or made.setdefault(id(table), names.ports_chain(table, denying))
             if name != before:
                 have[address] = self._take((name, table), profile.key)
                 self._pieces.set(hosts, address, self._leads_to(name))
@@ -243,24 +243,24 @@ class Contents:
         chain, table = named
         if not self._uses[chain]:
             self._parts[chain] = self._ports(table, key, chain)
-            owner = owner_of(key)
-            self._needs[chain] = tuple(self._rule(owner.ruled(ruling)) for ruling in table.rulings)
+            denying = denying_policies(key)
+            self._needs[chain] = tuple(self._rule(denying.hit(ruling)) for ruling in table.rulings)
             self._numbers[names.TABLES].take(chain)
         self._uses[chain] += 1
         return chain
 
-    def _ports(self, table: Ports, key: ProfileKey, chain: str) -> tuple[str, ...]:
-        made = self.layout.ports(chain, table, owner_of(key))
+    def _ports(self, table: PortTable, key: ProfileKey, chain: str) -> tuple[str, ...]:
+        made = self.layout.ports(chain, table, denying_policies(key))
         for name, rules in made.items():
             self._pieces.put(name, rules)
         return tuple(made)
 
-    def _rule(self, ruled: Ruled) -> str:
-        chain = names.rule_chain(ruled)
+    def _rule(self, hit: RuleHit) -> str:
+        chain = names.rule_chain(hit)
         if not self._uses[chain]:
-            self._pieces.put(chain, self.layout.rule(ruled, chain.removeprefix(names.CHAIN).lower()))
+            self._pieces.put(chain, self.layout.rule(hit, chain.removeprefix(names.CHAIN).lower()))
             self._parts[chain] = (chain,)
-            self._ruled[chain] = ruled
+            self._hits[chain] = hit
             self._gone.pop(chain, None)
         self._uses[chain] += 1
         return chain
@@ -271,8 +271,8 @@ class Contents:
         if self._uses[chain]:
             return
         del self._uses[chain]
-        if chain in self._ruled:
-            self._gone[chain] = self._ruled.pop(chain)
+        if chain in self._hits:
+            self._gone[chain] = self._hits.pop(chain)
             if len(self._gone) > _REMEMBERED:
                 del self._gone[next(iter(self._gone))]
         for name in self._parts.pop(chain):
@@ -282,10 +282,10 @@ class Contents:
         for need in self._needs.pop(chain, ()):
             self._drop(need)
 
-    def meaning(self, name: str) -> Ruled | None:
+    def meaning(self, name: str) -> RuleHit | None:
         """What the chain of a rule, or what is logged there, stands for, or stood for lately; None: nothing known."""
         chain = name if name.startswith(names.RULE) else names.CHAIN + name.upper()
-        return self._ruled.get(chain) or self._gone.get(chain)
+        return self._hits.get(chain) or self._gone.get(chain)
 
     # Steps
 
@@ -300,10 +300,10 @@ class Contents:
         generated = self._generate(leading=False)
         differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
         gone = {name: rules for name, rules in self._generated.items() if generated.get(name) != rules}
-        want = Piece({**now.chains, **differing}, now.sets)
+        want = FamilyRules({**now.chains, **differing}, now.sets)
         return self._stepped({names.TABLE: {**before.chains, **gone}}, before.sets, want)
 
-    def _stepped(self, saved: Saved, have: Held, want: Piece) -> Steps:
+    def _stepped(self, saved: Saved, have: Held, want: FamilyRules) -> Steps:
         meanwhile = self._generate(leading=True)
         final = self._generate(leading=False)
         for name in list(meanwhile):
@@ -321,14 +321,14 @@ def _root(key: ProfileKey) -> str:
     return names.IN if key.direction == "Ingress" else names.OUT
 
 
-def _device_sets(layout: Layout, sets: Held) -> dict[int, IpSet]:
+def _device_sets(layout: ChainLayout, sets: Held) -> dict[int, IpSet]:
     """The sets of devices by their numbers; one that is empty by now stays."""
     prefix = layout.set_name("devices-")
     words = ((name.removeprefix(prefix), each) for name, each in sets.items() if name.startswith(prefix))
     return {int(word): each for word, each in words if word.isdecimal()}
 
 
-def _known_devices(layout: Layout, sets: Held) -> dict[str, int]:
+def _known_devices(layout: ChainLayout, sets: Held) -> dict[str, int]:
     """Numbers by which devices are in the sets that they are in."""
     found: dict[str, int] = {}
     for number, each in _device_sets(layout, sets).items():

@@ -27,16 +27,16 @@ from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import POLL_S, watch
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.contents import follow
-from podwire.policy.dataplane import Facts, of_family
+from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.kernel import clear, held
-from podwire.policy.dataplanes.iptables.layout import Layout
+from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.status.counts import Counted, Totals
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 
@@ -51,7 +51,7 @@ class IptablesPolicy:
 
     name = "iptables"
 
-    def __init__(self, facts: Facts, netns: Path | str | None = None, programs: Programs | None = None) -> None:
+    def __init__(self, facts: PolicyFacts, netns: Path | str | None = None, programs: Programs | None = None) -> None:
         self.programs = programs or choose(netns)
         kernel.check(self.programs)
         self._place = netns
@@ -105,7 +105,9 @@ class IptablesPolicy:
         except KernelError:
             return True
 
-    def load(self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None) -> tuple[Steps, ...]:
+    def load(
+        self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None
+    ) -> tuple[Steps, ...]:
         """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
 
         Raises: KernelError; what was in force stays, or what was new already.
@@ -140,7 +142,7 @@ class IptablesPolicy:
         return kernel.uplinks(self._place, self._facts.addresses, (*devices.values(), *self._facts.bridges))
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> tuple[Steps, ...]:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
 
@@ -163,7 +165,7 @@ class IptablesPolicy:
             return self.load(compiler, devices)
         return tuple(done)
 
-    def _moved(self, facts: Facts, uplinks: tuple[str, ...]) -> bool:
+    def _moved(self, facts: PolicyFacts, uplinks: tuple[str, ...]) -> bool:
         """Takes over facts; not when the uplinks are others."""
         if any(contents.layout.uplinks != uplinks for contents in self._contents.values()):
             return False
@@ -207,14 +209,14 @@ class IptablesPolicy:
         if contents is None:
             return {}
         found = ((name, contents.meaning(name), count) for name, count in kernel.read_counts(tool).items())
-        return {name: Counted(ruled, count) for name, ruled, count in found if ruled is not None}
+        return {name: Counted(hit, count) for name, hit, count in found if hit is not None}
 
     @property
     def missing(self) -> frozenset[str]:
         """Families that this machine cannot program."""
         return frozenset(self._missing)
 
-    def ruled(self, prefix: str) -> Ruled | None:
+    def hit(self, prefix: str) -> RuleHit | None:
         """What packets that are logged with a prefix met; None: a rule that is there no more, or none of ours."""
         found = (contents.meaning(prefix) for contents in self._contents.values())
         return next(filter(None, found), None)
@@ -245,6 +247,6 @@ class IptablesPolicy:
         self._doomed.clear()
 
 
-def layout_of(facts: Facts, family: str, uplinks: tuple[str, ...]) -> Layout:
+def layout_of(facts: PolicyFacts, family: str, uplinks: tuple[str, ...]) -> ChainLayout:
     """What is laid out for a node in one family; ``uplinks`` are the devices that carry its own addresses."""
-    return Layout(**of_family(facts, family), marks=Marks(facts.marks), uplinks=uplinks)
+    return ChainLayout(**of_family(facts, family), marks=Marks(facts.marks), uplinks=uplinks)

@@ -13,7 +13,7 @@ from podwire.kernel.iptables import FAMILIES, Iptables, Programs
 from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
-from podwire.policy.dataplanes.iptables.layout import Layout
+from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, RULE, TABLE, set_prefix
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import removal
@@ -141,7 +141,7 @@ def check(programs: Programs) -> None:
 
     Raises: Unsupported naming what is missing.
     """
-    layout = Layout(family="ip", marks=Marks(0xFF), bridges=("lo",))
+    layout = ChainLayout(family="ip", marks=Marks(0xFF), bridges=("lo",))
     descriptor = netns.create_anonymous()
     try:
         with netns.inside(descriptor), Iptables("ip", programs) as tool, IpSets() as sets:

@@ -31,9 +31,9 @@ import msgspec
 from podwire.policy.dataplane import FamilyFacts
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.numbers import Marks
-from podwire.policy.ports import PROTOCOLS, Entry, Table
+from podwire.policy.ports import PROTOCOLS, Entry, PortTable
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
+from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, DenyingPolicies, RuleHit
 from podwire.state.ipset import PLAIN, Element, Family, IpSet
 from podwire.state.iptables import Rules
 from podwire.trace.bytecode import same_ends
@@ -61,7 +61,7 @@ _ENCAPSULATED = "policy.encapsulation: drop"
 Chains = dict[str, Rules]
 
 
-class Layout(FamilyFacts, frozen=True, kw_only=True):
+class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
     """One family on one node."""
 
     marks: Marks
@@ -312,7 +312,7 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
             f"{said} -g {default}",
         )
 
-    def ports(self, chain: str, table: Table, owner: Owner) -> Chains:
+    def ports(self, chain: str, table: PortTable, denying: DenyingPolicies) -> Chains:
         """The chains of a table of ports; where one protocol has many ranges, they are halved like numbers."""
         made: Chains = {}
         rules = []
@@ -321,17 +321,17 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
             word = protocol.lower()
             if len(entries) > 1:
                 below = f"{chain}-{word[0]}"
-                self._ranges(below, entries, owner, made)
+                self._ranges(below, entries, denying, made)
                 rules.append(f"-p {word} -g {below}")
             elif entries[0].ruling != table.other:
-                rules.append(f"-p {word} -g {names.rule_chain(owner.ruled(entries[0].ruling))}")
-        made[chain] = (*rules, f"-g {names.rule_chain(owner.ruled(table.other))}")
+                rules.append(f"-p {word} -g {names.rule_chain(denying.hit(entries[0].ruling))}")
+        made[chain] = (*rules, f"-g {names.rule_chain(denying.hit(table.other))}")
         return made
 
-    def _ranges(self, chain: str, entries: list[Entry], owner: Owner, made: Chains) -> None:
+    def _ranges(self, chain: str, entries: list[Entry], denying: DenyingPolicies, made: Chains) -> None:
         word = entries[0].protocol.lower()
         if len(entries) <= _FEW:
-            parts = [(entry, names.rule_chain(owner.ruled(entry.ruling))) for entry in entries]
+            parts = [(entry, names.rule_chain(denying.hit(entry.ruling))) for entry in entries]
         else:
             size = -(-len(entries) // _FEW)
             parts = []
@@ -339,35 +339,35 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
                 some = entries[at : at + size]
                 below = f"{chain[: chain.rindex('-') + 2]}{len(made)}"
                 made[below] = ()
-                self._ranges(below, some, owner, made)
+                self._ranges(below, some, denying, made)
                 parts.append((Entry(some[0].protocol, some[0].first, some[-1].last, some[0].ruling), below))
         *most, (_, last) = parts
         rules = (f"-p {word} -m {word} --dport {_port(entry)} -g {target}" for entry, target in most)
         made[chain] = (*rules, f"-g {last}")
 
-    def rule(self, ruled: Ruled, prefix: str) -> Rules:
+    def rule(self, hit: RuleHit, prefix: str) -> Rules:
         """The chain of one rule, or of a denial because no rule allows; ``prefix`` is what the log says of it.
 
         Errors that belong to a connection, and what comes back to its sender through a Service, pass though no rule
         allows it; that is looked for where it would be dropped.
         """
-        verdict = "RETURN" if ruled.ruling.accept else "DROP"
-        said = f"{names.comment(ruled.text)} -j {verdict}"
+        verdict = "RETURN" if hit.ruling.accept else "DROP"
+        said = f"{names.comment(hit.text)} -j {verdict}"
         spared: Rules = (
             "-m conntrack --ctstate RELATED -j RETURN",
             f"-m conntrack --ctstate DNAT {_in(self.set_name('own'), 'src,dst')} -j RETURN",
             *(f"-m conntrack --ctstate DNAT {match} -j RETURN" for match in self._itself),
         )
-        spared = spared if ruled.ruling.audit or not ruled.ruling.accept else ()
-        return (*spared, *(self._logs(ruled, prefix) if ruled.logged(self.log) else ()), said)
+        spared = spared if hit.ruling.audit or not hit.ruling.accept else ()
+        return (*spared, *(self._logs(hit, prefix) if hit.logged(self.log) else ()), said)
 
-    def _logs(self, ruled: Ruled, prefix: str) -> Rules:
+    def _logs(self, hit: RuleHit, prefix: str) -> Rules:
         """Of what passes, the first packets of connections; of what only audit lets pass, now and then a later one."""
         tell = self._tell(prefix)
-        if not ruled.ruling.accept:
+        if not hit.ruling.accept:
             return (f"{self._limit} {tell}",)
         later = f"-m conntrack ! --ctstate NEW -m limit --limit 1/sec {tell}"
-        return (f"-m conntrack --ctstate NEW {self._limit} {tell}", *((later,) if ruled.ruling.audit else ()))
+        return (f"-m conntrack --ctstate NEW {self._limit} {tell}", *((later,) if hit.ruling.audit else ()))
 
     @property
     def _limit(self) -> str:

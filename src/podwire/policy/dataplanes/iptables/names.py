@@ -9,9 +9,9 @@ from base64 import b32encode
 
 import msgspec
 
-from podwire.policy.ports import Table
+from podwire.policy.ports import PortTable
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import Owner, Ruled
+from podwire.policy.verdicts import DenyingPolicies, RuleHit
 
 TABLE = "mangle"
 CHAIN = "PODWIRE-"
@@ -55,14 +55,14 @@ def profile_sets(chain: str, family: str) -> tuple[str, str]:
     return f"{name}-hosts", f"{name}-ranges"
 
 
-def ports_chain(table: Table, owner: Owner) -> str:
+def ports_chain(table: PortTable, denying: DenyingPolicies) -> str:
     """The chain of a table of ports."""
-    return PORTS + short((owner.of(table), table))
+    return PORTS + short((denying.of(table), table))
 
 
-def rule_chain(ruled: Ruled) -> str:
+def rule_chain(hit: RuleHit) -> str:
     """The chain of a rule."""
-    return RULE + short(ruled)
+    return RULE + short(hit)
 
 
 def comment(text: str) -> str:

@@ -21,7 +21,7 @@ from podwire.state.iptables_diff import Saved, repair
 Jumps = tuple[tuple[str, str], ...]
 
 
-class Piece(msgspec.Struct, frozen=True):
+class FamilyRules(msgspec.Struct, frozen=True):
     """Some chains and sets, or all of them."""
 
     chains: Mapping[str, Rules] = {}
@@ -48,7 +48,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(part.rstrip() for part in parts if part)
 
 
-def steps(saved: Saved, have: Mapping[str, IpSet], want: Piece, meanwhile: Mapping[str, Rules]) -> Steps:
+def steps(saved: Saved, have: Mapping[str, IpSet], want: FamilyRules, meanwhile: Mapping[str, Rules]) -> Steps:
     """What makes of what is there what is wanted.
 
     ``saved`` are the tables of which ``want`` says what our chains should be, ``meanwhile`` the branches that lead to

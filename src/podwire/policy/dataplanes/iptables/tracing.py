@@ -13,7 +13,7 @@ from podwire.kernel import iptables_chains
 from podwire.kernel.iptables import FAMILIES, Iptables
 from podwire.policy.compile import Compiler
 from podwire.policy.contents import follow
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.dataplane import layout_of
@@ -62,7 +62,7 @@ class Tracer:
         return self._tracer.about(step)
 
 
-def planned(compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
+def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
     """What would be programmed."""
     pieces: list[Ruleset | IpSet] = []
     for family in FAMILIES:

@@ -12,16 +12,16 @@ from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
-    Layout,
+    TableLayout,
     leading_to,
     node_name,
     ports_name,
     profile_name,
     rule_name,
 )
-from podwire.policy.ports import Table as Ports
+from podwire.policy.ports import PortTable
 from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.verdicts import Ruled, owner_of
+from podwire.policy.verdicts import RuleHit, denying_policies
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import Transaction, diff
 
@@ -34,7 +34,7 @@ _GONE = 1024
 class Contents:
     """One family's table."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: TableLayout) -> None:
         self.layout = layout
         self._pieces: Pieces[Chain, Set, bytes, Element] = Pieces()
         for chain in layout.chains():
@@ -47,8 +47,8 @@ class Contents:
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._ruled: dict[str, Ruled] = {}
-        self._gone: dict[str, Ruled] = {}
+        self._hits: dict[str, RuleHit] = {}
+        self._gone: dict[str, RuleHit] = {}
 
     def table(self) -> Table:
         """All of it."""
@@ -77,7 +77,7 @@ class Contents:
         chains = Chains(ingress=ingress, egress=egress, to_node=self._to_own_node(profiles.egress))
         return self.layout.placed(device, profiles.addresses, chains)
 
-    def move(self, layout: Layout) -> None:
+    def move(self, layout: TableLayout) -> None:
         """The node, or the cluster, has other ranges and addresses; the rules are the same."""
         self.layout = layout
         for declared in layout.node_sets():
@@ -156,7 +156,7 @@ class Contents:
         ours = ":" if self.layout.family == "ip6" else "."
         declared, _ = self.layout.profile_sets(name)
         have = self._hosts[name]
-        led = _Led(lambda table: self._take(table, profile.key))
+        led = _PeerChains(lambda table: self._take(table, profile.key))
         changed: dict[bytes, Element | None] = {}
         for address in addresses:
             if ours not in address:
@@ -174,7 +174,7 @@ class Contents:
         self._pieces.set_all(declared.name, changed)
         self._settle(led)
 
-    def _settle(self, led: "_Led") -> None:
+    def _settle(self, led: "_PeerChains") -> None:
         """Counts who leads where now."""
         self._uses.update({chain: step for chain, step in led.steps.items() if step > 0})
         for chain, step in led.steps.items():
@@ -187,28 +187,28 @@ class Contents:
         """The chain for what pods send to their own node; empty: no policy has a say."""
         return node_name(self._names[key]) if key is not None and _node_chain_needed(key) else ""
 
-    def _take(self, table: Ports, key: ProfileKey) -> str:
+    def _take(self, table: PortTable, key: ProfileKey) -> str:
         """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
-        owner = owner_of(key)
-        name = ports_name(table, owner)
+        denying = denying_policies(key)
+        name = ports_name(table, denying)
         if not self._uses[name]:
-            ruled = [owner.ruled(ruling) for ruling in table.rulings]
-            for each in ruled:
+            hit = [denying.hit(ruling) for ruling in table.rulings]
+            for each in hit:
                 self._rule(each)
-            sets = self.layout.ports_sets(name, table, owner)
+            sets = self.layout.ports_sets(name, table, denying)
             for declared in sets:
                 self._pieces.add_set(declared)
-            needs = tuple(map(rule_name, ruled))
-            self._put(self.layout.ports_chain(name, table, owner))
+            needs = tuple(map(rule_name, hit))
+            self._put(self.layout.ports_chain(name, table, denying))
             self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
         self._uses[name] += 1
         return name
 
-    def _rule(self, ruled: Ruled) -> None:
-        name = rule_name(ruled)
+    def _rule(self, hit: RuleHit) -> None:
+        name = rule_name(hit)
         if not self._uses[name]:
-            self._put(self.layout.rule_chain(ruled))
-            self._ruled[name] = ruled
+            self._put(self.layout.rule_chain(hit))
+            self._hits[name] = hit
         self._uses[name] += 1
 
     def _drop(self, name: str, times: int = 1) -> None:
@@ -217,8 +217,8 @@ class Contents:
         if self._uses[name]:
             return
         del self._uses[name]
-        if name in self._ruled:
-            self._gone[name] = self._ruled.pop(name)
+        if name in self._hits:
+            self._gone[name] = self._hits.pop(name)
             if len(self._gone) > _GONE:
                 del self._gone[next(iter(self._gone))]
         self._pieces.remove(name)
@@ -235,22 +235,22 @@ class Contents:
         for chain in self._needs.pop(name, ()):
             self._drop(chain)
 
-    def meaning(self, name: str) -> Ruled | None:
+    def meaning(self, name: str) -> RuleHit | None:
         """What the chain of a rule stands for, or stood for lately; None: it is none that is known."""
-        return self._ruled.get(name) or self._gone.get(name)
+        return self._hits.get(name) or self._gone.get(name)
 
 
-class _Led:
+class _PeerChains:
     """Where tables lead while many addresses are gone through; each chain is taken once, to be dropped at the end."""
 
-    def __init__(self, take: Callable[[Ports], str]) -> None:
+    def __init__(self, take: Callable[[PortTable], str]) -> None:
         self._take = take
         self._known: dict[int, tuple[str | None, Element | None]] = {id(None): (None, None)}
         self.taken: list[str] = []
         self.steps: Counter[str] = Counter()
         """By how many more addresses each chain is used."""
 
-    def by(self, table: Ports | None) -> tuple[str | None, Element | None]:
+    def by(self, table: PortTable | None) -> tuple[str | None, Element | None]:
         """The chain of a table, and the element that leads there."""
         found = self._known.get(id(table))
         if found is None:

@@ -16,12 +16,12 @@ from podwire.kernel import nft_families
 from podwire.kernel.nft_families import FamilyTables
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.contents import follow
-from podwire.policy.dataplane import Facts, of_family
+from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.nftables.contents import Contents
-from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, Layout
+from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, TableLayout
 from podwire.policy.dataplanes.nftables.steps import steps
 from podwire.policy.status.counts import Count, Counted, Totals
-from podwire.policy.verdicts import Ruled
+from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table
 from podwire.state.nft_diff import (
     AddElements,
@@ -44,7 +44,7 @@ class NftablesPolicy:
 
     name = "nftables"
 
-    def __init__(self, facts: Facts, netns: Path | str | None = None) -> None:
+    def __init__(self, facts: PolicyFacts, netns: Path | str | None = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
         self._contents: dict[str, Contents] = {}
@@ -64,7 +64,7 @@ class NftablesPolicy:
         return self._tables.disturbed()
 
     def load(
-        self, compiler: Compiler, devices: Mapping[str, str], facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None
     ) -> tuple[Transaction, ...]:
         """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
 
@@ -88,7 +88,7 @@ class NftablesPolicy:
         return tuple(committed)
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: Facts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> tuple[Transaction, ...]:
         """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
 
@@ -118,7 +118,7 @@ class NftablesPolicy:
         """
         return self._tables.heal(((family, each.table()) for family, each in self._contents.items()), self._commit)
 
-    def ruled(self, prefix: str) -> Ruled | None:
+    def hit(self, prefix: str) -> RuleHit | None:
         """What packets that are logged with a prefix met; None: a rule that is there no more, or none of ours."""
         found = (contents.meaning(prefix) for contents in self._contents.values())
         return next(filter(None, found), None)
@@ -139,7 +139,7 @@ class NftablesPolicy:
             return {}
         read = self._tables.nft.counters(family, TABLE, chain)
         known = ((name, contents.meaning(name), Count(*numbers)) for name, numbers in read.items())
-        return {name: Counted(ruled, count) for name, ruled, count in known if ruled is not None}
+        return {name: Counted(hit, count) for name, hit, count in known if hit is not None}
 
     def _keep_counts(self, transaction: Transaction) -> None:
         """Keeps what rules have counted that a transaction takes away."""
@@ -181,9 +181,9 @@ class NftablesPolicy:
         self._lost = True
 
 
-def layout_of(facts: Facts, family: str) -> Layout:
+def layout_of(facts: PolicyFacts, family: str) -> TableLayout:
     """What is laid out for a node in one family."""
-    return Layout(**of_family(facts, family))
+    return TableLayout(**of_family(facts, family))
 
 
 def clear(netns: Path | str | None = None) -> bool:

@@ -42,9 +42,9 @@ from collections.abc import Iterable
 import msgspec
 
 from podwire.policy.dataplane import FamilyFacts
-from podwire.policy.ports import PROTOCOLS, Entry, Table
+from podwire.policy.ports import PROTOCOLS, Entry, PortTable
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, Owner, Ruled
+from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, DenyingPolicies, RuleHit
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule, Verdict
@@ -62,7 +62,7 @@ _ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 _BITS = {"ip": 32, "ip6": 128}
 
 
-class Layout(FamilyFacts, frozen=True, kw_only=True):
+class TableLayout(FamilyFacts, frozen=True, kw_only=True):
     """One family on one node."""
 
     @property
@@ -309,7 +309,7 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
         start = first.to_bytes(size, "big")
         return start, msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
 
-    def ports_sets(self, name: str, table: Table, owner: Owner) -> tuple[Set, ...]:
+    def ports_sets(self, name: str, table: PortTable, denying: DenyingPolicies) -> tuple[Set, ...]:
         """The maps of a table of ports, one for each protocol whose ports differ."""
         found = []
         for protocol in PROTOCOLS:
@@ -318,12 +318,12 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
                 declared = Set(
                     name=f"{name}-{protocol.lower()}", key=("inet_service",), data=("verdict",), flags=("interval",)
                 )
-                chains = {ruling: rule_name(owner.ruled(ruling)) for ruling in {entry.ruling for entry in entries}}
+                chains = {ruling: rule_name(denying.hit(ruling)) for ruling in {entry.ruling for entry in entries}}
                 elements = (_ports_element(entry, chains[entry.ruling]) for entry in entries)
                 found.append(declared.with_elements(elements))
         return tuple(found)
 
-    def ports_chain(self, name: str, table: Table, owner: Owner) -> Chain:
+    def ports_chain(self, name: str, table: PortTable, denying: DenyingPolicies) -> Chain:
         """The chain of a table of ports."""
         texts = []
         for protocol in PROTOCOLS:
@@ -332,26 +332,26 @@ class Layout(FamilyFacts, frozen=True, kw_only=True):
             if len(entries) > 1:
                 texts.append(f"{word} dport vmap @{name}-{word}")
             elif entries[0].ruling != table.other:
-                texts.append(f"meta l4proto {word} goto {rule_name(owner.ruled(entries[0].ruling))}")
-        texts.append(f"goto {rule_name(owner.ruled(table.other))}")
+                texts.append(f"meta l4proto {word} goto {rule_name(denying.hit(entries[0].ruling))}")
+        texts.append(f"goto {rule_name(denying.hit(table.other))}")
         return Chain(name=name, rules=self.rules(*texts))
 
-    def rule_chain(self, ruled: Ruled) -> Chain:
+    def rule_chain(self, hit: RuleHit) -> Chain:
         """The chain of one rule, or of a denial because no rule allows."""
-        name, verdict = rule_name(ruled), "accept" if ruled.ruling.accept else "drop"
+        name, verdict = rule_name(hit), "accept" if hit.ruling.accept else "drop"
         spared = ("ct state related accept", *self._to_itself)
-        spared = spared if ruled.ruling.audit or not ruled.ruling.accept else ()
-        texts = (*spared, *(self._logs(ruled, name) if ruled.logged(self.log) else ()), f"counter {verdict}")
-        return Chain(name=name, comment=ruled.text[:_COMMENT], rules=self.rules(*texts))
+        spared = spared if hit.ruling.audit or not hit.ruling.accept else ()
+        texts = (*spared, *(self._logs(hit, name) if hit.logged(self.log) else ()), f"counter {verdict}")
+        return Chain(name=name, comment=hit.text[:_COMMENT], rules=self.rules(*texts))
 
-    def _logs(self, ruled: Ruled, name: str) -> tuple[str, ...]:
+    def _logs(self, hit: RuleHit, name: str) -> tuple[str, ...]:
         """Of what passes, the first packets of connections; of what only audit lets pass, now and then a later one."""
         limit = f"limit rate {self.log.rate}/second burst {self.log.burst} packets"
         tell = f'log prefix "{name}" group {self.log.group}'
-        if not ruled.ruling.accept:
+        if not hit.ruling.accept:
             return (f"{limit} {tell}",)
         later = f"ct state != new limit rate 1/second {tell}"
-        return (f"ct state new {limit} {tell}", *((later,) if ruled.ruling.audit else ()))
+        return (f"ct state new {limit} {tell}", *((later,) if hit.ruling.audit else ()))
 
 
 class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -402,11 +402,11 @@ def comment(key: ProfileKey) -> str:
     return ", ".join((*key.cluster_policies, *key.policies, *audited))[:_COMMENT]
 
 
-def ports_name(table: Table, owner: Owner) -> str:
+def ports_name(table: PortTable, denying: DenyingPolicies) -> str:
     """The chain of a table of ports."""
-    return f"ports-{_short(msgspec.json.encode((owner.of(table), table)).decode())}"
+    return f"ports-{_short(msgspec.json.encode((denying.of(table), table)).decode())}"
 
 
-def rule_name(ruled: Ruled) -> str:
+def rule_name(hit: RuleHit) -> str:
     """The chain of a rule."""
-    return f"{RULE}{_short(msgspec.json.encode(ruled).decode())}"
+    return f"{RULE}{_short(msgspec.json.encode(hit).decode())}"

@@ -10,7 +10,7 @@ from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.policy.compile import Compiler
 from podwire.policy.contents import follow
-from podwire.policy.dataplane import Facts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.dataplane import layout_of
 from podwire.policy.dataplanes.nftables.layout import TABLE
@@ -18,7 +18,7 @@ from podwire.trace.nft import Tracer
 from podwire.trace.packet import Machine
 
 
-def planned(compiler: Compiler, devices: Mapping[str, str], facts: Facts, machine: Machine) -> Tracer:
+def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
     """What would be programmed."""
     tables = []
     for family in FAMILIES:

@@ -5,19 +5,19 @@ from hypothesis import strategies as st
 
 from podwire.model.policy import IPBlock
 from podwire.policy.dataplanes.iptables.cidrs import networks
-from podwire.policy.ports import Table
-from podwire.policy.profile import Profile, ProfileKey, Rule
+from podwire.policy.ports import PortTable
+from podwire.policy.profile import CompiledRule, Profile, ProfileKey
 
 KEY = ProfileKey(direction="Ingress", policies=("shop/db",))
 
 
 def profile(*blocks: IPBlock) -> Profile:
     return Profile(
-        KEY, tuple(Rule(tier="Namespace", policy="shop/db", place=n, blocks=(b,)) for n, b in enumerate(blocks))
+        KEY, tuple(CompiledRule(tier="Namespace", policy="shop/db", place=n, blocks=(b,)) for n, b in enumerate(blocks))
     )
 
 
-def found(nets: dict[str, Table], rest: Table, address: str) -> Table:
+def found(nets: dict[str, PortTable], rest: PortTable, address: str) -> PortTable:
     """What the longest network says, as a kernel looks it up."""
     holding = [net for net in nets if ip_address(address) in ip_network(net)]
     return nets[max(holding, key=lambda net: ip_network(net).prefixlen)] if holding else rest

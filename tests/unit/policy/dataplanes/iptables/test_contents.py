@@ -10,7 +10,7 @@ from podwire.errors import KernelError
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.contents import Contents
-from podwire.policy.dataplanes.iptables.layout import Layout
+from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Marks
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.settings import LogSettings
@@ -20,11 +20,11 @@ from podwire.state.iptables import Rules
 
 MARKS = Marks(0xFFF00000)
 LAYOUTS = {
-    "ip": Layout(
+    "ip": ChainLayout(
         family="ip", marks=MARKS, pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",),
         log=LogSettings(group=5), uplinks=("eth0",),
     ),
-    "ip6": Layout(family="ip6", marks=MARKS, pod_ranges=("fd18::/64",), node_addresses=("fd99::1",)),
+    "ip6": ChainLayout(family="ip6", marks=MARKS, pod_ranges=("fd18::/64",), node_addresses=("fd99::1",)),
 }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def follow(contents: Contents, compiler: Compiler, delta: Delta) -> None:
     contents.end(delta.ended)
 
 
-def fresh(layout: Layout, compiler: Compiler, kernel: Kernel | None = None) -> Contents:
+def fresh(layout: ChainLayout, compiler: Compiler, kernel: Kernel | None = None) -> Contents:
     chains: dict[str, Rules] = {name: tuple(rules) for name, rules in kernel.chains.items()} if kernel else {}
     made = Contents(layout, chains, kernel.held() if kernel else {})
     follow(made, compiler, compiler.everything())

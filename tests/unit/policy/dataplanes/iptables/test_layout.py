@@ -3,15 +3,15 @@
 import pytest
 
 from podwire.policy.dataplanes.iptables import names
-from podwire.policy.dataplanes.iptables.layout import Layout
+from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Marks
-from podwire.policy.ports import Ruling, TableMaker, selection
+from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
-from podwire.policy.verdicts import Owner, Ruled
+from podwire.policy.verdicts import DenyingPolicies, RuleHit
 from podwire.trace.bytecode import same_ends
 
-LAYOUT = Layout(
+LAYOUT = ChainLayout(
     family="ip",
     marks=Marks(0xFFF00000),
     pod_ranges=("10.180.0.0/24",),
@@ -21,10 +21,10 @@ LAYOUT = Layout(
     encapsulation_ports=(8472, 4789),
     uplinks=("eth0",),
 )
-SIX = Layout(family="ip6", marks=Marks(0xFF), bridges=("cni0",))
+SIX = ChainLayout(family="ip6", marks=Marks(0xFF), bridges=("cni0",))
 TELL = "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix {} --nflog-group 5"
-OWNER = Owner("Ingress", ("shop/db",))
-ALLOWED, DENIED = (names.rule_chain(OWNER.ruled(each)) for each in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
+OWNER = DenyingPolicies("Ingress", ("shop/db",))
+ALLOWED, DENIED = (names.rule_chain(OWNER.hit(each)) for each in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
 
 
 def test_forwarded_packets() -> None:
@@ -70,7 +70,7 @@ def test_what_no_element_knows_is_asked_for_its_device() -> None:
 def test_on_a_bridge_addresses_tell_a_pod_from_others() -> None:
     itself = f'-m bpf --bytecode "{same_ends("ip6")}" -j RETURN'
     assert itself in SIX.chains(1)[names.SENT]
-    denied = SIX.rule(OWNER.ruled(Ruling(accept=False)), "")
+    denied = SIX.rule(OWNER.hit(Ruling(accept=False)), "")
     assert f"-m conntrack --ctstate DNAT {itself}" in denied
     assert not any("bpf" in rule for rules in LAYOUT.chains(1).values() for rule in rules)
 
@@ -95,7 +95,7 @@ def test_uplinks_and_pods_have_elements_that_give_numbers() -> None:
 
 
 def test_few_ranges_of_ports_stand_one_after_the_other() -> None:
-    maker = TableMaker()
+    maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
     made = LAYOUT.ports("PODWIRE-PORTS-X", maker.table(Ruling(accept=False)), OWNER)
     assert made == {
@@ -112,7 +112,7 @@ def test_few_ranges_of_ports_stand_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("count", [8, 9, 100, 1500])
 def test_many_ranges_of_ports_are_found_by_halving(count: int) -> None:
-    maker = TableMaker()
+    maker = PortTableBuilder()
     maker.decide(
         selection({"TCP": [(port, port) for port in range(10, 10 + 2 * count, 2)]}), Ruling(True, "shop/db", 0)
     )
@@ -143,16 +143,16 @@ def lead(chains: dict[str, tuple[str, ...]], chain: str, port: int) -> tuple[str
 
 
 def test_a_rule_counts_logs_and_decides() -> None:
-    denied = OWNER.ruled(Ruling(accept=False))
+    denied = OWNER.hit(Ruling(accept=False))
     assert LAYOUT.rule(denied, "rule-x") == (
         "-m conntrack --ctstate RELATED -j RETURN",
         "-m conntrack --ctstate DNAT -m set --match-set podwire4-own src,dst -j RETURN",
         "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix rule-x --nflog-group 5",
         '-m comment --comment "no ingress rule of shop/db" -j DROP',
     )
-    quiet = Ruled("Ingress", Ruling(True, "shop/db", 0))
+    quiet = RuleHit("Ingress", Ruling(True, "shop/db", 0))
     assert LAYOUT.rule(quiet, "rule-x") == ('-m comment --comment "shop/db ingress 0" -j RETURN',)
-    audited = OWNER.ruled(Ruling(accept=True, audit=True, audit_policy="shop/new", audit_rule=1))
+    audited = OWNER.hit(Ruling(accept=True, audit=True, audit_policy="shop/new", audit_rule=1))
     logged = LAYOUT.rule(audited, "rule-x")
     assert [rule.split(" -j NFLOG")[0] for rule in logged[2:]] == [
         "-m conntrack --ctstate NEW -m limit --limit 10/sec --limit-burst 50",
@@ -162,7 +162,7 @@ def test_a_rule_counts_logs_and_decides() -> None:
 
 
 def test_connections_are_kept_on_request() -> None:
-    keeping = Layout(family="ip", marks=Marks(0xFF), keep=True)
+    keeping = ChainLayout(family="ip", marks=Marks(0xFF), keep=True)
     assert keeping.root()[0] == "-m conntrack --ctstate ESTABLISHED -j RETURN"
     assert LAYOUT.root()[0] == "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN"
 

@@ -1,17 +1,17 @@
 from podwire.policy.dataplanes.iptables import names
-from podwire.policy.ports import Ruling, TableMaker
+from podwire.policy.ports import PortTableBuilder, Ruling
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import Owner, Ruled
+from podwire.policy.verdicts import DenyingPolicies, RuleHit
 from podwire.state.chain_marks import POLICY
 
 KEY = ProfileKey(direction="Egress", policies=("shop/db",))
 
 
 def test_names_are_within_what_the_kernel_takes() -> None:
-    table = TableMaker().table(Ruling(accept=True))
+    table = PortTableBuilder().table(Ruling(accept=True))
     chain = names.profile_chain(KEY, ("default", {}))
-    ports = names.ports_chain(table, Owner("Egress"))
-    rule = names.rule_chain(Ruled("Egress", Ruling(accept=True)))
+    ports = names.ports_chain(table, DenyingPolicies("Egress"))
+    rule = names.rule_chain(RuleHit("Egress", Ruling(accept=True)))
     assert chain.startswith("PODWIRE-OUT-") and ports.startswith("PODWIRE-PORTS-") and rule.startswith("PODWIRE-RULE-")
     assert max(len(f"{ports}-t9999"), len(chain), len(rule)) <= 28
     hosts, ranges = names.profile_sets(chain, "ip6")

@@ -8,7 +8,7 @@ from tests.unit.policy.test_compile import CASES, Chaos, filled
 
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplanes.nftables.contents import Contents
-from podwire.policy.dataplanes.nftables.layout import Layout
+from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.settings import LogSettings
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import (
@@ -27,10 +27,10 @@ from podwire.state.nft_diff import (
 from podwire.state.nft_rules import Rule, SetRef, Verdict, VerdictMap
 
 LAYOUTS = {
-    "ip": Layout(
+    "ip": TableLayout(
         family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log=LogSettings(group=5)
     ),
-    "ip6": Layout(family="ip6", pod_ranges=("fd18::/64",), node_addresses=("fd99::1",)),
+    "ip6": TableLayout(family="ip6", pod_ranges=("fd18::/64",), node_addresses=("fd99::1",)),
 }
 
 
@@ -117,7 +117,7 @@ def follow(contents: Contents, compiler: Compiler, delta: Delta) -> None:
     contents.end(delta.ended)
 
 
-def fresh(layout: Layout, compiler: Compiler) -> Contents:
+def fresh(layout: TableLayout, compiler: Compiler) -> Contents:
     made = Contents(layout)
     follow(made, compiler, compiler.everything())
     return made

@@ -1,25 +1,27 @@
 """The pieces of the table, as nft prints them."""
 
-from podwire.policy.dataplanes.nftables.layout import Chains, Layout, ports_name, profile_name, rule_name
-from podwire.policy.ports import Ruling, TableMaker, selection
+from podwire.policy.dataplanes.nftables.layout import Chains, TableLayout, ports_name, profile_name, rule_name
+from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
-from podwire.policy.verdicts import Owner, Ruled
+from podwire.policy.verdicts import DenyingPolicies, RuleHit
 from podwire.state.nft import Table
 from podwire.state.nft_text import parse_table
 
-LAYOUT = Layout(family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log=LogSettings(group=5))
+LAYOUT = TableLayout(
+    family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log=LogSettings(group=5)
+)
 SPARED = ["ct state related accept", "ct status dnat oifname . ip saddr @own accept"]
-OWNER = Owner("Ingress", ("shop/db",))
+OWNER = DenyingPolicies("Ingress", ("shop/db",))
 
 
 def test_ports_that_fare_alike_take_no_map() -> None:
-    maker = TableMaker()
+    maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
     made = maker.table(Ruling(accept=False))
     name = ports_name(made, OWNER)
     (tcp,) = LAYOUT.ports_sets(name, made, OWNER)
-    allowed, denied = (rule_name(OWNER.ruled(ruling)) for ruling in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
+    allowed, denied = (rule_name(OWNER.hit(ruling)) for ruling in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
     assert tcp.name == f"{name}-tcp"
     assert [tcp.element_text(key, tcp.elements[key]) for key in sorted(tcp.elements)] == [
         f"0-79 : goto {denied}",
@@ -36,21 +38,21 @@ def test_ports_that_fare_alike_take_no_map() -> None:
 
 
 def test_a_denial_says_which_policies_isolate_and_is_logged() -> None:
-    ruled = OWNER.ruled(Ruling(accept=False))
-    chain = LAYOUT.rule_chain(ruled)
+    hit = OWNER.hit(Ruling(accept=False))
+    chain = LAYOUT.rule_chain(hit)
     assert chain.comment == "no ingress rule of shop/db"
     assert [str(rule) for rule in chain.rules] == [
         *SPARED,
         f'limit rate 10/second burst 50 packets log prefix "{chain.name}" group 5',
         "counter packets 0 bytes 0 drop",
     ]
-    quiet = Layout(family="ip").rule_chain(ruled)
+    quiet = TableLayout(family="ip").rule_chain(hit)
     assert [str(rule) for rule in quiet.rules] == [*SPARED, "counter packets 0 bytes 0 drop"]
 
 
 def test_what_audit_lets_pass_is_logged_at_first_and_now_and_then() -> None:
-    ruled = Owner("Ingress", (), ("shop/db",)).ruled(Ruling(accept=True, audit=True))
-    chain = LAYOUT.rule_chain(ruled)
+    hit = DenyingPolicies("Ingress", (), ("shop/db",)).hit(Ruling(accept=True, audit=True))
+    chain = LAYOUT.rule_chain(hit)
     assert chain.comment == "audit: no ingress rule of shop/db"
     tell = f'log prefix "{chain.name}" group 5'
     assert [str(rule) for rule in chain.rules] == [
@@ -62,7 +64,7 @@ def test_what_audit_lets_pass_is_logged_at_first_and_now_and_then() -> None:
 
 
 def test_of_what_is_allowed_the_first_packets_are_logged_where_that_is_asked_for() -> None:
-    chain = LAYOUT.rule_chain(Ruled("Egress", Ruling(True, "shop/web", 2, log="all")))
+    chain = LAYOUT.rule_chain(RuleHit("Egress", Ruling(True, "shop/web", 2, log="all")))
     limit = "limit rate 10/second burst 50 packets"
     assert [str(rule) for rule in chain.rules] == [
         f'ct state new {limit} log prefix "{chain.name}" group 5',
@@ -71,7 +73,7 @@ def test_of_what_is_allowed_the_first_packets_are_logged_where_that_is_asked_for
 
 
 def test_a_rule_that_allows_counts() -> None:
-    chain = LAYOUT.rule_chain(Ruled("Egress", Ruling(True, "shop/web", 2)))
+    chain = LAYOUT.rule_chain(RuleHit("Egress", Ruling(True, "shop/web", 2)))
     assert chain.comment == "shop/web egress 2"
     assert [str(rule) for rule in chain.rules] == ["counter packets 0 bytes 0 accept"]
 
@@ -79,7 +81,7 @@ def test_a_rule_that_allows_counts() -> None:
 def test_comments_of_many_policies_are_cut() -> None:
     key = ProfileKey(direction="Ingress", policies=tuple(f"shop/{number}" for number in range(100)))
     assert len(LAYOUT.profile_chain("in-x", key, "ports-x").comment) == 127
-    long = Owner("Ingress", key.policies).ruled(Ruling(accept=False))
+    long = DenyingPolicies("Ingress", key.policies).hit(Ruling(accept=False))
     assert len(LAYOUT.rule_chain(long).comment) == 127
 
 
@@ -87,16 +89,16 @@ def test_names_differ_where_meanings_differ() -> None:
     one, other = ProfileKey(direction="Ingress", policies=("a/b",)), ProfileKey(direction="Ingress", policies=("a/c",))
     assert len({profile_name(one, "a", ()), profile_name(other, "a", ()), profile_name(one, "b", ())}) == 3
     assert profile_name(one, "a", ()) != profile_name(one, "a", ((1, 2, "b"),))
-    maker = TableMaker()
+    maker = PortTableBuilder()
     made = maker.table(Ruling(accept=False))
-    assert ports_name(made, OWNER) != ports_name(made, Owner("Ingress", ("shop/web",)))
-    open_table = TableMaker().table(Ruling(accept=True))
-    assert ports_name(open_table, OWNER) == ports_name(open_table, Owner("Ingress", ("shop/web",)))
+    assert ports_name(made, OWNER) != ports_name(made, DenyingPolicies("Ingress", ("shop/web",)))
+    open_table = PortTableBuilder().table(Ruling(accept=True))
+    assert ports_name(open_table, OWNER) == ports_name(open_table, DenyingPolicies("Ingress", ("shop/web",)))
 
 
 def test_the_constant_part_reads_back() -> None:
     for family in ("ip", "ip6"):
-        layout = Layout(family=family)
+        layout = TableLayout(family=family)
         table = Table(family=family, name="podwire-policy", chains=layout.chains(), sets=layout.sets())
         assert parse_table(str(table)).canonical() == table.canonical()
 
@@ -104,7 +106,7 @@ def test_the_constant_part_reads_back() -> None:
 def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     chains = Chains(ingress="in-1", egress="", to_node="")
     alone, shared = (
-        Layout(family="ip6", bridges=bridges).placed("cni0", ("10.0.0.1", "fd00::1"), chains)
+        TableLayout(family="ip6", bridges=bridges).placed("cni0", ("10.0.0.1", "fd00::1"), chains)
         for bridges in ((), ("cni0",))
     )
     assert {name for name, elements in alone.items() if elements} == {
@@ -122,7 +124,7 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
         "bridged",
         "self",
     }
-    layout = Layout(family="ip6", bridges=("cni0",))
+    layout = TableLayout(family="ip6", bridges=("cni0",))
     sets = {each.name: each for each in layout.sets()}
     (into,) = sets["ingress"].elements.items()
     assert sets["ingress"].element_text(*into) == '"cni0" : goto on-bridge'
@@ -130,12 +132,12 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     assert rules["on-bridge"] == ["ip6 daddr vmap @bridged", "counter packets 0 bytes 0 drop"]
     found = 'oifname "cni0" icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
     assert rules["forward-egress"][0] == rules["forward-ingress"][0] == found
-    judged = [str(rule) for rule in layout.rule_chain(OWNER.ruled(Ruling(accept=False))).rules]
+    judged = [str(rule) for rule in layout.rule_chain(OWNER.hit(Ruling(accept=False))).rules]
     assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
 
 
 def test_what_pods_encapsulate_goes_to_pods_alone() -> None:
-    layout = Layout(
+    layout = TableLayout(
         family="ip", cluster_ranges=("10.0.0.0/8",), encapsulation_ports=(8472, 4789, 4789), bridges=("cni0",)
     )
     chains = {chain.name: [str(rule) for rule in chain.rules] for chain in layout.chains()}
@@ -153,7 +155,7 @@ def test_what_pods_encapsulate_goes_to_pods_alone() -> None:
         f'iifname "cni0" {said}',
         f"ip saddr @cluster-ranges {said}",
     ]
-    allowed = Layout(family="ip", cluster_ranges=("10.0.0.0/8",))
+    allowed = TableLayout(family="ip", cluster_ranges=("10.0.0.0/8",))
     assert not any("encapsul" in chain.name for chain in allowed.chains())
     assert "cluster-ranges" not in {each.name for each in allowed.sets()}
 
@@ -161,14 +163,15 @@ def test_what_pods_encapsulate_goes_to_pods_alone() -> None:
 def test_connections_that_are_kept_pass_in_both_directions() -> None:
     key = ProfileKey(direction="Ingress", policies=("shop/db",))
     first = [
-        str(Layout(family="ip", keep=keep).profile_chain("in-x", key, "ports-x").rules[0]) for keep in (False, True)
+        str(TableLayout(family="ip", keep=keep).profile_chain("in-x", key, "ports-x").rules[0])
+        for keep in (False, True)
     ]
     assert first == ["ct direction reply ct state established accept", "ct state established accept"]
 
 
 def test_what_is_dropped_apart_from_policies_is_told_too() -> None:
     def rules(log: LogSettings) -> list[str]:
-        layout = Layout(family="ip", pod_ranges=("10.180.0.0/24",), log=log)
+        layout = TableLayout(family="ip", pod_ranges=("10.180.0.0/24",), log=log)
         return [str(rule) for chain in layout.chains() if chain.name.startswith("forward-") for rule in chain.rules]
 
     counted = "counter packets 0 bytes 0 drop"
