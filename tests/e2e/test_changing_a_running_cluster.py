@@ -139,9 +139,7 @@ def modes(cluster: Cluster) -> set[str]:
 
 
 @pytest.mark.parametrize("way", ["configmap", "up"])
-def test_the_mode_of_services_is_switched_there_and_back_under_traffic(
-    changing: Cluster, way: str, tmp_path: Path
-) -> None:
+def test_switching_the_service_mode_and_back_keeps_traffic(changing: Cluster, way: str, tmp_path: Path) -> None:
     before = identities(changing)
     put_right(changing)
     with flows(changing, pairs(changing)) as running_flows:
@@ -162,7 +160,7 @@ def test_the_mode_of_services_is_switched_there_and_back_under_traffic(
     assert identities(changing) == before
 
 
-def test_a_pod_of_the_one_backend_carries_bulk_over_the_other(changing: Cluster) -> None:
+def test_bulk_traffic_crosses_nodes_with_different_routing_backends(changing: Cluster) -> None:
     try:
         up(changing.name, "--backend", "hostgw")
         settle(changing, "hostgw")
@@ -186,7 +184,7 @@ def test_a_pod_of_the_one_backend_carries_bulk_over_the_other(changing: Cluster)
         ({"routnig_backend": "hostgw"}, "routnig.backend: is not a setting"),
     ],
 )
-def test_a_wrong_setting_is_told_and_the_last_good_ones_stay(
+def test_wrong_setting_is_reported_and_last_good_settings_stay(
     changing: Cluster, data: dict[str, str], said: str
 ) -> None:
     def events() -> list[Any]:
@@ -213,7 +211,7 @@ def test_a_wrong_setting_is_told_and_the_last_good_ones_stay(
     assert flow.problems == []
 
 
-def test_a_switch_that_is_refused_on_the_command_line_changes_nothing(changing: Cluster) -> None:
+def test_refused_switch_changes_nothing(changing: Cluster) -> None:
     put_right(changing)
     refused = run("up", "--name", NAME, "--backend", "pigeon")
     assert (refused.returncode, refused.stdout) == (2, "")

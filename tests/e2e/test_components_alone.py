@@ -179,9 +179,7 @@ def held(place: Path) -> list[set[str]]:
     return [links, set(inside(place, "ip", "route").splitlines())]
 
 
-def test_an_agent_with_the_proxy_alone_makes_its_tables_and_nothing_else(
-    home: Cluster, place: Path, tmp_path: Path
-) -> None:
+def test_agent_with_only_the_proxy_makes_only_its_tables(home: Cluster, place: Path, tmp_path: Path) -> None:
     before = held(place)
     words = ["nsenter", f"--net={place}", *podwire(), "agent"]
     with (
@@ -204,7 +202,7 @@ def test_an_agent_with_the_proxy_alone_makes_its_tables_and_nothing_else(
     assert address in inside(place, "nft", "list", "ruleset"), "what it made outlives it"
 
 
-def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster, place: Path, tmp_path: Path) -> None:
+def test_missing_kernel_features_are_named_on_node_and_in_status(home: Cluster, place: Path, tmp_path: Path) -> None:
     words = ["nsenter", f"--net={place}", *WITHOUT_NFTABLES, *podwire(), "agent"]
     config = agent(tmp_path, "poor", ["routing", "proxy"], 9552)
     told = (
@@ -228,7 +226,7 @@ def test_what_the_kernel_lacks_is_named_on_the_node_and_by_status(home: Cluster,
 
 
 @pytest.mark.parametrize(("configured", "used"), [({}, "nftables"), ({"fallback": "iptables"}, "iptables")])
-def test_without_ip_vs_another_mode_stands_in_and_it_is_said(
+def test_missing_ip_vs_is_reported_and_replaced_by_another_mode(
     home: Cluster, place: Path, tmp_path: Path, configured: dict[str, str], used: str
 ) -> None:
     if Features().probe("ip_vs").verdict != "no":

@@ -37,7 +37,7 @@ def changed(folder: Path, *pairs: tuple[str, str]) -> str:
 
 
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
-def test_own_cases_hold_in_both_families_on_a_cluster_of_their_own(tmp_path: Path, mode: str) -> None:
+def test_own_cases_hold_for_ipv4_and_ipv6(tmp_path: Path, mode: str) -> None:
     config = tmp_path / "cluster.yaml"
     config.write_text(f"policy: {{mode: {mode}}}\n")
     finished = run("conformance", str(CASES), "--config", str(config), "-o", "json")
@@ -56,7 +56,7 @@ def test_own_cases_hold_in_both_families_on_a_cluster_of_their_own(tmp_path: Pat
     assert not Path("/run/podwire", name).exists()
 
 
-def test_a_cluster_of_its_own_goes_when_the_command_is_ended(tmp_path: Path) -> None:
+def test_own_cluster_is_removed_when_the_command_ends(tmp_path: Path) -> None:
     config = tmp_path / "cluster.yaml"
     config.write_text("nodes: 9\nrouting: {backend: hostgw}\n")
     words = [*podwire(), "conformance", str(CASES), "--config", str(config)]
@@ -83,7 +83,7 @@ def test_a_wrong_expectation_is_reported_and_everything_goes_again(dual: Cluster
     assert not {"shop", "bank"} & {one["metadata"]["name"] for one in dual.get("namespaces")["items"]}
 
 
-def test_a_case_that_the_api_refuses_is_told_and_the_next_one_is_played(dual: Cluster, tmp_path: Path) -> None:
+def test_refused_case_is_reported_and_the_next_one_runs(dual: Cluster, tmp_path: Path) -> None:
     file = changed(tmp_path, ("priority: 10", "priority: 2000"), ("id: nothing-is", "id: zz-nothing-is"))
     words = ("--name", dual.name, "--case", "[cz]*", "--family", "6", "-o", "junit")
     finished = run("conformance", file, *words)
@@ -134,7 +134,7 @@ def test_a_malformed_file_is_refused_before_anything_runs(tmp_path: Path, old: s
     assert finished.stderr.count("\n") == 1
 
 
-def test_a_file_that_is_not_there_and_a_case_that_is_not(tmp_path: Path) -> None:
+def test_missing_case_files_and_cases_are_errors(tmp_path: Path) -> None:
     missing = run("conformance", str(tmp_path / "none.json"))
     assert (missing.returncode, "cannot be read: No such file" in missing.stderr) == (2, True)
     nobody = run("conformance", str(CASES), "--case", "nobody")
@@ -158,7 +158,7 @@ spec:
 """
 
 
-def test_a_pod_gets_the_addresses_that_it_asks_for_or_an_event(dual: Cluster) -> None:
+def test_pod_gets_requested_addresses_or_an_event(dual: Cluster) -> None:
     ranges = {node["metadata"]["name"]: node["spec"]["podCIDRs"] for node in dual.get("nodes")["items"]}
     four, six = (text.partition("/")[0] for text in ranges["node-2"])
     pinned = (four[:-1] + "77", f"{six[: six.rindex(':')]}:{int(six.rpartition(':')[2] or '0', 16) + 0x4D:x}")
@@ -198,7 +198,7 @@ spec:
 """
 
 
-def test_the_kind_of_cluster_policies_is_there_and_refuses_what_is_wrong(dual: Cluster) -> None:
+def test_api_serves_cluster_policies_and_refuses_wrong_ones(dual: Cluster) -> None:
     dual.apply(_CLUSTER_POLICY % ("Admin", 7, "Deny", "{networks: [203.0.113.0/24]}"))
     try:
         head, row = dual.kubectl("get", "cnp").splitlines()

@@ -118,7 +118,7 @@ print(json.dumps([done, failed]))
 """
 
 
-def test_a_killed_dns_server_is_replaced_and_every_name_is_answered(faulty: Cluster) -> None:
+def test_killed_dns_server_is_replaced_and_no_query_fails(faulty: Cluster) -> None:
     """Names are looked up by the C library's resolver all the while, in a new socket each time."""
     client = faulty.get("pods", "-l", "app=client")["items"][0]["metadata"]["name"]
     with faulty.stream("exec", client, "--", "python3", "-c", _LOOKUPS) as looking:
@@ -149,7 +149,7 @@ def _kill_a_dns_server(faulty: Cluster) -> None:
     eventually(lambda: answering() not in (0, first))
 
 
-def test_a_killed_container_is_started_again_and_the_service_goes_on(faulty: Cluster) -> None:
+def test_killed_container_restarts_while_its_service_goes_on(faulty: Cluster) -> None:
     pod = faulty.get("pods", "-l", "app=web")["items"][0]["metadata"]["name"]
     before = restarts(faulty)[pod]
     for file in Path("/proc").glob("[0-9]*/cmdline"):
@@ -166,7 +166,7 @@ def test_a_killed_container_is_started_again_and_the_service_goes_on(faulty: Clu
     faulty.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=90s")
 
 
-def test_a_killed_supervisor_is_replaced_by_the_next_up_which_adopts_everything(faulty: Cluster) -> None:
+def test_next_up_replaces_killed_supervisor_and_adopts_everything(faulty: Cluster) -> None:
     components = ("apiserver", "controller", "agent-node-1", "kubelet-node-1")
     before = [pid_of(process) for process in components]
     supervisor = subprocess.run(

@@ -101,7 +101,7 @@ def _claims(token: str) -> dict[str, object]:
     return claims
 
 
-def test_the_client_library_finds_the_api_and_acts_as_the_pods_account(inside: Cluster) -> None:
+def test_client_library_in_a_pod_uses_its_service_account(inside: Cluster) -> None:
     inside.apply(
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: inner}\n---\n" + _manifest("api", IN_CLUSTER, "inner")
     )
@@ -137,7 +137,7 @@ def test_the_token_belongs_to_the_pod_and_ends_with_it(inside: Cluster) -> None:
     assert "must be logged in" in inside.run([*bare, "get", "pods"]).stderr
 
 
-def test_a_pod_may_do_without_a_token_and_project_its_own(inside: Cluster) -> None:
+def test_pod_may_refuse_the_token_and_project_another(inside: Cluster) -> None:
     script = "import os; print(os.path.exists('/var/run/secrets/kubernetes.io/serviceaccount'))"
     inside.apply(_manifest("without", script, automountServiceAccountToken=False))
     source = {"serviceAccountToken": {"path": "vault", "audience": "vault", "expirationSeconds": 600}}

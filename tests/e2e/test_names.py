@@ -146,7 +146,7 @@ def configure(cluster: Cluster, text: str) -> None:
     cluster.kubectl("rollout", "status", "deployment/podwire-dns", "-n", "kube-system", "--timeout=90s")
 
 
-def test_names_of_the_world_are_asked_upstream_and_own_ones_are_not(cluster: Cluster, world: str) -> None:
+def test_only_foreign_names_are_asked_upstream(cluster: Cluster, world: str) -> None:
     eventually(lambda: hosts(cluster, world, "www.example.org")[:1] == ["192.0.2.53"])
     own = cluster.get("service", "read", "-n", world)["spec"]["clusterIP"]
     eventually(lambda: hosts(cluster, world, "read")[:1] == [own])

@@ -131,7 +131,7 @@ def test_a_policy_shuts_off_and_another_one_lets_in(clean: Cluster) -> None:
     assert not reaches(clean, "other", "db-1")
 
 
-def test_probes_of_the_own_node_pass_a_policy_that_denies_all(clean: Cluster) -> None:
+def test_probes_from_own_node_pass_a_deny_all_policy(clean: Cluster) -> None:
     clean.apply(_POLICY % ("all", "{podSelector: {}, policyTypes: [Ingress, Egress]}"))
     policies_in_force(clean)
     assert not reaches(clean, "web", "db-1")
@@ -188,7 +188,7 @@ def pid_of(cluster: Cluster, process: str) -> int:
     return int(record["pid"])
 
 
-def test_a_killed_agent_opens_nothing_and_comes_back_to_the_same(clean: Cluster) -> None:
+def test_killed_agent_opens_nothing_and_restores_the_same_state(clean: Cluster) -> None:
     clean.apply(_DENY)
     policies_in_force(clean)
     before = [pid_of(clean, f"agent-node-{number}") for number in (1, 2)]
@@ -203,7 +203,7 @@ def test_a_killed_agent_opens_nothing_and_comes_back_to_the_same(clean: Cluster)
     eventually(lambda: reaches(clean, "web", "db-1") and reaches(clean, "web", "db-2"))
 
 
-def test_a_pod_that_comes_while_the_agent_is_killed_is_isolated_too(clean: Cluster) -> None:
+def test_pod_added_while_agent_is_dead_is_isolated(clean: Cluster) -> None:
     clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: busy}}, policyTypes: [Egress]}"))
     policies_in_force(clean)
     pid = pid_of(clean, "agent-node-1")

@@ -209,7 +209,7 @@ def test_on_failure_restarts_until_it_is_well(cluster: Cluster, namespace: str) 
     assert restarts(cluster, namespace, "tries") == {"work": 1}
 
 
-def test_an_init_container_that_fails_ends_a_pod_that_is_not_restarted(cluster: Cluster, namespace: str) -> None:
+def test_failing_init_container_fails_a_pod_without_restarts(cluster: Cluster, namespace: str) -> None:
     text = pod("stuck", shell("main", "sleep 600"), initContainers=[shell("first", "exit 4")], restartPolicy="Never")
     cluster.apply(text, "-n", namespace)
     cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/stuck", "-n", namespace, "--timeout=90s")
@@ -219,7 +219,7 @@ def test_an_init_container_that_fails_ends_a_pod_that_is_not_restarted(cluster: 
     assert "running" not in shown["containerStatuses"][0]["state"]
 
 
-def test_a_pod_that_ignores_sigterm_has_its_grace_and_no_more(cluster: Cluster, namespace: str) -> None:
+def test_pod_that_ignores_sigterm_is_killed_after_its_grace(cluster: Cluster, namespace: str) -> None:
     stubborn = shell_pod("stubborn", "trap '' TERM; while true; do sleep 0.1; done")
     cluster.apply(stubborn.replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 3"),
                   "-n", namespace)  # fmt: skip

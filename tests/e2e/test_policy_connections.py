@@ -79,7 +79,7 @@ def node_address(cluster: Cluster, name: str) -> str:
     return next(str(one["address"]) for one in found if one["type"] == "InternalIP" and "." in one["address"])
 
 
-def test_a_node_port_shows_policies_the_client_or_the_node_that_it_came_by(clean: Cluster) -> None:
+def test_node_port_shows_policies_the_client_or_the_entry_node(clean: Cluster) -> None:
     nodes = [node_address(clean, name) for name in ("node-1", "node-2")]
     ports = {name: clean.get("service", name)["spec"]["ports"][0]["nodePort"] for name in ("everywhere", "here")}
     host = str(topology(clean).host_address)
@@ -101,7 +101,7 @@ def test_a_node_port_shows_policies_the_client_or_the_node_that_it_came_by(clean
     lets_in(everywhere=(False, True), here=(False, False))  # the node that it came by
 
 
-def test_a_pod_reaches_itself_through_its_service_and_nobody_else_does(clean: Cluster) -> None:
+def test_only_the_pod_itself_reaches_itself_through_its_service(clean: Cluster) -> None:
     """What comes back to a pod is masqueraded, and is for all that not taken for its node's."""
     address = clean.get("service", "everywhere")["spec"]["clusterIP"]
     places = {name: netns_of(clean, name) for name in ("db-1", "web", "other")}
@@ -117,7 +117,7 @@ def test_a_pod_reaches_itself_through_its_service_and_nobody_else_does(clean: Cl
     assert not connects(places["web"], address, 8080), "a Service's address is nobody's"
 
 
-def test_policies_that_change_ten_times_a_second_lose_nothing_and_open_nothing(clean: Cluster) -> None:
+def test_fast_policy_changes_lose_and_open_no_connection(clean: Cluster) -> None:
     clean.apply(_POLICY % ("in", _db(_FROM % "web")))
     other, address = netns_of(clean, "other"), address_of(clean, "db-1")
     policies_in_force(clean)
@@ -247,7 +247,7 @@ def test_with_keep_what_was_allowed_lives_on(clean: Cluster, stream: socket.sock
         configure(None)
 
 
-def test_a_pod_that_comes_while_the_agent_sleeps_waits_for_its_policies(clean: Cluster) -> None:
+def test_pod_added_while_agent_sleeps_waits_for_its_policies(clean: Cluster) -> None:
     clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: late}}, policyTypes: [Egress]}"))
     policies_in_force(clean)
     record = json.loads((Path(topology(clean).run) / "processes/agent-node-1.json").read_text())

@@ -145,7 +145,7 @@ def said(cluster: Cluster, source: str, target: str) -> dict[str, Any]:
     return dict(json.loads(done("why", *words, "--name", cluster.name, "-o", "json"))["policies"][0])
 
 
-def test_a_pod_of_a_bridge_is_isolated_from_its_first_instruction_on(cluster: Cluster) -> None:
+def test_bridge_pod_is_isolated_from_its_first_instruction(cluster: Cluster) -> None:
     script = json.dumps(BUSY % address_of(cluster, "web"))
     cluster.apply(f"""
 apiVersion: v1

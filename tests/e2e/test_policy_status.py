@@ -69,7 +69,7 @@ def log_of(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_an_applied_policy_says_where_it_is_in_force_and_what_it_drops(clean: Cluster) -> None:
+def test_applied_policy_reports_its_nodes_and_its_drops(clean: Cluster) -> None:
     clean.apply(_POLICY % ("", ""))
     first = eventually(lambda: said(clean).get("nodes") == "2/2" and said(clean))
     assert first["generation"] == 1 and int(first["took"].removesuffix("ms")) >= 0
@@ -111,7 +111,7 @@ def test_by_the_api_alone_as_of_a_cluster_elsewhere(clean: Cluster, tmp_path: Pa
     assert quiet.stderr.startswith("podwire: not asked: node-1, node-2: its agent does not tell its log to the network")
 
 
-def test_a_policy_in_audit_lets_through_and_names_what_it_would_drop(clean: Cluster) -> None:
+def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -> None:
     clean.apply(_POLICY % ("podwire.io/mode: audit", "{ports: [{port: 81}]}"))
     eventually(lambda: said(clean).get("mode") == "audit" and said(clean).get("nodes") == "2/2")
     before, dropped = log_of(clean), listed(clean)[0]["dropped"]

@@ -169,7 +169,7 @@ def test_what_came_goes_and_labels_are_as_they_were(own: Cluster) -> None:
     assert "team=red" not in labels and "disk=ssd" not in labels
 
 
-def test_a_killed_run_is_cleaned_up_by_the_next_one_which_is_of_ipv6_alone(own: Cluster) -> None:
+def test_next_run_cleans_up_after_a_killed_run(own: Cluster) -> None:
     killed = python("-c", _KILLED)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     name = killed.stdout.strip()

@@ -82,7 +82,7 @@ def test_nodes_and_pods_have_an_address_of_each_family(wide: Cluster) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_pods_reach_those_of_every_node_and_are_seen_with_their_own_address(wide: Cluster, version: int) -> None:
+def test_pods_reach_every_node_with_their_own_source_address(wide: Cluster, version: int) -> None:
     for name in OTHERS:
         said = answer(wide, "on-1", address_of(wide, name, version))
         assert (said["pod"], said["client"]) == (name, address_of(wide, "on-1", version))
@@ -123,7 +123,7 @@ def test_the_probe_is_green(wide: Cluster) -> None:
     done("probe", "--name", NAME, "--from", "host", "--to", "svc/both")
 
 
-def test_with_direct_routing_only_other_segments_are_reached_by_the_tunnel(wide: Cluster) -> None:
+def test_direct_routing_uses_the_tunnel_between_segments_only(wide: Cluster) -> None:
     assert all("dev podwire-vxlan" in route_of(wide, peer) for peer in ("node-2", "node-3", "node-4"))
     with flows(wide, [("on-1", "on-2"), ("on-1", "on-3")]) as both:
         setting(wide, "routing.directRouting", "true")

@@ -56,7 +56,7 @@ def test_an_agent_killed_again_and_again_while_endpoints_change(cluster: Cluster
     assert flow.answering(since) >= {"two"}
 
 
-def test_what_went_while_the_agent_was_down_goes_and_what_talks_goes_on(cluster: Cluster) -> None:
+def test_restarted_agent_removes_gone_services_and_keeps_connections(cluster: Cluster) -> None:
     with made(cluster, "gone", "one") as gone, made(cluster, "moved", "one") as moved:
         eventually(lambda: answered(cluster, gone) and answered(cluster, moved))
         with Load(netns_of(cluster, "client"), moved) as flow:

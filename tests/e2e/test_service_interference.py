@@ -133,7 +133,7 @@ def events(cluster: Cluster, reason: str) -> list[Any]:
     return items
 
 
-def test_rules_that_the_kernel_refuses_leave_the_last_ones_in_force(cluster: Cluster) -> None:
+def test_refused_rules_leave_the_last_good_rules_in_force(cluster: Cluster) -> None:
     with made(cluster, "last", "one") as address, load(cluster, address) as flow:
         with refusing(cluster):
             set_endpoints(cluster, "last", "two")

@@ -36,7 +36,7 @@ def succeeded(cluster: Cluster, before: State, which: str) -> bool:
     return now is not None and now.pid != before.pid and (which == "pid" or now.keeper != before.keeper)
 
 
-def test_a_switch_there_and_back_and_every_death_lose_no_connection(cluster: Cluster) -> None:
+def test_mode_switches_and_killed_relays_lose_no_connection(cluster: Cluster) -> None:
     spec = cluster.get("service", "web")["spec"]
     node = cluster.get("node", "node-1")["status"]["addresses"][0]["address"]
     with load(cluster, spec["clusterIP"]) as before:

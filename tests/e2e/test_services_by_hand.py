@@ -84,7 +84,9 @@ def _names(cluster: Cluster, namespace: str, *words: str) -> list[str]:
     return cluster.kubectl("get", *words, "-n", namespace, "-o", "name").split()
 
 
-def test_endpoints_by_hand_are_copied_served_and_go_with_their_service(cluster: Cluster, namespace: str) -> None:
+def test_handwritten_endpoints_are_mirrored_served_and_removed_with_their_service(
+    cluster: Cluster, namespace: str
+) -> None:
     one, two = _pods(cluster, namespace, 2)
     node = next(iter(_nodes(cluster).values()))
     slices = ("endpointslices", "-l", "kubernetes.io/service-name=hand,team=a")
@@ -145,7 +147,7 @@ def test_nodes_tell_a_load_balancer_whether_they_have_an_endpoint(cluster: Clust
     assert {_get(f"http://{address}:10256/healthz")[0] for address in nodes.values()} == {200}
 
 
-def test_kube_proxy_s_dashboards_and_tools_find_what_they_look_for(cluster: Cluster) -> None:
+def test_dashboards_for_kube_proxy_find_its_metrics(cluster: Cluster) -> None:
     def asked(path: str) -> str:
         return in_node(cluster, "node-1", "curl", "-sf", f"http://127.0.0.1:10249{path}")
 
@@ -161,7 +163,7 @@ def test_kube_proxy_s_dashboards_and_tools_find_what_they_look_for(cluster: Clus
     assert "kubeproxy_iptables_ct_state_invalid_dropped_packets_total 0.0" in page
 
 
-def test_a_health_check_port_that_is_taken_is_an_event_of_the_service(cluster: Cluster, namespace: str) -> None:
+def test_occupied_health_check_port_is_a_service_event(cluster: Cluster, namespace: str) -> None:
     node, address = next(iter(_nodes(cluster).items()))
     with netns.inside(Path(topology(cluster).netns(node))):
         taken = socket.create_server((address, 32555))

@@ -22,7 +22,7 @@ def test_apply_twice_changes_nothing(cluster: Cluster, namespace: str) -> None:
     assert cluster.get("configmap", "settings", "-n", namespace)["metadata"] == first["metadata"]
 
 
-def test_apply_removes_what_the_manifest_no_longer_has_and_keeps_the_rest(cluster: Cluster, namespace: str) -> None:
+def test_apply_removes_fields_that_left_the_manifest(cluster: Cluster, namespace: str) -> None:
     cluster.apply(_CONFIG, "-n", namespace)
     cluster.kubectl("patch", "configmap", "settings", "-n", namespace, "--type=merge", "-p", '{"data":{"c":"3"}}')
     assert cluster.apply(_CONFIG.replace(', b: "2"', ""), "-n", namespace) == "configmap/settings configured\n"

@@ -88,7 +88,7 @@ def test_a_pod_is_wired_when_its_policies_are_in_force(machine: Machine) -> None
 
 
 @pytest.mark.slow
-def test_while_the_agent_is_away_no_pod_is_wired_and_what_changed_is_caught_up(machine: Machine) -> None:
+def test_no_pod_is_wired_without_agent_and_changes_catch_up(machine: Machine) -> None:
     machine.add_node(1, ("cni", "routing", "policy"))
     eventually(lambda: machine.ready("node-1"))
     machine.api("create", NETWORKPOLICIES, DENY, "default")
@@ -116,7 +116,7 @@ def test_while_the_agent_is_away_no_pod_is_wired_and_what_changed_is_caught_up(m
 
 
 @pytest.mark.slow
-def test_a_kernel_without_nftables_is_said_and_selected_pods_are_refused(machine: Machine) -> None:
+def test_without_nftables_pods_selected_by_policies_are_refused(machine: Machine) -> None:
     machine.add_node(1, ("cni", "routing", "policy"), start=False)
     words = ["nsenter", f"--net={machine.root}/node-1", sys.executable, str(WITHOUT_NFTABLES), sys.executable]
     with (machine.root / "node-1.log").open("ab") as log:

@@ -163,7 +163,7 @@ def test_other_protocols_are_read(sets: IpSets) -> None:
     }
 
 
-def test_a_set_in_use_is_replaced_and_the_rule_goes_on(sets: IpSets) -> None:
+def test_set_in_use_is_replaced_under_its_rule(sets: IpSets) -> None:
     want = IpSet(name="some", kind="hash:ip", maxelem=4, elements=plain(["10.0.0.1"]))
     sets.apply(want)
     run("iptables-legacy", "-A", "INPUT", "-m", "set", "--match-set", "some", "src", "-j", "DROP")

@@ -144,7 +144,7 @@ def test_own_changes_can_be_left_out(place: Path) -> None:
         assert [event.proto for event in monitor.read()] == [4]
 
 
-def test_sysctls_that_change_are_told_and_those_of_a_new_device_are_not(place: Path) -> None:
+def test_sysctl_changes_are_reported_except_for_new_devices(place: Path) -> None:
     with Netlink(place) as netlink, Monitor(place, ("sysctl",)) as monitor:
         network.add(netlink, NetworkState((Link("x", "bridge"),))).check()
         index = network.read_link(netlink, "x").index

@@ -188,7 +188,7 @@ def tables(kernel: Nft) -> Iterator[FamilyTables]:
     made.close()
 
 
-def test_a_table_of_both_families_is_held_healed_and_taken_away(tables: FamilyTables) -> None:
+def test_inet_table_is_kept_healed_and_removed(tables: FamilyTables) -> None:
     assert [family for family, _ in tables.load(lambda family, _: PAIR[family], tables.commit)] == ["ip", "ip6"]
     assert not any(done for _, done in tables.load(lambda family, _: PAIR[family], tables.commit))
     assert not tables.disturbed(), "our own changes are not told"

@@ -124,7 +124,7 @@ def test_fragments_fare_as_the_datagram_that_they_are_of(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_way_s_mtu_is_told_to_a_pod_that_lets_nobody_in(world: World, planes: Planes, family: int) -> None:
+def test_path_mtu_messages_reach_an_isolated_pod(world: World, planes: Planes, family: int) -> None:
     out = policy("shop/out", podSelector={}, policyTypes=["Ingress", "Egress"], egress=[{"ports": ports(7)}])
     into = policy("blog/into", podSelector={}, policyTypes=["Ingress", "Egress"], ingress=[{"ports": ports(7)}])
     enforce(planes, world, out, into)
@@ -197,7 +197,7 @@ def test_a_borrowed_address_gets_nowhere(world: World, planes: Planes, family: i
         batch("blog-db", [f"address delete {address}/{bits} dev eth0"])
 
 
-def test_what_the_node_s_kernel_sends_without_an_address_reaches_pods(world: World, planes: Planes) -> None:
+def test_packets_from_the_node_without_source_address_reach_pods(world: World, planes: Planes) -> None:
     """So a node asks for multicast on a pod's link before its own address there is checked; that is no pod's packet."""
     enforce(planes, world, DENY)
     with netns.inside(path("shop-db")):
@@ -216,7 +216,7 @@ def test_what_the_node_s_kernel_sends_without_an_address_reaches_pods(world: Wor
     assert found == header + report
 
 
-def test_a_pod_that_claims_another_ones_address_by_arp_gets_none_of_its_packets(world: World, planes: Planes) -> None:
+def test_pod_cannot_take_an_address_by_arp(world: World, planes: Planes) -> None:
     enforce(planes, world)
     mac = bytes.fromhex(inside("blog-db", "cat", "/sys/class/net/eth0/address").strip().replace(":", ""))
     with netns.inside(path("blog-db")):
@@ -300,7 +300,7 @@ def test_names_as_long_as_kubernetes_has_them(world: World, planes: Planes) -> N
 
 
 @NFTABLES
-def test_a_transaction_that_the_kernel_refuses_keeps_what_was_in_force(world: World, planes: Planes) -> None:
+def test_refused_transaction_keeps_rules_in_force(world: World, planes: Planes) -> None:
     made = enforce(planes, world, DENY)["n1"]
     assert not passes("shop-web", socket.AF_INET, DB, "shop-db", 5432)
     os.seteuid(65534)  # who may not change rules is refused by the kernel itself

@@ -188,9 +188,7 @@ def test_a_server_that_pushes_datagrams_is_stopped(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_who_goes_on_to_answer_is_stopped_in_every_protocol_without_a_handshake(
-    node: Node, family: socket.AddressFamily
-) -> None:
+def test_endless_replies_are_stopped_in_protocols_without_handshake(node: Node, family: socket.AddressFamily) -> None:
     node.load(keep=False)
     with contextlib.closing(Answers(("shop-web", "shop-db"), CLIENT[family], SERVER[family])) as answers:
         answers.ask()
@@ -207,7 +205,7 @@ def test_who_goes_on_to_answer_is_stopped_in_every_protocol_without_a_handshake(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_download_stops_by_itself_and_goes_on_when_it_is_allowed_again(
+def test_denied_download_stops_and_resumes_when_allowed(
     node: Node, pushed: Callable[[int, int], socket.socket], family: int
 ) -> None:
     node.load(keep=False)
@@ -223,7 +221,7 @@ def test_a_download_stops_by_itself_and_goes_on_when_it_is_allowed_again(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
-def test_connections_that_are_kept_live_on_and_new_ones_are_judged(
+def test_kept_connections_go_on_and_new_ones_are_judged(
     node: Node, pushed: Callable[[int, int], socket.socket], family: int, kind: int
 ) -> None:
     node.load(keep=True)

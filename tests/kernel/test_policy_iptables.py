@@ -69,7 +69,7 @@ def test_the_kernel_holds_what_is_desired(world: World, plane: IptablesPolicy, c
     assert differences(plane) == set()
 
 
-def test_a_connection_is_cut_by_the_change_and_comes_back_with_the_next(
+def test_policy_change_cuts_a_connection_and_the_next_restores_it(
     world: World, plane: IptablesPolicy, echo: Echo
 ) -> None:
     policy_checks.cut_and_come_back(world, plane)
@@ -149,7 +149,7 @@ def drops(chain: str) -> int:
     return sum(int(line[1:].partition(":")[0]) for line in lines)
 
 
-def test_what_is_sent_on_by_the_node_is_judged_by_who_sent_it(world: World, plane: IptablesPolicy) -> None:
+def test_forwarded_packets_are_judged_by_their_original_sender(world: World, plane: IptablesPolicy) -> None:
     policy_checks.judge_by_who_sent(world, plane)
 
 
@@ -205,7 +205,7 @@ def test_rules_of_others_stay_and_ours_come_back_before_them(world: World, plane
     inside("n1", tool, "-t", "mangle", "-D", "FORWARD", "-j", "ACCEPT")
 
 
-def test_of_what_the_kernel_does_not_tell_is_looked_for_now_and_then(
+def test_changes_without_notification_are_found_by_polling(
     world: World, plane: IptablesPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(plane, world)

@@ -55,7 +55,7 @@ def plane(world: World) -> Iterator[NftablesPolicy]:
     made.close()
 
 
-def test_a_connection_is_cut_by_the_change_and_comes_back_with_the_next(
+def test_policy_change_cuts_a_connection_and_the_next_restores_it(
     world: World, plane: NftablesPolicy, echo: Echo
 ) -> None:
     policy_checks.cut_and_come_back(world, plane)
@@ -86,7 +86,7 @@ def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: Nftabl
     assert (counter("forward-egress"), counter("input")) == (2, 1)
 
 
-def test_what_is_sent_on_by_the_node_is_judged_by_who_sent_it(world: World, plane: NftablesPolicy) -> None:
+def test_forwarded_packets_are_judged_by_their_original_sender(world: World, plane: NftablesPolicy) -> None:
     policy_checks.judge_by_who_sent(world, plane)
 
 
@@ -150,7 +150,7 @@ def test_a_refused_change_is_answered_by_a_full_load(world: World, plane: Nftabl
     assert not any(plane.heal())
 
 
-def test_a_table_that_somebody_else_owns_is_an_error_until_it_is_free(world: World, plane: NftablesPolicy) -> None:
+def test_table_owned_by_another_process_is_an_error(world: World, plane: NftablesPolicy) -> None:
     compiler = compilers(PORTS)["n1"]
     words = ["ip", "netns", "exec", path("n1").name, "nft", "-i"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as owner:

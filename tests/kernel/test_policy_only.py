@@ -227,7 +227,7 @@ def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -
     eventually(lambda: target not in table(machine) + table(machine, "bridge"))
 
 
-def test_changes_on_their_way_do_not_make_a_node_unfit_for_pods(machine: Machine) -> None:
+def test_pending_changes_keep_a_node_ready_for_pods(machine: Machine) -> None:
     runtime = Runtime(machine, chained=True)
 
     def write() -> None:

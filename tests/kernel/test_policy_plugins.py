@@ -225,7 +225,7 @@ def unseen(world: OtherWorld) -> Iterator[None]:
 
 
 @ON_A_BRIDGE
-def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
+def test_invisible_packets_of_selected_pods_are_reported_and_dropped(
     world: OtherWorld, planes: Planes, unseen: None
 ) -> None:
     load(world, planes, OPEN, DENY)
@@ -249,7 +249,7 @@ def test_packets_that_are_not_seen_are_said_and_dropped_where_a_policy_selects(
 
 
 @ON_A_BRIDGE
-def test_a_port_of_nobody_who_is_known_is_shut_off_where_packets_are_not_seen(
+def test_unknown_bridge_port_is_shut_where_packets_are_invisible(
     world: OtherWorld, planes: Planes, unseen: None
 ) -> None:
     load(world, planes, OPEN)
@@ -307,7 +307,7 @@ def with_pod(name: str, addresses: tuple[str, ...]) -> Case:
     return msgspec.structs.replace(OPEN, world=msgspec.structs.replace(OPEN.world, pods=pods))
 
 
-def test_policies_see_the_service_resolved_and_the_pod_not_yet_masqueraded(world: OtherWorld, planes: Planes) -> None:
+def test_policies_see_resolved_services_and_unmasqueraded_pods(world: OtherWorld, planes: Planes) -> None:
     """A Service's address is the endpoint's by then, and the plugin's own masquerade comes later."""
     world.attach("shop/new", "n1", ("10.180.0.9", "fd18::9"), ipMasq=True)
     nat = "table ip t { chain c { type nat hook prerouting priority -100; ip daddr 10.96.0.7 dnat to 10.180.1.1; }; }"
@@ -331,7 +331,7 @@ def test_policies_see_the_service_resolved_and_the_pod_not_yet_masqueraded(world
 
 
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
-def test_a_pod_reaches_itself_through_a_service_and_no_other_that_way(world: OtherWorld, planes: Planes) -> None:
+def test_pod_reaches_itself_through_a_service_others_stay_denied(world: OtherWorld, planes: Planes) -> None:
     """On a bridge both are behind one device."""
     nat = (
         "table ip t { chain c { type nat hook prerouting priority -100;"

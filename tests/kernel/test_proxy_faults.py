@@ -54,7 +54,7 @@ def held() -> str:
     return inside("node", "nft", "-s", "list", "table", "ip", TABLE)
 
 
-def test_a_refusal_keeps_what_is_in_force_is_told_and_made_good(world: World) -> None:
+def test_refused_change_is_reported_and_retried_with_old_rules(world: World) -> None:
     async def scenario() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         bench = Bench("nftables")
@@ -155,7 +155,7 @@ def test_a_refusal_is_told_though_not_all_of_it_fits(world: World) -> None:
         plane.remove()
 
 
-def test_a_table_of_our_name_that_somebody_owns_is_waited_for(world: World) -> None:
+def test_proxy_waits_for_its_table_owned_by_another_process(world: World) -> None:
     async def scenario() -> None:
         owner = own_table(TABLE)
         try:

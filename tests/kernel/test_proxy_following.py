@@ -143,7 +143,7 @@ WAYS = [
 @pytest.mark.parametrize(
     ("source", "address", "port", "policy"), WAYS, ids=[f"{w[0]}-{w[2]}-{bool(w[3])}" for w in WAYS]
 )
-def test_a_udp_client_with_one_socket_finds_the_endpoint_of_the_moment(
+def test_udp_client_with_one_socket_follows_endpoint_changes(
     world: World, plane: Any, source: str, address: str, port: int, policy: dict[str, str]
 ) -> None:
     """Also one that sent before there was any, and one whose endpoint's port changes."""
@@ -315,7 +315,7 @@ def test_who_began_before_the_start_is_served(world: World) -> None:
 
 
 @pytest.mark.parametrize("write", ["load", "update"])
-def test_who_begins_between_a_flush_and_a_write_that_restores_all_is_served(world: World, write: str) -> None:
+def test_flow_that_starts_after_a_flush_is_served(world: World, write: str) -> None:
     """Nobody hears of the flush before the rules are back, so nothing is left to put right."""
     plane = opened("nftables")
     known = case([{"pod": "two"}])

@@ -184,7 +184,7 @@ def test_the_kind_that_is_in_use_is_chosen(world: World) -> None:
     assert choose(path("outside")).kind == "nft"
 
 
-def test_a_restart_goes_on_with_the_kind_that_holds_the_rules(plane: IptablesDataPlane) -> None:
+def test_restart_keeps_the_iptables_kind_that_holds_rules(plane: IptablesDataPlane) -> None:
     plane.load(by_name("ClusterIP").resolved())
     for kind in ("nft", "legacy"):
         inside("node", f"iptables-{kind}", "-t", "mangle", "-A", "FORWARD", "-j", "ACCEPT")

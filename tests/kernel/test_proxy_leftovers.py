@@ -97,7 +97,7 @@ def test_the_tables_of_kube_proxy_alone(plane: NftablesDataPlane) -> None:
     assert {line.split()[-1] for line in nft("list", "tables").splitlines()} == {"podwire-proxy"}
 
 
-def test_parameters_are_the_node_s_and_the_machine_s_size_is_not_touched_from_a_namespace(world: None) -> None:
+def test_conntrack_size_of_the_machine_stays_untouched_from_namespaces(world: None) -> None:
     before = sysctl.read(MAX)
     size = min(int(before) * 2, 1048576)
     nft("add", "table", "ip", "tracking", "{ chain c { type filter hook input priority 0; ct state new accept; } ; }")
@@ -118,7 +118,7 @@ def serve(number: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("left", [1, 0])
-def test_a_connection_to_an_endpoint_that_is_gone_is_reset_on_request(plane: NftablesDataPlane, left: int) -> None:
+def test_connection_to_a_removed_endpoint_is_reset_on_request(plane: NftablesDataPlane, left: int) -> None:
     plane.load({"default/web": (WEB,)})
     with serve(1) as one, serve(2) as two, netns.inside(NODE):
         client = socket.create_connection(("10.96.0.10", 80), 20)

@@ -108,7 +108,7 @@ def test_a_restart_into_another_world(world: World, plane: NftablesDataPlane) ->
             assert str(parse_table(held(table.family))) == str(table.canonical())
 
 
-def test_the_tables_of_an_older_version_are_taken_over_without_a_gap(world: World, plane: NftablesDataPlane) -> None:
+def test_tables_of_an_older_version_are_adopted_without_gap(world: World, plane: NftablesDataPlane) -> None:
     case = by_name("session affinity")
     old = Path(__file__).parents[1] / "golden/nft/services-0.1.nft"
     inside("node", "nft", "-f", str(old))

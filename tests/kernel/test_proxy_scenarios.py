@@ -101,7 +101,7 @@ def asked_by(address: str) -> str:
         return sock.recv(100).decode().split()[0]
 
 
-def test_every_way_in_to_a_port_shares_its_memory_and_no_other_port_does(world: World, plane: Any) -> None:
+def test_all_addresses_of_one_port_share_its_affinity(world: World, plane: Any) -> None:
     if plane.name == "ipvs":
         pytest.skip("IPVS remembers the clients of each virtual server by itself, in Kubernetes too")
     case = next(case for case in POLICIES if case.name == "affinity of a port, whatever the way in")

@@ -23,7 +23,7 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def test_every_case_is_run_by_its_tracer_and_with_real_packets() -> None:
+def test_every_case_runs_through_tracer_and_real_packets() -> None:
     collected = run("--collect-only", REAL, *(f"tests/unit/proxy/{name}" for name in TRACED))
     of_it = [line for line in collected.splitlines() if "borrowed" in line]
     for name in ("policies", "scenarios"):

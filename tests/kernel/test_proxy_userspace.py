@@ -119,7 +119,7 @@ def test_a_port_of_the_relay_answers_nobody_directly(world: World, plane: Usersp
             assert world.connect(source, "192.168.99.1", port, protocol)[0] == "refused", (source, key)
 
 
-def test_an_endpoint_with_the_address_of_its_service_is_no_loop(world: World, plane: UserspaceDataPlane) -> None:
+def test_endpoint_with_its_service_address_makes_no_loop(world: World, plane: UserspaceDataPlane) -> None:
     resolved = by_name("ClusterIP").resolved()
     (port,) = resolved["default/web"]
     own = msgspec.structs.replace(port, cluster_endpoints=(Endpoint("10.96.0.10", 80),))

@@ -34,7 +34,7 @@ def tracked() -> set[tuple[str, Ends, Ends]]:
         return {(flow.protocol, flow.original, flow.reply) for flow in conntrack.flows()}
 
 
-def test_flows_to_an_endpoint_that_goes_are_forgotten_and_no_others(place: Path) -> None:
+def test_only_flows_to_a_removed_endpoint_are_forgotten(place: Path) -> None:
     before = tracked()
     assert before == {ends(number) for number in range(COUNT)}
     forget = flow_cleaner(lambda: (), place)((service(7, BACKENDS),), (service(7, BACKENDS - 1),))
@@ -69,7 +69,7 @@ def test_tcp_flows_are_forgotten_on_request(place: Path) -> None:
     assert before - tracked() == gone
 
 
-def test_flows_to_a_node_port_are_forgotten_at_the_node_s_addresses_alone(place: Path) -> None:
+def test_node_port_flows_are_forgotten_at_node_addresses_only(place: Path) -> None:
     """Here an address of a Service stands for the node's, and the port is everybody's."""
     before = tracked()
     port = msgspec.structs.replace(service(7, BACKENDS), cluster_ip="10.97.0.1", node_port=53)

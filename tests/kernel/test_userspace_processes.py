@@ -244,7 +244,7 @@ def test_what_cannot_be_accepted_waits(world: World) -> None:
             os.close(writing)
 
 
-def test_a_relay_that_is_asked_to_end_serves_what_it_has(plane: UserspaceDataPlane) -> None:
+def test_terminating_relay_finishes_its_connections(plane: UserspaceDataPlane) -> None:
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         plane.load(ports(server.endpoint))
         with client() as connection:

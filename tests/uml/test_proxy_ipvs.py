@@ -80,7 +80,7 @@ def test_the_kernel_holds_what_is_desired_after_every_change(plane: IpvsDataPlan
         assert differences(again) == []
 
 
-def test_a_packet_is_followed_through_what_is_held_as_through_what_was_planned(plane: IpvsDataPlane) -> None:
+def test_held_and_planned_state_trace_the_same(plane: IpvsDataPlane) -> None:
     case = by_name("externalTrafficPolicy Local")
     plane.load(case.resolved())
     machine = Machine(addresses=frozenset(NODE.addresses))
@@ -167,7 +167,7 @@ def test_settings_of_the_namespace(plane: IpvsDataPlane) -> None:
 # What is not ours
 
 
-def test_a_port_of_the_host_is_not_reached_through_a_service_s_address(world: World, plane: IpvsDataPlane) -> None:
+def test_host_ports_are_not_reached_through_service_addresses(world: World, plane: IpvsDataPlane) -> None:
     """Scenario 92."""
     plane.load({"default/web": web("one")})
     with netns.inside(path("node")):
@@ -211,7 +211,7 @@ def test_virtual_servers_of_others_stay(world: World, plane: IpvsDataPlane) -> N
         ipvsadm("-C")
 
 
-def test_a_foreign_virtual_server_in_the_place_of_ours_is_a_conflict(world: World, plane: IpvsDataPlane) -> None:
+def test_foreign_virtual_server_at_our_address_is_a_conflict(world: World, plane: IpvsDataPlane) -> None:
     ipvsadm("-A", "-t", "10.96.0.10:80", "-s", "lc")
     plane.load({"default/web": web("one")})
     assert plane.conflicts() == ("default/web",)

@@ -38,7 +38,7 @@ def test_a_ratio_says_how_many_times_better_podwire_is() -> None:
     assert Row("lost", "", (0.0,), (("other", (2.0,)),)).ratio("other") is None
 
 
-def test_an_aim_is_the_most_of_a_cost_and_the_least_of_a_rate() -> None:
+def test_costs_stay_below_their_aim_and_rates_above() -> None:
     assert COST.met
     assert not Row("wire a pod", "ms", (6.0,), aim=5).met
     assert not RATE.met
@@ -46,7 +46,7 @@ def test_an_aim_is_the_most_of_a_cost_and_the_least_of_a_rate() -> None:
     assert PLAIN.met
 
 
-def test_a_table_has_two_columns_for_each_peer_and_one_for_aims() -> None:
+def test_table_has_two_columns_per_peer_and_one_for_aims() -> None:
     assert table((COST, RATE, PLAIN)).splitlines() == [
         "| measured | median | spread | ip | ratio | disk alone | ratio | aim |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -68,7 +68,7 @@ def test_sections_that_were_not_run_stay_and_stand_in_order() -> None:
     assert page("# Benchmarks\n", (section("cni", PLAIN),), again, order) == again
 
 
-def test_a_section_that_is_run_again_is_replaced_and_an_unknown_one_goes() -> None:
+def test_rerun_section_is_replaced_and_unknown_section_removed() -> None:
     before = page("# B\n", (section("up", COST), section("old", RATE)), "", ("up", "old"))
     after = page("# B\n", (section("up", PLAIN),), before, ("up",))
     assert table((PLAIN,)) in after

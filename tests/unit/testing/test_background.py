@@ -27,7 +27,7 @@ def test_bodies_run_in_the_thread_and_their_failures_come_here() -> None:
     assert "podwire" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_test_with_a_loop_of_its_own_may_ask_too() -> None:
+def test_asking_works_from_a_test_with_its_own_loop() -> None:
     background = Background()
 
     async def body() -> int:

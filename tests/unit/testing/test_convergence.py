@@ -75,7 +75,7 @@ def test_an_object_that_is_missing_older_or_gone_is_named() -> None:
     assert unsettled(FACTS, {"node-1": gone}) == "node-1: networkpolicies shop/deny not in force yet"
 
 
-def test_a_part_that_is_at_work_or_an_agent_that_is_away() -> None:
+def test_busy_component_or_missing_agent_is_not_converged() -> None:
     busy = ("policy busy\n", *without("policy"))
     assert unsettled(FACTS, {"node-1": busy}) == "node-1: policy is at work"
     assert unsettled(FACTS, {"node-1": ("agent is away",)}) != ""

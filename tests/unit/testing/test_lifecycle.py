@@ -8,7 +8,7 @@ from podwire.runtime.process import start_ticks
 from podwire.testing.lifecycle import free_name, kept_name, stale
 
 
-def test_a_cluster_is_stale_when_the_process_of_its_name_has_ended() -> None:
+def test_cluster_is_stale_when_its_process_has_ended() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     mine = start_ticks(os.getpid())

@@ -39,7 +39,7 @@ def test_some_is_no_answer() -> None:
     assert repr(some) == "<shop/web -> db:80: some reached, some not>"
 
 
-def test_an_endpoint_that_might_as_well_have_been_another_is_no_answer() -> None:
+def test_endpoint_chosen_by_chance_is_no_answer() -> None:
     with pytest.raises(Undecided):
         bool(reached(result("shop/web-1", reached=True, because=BECAUSE, either=True)))
 

@@ -107,7 +107,7 @@ def test_words_mean_connections(word: str, connections: list[tuple[str, str, str
     assert told(word) == connections
 
 
-def test_from_outside_a_service_is_its_node_port_on_each_node() -> None:
+def test_outside_service_targets_are_node_ports_of_all_nodes() -> None:
     assert told("svc/shop/page", OUTSIDE) == [("node-1:30080 of svc/shop/page", "10.89.0.11", "30080/TCP")]
 
 
