@@ -80,7 +80,7 @@ class Stream:
             self._connection.stream_finished()
 
     def abort(self) -> None:
-        """Cuts the connection at once, dropping what is buffered."""
+        """Cuts the connection at once and drops buffered data."""
         self._connection.abort()
 
 
@@ -101,8 +101,8 @@ class Streaming(msgspec.Struct, frozen=True):
 class Upgrade(msgspec.Struct, frozen=True):
     """Hands the connection over.
 
-    ``take(transport, leftover)`` returns the protocol that goes on; it writes the 101 answer itself (see
-    :func:`switching`) and is called after the handler's result, with reading paused until it returns.
+    ``take(transport, leftover)`` writes the 101 answer (see :func:`switching`) and returns the protocol that takes over
+    the transport. Reading is paused until it returns.
     """
 
     take: Callable[[asyncio.Transport, bytes], asyncio.BaseProtocol]

@@ -1,6 +1,7 @@
-"""Reads a page from a component's unix socket (:mod:`podwire.http.pages`), for commands: it blocks.
+"""Reads a page from a component's unix socket (:mod:`podwire.http.pages`), for commands; blocks.
 
-A module of its own, since the library's HTTP client is most of a megabyte that no agent needs.
+This module is separate because it imports the HTTP client of the standard library, most of a megabyte that agents do
+not need.
 """
 
 import http.client
@@ -28,8 +29,8 @@ class _Connection(http.client.HTTPConnection):
 def fetch(path: Path, target: str, timeout_s: float = 5.0) -> Iterator[str]:
     """The lines of a page, with their ends; ``timeout_s`` is for each piece. Blocks.
 
-    Raises: OSError when nothing listens or nothing comes in time; ProtocolError when the page is refused or breaks
-    off.
+    Raises: OSError when nothing listens or nothing arrives in time; ProtocolError when the page is refused or
+    incomplete.
     """
     connection = _Connection(path, timeout_s)
     try:
@@ -40,6 +41,6 @@ def fetch(path: Path, target: str, timeout_s: float = 5.0) -> Iterator[str]:
         for line in answer:
             yield line.decode()
     except http.client.HTTPException as failure:
-        raise ProtocolError("remote", f"{target} broke off: {failure!r}") from failure
+        raise ProtocolError("remote", f"{target}: the page is incomplete: {failure!r}") from failure
     finally:
         connection.close()

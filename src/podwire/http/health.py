@@ -1,6 +1,6 @@
 """The health and metrics of a component as routes: ``/healthz``, ``/livez``, ``/readyz``, ``/metrics``.
 
-``/healthz`` and ``/livez`` say whether the process works, ``/readyz`` whether it has done what others wait for. Each
+``/healthz`` and ``/livez`` say whether the process works, ``/readyz`` whether it is ready for use. Each
 answers 200 ``ok``, or 503 with a line for each problem. ``/metrics`` is Prometheus' text form. Source of the paths:
 Kubernetes' component conventions.
 """

@@ -88,7 +88,7 @@ async def serve_pages(path: Path, pages: Mapping[str, Page], tasks: TaskSet, clo
 
 
 def _listen(path: Path) -> socket.socket:
-    """A listening socket that takes the place of whatever is at the path, never readable for others."""
+    """A listening socket that replaces any file at the path; at no time can other users connect."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)

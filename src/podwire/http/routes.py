@@ -17,7 +17,7 @@ def dispatch(routes: Routes) -> Handler:
             return text_response(405, "only GET")
         handler = routes.get(request.path)
         if handler is None:
-            return text_response(404, f"there is no {request.path}, there is {' '.join(routes)}")
+            return text_response(404, f"no page {request.path}; the pages are {' '.join(routes)}")
         return handler(request)
 
     return handle

@@ -67,7 +67,7 @@ class ServerConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends what runs for this client."""
+        """Ends the stream or task that runs for this client."""
         self._server.forget(self)
         self._transport = None
         self._waiting.clear()
@@ -307,7 +307,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Closes when what is buffered has been sent."""
+        """Closes when buffered data has been sent."""
         if self._transport is not None:
             self._transport.close()
 

@@ -1,4 +1,4 @@
-"""A histogram in Prometheus' sense: how many observations were at most so large. Pure."""
+"""A histogram as Prometheus defines it: counts of observations at or below each bound. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Distribution:
-    """Observations, counted by upper bounds in ascending order; costs one number for each bound."""
+    """Counts observations by upper bounds in ascending order; costs one number for each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -34,7 +34,7 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """How many observations were counted."""
         return sum(self._counts)
 
     def histogram(self, name: str, text: str, labels: dict[str, str] | None = None) -> Histogram:
@@ -45,5 +45,5 @@ class Distribution:
 
 
 def doubling(first: float, count: int) -> tuple[float, ...]:
-    """``count`` bounds, each twice the one before."""
+    """``count`` bounds, each twice its predecessor."""
     return tuple(first * 2**power for power in range(count))

@@ -13,7 +13,7 @@ import msgspec
 from podwire.observe.distribution import Histogram
 
 Check = Callable[[], str]
-"""Empty when all is well, else the problem in a few words."""
+"""Returns the problem in a few words, or empty text."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Health:
         return _problems(self.live)
 
     def ready_problems(self) -> list[str]:
-        """``PART: PROBLEM`` for each part that does not work, or has not done yet what others wait for."""
+        """``PART: PROBLEM`` for each part that does not work or is not ready yet."""
         return _problems(self.live | self.ready)
 
     def render(self) -> bytes:

@@ -11,14 +11,14 @@ import time
 from typing import Any, Literal
 
 Level = Literal["debug", "info", "warning", "error"]
-"""From which level on there is a line."""
+"""The lowest level that is logged."""
 
 
 class LineFormatter(logging.Formatter):
     """One line a record; fields come from ``extra={"fields": {...}}``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with a traceback behind it when there is an exception."""
+        """The line of a record, followed by the traceback of its exception."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         head = f"{stamp}.{int(record.msecs):03d}Z {record.levelname.lower():7} {record.name} {record.getMessage()}"
         fields: dict[str, Any] = getattr(record, "fields", {})
@@ -38,19 +38,19 @@ class Log:
         self._logger = logging.getLogger(component)
 
     def debug(self, message: str, **fields: object) -> None:
-        """What only a developer wants to see."""
+        """Logs a detail for developers."""
         self._logger.debug(message, extra={"fields": fields})
 
     def info(self, message: str, **fields: object) -> None:
-        """What happened in the normal course."""
+        """Logs an event of normal operation."""
         self._logger.info(message, extra={"fields": fields})
 
     def warning(self, message: str, **fields: object) -> None:
-        """What an operator may want to mend."""
+        """Logs a problem that an operator may want to fix."""
         self._logger.warning(message, extra={"fields": fields})
 
     def error(self, message: str, *, failure: BaseException | None = None, **fields: object) -> None:
-        """What went wrong; ``failure`` adds its traceback."""
+        """Logs a failure; ``failure`` adds its traceback."""
         self._logger.error(message, exc_info=failure, extra={"fields": fields})
 
 

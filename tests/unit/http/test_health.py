@@ -32,7 +32,7 @@ def test_other_methods_and_paths_are_refused(method: str, path: str, status: int
 
 
 def test_an_unknown_path_names_the_known_ones() -> None:
-    assert ask("/x")[1] == b"there is no /x, there is /healthz /livez /readyz /metrics\n"
+    assert ask("/x")[1] == b"no page /x; the pages are /healthz /livez /readyz /metrics\n"
 
 
 async def exchange(port: int, sent: bytes) -> bytes:

@@ -22,7 +22,7 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 
 class Admission:
-    """Completes new pods from what is stored."""
+    """Completes new pods from stored objects (account, priority class)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,6 +1,6 @@
 """Cluster addresses and node ports of Services: which are free, which a Service gets, and what is refused.
 
-The allocator holds nothing but what stored Services hold: :meth:`ServiceAllocator.observe` is told of every
+The allocator holds nothing but what stored Services hold: :meth:`ServiceAllocator.observe` gets every
 stored change (and of every Service at the start), and :meth:`ServiceAllocator.assign` completes a Service
 before it is stored without reserving anything. Both in one turn of the event loop need no lock and leak nothing
 when the write fails in between.
@@ -216,7 +216,7 @@ class ServiceAllocator:
     # -- families
 
     def _set_families(self, spec: Json, before: Json) -> list[Cause]:
-        """Set ipFamilyPolicy and ipFamilies from what is asked, what addresses say, and what there is."""
+        """Set ipFamilyPolicy and ipFamilies from the request, the given addresses, and the families of the cluster."""
         if _kind_of(spec) == "ExternalName":
             return []
         wrong = self._check_families(spec)

@@ -138,7 +138,7 @@ def service_account(claims: Object) -> User:
 
 
 class Authenticator:
-    """Finds out who sent a request."""
+    """Finds the user who sent a request."""
 
     def __init__(self, tokens: Tokens, audiences: Sequence[str]) -> None:
         self._tokens = tokens

@@ -32,7 +32,7 @@ def internal_call(kind: Kind, namespace: str, name: str = "", subresource: str =
 
 
 def fill(store: Store, writer: Writer, settings: Settings) -> None:
-    """Makes what is missing."""
+    """Creates the missing objects."""
 
     def ensure(kind: Kind, namespace: str, name: str, obj: Object) -> None:
         if store.get(kind.table, namespace, name) is None:
@@ -117,14 +117,14 @@ class DefaultAccounts:
         self._writer = writer
 
     def start(self) -> None:
-        """Looks at what is there, and follows changes from then on."""
+        """Looks at every namespace, and follows changes from then on."""
         for entry in self._store.entries("/namespaces"):
             if entry.fields.get("status.phase") != "Terminating":
                 self._ensure(entry.name)
         self._store.on_change.append(self.observe)
 
     def observe(self, change: Change) -> None:
-        """Takes note of a committed change; who is told of the new namespace finds its account."""
+        """Takes a committed change; a watcher that sees the new namespace finds its account."""
         if change.type == "ADDED" and change.entry.table == "/namespaces":
             self._ensure(change.entry.name)
 

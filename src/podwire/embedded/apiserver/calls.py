@@ -1,4 +1,4 @@
-"""One API request, understood: who asks for what on which resource, with which options.
+"""One API request, parsed: user, verb, resource and options.
 
 The path forms are those of Kubernetes: ``/api/v1/...`` and ``/apis/GROUP/VERSION/...``, then
 ``[namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE[/REST...]]]`` or ``watch/...`` in front (the old form).

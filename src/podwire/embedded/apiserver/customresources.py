@@ -123,7 +123,7 @@ class CustomResources:
         """Told when the kinds that are served have changed."""
 
     def start(self) -> None:
-        """Serves what is defined, and follows the store from then on."""
+        """Serves the kinds that are defined, and follows the store from then on."""
         self._derive()
         self._store.on_write.append(self._written)
         self._store.on_rollback.append(self._derive)

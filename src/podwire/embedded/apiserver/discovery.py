@@ -1,6 +1,6 @@
 """Discovery: which groups, versions and resources there are, in the legacy and the aggregated form.
 
-Documents are made when first asked for and again when a CustomResourceDefinition changes what is served.
+A document is made at its first request, and again when a CustomResourceDefinition changes the kinds.
 Sources: ``k8s.io/api/apidiscovery/v2``, ``metav1.APIResourceList``.
 """
 
@@ -73,14 +73,14 @@ def _aggregated(kind: Kind) -> Object:
 
 
 class Discovery:
-    """The discovery documents of what is served now."""
+    """The discovery documents of the kinds that are served now."""
 
     def __init__(self, kinds: Mapping[Key, Kind]) -> None:
         self._kinds = kinds
         self._documents: dict[tuple[str, ...], Response] = {}
 
     def changed(self) -> None:
-        """Forgets the documents; the kinds are others now."""
+        """Drops the documents; to be called when the kinds have changed."""
         self._documents.clear()
 
     def _versions(self) -> dict[str, list[str]]:

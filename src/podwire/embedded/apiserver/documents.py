@@ -27,7 +27,7 @@ class OpenApi:
         self._documents: Documents | None = None
 
     def changed(self) -> None:
-        """The kinds are others now."""
+        """Drops the documents; to be called when the kinds have changed."""
         self._documents = None
 
     def answer(self, request: Request) -> Response:

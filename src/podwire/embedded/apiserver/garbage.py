@@ -2,7 +2,8 @@
 
 An index holds the dependents of each owner's uid. When an owner is gone, dependents without another living
 owner are deleted (Background). An owner that waits with ``foregroundDeletion`` is deleted when no dependent
-blocks it any more; one that waits with ``orphan`` first loses its dependents' references. An object that names
+blocks it any more; for an owner that waits with ``orphan``, the references of
+its dependents are removed first. An object that names
 an owner which never existed is deleted as well. The collector runs inside the server, in the loop
 turn after each committed change; at its start it looks at every object once.
 

@@ -101,7 +101,7 @@ class Journal:
         self._batches.put(batch)
 
     def close(self) -> None:
-        """Writes what is queued and closes the database."""
+        """Writes queued changes and closes the database."""
         if self._thread.is_alive():
             self._batches.put(None)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What the API server says about itself: index, version, health checks, metrics.
+"""The API server's own state: index of paths, version, health checks, metrics.
 
 Sources: kubernetes staging/src/k8s.io/apiserver/pkg/server/healthz for the forms of ``/healthz``, ``/livez`` and
 ``/readyz``.
@@ -43,7 +43,7 @@ class Health:
         self.checks = dict(checks)
 
     def answer(self, request: Request) -> Response:
-        """200 or 500 for all checks but the excluded ones, or for the one that the path names.
+        """200 or 500 for all checks but the excluded ones, or for the single check that the path names.
 
         Raises: NotFound for an unknown check.
         """

@@ -1,4 +1,4 @@
-"""The life of a namespace: when it is deleted, first its content goes, then the namespace.
+"""The end of a namespace: its content is deleted first, then the namespace.
 
 A terminating namespace takes no new objects. Its content is deleted kind by kind, pods with their grace
 period; while something is left (a finalizer, a pod that still stops) its status says what. When nothing is

@@ -210,7 +210,7 @@ def _message(name: str, raw: bytes, depth: int = 0) -> dict[str, Any]:
         raise _bad("messages are nested too deeply")
     table = _tables().get(name)
     if table is None:
-        raise _bad(f"there is no message {name}")
+        raise _bad(f"unknown message {name}")
     out: dict[str, Any] = {}
     for number, wire, value in scan(raw):
         if number in table:

@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 def read(obj: Object, paths: Object) -> Object:
-    """The Scale of an object; ``paths`` is the ``scale`` subresource of a custom kind, empty for others."""
+    """The Scale of an object; ``paths`` is the ``scale`` subresource of a custom kind, empty for other kinds."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     if paths:
         wanted, actual, text = crd.read_scale(obj, paths)

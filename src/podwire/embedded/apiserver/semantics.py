@@ -101,7 +101,7 @@ class Semantics:
         return self.schema(call.kind)
 
     def prepare(self, call: Call, new: Object, old: Object | None) -> Object:
-        """The object with its defaults and what is allocated to it."""
+        """The object with its defaults and its allocated addresses and ports."""
         if call.kind.custom:
             served = self.custom.served(call.kind)
             filled: Object = crd.fill(new, served.raw) if served is not None else new

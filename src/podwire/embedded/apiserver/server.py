@@ -1,7 +1,7 @@
-"""The API server as a process: wires its parts together and runs until it is stopped.
+"""The API server as a process: puts its parts together and runs until it is stopped.
 
 ``python -m podwire.embedded.apiserver.server --config FILE`` starts one by itself. SIGTERM and SIGINT end it in order:
-watches are closed, what is pending is written. It is as well to kill it: what was acknowledged is on the disk.
+watches are closed, pending writes are written. SIGKILL loses nothing either: acknowledged writes are on the disk.
 """
 
 import argparse
@@ -125,7 +125,7 @@ class Server:
         return tuple(found)
 
     async def _expire_events(self) -> None:
-        """Once a minute deletes events that nobody has touched for the time in the settings."""
+        """Once a minute deletes events that were not updated for the time in the settings."""
         while True:
             oldest = self._clock.now() - datetime.timedelta(seconds=self._settings.event_ttl_s)
             for entry in self.store.entries("/events"):
@@ -134,7 +134,7 @@ class Server:
             await self._clock.sleep(_EXPIRY_S)
 
     async def close(self) -> None:
-        """Ends watches, closes connections, writes what is pending."""
+        """Ends watches, closes connections, writes pending changes."""
         self._watcher.close()
         await self._http.close()
         await self._tasks.close()
@@ -154,7 +154,7 @@ def _last_seen(event: dict[str, Any]) -> datetime.datetime:
 
 
 def warm() -> None:
-    """Loads what every server loads: a process that forks servers calls it once."""
+    """Loads the data that every server needs; a process that forks servers calls this once."""
     data.names()
 
 

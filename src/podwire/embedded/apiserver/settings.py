@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """``listen`` as pairs of host and port.
 
-        Raises: ConfigError for one that is not HOST:PORT.
+        Raises: ConfigError for an address that is not HOST:PORT.
         """
         found = []
         for index, text in enumerate(self.listen):
@@ -94,6 +94,6 @@ def load(path: Path) -> Settings:
     except OSError as failure:
         raise ConfigError(str(path), "", f"cannot be read: {failure.strerror}") from failure
     except yaml.YAMLError as failure:
-        raise ConfigError(str(path), "", f"is no YAML: {failure}") from failure
+        raise ConfigError(str(path), "", f"is not YAML: {failure}") from failure
     except msgspec.ValidationError as failure:
         raise wrong(failure, Settings, str(path)) from failure

@@ -117,7 +117,7 @@ class Table:
 
 
 class Store:
-    """Every table, the version counter, and what is on its way to the disk."""
+    """Every table, the version counter, and the writes that are not on the disk yet."""
 
     def __init__(self, journal: Journal) -> None:
         """Reads everything back from the journal and starts its writer."""
@@ -141,7 +141,7 @@ class Store:
         self.on_change: list[Callable[[Change], None]] = []
         """Told about every committed change, in order."""
         self.on_rollback: list[Callable[[], None]] = []
-        """Told when writes were taken back; whoever derives state from writes derives it again."""
+        """Called when writes were taken back; state that is derived from writes must be derived again."""
         journal.start()
 
     def table(self, name: str) -> Table:
@@ -285,7 +285,7 @@ class Store:
                     yield change
 
     def close(self) -> None:
-        """Writes what is pending and closes the journal."""
+        """Writes pending changes and closes the journal."""
         self._flush()
         self._journal.close()
 

@@ -48,7 +48,7 @@ STORED_ONLY = {
     "/resourcequotas": "it is stored and not enforced",
     "/limitranges": "it is stored and not enforced",
 }
-"""Tables whose new objects get a warning, because who makes them expects something to happen."""
+"""Tables whose new objects get a warning: users expect an effect that these objects do not have here."""
 
 _KEEPS_STATUS_ON_CREATE = frozenset({"/nodes", "/endpoints", "/events"})
 _STATUS_METADATA = frozenset({"/pods", "/nodes", "/persistentvolumes", "/persistentvolumeclaims"})
@@ -78,7 +78,7 @@ def generate_name(prefix: str) -> str:
 
 
 _UNCOUNTED = ("finalize", "binding")
-"""Subresources whose writes are no change of what somebody wants."""
+"""Subresources whose writes do not change the desired state."""
 
 
 def counts_generations(kind: Kind) -> bool:
@@ -113,7 +113,7 @@ def prepare_update(kind: Kind, new: Object, old: Object) -> None:
 
 
 def count_generation(kind: Kind, new: Object, old: Object, subresource: str) -> None:
-    """Counts a change of the content; both have their defaults, so leaving out what is one is no change."""
+    """Counts a change of the content; both objects have their defaults, so omitting a default is not a change."""
     if subresource in _UNCOUNTED or not counts_generations(kind):
         return
     if _content(kind, new) != _content(kind, old):
@@ -157,7 +157,7 @@ def _keep(new: Object, old: Object, field: str) -> None:
 
 
 def _content(kind: Kind, obj: Object) -> Object:
-    """What a generation counts: the spec, or everything where there is none."""
+    """The part whose changes a generation counts: the spec, or the whole object without a spec."""
     if not kind.custom and "spec" in obj:
         return {"spec": obj["spec"]}
     return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion", "kind")}

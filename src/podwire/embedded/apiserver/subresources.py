@@ -44,7 +44,7 @@ class Subresources:
     def answer(self, call: Call) -> Answer:
         """The answer to a call whose subresource exists.
 
-        Raises: ApiError as the subresource has it; MethodNotAllowed for one that is not answered here.
+        Raises: ApiError of the subresource; MethodNotAllowed for a subresource that is not handled here.
         """
         entry = self._store.get(call.kind.table, call.namespace, call.name)
         if entry is None:

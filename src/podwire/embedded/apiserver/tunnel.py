@@ -1,10 +1,10 @@
 """Logs, exec, attach, port-forward and proxying: carried to the kubelet of the pod's node.
 
-The server connects to ``https://<InternalIP>:<kubelet port>`` with its client certificate and speaks HTTP/1.1
-itself: the request goes on with the kubelet's path, the answer comes back. An upgraded connection (WebSocket,
-SPDY) becomes two pipes of bytes; what flows through them is between kubectl and the kubelet. Backpressure goes
-through in both directions. A node's proxy also leads to its other ports, in plain HTTP or TLS, without the certificate.
-Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths, ``pkg/registry/core/node/strategy.go``.
+The server connects to ``https://<InternalIP>:<kubelet port>`` with its client certificate, sends the request with the
+kubelet's path, and passes the answer on. An upgraded connection (WebSocket, SPDY) becomes two pipes of bytes, which the
+server does not interpret. Backpressure works in both directions. A node's proxy also leads to its other ports, in plain
+HTTP or TLS, without the certificate. Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths,
+``pkg/registry/core/node/strategy.go``.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _HOP_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "te",
 
 
 class _Pipe(asyncio.Protocol):
-    """One end of an upgraded connection: what arrives goes to the other end, at the pace of the other end."""
+    """One end of an upgraded connection: passes what it receives to the other end, at the pace of the other end."""
 
     def __init__(self, own: asyncio.Transport, other: asyncio.Transport) -> None:
         self._other = other
@@ -64,7 +64,7 @@ class _Pipe(asyncio.Protocol):
 
 
 class Destination(NamedTuple):
-    """Where a request goes on to."""
+    """The address and path that a request is passed on to."""
 
     host: str
     port: int
@@ -201,7 +201,7 @@ def _join(connection: ClientConnection, client: asyncio.Transport, leftover: byt
 
 
 def _unverified() -> ssl.SSLContext:
-    """For a port of a node, of whose certificate nothing is known; Kubernetes does not look at it either."""
+    """For a port of a node, whose certificate cannot be checked; Kubernetes does not check it either."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

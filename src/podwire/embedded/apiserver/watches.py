@@ -1,7 +1,7 @@
 """Watches: the changes of one kind, as a stream of events.
 
 A watch starts with what exists (resourceVersion 0 or absent, or ``sendInitialEvents``) or with the remembered
-changes after its version; a version older than that gets 410 Gone. From there on it is told of every commit.
+changes after its version; a version older than that gets 410 Gone. After that it gets every commit.
 With selectors, an object that starts to match is ADDED and one that stops to match is DELETED.
 
 Each event is encoded once per view and shared as ready HTTP chunks; what is committed within a few
@@ -54,7 +54,7 @@ class Watch:
         self._stream = stream
 
     def initial(self, entries: Iterable[Entry], version: int, *, mark_end: bool) -> None:
-        """Sends what exists as ADDED, and if wanted a bookmark that says so."""
+        """Sends existing objects as ADDED, then the bookmark of their end if the client asked for one."""
         frames = [self._frame(Change("ADDED", entry, None), "ADDED", entry) for entry in entries]
         if mark_end:
             frames.append(self._bookmark(version, end=True))
@@ -243,7 +243,7 @@ class Watcher:
         return found
 
     def _send_initial(self, watch: Watch, table: Table, found: Filter, *, mark_end: bool) -> None:
-        """Sends the committed state, with what is still on its way to the disk taken off."""
+        """Sends the committed state, without the writes that are not on the disk yet."""
         state = {entry.key: entry for entry in self._reader.select(table.name, found)}
         for change in self._store.uncommitted(table.name):
             if change.before is not None and found.matches(change.before):

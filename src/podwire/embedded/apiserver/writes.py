@@ -156,7 +156,7 @@ class Writer:
     def update(self, call: Call, obj: Object) -> Written:
         """PUT: replaces an object, or creates it where the kind allows that.
 
-        Raises: ApiError when it is missing, was changed meanwhile, or is invalid.
+        Raises: ApiError when the object is missing, has changed since it was read, or is invalid.
         """
         kind = call.kind
         self._metadata(call, obj)
@@ -175,7 +175,7 @@ class Writer:
     def replace(self, call: Call, new: Object, old: Entry, *, applied: bool = False) -> Written:
         """Puts ``new`` in the place of ``old`` under the rules of an update.
 
-        Raises: ApiError when it was changed meanwhile or is invalid.
+        Raises: ApiError when the object has changed since it was read, or is invalid.
         """
         kind, dry_run = call.kind, call.dry_run
         before = old.object()

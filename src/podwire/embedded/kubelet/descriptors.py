@@ -7,18 +7,18 @@ _CHUNK = 1 << 15
 
 
 async def read_fd(fd: int) -> bytes:
-    """What a non-blocking descriptor has, waiting for at least a byte; empty at its end."""
+    """The bytes that a non-blocking descriptor has, at least one; empty at its end."""
     while True:
         try:
             return os.read(fd, _CHUNK)
         except BlockingIOError:
             await _ready(fd, reading=True)
-        except OSError:  # EIO: nobody holds the terminal's other side any more.
+        except OSError:  # EIO: no process has the other side of the terminal open.
             return b""
 
 
 async def write_fd(fd: int, data: bytes) -> bool:
-    """Writes everything to a non-blocking descriptor; False when nobody reads it any more."""
+    """Writes everything to a non-blocking descriptor; False when the other end is closed."""
     while data:
         try:
             data = data[os.write(fd, data) :]

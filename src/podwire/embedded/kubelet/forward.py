@@ -1,8 +1,9 @@
 """Port-forward: connections of the client to ports of the pod, made inside the pod's network namespace.
 
 Two forms over WebSocket. ``SPDY/3.1+portforward.k8s.io`` carries SPDY: for each connection the client opens an error
-stream and a data stream that name the port. ``v4.channel.k8s.io`` (and ``v5``) has a pair of channels for each port
-of the query, data and error, which begin with the port's number. A port that refuses is told on the error stream.
+stream and a data stream that name the port. ``v4.channel.k8s.io`` (and ``v5``) has a pair of channels for each port of
+the query, data and error, which begin with the port's number. When a port refuses the connection, the error stream says
+so.
 """
 
 import asyncio
@@ -88,7 +89,7 @@ class Forwarder:
             writer.close()
 
     async def serve_spdy(self) -> None:
-        """Serves the tunnelled SPDY form until the client goes."""
+        """Serves the tunnelled SPDY form until the client disconnects."""
         session = Session()
         links: dict[int, _Link] = {}
         errors: dict[tuple[str, str], int] = {}
@@ -137,7 +138,7 @@ class Forwarder:
         self._begin(link, int(key[0]))
 
     async def serve_channels(self, ports: tuple[int, ...]) -> None:
-        """Serves the plain form until the client goes; one connection per port."""
+        """Serves the plain form until the client disconnects; one connection per port."""
         links: dict[int, _Link] = {}
         for number, port in enumerate(ports):
             data_channel, error_channel = bytes((2 * number,)), bytes((2 * number + 1,))

@@ -85,7 +85,7 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
 async def follow(  # noqa: PLR0913
     path: Path, query: LogQuery, offset: int, ended: Callable[[], bool], stream: Stream, clock: Clock
 ) -> None:
-    """Sends what is appended to a log until ``ended`` says that its run has ended, or the client goes."""
+    """Sends what is appended to a log until ``ended`` says that its run has ended, or the client disconnects."""
     query = msgspec.structs.replace(query, tail_lines=None)
     rest = b""
     while not stream.closed:

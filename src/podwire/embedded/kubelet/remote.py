@@ -3,7 +3,7 @@
 The first byte of a binary message is its channel: 0 input, 1 output, 2 errors, 3 the final Status, 4 terminal size.
 In version 5 a client closes a channel by 255 and its number; in version 4 input cannot be closed. When the program
 has ended and its output is sent, the Status with the exit code follows, then the connection ends. When the client
-goes away, a program that exec started is killed; a container that attach joined goes on.
+disconnects, a program that exec started is killed; a container that attach joined goes on.
 Source: kubernetes staging/src/k8s.io/apimachinery/pkg/util/remotecommand, client-go/tools/remotecommand.
 """
 

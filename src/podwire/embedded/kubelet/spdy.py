@@ -1,6 +1,6 @@
 """SPDY/3.1 as kubectl's port-forward speaks it, the server's side. Pure: bytes in, events and bytes out.
 
-A connection carries streams that the client opens with headers; data flows both ways until each side has said FIN.
+A connection carries streams that the client opens with headers; data flows both ways until each side has sent FIN.
 Header blocks are compressed with one zlib stream per direction and a dictionary that the protocol defines. Flow
 control windows are neither kept nor enforced, as in moby/spdystream, which is on the other side.
 Source: the SPDY Protocol, draft 3.1, sections 2.2 and 2.6.10.
@@ -78,7 +78,7 @@ class Session:
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
         self.reply = b""
-        """What has to be sent in answer to what was fed (pings); to be taken and cleared by the caller."""
+        """Answers to pings; the caller sends and clears them."""
 
     def feed(self, data: bytes) -> list[Event]:
         """The events in ``data``, in order.
@@ -86,7 +86,7 @@ class Session:
         Raises: ProtocolError (remote).
         """
         self._buffer += data
-        found: list[Event] = []
+        events: list[Event] = []
         while len(self._buffer) >= 8:
             size = int.from_bytes(self._buffer[5:8], "big")
             if len(self._buffer) < 8 + size:
@@ -95,8 +95,8 @@ class Session:
             self._buffer = self._buffer[8 + size :]
             event = self._control(head, body) if head[0] & 0x80 else self._data(head, body)
             if event is not None:
-                found.append(event)
-        return found
+                events.append(event)
+        return events
 
     def _data(self, head: bytes, body: bytes) -> Data:
         return Data(int.from_bytes(head[:4], "big"), body, bool(head[4] & FIN))

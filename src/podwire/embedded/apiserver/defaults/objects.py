@@ -1,6 +1,6 @@
 """Fills in the defaults of an object: one function a kind, looked up in a table.
 
-Running twice changes nothing the second time, so every write runs it, also patches of what is stored.
+A second run changes nothing, so every write runs it, patches of stored objects too.
 """
 
 from base64 import b64encode

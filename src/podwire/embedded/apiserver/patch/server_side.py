@@ -6,7 +6,7 @@ fields of its last configuration, with operation ``Update`` those that its write
 An apply merges the configuration into the live object, removes fields that the manager's last configuration had
 and this one has not (unless another manager owns them), and fails where it changes a field that another manager
 owns; ``force`` takes such fields over. A value that is applied as it already is becomes shared. Any other write
-(:func:`track`) never conflicts: who changes a field owns it from then on.
+(:func:`track`) never conflicts: the manager that changes a field owns it from then on.
 
 Two things come from kubectl's past. An object without managed fields is taken as owned by
 ``before-first-apply``. When manager ``kubectl`` applies over an object that it managed by client-side apply, the

@@ -196,7 +196,7 @@ def _check_order(field: str, change: Any, order: list[Any], key: str) -> list[An
 
 
 def _identity(key: str, items: Sequence[Any]) -> Callable[[Any], Any]:
-    """What tells items apart: the merge key's value, or the plain value itself."""
+    """The identity of an item: the value of its merge key, or the plain value itself."""
 
     def keyed(item: Any) -> Any:
         return plain(item.get(key)) if isinstance(item, dict) else plain(item)

@@ -169,7 +169,7 @@ def _merge_list(live: list[Any], applied: list[Any], schema: SchemaNode) -> list
 def remove(value: Any, schema: SchemaNode, gone: Node, kept: Node) -> Any:
     """The value without the fields in ``gone``, except those in ``kept`` and what they stand in.
 
-    A field of which nothing is kept goes with all that it holds.
+    A field of which nothing is kept is removed with its content.
     """
     if not isinstance(value, dict | list) or not _takes_apart(value, schema):
         return value

@@ -288,7 +288,7 @@ def _frozen(spec: Json, old: Json) -> Json:
 
 
 def check_pod(new: Json, old: Json | None) -> Iterator[Cause]:
-    """A Pod; of one that exists only a few fields may change."""
+    """A Pod; in an existing Pod only a few fields may change."""
     spec: Json = new.get("spec") or {}
     yield from check_spec(spec, "spec")
     if old is None:

@@ -169,7 +169,7 @@ def _object(value: Json, schema: Json, path: str) -> Iterator[Cause]:
 
 
 def _compared(value: Json, schema: Json, path: str) -> Iterator[Cause]:
-    """The rules that compare two fields; a rule about a field that is not there is left to ``required``."""
+    """The rules that compare two fields; a rule about a missing field is skipped, ``required`` covers it."""
     for given in schema.get("x-kubernetes-validations") or ():
         found = _COMPARISON.fullmatch(str(given.get("rule", "")).strip())
         if found is None or not {found[1], found[3]} <= value.keys():
