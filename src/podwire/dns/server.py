@@ -34,7 +34,7 @@ from podwire.kube.config import load
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.foreground import run_until_signal
-from podwire.runtime.respawn import hold
+from podwire.runtime.keeper import keep_worker
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.tasks import TaskSet
 
@@ -199,7 +199,7 @@ def serve(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lamb
     """
     sockets = bind(config.listen, config.port)
     serving()
-    hold()
+    keep_worker()
     run_until_signal(lambda: run(config, clock, sockets))
 
 

@@ -20,7 +20,7 @@ print(os.WTERMSIG(status), os.pread(int(os.read(reading, 10)), 5, 0).decode())
 
 KEPT = """
 import os, signal, sys
-from podwire.runtime.keeper import keep
+from podwire.runtime.keeper import keep_descriptors
 log = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_APPEND)
 own = os.getpid()
 def work():
@@ -31,20 +31,20 @@ def work():
     if runs == 2:
         raise ValueError("on purpose")
     os.write(log, b"k" if os.getppid() == own else b"o")
-keep(work, lambda: os._exit(9))
+keep_descriptors(work, lambda: os._exit(9))
 """
 
 BEREAVED = """
 import os, signal, sys, time
-from podwire.runtime.keeper import keep, replace
+from podwire.runtime.keeper import keep_descriptors, replace
 def work():
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(10)
-def go_on():
+def take_over():
     os.set_inheritable(1, True)
     replace((sys.executable, "-c", f"import os; os.write({copy}, b'went on')"), {})
 copy = os.dup(1)
-keep(work, go_on)
+keep_descriptors(work, take_over)
 """
 
 

@@ -35,7 +35,7 @@ from podwire.proxy.dataplanes.userspace.orders import (
 from podwire.proxy.dataplanes.userspace.relay import Relay
 from podwire.runtime import keeper as keeping
 from podwire.runtime.child import PR_SET_PDEATHSIG, prctl, set_title
-from podwire.runtime.keeper import KEEPER_GONE, keep, replace
+from podwire.runtime.keeper import KEEPER_GONE, keep_descriptors, replace
 
 ARGV = (sys.executable, "-m", "podwire.proxy.dataplanes.userspace.process")
 _MEMORY = "PODWIRE_RELAY"
@@ -108,7 +108,7 @@ class Worker:
                 loop.later(0, lambda: self._renew(request.argv))
                 return Renewing()
 
-    def go_on(self) -> NoReturn:
+    def take_over(self) -> NoReturn:
         """The keeper is gone: takes both parts."""
         self._renew(ARGV)
 
@@ -151,7 +151,7 @@ def _keep(memory: int, control: int, *, stays: bool) -> NoReturn:
     log.configure()
     set_title("podwire relay keeper")
     worker = Worker(memory, control, stays=stays)
-    keep(worker.run, worker.go_on)
+    keep_descriptors(worker.run, worker.take_over)
 
 
 def _raise_limit() -> int:

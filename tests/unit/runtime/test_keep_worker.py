@@ -12,11 +12,11 @@ import pytest
 
 _PROGRAM = """
 import os, signal, socket, sys, time
-from podwire.runtime.respawn import hold
+from podwire.runtime.keeper import keep_worker
 server = socket.socket(type=socket.SOCK_DGRAM)
 server.bind(("127.0.0.1", 0))
 print(server.getsockname()[1], os.getpid(), flush=True)
-hold()
+keep_worker()
 end = {"leave": lambda: os._exit(3), "kill": lambda: os.kill(os.getpid(), 9), "wait": lambda: time.sleep(60)}
 while True:
     asked, peer = server.recvfrom(100)
