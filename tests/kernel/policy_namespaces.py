@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cases.policy_table import Case, Check
+from tests.kernel.checksums import checksum, crc32c
 
 from podwire.kernel import netns
 from podwire.model.meta import key_of
@@ -218,24 +219,6 @@ class Attempt:
             sock.bind((self.source, 0))
             with contextlib.suppress(OSError):
                 sock.sendto(self.payload(), (self.target, 0))
-
-
-def checksum(data: bytes) -> int:
-    """That of IP, UDP and TCP."""
-    words: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while words >> 16:
-        words = (words & 0xFFFF) + (words >> 16)
-    return ~words & 0xFFFF
-
-
-def crc32c(data: bytes) -> int:
-    """The checksum of SCTP."""
-    found = 0xFFFFFFFF
-    for byte in data:
-        found ^= byte
-        for _ in range(8):
-            found = found >> 1 ^ (0x82F63B78 if found & 1 else 0)
-    return found ^ 0xFFFFFFFF
 
 
 class Watch:

@@ -6,7 +6,8 @@ import struct
 import threading
 from typing import NamedTuple
 
-from tests.kernel.policy_namespaces import checksum, crc32c, path
+from tests.kernel.checksums import checksum, crc32c
+from tests.kernel.policy_namespaces import path
 
 from podwire.kernel import netns
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from functools import cache
 from ipaddress import ip_address
 
+from tests.kernel.checksums import crc32c
+
 PORTS = (8080, 8081)
 _INIT, _INIT_ACK, _ABORT = 1, 2, 6
 _COOKIE = 7
@@ -137,22 +139,4 @@ def _opening() -> bytes:
 def _packet(source_port: int, port: int, tag: int, kind: int, value: bytes) -> bytes:
     head = struct.pack("!HHI", source_port, port, tag)
     chunk = struct.pack("!BBH", kind, 0, 4 + len(value)) + value
-    return head + struct.pack("<I", _crc32c(head + bytes(4) + chunk)) + chunk
-
-
-@cache
-def _table() -> tuple[int, ...]:
-    def entry(value: int) -> int:
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        return value
-
-    return tuple(map(entry, range(256)))
-
-
-def _crc32c(data: bytes) -> int:
-    """The checksum of SCTP (RFC 4960, appendix B); connection tracking looks at it."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = value >> 8 ^ _table()[(value ^ byte) & 0xFF]
-    return value ^ 0xFFFFFFFF
+    return head + struct.pack("<I", crc32c(head + bytes(4) + chunk)) + chunk

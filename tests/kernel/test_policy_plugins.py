@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from tests.cases.policy_table import Case
-from tests.kernel.policy_namespaces import FACTS, batch, checksum, failures_of, inside, path
+from tests.kernel.checksums import checksum
+from tests.kernel.policy_namespaces import FACTS, batch, failures_of, inside, path
 from tests.kernel.reference_plugins import ARRANGEMENTS, BRIDGE, PLUGINS, OtherWorld
 from tests.kernel.test_policy_packets import CASES, compilers
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cases.service_table import ADDRESSES
+from tests.kernel.checksums import checksum
 from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import World, by_name, inside, path
 
@@ -38,12 +39,6 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
     yield made
     made.remove()
     made.close()
-
-
-def checksum(data: bytes) -> int:
-    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~(total + (total >> 16)) & 0xFFFF
 
 
 def numbers(peer: socket.socket) -> tuple[int, int]:

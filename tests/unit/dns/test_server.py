@@ -11,6 +11,7 @@ import dns.flags
 import dns.message
 import dns.rcode
 import pytest
+from tests.fakes.ports import free_port
 
 from podwire.dns.config import DnsConfig
 from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
@@ -57,18 +58,6 @@ def address_answer(request: bytes, address: str = "192.0.2.7", ttl: int = 60) ->
     name = query.question[0].name
     reply.answer.append(dns.rrset.from_text(name, ttl, "IN", "A", address))
     return reply.to_wire()
-
-
-def free_port() -> int:
-    """A port that is free for UDP and TCP."""
-    while True:
-        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            try:
-                udp.bind(tcp.getsockname())
-            except OSError:
-                continue
-            return int(tcp.getsockname()[1])
 
 
 @asynccontextmanager

@@ -10,23 +10,12 @@ import dns.asyncquery
 import dns.message
 import dns.rcode
 import dns.rrset
+from tests.fakes.ports import free_port
 
 from podwire.local.upstream import UpstreamRelay, refusal
 from podwire.runtime.clock import SystemClock
 
 NAME = "www.example.org."
-
-
-def free_port() -> int:
-    """A port that is free for UDP and TCP."""
-    while True:
-        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            try:
-                udp.bind(tcp.getsockname())
-            except OSError:
-                continue
-            return int(tcp.getsockname()[1])
 
 
 def reply_to(request: bytes) -> bytes:

@@ -1,14 +1,13 @@
 """Changes of mode, with data planes that only write down what is done to them."""
 
-import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from tests.fakes.recording_modes import RecordingModes
 
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, PodProfiles
-from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
+from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.profile import ProfileKey
 from podwire.policy.switch import Switch
 
@@ -18,67 +17,19 @@ BROKEN = KernelError("iptables-restore", "ip", 12, "out of memory")
 EMPTY = Compiler("n1")
 
 
-class Plane:
-    """Writes down what it is asked."""
-
-    def __init__(self, name: str, modes: "Written") -> None:
-        self.name = name
-        self._modes = modes
-        self._pipe = os.pipe()
-
-    def __getattr__(self, what: str) -> Any:
-        return lambda *_: self._modes.note(what, self.name)
-
-    def fileno(self) -> int:
-        return self._pipe[0]
-
-    def close(self) -> None:
-        self._modes.note("close", self.name)
-        for end in self._pipe:
-            os.close(end)
-
-
-class Written:
-    """The modes of the test, and a line for all that happens."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.failures: dict[str, KernelError] = {}
-
-    def names(self) -> tuple[str, ...]:
-        return ("nftables", "iptables")
-
-    def note(self, what: str, name: str) -> tuple[str, ...]:
-        if f"{what} {name}" in self.failures:
-            raise self.failures[f"{what} {name}"]
-        self.lines.append(f"{what} {name}")
-        return (what,)
-
-    def open(self, name: str, _facts: PolicyFacts) -> PolicyDataPlane:
-        self.note("open", name)
-        return Plane(name, self)
-
-    def clear(self, name: str) -> bool:
-        return bool(self.note("clear", name))
-
-    def taken(self) -> list[str]:
-        lines, self.lines = self.lines, []
-        return lines
+@pytest.fixture
+def modes() -> RecordingModes:
+    return RecordingModes()
 
 
 @pytest.fixture
-def modes() -> Written:
-    return Written()
-
-
-@pytest.fixture
-def switch(modes: Written) -> Iterator[Switch]:
+def switch(modes: RecordingModes) -> Iterator[Switch]:
     made = Switch(modes, "nftables", PolicyFacts())
     yield made
     made.close()
 
 
-def test_the_first_load_takes_away_what_others_left(modes: Written, switch: Switch) -> None:
+def test_the_first_load_takes_away_what_others_left(modes: RecordingModes, switch: Switch) -> None:
     assert modes.taken() == ["open nftables"], "nothing is written before there is something to write"
     switch.load(EMPTY, {})
     switch.load(EMPTY, {})
@@ -86,7 +37,7 @@ def test_the_first_load_takes_away_what_others_left(modes: Written, switch: Swit
     assert switch.problem is None
 
 
-def test_the_new_one_is_complete_before_the_old_one_goes(modes: Written, switch: Switch) -> None:
+def test_the_new_one_is_complete_before_the_old_one_goes(modes: RecordingModes, switch: Switch) -> None:
     switch.load(EMPTY, {})
     modes.taken()
     switch.wanted = "iptables"
@@ -98,7 +49,7 @@ def test_the_new_one_is_complete_before_the_old_one_goes(modes: Written, switch:
 
 
 @pytest.mark.parametrize("step", ["open", "load"])
-def test_what_cannot_be_had_leaves_the_old_one_in_force(modes: Written, switch: Switch, step: str) -> None:
+def test_what_cannot_be_had_leaves_the_old_one_in_force(modes: RecordingModes, switch: Switch, step: str) -> None:
     switch.load(EMPTY, {})
     modes.failures[f"{step} iptables"] = BROKEN
     switch.wanted = "iptables"
@@ -110,7 +61,7 @@ def test_what_cannot_be_had_leaves_the_old_one_in_force(modes: Written, switch: 
     assert (switch.name, switch.problem) == ("iptables", None), "it is tried again"
 
 
-def test_what_the_machine_lacks_is_not_tried_again(modes: Written) -> None:
+def test_what_the_machine_lacks_is_not_tried_again(modes: RecordingModes) -> None:
     modes.failures["open nftables"] = LACKS
     switch = Switch(modes, "nftables", PolicyFacts())
     assert (switch.name, switch.problem) == ("iptables", ("nftables", LACKS))
@@ -120,7 +71,7 @@ def test_what_the_machine_lacks_is_not_tried_again(modes: Written) -> None:
     switch.close()
 
 
-def test_auto_is_the_first_that_there_is(modes: Written, switch: Switch) -> None:
+def test_auto_is_the_first_that_there_is(modes: RecordingModes, switch: Switch) -> None:
     modes.failures["open nftables"] = LACKS
     auto = Switch(modes, "auto", PolicyFacts())
     assert (auto.name, auto.problem) == ("iptables", None)
@@ -133,7 +84,7 @@ def test_auto_is_the_first_that_there_is(modes: Written, switch: Switch) -> None
     assert switch.name == "nftables"
 
 
-def test_where_none_can_be_had_selected_pods_are_refused(modes: Written) -> None:
+def test_where_none_can_be_had_selected_pods_are_refused(modes: RecordingModes) -> None:
     modes.failures |= {"open nftables": LACKS, "open iptables": LACKS_BOTH}
     for wanted in ("auto", "nftables", "iptables"):
         switch = Switch(modes, wanted, PolicyFacts())
@@ -147,13 +98,13 @@ def test_where_none_can_be_had_selected_pods_are_refused(modes: Written) -> None
         switch.close()
 
 
-def test_a_passing_failure_of_the_only_one_is_raised(modes: Written) -> None:
+def test_a_passing_failure_of_the_only_one_is_raised(modes: RecordingModes) -> None:
     modes.failures |= {"open nftables": BROKEN, "open iptables": LACKS_BOTH}
     with pytest.raises(KernelError, match="out of memory"):
         Switch(modes, "nftables", PolicyFacts())
 
 
-def test_what_is_left_of_others_and_cannot_go_is_tried_again(modes: Written, switch: Switch) -> None:
+def test_what_is_left_of_others_and_cannot_go_is_tried_again(modes: RecordingModes, switch: Switch) -> None:
     modes.failures["clear iptables"] = BROKEN
     switch.load(EMPTY, {})
     modes.failures.clear()

@@ -1,11 +1,10 @@
 """Changes of mode, with data planes that only write down what is done to them."""
 
-import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.fakes.recording_modes import RecordingModes
 
 from podwire.errors import KernelError, Unsupported
 from podwire.proxy.servicemap import IpvsSettings, NodeFacts
@@ -16,73 +15,19 @@ MISSING = Unsupported("iptables", detail="there is no iptables-restore on this m
 BROKEN = KernelError("iptables-restore", "ip", 12, "out of memory")
 
 
-class Plane:
-    """Writes down what it is asked."""
-
-    instant = True
-
-    def __init__(self, name: str, modes: "Written") -> None:
-        self.name = name
-        self._modes = modes
-        self._pipe = os.pipe()
-
-    def __getattr__(self, what: str) -> Any:
-        return lambda *_: self._modes.note(what, self.name)
-
-    def load(self, *_: object) -> tuple[str, ...]:
-        self._modes.note("load", self.name)
-        return (self.name,)
-
-    def fileno(self) -> int:
-        return self._pipe[0]
-
-    def close(self) -> None:
-        self._modes.note("close", self.name)
-        for end in self._pipe:
-            os.close(end)
-
-
-class Written:
-    """The modes of the test, and a line for all that happens."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.failures: dict[str, KernelError] = {}
-
-    def names(self) -> tuple[str, ...]:
-        return ("nftables", "iptables")
-
-    def note(self, what: str, name: str) -> None:
-        if f"{what} {name}" in self.failures:
-            raise self.failures[f"{what} {name}"]
-        self.lines.append(f"{what} {name}")
-
-    def open(self, name: str, facts: NodeFacts) -> Plane:
-        self.note("open", name)
-        return Plane(name, self)
-
-    def clear(self, name: str) -> bool:
-        self.lines.append(f"clear {name}")
-        return False
-
-    def taken(self) -> list[str]:
-        lines, self.lines = self.lines, []
-        return lines
+@pytest.fixture
+def modes() -> RecordingModes:
+    return RecordingModes()
 
 
 @pytest.fixture
-def modes() -> Written:
-    return Written()
-
-
-@pytest.fixture
-def switch(modes: Written) -> Iterator[Switch]:
+def switch(modes: RecordingModes) -> Iterator[Switch]:
     made = Switch(modes, "nftables", FACTS)
     yield made
     made.close()
 
 
-def test_the_first_load_takes_away_what_others_left(modes: Written, switch: Switch) -> None:
+def test_the_first_load_takes_away_what_others_left(modes: RecordingModes, switch: Switch) -> None:
     assert modes.taken() == ["open nftables"], "nothing is written before there is something to write"
     switch.load({})
     switch.load({})
@@ -90,12 +35,12 @@ def test_the_first_load_takes_away_what_others_left(modes: Written, switch: Swit
     assert switch.problem is None
 
 
-def test_the_new_one_is_complete_before_the_old_one_goes(modes: Written, switch: Switch) -> None:
+def test_the_new_one_is_complete_before_the_old_one_goes(modes: RecordingModes, switch: Switch) -> None:
     switch.load({})
     modes.taken()
     switch.wanted = "iptables"
     assert switch.name == "nftables", "until the next load"
-    assert switch.load({}) == ("iptables",), "what had to be written"
+    assert switch.load({}) == ("load iptables",), "what had to be written"
     assert modes.taken() == [
         "open iptables",
         "load iptables",
@@ -106,7 +51,7 @@ def test_the_new_one_is_complete_before_the_old_one_goes(modes: Written, switch:
     assert (switch.name, switch.problem) == ("iptables", None)
 
 
-def test_what_cannot_be_had_leaves_the_old_one(modes: Written, switch: Switch) -> None:
+def test_what_cannot_be_had_leaves_the_old_one(modes: RecordingModes, switch: Switch) -> None:
     switch.load({})
     modes.failures["open iptables"] = MISSING
     modes.taken()
@@ -120,7 +65,7 @@ def test_what_cannot_be_had_leaves_the_old_one(modes: Written, switch: Switch) -
     assert switch.problem is None
 
 
-def test_a_failed_load_is_cleared_away_and_tried_again(modes: Written, switch: Switch) -> None:
+def test_a_failed_load_is_cleared_away_and_tried_again(modes: RecordingModes, switch: Switch) -> None:
     switch.load({})
     modes.failures["load iptables"] = BROKEN
     modes.taken()
@@ -133,7 +78,7 @@ def test_a_failed_load_is_cleared_away_and_tried_again(modes: Written, switch: S
     assert (switch.name, switch.problem) == ("iptables", None)
 
 
-def test_at_the_start_another_one_stands_in(modes: Written) -> None:
+def test_at_the_start_another_one_stands_in(modes: RecordingModes) -> None:
     modes.failures["open iptables"] = MISSING
     switch = Switch(modes, "iptables", FACTS)
     switch.load({})
@@ -141,7 +86,7 @@ def test_at_the_start_another_one_stands_in(modes: Written) -> None:
     switch.close()
 
 
-def test_which_one_stands_in_may_be_chosen(modes: Written) -> None:
+def test_which_one_stands_in_may_be_chosen(modes: RecordingModes) -> None:
     modes.failures["open userspace"] = MISSING
     for fallback, mode in (("iptables", "iptables"), ("nftables", "nftables"), ("none", "nftables")):
         switch = Switch(modes, "userspace", FACTS, fallback=fallback)
@@ -149,7 +94,9 @@ def test_which_one_stands_in_may_be_chosen(modes: Written) -> None:
         switch.close()
 
 
-def test_what_the_kernel_lacks_is_asked_for_again_when_it_is_told_otherwise(modes: Written, switch: Switch) -> None:
+def test_what_the_kernel_lacks_is_asked_for_again_when_it_is_told_otherwise(
+    modes: RecordingModes, switch: Switch
+) -> None:
     switch.load({})
     modes.failures["open iptables"] = MISSING
     switch.wanted = "iptables"
@@ -161,13 +108,13 @@ def test_what_the_kernel_lacks_is_asked_for_again_when_it_is_told_otherwise(mode
     assert (switch.name, switch.problem) == ("iptables", None)
 
 
-def test_without_any_the_wanted_one_is_missing(modes: Written) -> None:
+def test_without_any_the_wanted_one_is_missing(modes: RecordingModes) -> None:
     modes.failures = {"open iptables": MISSING, "open nftables": Unsupported("nftables")}
     with pytest.raises(Unsupported, match="there is no iptables-restore"):
         Switch(modes, "iptables", FACTS)
 
 
-def test_the_descriptor_stays_the_same(modes: Written, switch: Switch) -> None:
+def test_the_descriptor_stays_the_same(modes: RecordingModes, switch: Switch) -> None:
     before = switch.fileno()
     switch.wanted = "iptables"
     switch.load({})
