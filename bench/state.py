@@ -18,7 +18,7 @@ from bench.alone import ROOT, run_alone
 from bench.services import ENDPOINTS, NODE, resolved
 from bench.table import Row
 
-from podwire.agent.holdings import Holdings
+from podwire.agent.statepage import StatePage
 from podwire.http.fetch import fetch
 from podwire.http.pages import serve_pages
 from podwire.kernel import comparison, netns
@@ -43,10 +43,10 @@ def read(verb: str, socket: Path, place: Path) -> None:
 
 
 async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[str, float]:
-    holdings = Holdings()
-    holdings.parts["proxy"] = lambda: [Share(part="proxy", desired=plane.desired())]
+    state_page = StatePage()
+    state_page.parts["proxy"] = lambda: [Share(part="proxy", desired=plane.desired())]
     tasks = TaskSet(lambda name, failure: None)
-    server = asyncio.ensure_future(serve_pages(socket, {"/state": holdings.page}, tasks, SystemClock()))
+    server = asyncio.ensure_future(serve_pages(socket, {"/state": state_page.page}, tasks, SystemClock()))
     gap = 0.0
 
     async def watch() -> None:

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 from podwire.cli.state import state
 from podwire.kernel import netns
-from podwire.kernel.kinds import KERNEL_KINDS, KernelKind, Place
+from podwire.kernel.kinds import KERNEL_KINDS, KernelKind
+from podwire.kernel.netns import NetnsPath
 from podwire.state.drift import Difference
 from podwire.state.ipset import parse as parse_sets
 from podwire.state.iptables import Ruleset
@@ -51,23 +52,22 @@ def _parse(lines: Sequence[str], _where: str) -> Values:
 
 
 def _compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
-    for sign, missing_from, values in (("-", wanted, have), ("+", have, wanted)):
-        for value in values:
-            if value not in missing_from:
-                yield Difference(f"{title}: qdiscs", "+" if sign == "+" else "-", next(value.lines()))
+    where = f"{title}: qdiscs"
+    yield from (Difference(where, "-", line) for value in have if value not in wanted for line in value.lines())
+    yield from (Difference(where, "+", line) for value in wanted if value not in have for line in value.lines())
 
 
-def _tc(place: Place, *words: str) -> str:
+def _tc(place: NetnsPath, *words: str) -> str:
     with netns.inside(place):
         return subprocess.run(["tc", *words], check=True, capture_output=True, text=True).stdout
 
 
-def _read(place: Place, mark: str) -> tuple[Qdisc, ...]:
+def _read(place: NetnsPath, mark: str) -> tuple[Qdisc, ...]:
     found = json.loads(_tc(place, "-j", "qdisc", "show"))
     return tuple(Qdisc(each["dev"], each["options"]["limit"]) for each in found if each["handle"] == mark)
 
 
-def _apply(place: Place, mark: str, wanted: Sequence[Qdisc]) -> tuple[str, ...]:
+def _apply(place: NetnsPath, mark: str, wanted: Sequence[Qdisc]) -> tuple[str, ...]:
     steps = [each for each in wanted if each not in _read(place, mark)]
     for each in steps:
         words = ("dev", each.device, "root", "handle", mark, "pfifo", "limit", str(each.limit))
@@ -78,7 +78,7 @@ def _apply(place: Place, mark: str, wanted: Sequence[Qdisc]) -> tuple[str, ...]:
 class _TcWatch:
     """rtnetlink's notifications about queueing disciplines."""
 
-    def __init__(self, place: Place, _mark: str) -> None:
+    def __init__(self, place: NetnsPath, _mark: str) -> None:
         with netns.inside(place):
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
         self._socket.bind((0, 1 << (_RTNLGRP_TC - 1)))

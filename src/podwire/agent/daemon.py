@@ -20,7 +20,7 @@ from podwire.agent.degraded import (
     SETTINGS_REFUSED,
     Notes,
 )
-from podwire.agent.holdings import Holdings
+from podwire.agent.statepage import StatePage
 from podwire.cluster.inforce import InForcePage
 from podwire.cni import program
 from podwire.cni.service import CniService
@@ -71,7 +71,7 @@ class Agent:
         self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
         self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()
-        self.holdings = Holdings()
+        self.state_page = StatePage()
         self.in_force = InForcePage()
         self.pages: dict[str, Page] = {}
         self.public_pages: dict[str, Page] = {}
@@ -86,7 +86,7 @@ class Agent:
         Raises: ConfigError, KernelError when a part cannot even be made; no part runs then.
         """
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
-        self.pages |= {"/state": self.holdings.page, "/seen": self.in_force.page}
+        self.pages |= {"/state": self.state_page.page, "/seen": self.in_force.page}
         tasks: Tasks = {"health": self._serve_health, "pages": self._serve_pages}
         self._settings = self._make_settings(tasks)
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
@@ -140,7 +140,7 @@ class Agent:
         self.health.ready["cni"] = service.problem
         self.health.metrics["cni"] = service.samples
 
-        self.holdings.parts["cni"] = service.pods.shares
+        self.state_page.parts["cni"] = service.pods.shares
         tasks |= {"cni": service.run, "cni bury": service.bury, "cni sweep": service.sweep, "cni heal": service.heal}
         if config.cni.bin_dir:
             program.install(config.cni.bin_path)
@@ -159,7 +159,7 @@ class Agent:
         self.health.ready["routing"] = lambda: router.problem
         self.health.metrics["routing"] = router.samples
 
-        self.holdings.parts["routing"] = lambda: [router.share(OWNER)]
+        self.state_page.parts["routing"] = lambda: [router.share(OWNER)]
         self.in_force.parts["routing"] = lambda: {NODES.plural: self.nodes.versions} if router.settled else None
 
         async def announce(plan: Plan) -> bool:
@@ -243,7 +243,7 @@ class Agent:
             self._make_others(tasks, policies)
         self._on_settings.append(lambda settings: policies.configure(settings.policy, settings.routing.udp_ports()))
         tasks |= policies.tasks(self.health, self._settings.synced if self._settings is not None else None)
-        self.holdings.parts["policy"] = lambda: [policies.share()]
+        self.state_page.parts["policy"] = lambda: [policies.share()]
         self.in_force.parts["policy"] = policies.in_force
         tasks["policy announcement"] = lambda: policies.announce(self.announcer, note)
         pages = policies.status.pages()
@@ -314,7 +314,7 @@ class Agent:
         table = OccupancyWatch(self.clock, lambda text: self.notes.note("conntrack", CONNECTION_TABLE_FULL, text))
         self.health.metrics["conntrack"] = table.samples
         tasks["conntrack"] = table.run
-        self.holdings.parts["proxy"] = lambda: [services.share()]
+        self.state_page.parts["proxy"] = lambda: [services.share()]
         self.in_force.parts["proxy"] = services.in_force
 
     def _lacks(self, mode: str, failure: KernelError) -> str:

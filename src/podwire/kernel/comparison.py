@@ -15,8 +15,8 @@ from podwire.state.kinds import KINDS
 from podwire.state.share import Share
 
 
-def compare(shares: Iterable[Share], place: Path | None) -> Iterator[Difference]:
-    """The differences of all shares in their order; ``place`` is the node's namespace, None that of this process.
+def compare(shares: Iterable[Share], netns_path: Path | None) -> Iterator[Difference]:
+    """The differences of all shares in their order; ``netns_path`` is the node's namespace, None that of this process.
 
     A share that is not known now counts as a difference: nothing says that the kernel holds it.
 
@@ -28,11 +28,11 @@ def compare(shares: Iterable[Share], place: Path | None) -> Iterator[Difference]
         elif share.netns and not netns.exists(share.netns):
             yield from share.missing()
         else:
-            yield from _compare(share, Path(share.netns) if share.netns else place)
+            yield from _compare(share, Path(share.netns) if share.netns else netns_path)
 
 
-def _compare(share: Share, place: Path | None) -> Iterator[Difference]:
+def _compare(share: Share, netns_path: Path | None) -> Iterator[Difference]:
     for name, kind in KINDS.items():
         mark = share.mark(kind)
         if mark is not None:
-            yield from share.compare(kind, KERNEL_KINDS[name].read(place, mark))
+            yield from share.compare(kind, KERNEL_KINDS[name].read(netns_path, mark))

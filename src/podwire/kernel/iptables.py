@@ -75,9 +75,9 @@ def _environment() -> dict[str, str]:
     return {"PATH": _PATH, "LC_ALL": "C"}
 
 
-def legacy_tables(place: Path | str | None = None) -> frozenset[str]:
+def legacy_tables(netns_path: Path | str | None = None) -> frozenset[str]:
     """Tables of legacy iptables that exist in a namespace, of either family."""
-    with netns.inside(place):
+    with netns.inside(netns_path):
         found: set[str] = set()
         for name in _NAMES.values():
             path = Path("/proc/thread-self/net", name)
@@ -86,10 +86,10 @@ def legacy_tables(place: Path | str | None = None) -> frozenset[str]:
     return frozenset(found)
 
 
-def nft_tables(place: Path | str | None = None) -> frozenset[tuple[str, str]]:
+def nft_tables(netns_path: Path | str | None = None) -> frozenset[tuple[str, str]]:
     """(family, table) of the tables that iptables of the nft kind uses; none when the kernel lacks nf_tables."""
     try:
-        with Nft(place) as nft:
+        with Nft(netns_path) as nft:
             return frozenset((f, name) for f, name in nft.tables() if f in _PROGRAMS and name in _TABLES)
     except KernelError:
         return frozenset()
@@ -112,7 +112,7 @@ def locked(programs: Programs) -> bool:
     return False
 
 
-def choose(place: Path | str | None = None) -> Programs:
+def choose(netns_path: Path | str | None = None) -> Programs:
     """The programs to use in a namespace.
 
     Raises: Unsupported when there are none, or when the kernel has neither kind.
@@ -120,8 +120,8 @@ def choose(place: Path | str | None = None) -> Programs:
     nft, legacy = find("nft"), find("legacy")
     if nft is None and legacy is None:
         raise Unsupported("iptables", detail="there is no iptables-restore on this machine")
-    if nft is not None and legacy is not None and legacy_tables(place) and not nft_tables(place):
-        with Iptables("ip", legacy, place) as used:
+    if nft is not None and legacy is not None and legacy_tables(netns_path) and not nft_tables(netns_path):
+        with Iptables("ip", legacy, netns_path) as used:
             if "\n-A " in used.save():
                 return legacy
     reasons: list[str] = []
@@ -164,10 +164,10 @@ def _words(finished: Finished) -> str:
 class Iptables:
     """One family of iptables in one network namespace (None: that of the calling thread)."""
 
-    def __init__(self, family: str, programs: Programs, place: Path | str | None = None) -> None:
+    def __init__(self, family: str, programs: Programs, netns_path: Path | str | None = None) -> None:
         self.family = family
         self._programs = programs
-        self._place = netns.open_netns(place) if place is not None else None
+        self._netns = netns.open_netns(netns_path) if netns_path is not None else None
 
     def __enter__(self) -> "Iptables":
         return self
@@ -177,9 +177,9 @@ class Iptables:
 
     def close(self) -> None:
         """Lets go of the namespace."""
-        if self._place is not None:
-            os.close(self._place)
-            self._place = None
+        if self._netns is not None:
+            os.close(self._netns)
+            self._netns = None
 
     def save(self, table: str = "", *, counters: bool = False) -> str:
         """What iptables-save prints of all tables, or of one; with ``counters`` also of how many packets.
@@ -209,7 +209,7 @@ class Iptables:
             )
 
     def _call(self, argv: tuple[str, ...], stdin: bytes, started: Callable[[int], None] | None) -> Finished:
-        with netns.inside(self._place):
+        with netns.inside(self._netns):
             try:
                 return call(argv, env=_environment(), stdin=stdin, timeout_s=_TIMEOUT_S, started=started)
             except OSError as failure:

@@ -1,18 +1,16 @@
 """The chains of one owner in a network namespace, in both kinds of iptables."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from podwire.kernel.iptables import FAMILIES, Iptables, Kind, Programs, choose, find, legacy_tables, nft_tables
 from podwire.kernel.iptables_tables import make_tables
+from podwire.kernel.netns import NetnsPath
 from podwire.state.chain_marks import ChainMark
 from podwire.state.iptables import Ruleset, parse_save
 from podwire.state.iptables_diff import Saved, own_part, repair
 
-Place = Path | str | None
 
-
-def saved_by_kind(place: Place, tables: Iterable[str]) -> Iterator[tuple[Programs, dict[str, Saved]]]:
+def saved_by_kind(netns_path: NetnsPath, tables: Iterable[str]) -> Iterator[tuple[Programs, dict[str, Saved]]]:
     """The kinds of iptables in which one of the tables exists, and all rules of the kind, by family.
 
     Where no table exists no program is run.
@@ -22,8 +20,8 @@ def saved_by_kind(place: Place, tables: Iterable[str]) -> Iterator[tuple[Program
     wanted = frozenset(tables)
     only = next(iter(wanted)) if len(wanted) == 1 else ""
     kinds: tuple[tuple[Kind, bool], ...] = (
-        ("nft", any(name in wanted for _, name in nft_tables(place))),
-        ("legacy", bool(wanted & legacy_tables(place))),
+        ("nft", any(name in wanted for _, name in nft_tables(netns_path))),
+        ("legacy", bool(wanted & legacy_tables(netns_path))),
     )
     for kind, used in kinds:
         programs = find(kind) if used else None
@@ -31,47 +29,47 @@ def saved_by_kind(place: Place, tables: Iterable[str]) -> Iterator[tuple[Program
             continue
         saved: dict[str, Saved] = {}
         for family in FAMILIES:
-            with Iptables(family, programs, place) as tool:
+            with Iptables(family, programs, netns_path) as tool:
                 saved[family] = parse_save(tool.save(only))
         yield programs, saved
 
 
-def marked(place: Place, mark: ChainMark) -> Iterator[tuple[Programs, dict[str, Saved]]]:
+def marked(netns_path: NetnsPath, mark: ChainMark) -> Iterator[tuple[Programs, dict[str, Saved]]]:
     """The kinds of iptables that hold chains of the owner, and all rules of the kind, by family.
 
     Raises: KernelError.
     """
-    for programs, saved in saved_by_kind(place, mark.tables):
+    for programs, saved in saved_by_kind(netns_path, mark.tables):
         if any(mark.marks(tables) for tables in saved.values()):
             yield programs, saved
 
 
-def read(place: Place, mark: ChainMark) -> tuple[Ruleset, ...]:
+def read(netns_path: NetnsPath, mark: ChainMark) -> tuple[Ruleset, ...]:
     """What the kernel holds of the owner, a table each; chains whose order is free come in canonical order.
 
     Raises: KernelError.
     """
     return tuple(
         own_part(family, table, tables.get(table, {}), mark)
-        for _, saved in marked(place, mark)
+        for _, saved in marked(netns_path, mark)
         for family, tables in saved.items()
         for table in sorted(mark.tables)
     )
 
 
-def apply(place: Place, mark: ChainMark, wanted: Iterable[Ruleset]) -> tuple[str, ...]:
+def apply(netns_path: NetnsPath, mark: ChainMark, wanted: Iterable[Ruleset]) -> tuple[str, ...]:
     """Makes the kernel hold exactly these chains of the owner; returns the texts for iptables-restore.
 
     Raises: KernelError; a table that was not refused may be changed.
     """
-    programs = next((found for found, _ in marked(place, mark)), None) or choose(place)
-    make_tables(programs, mark.tables, place, lambda _: None)
+    programs = next((found for found, _ in marked(netns_path, mark)), None) or choose(netns_path)
+    make_tables(programs, mark.tables, netns_path, lambda _: None)
     rulesets = list(wanted)
     written: list[str] = []
     for family in FAMILIES:
         own = {table: Ruleset(family=family, table=table) for table in mark.tables}
         own |= {ruleset.table: ruleset for ruleset in rulesets if ruleset.family == family}
-        with Iptables(family, programs, place) as tool:
+        with Iptables(family, programs, netns_path) as tool:
             text = repair(parse_save(tool.save()), own.values(), mark)
             tool.restore(text)
         written += [text] if text else []

@@ -7,22 +7,21 @@ it, and so does not being ours.
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from podwire.errors import Unsupported
 from podwire.kernel.iptables import FAMILIES, Programs
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.state.nft_diff import AddTable, Transaction
 
 COMMENT = "podwire"
 """Whose they are."""
 
-Place = Path | str | None
 Started = Callable[[int], None]
 """Hears under which number nf_tables tells of our changes."""
 
 
-def make_tables(programs: Programs, names: Iterable[str], place: Place, started: Started) -> None:
+def make_tables(programs: Programs, names: Iterable[str], netns_path: NetnsPath, started: Started) -> None:
     """Makes the tables of both families that are not there.
 
     A family that the kernel lacks is passed over: iptables-restore says so.
@@ -31,7 +30,7 @@ def make_tables(programs: Programs, names: Iterable[str], place: Place, started:
     """
     if programs.kind != "nft":
         return
-    with Nft(place) as nft:
+    with Nft(netns_path) as nft:
         there = nft.tables()
         missing = [(family, name) for family in FAMILIES for name in names if (family, name) not in there]
         if missing:
@@ -43,13 +42,13 @@ def make_tables(programs: Programs, names: Iterable[str], place: Place, started:
                 continue
 
 
-def drop_tables(names: Iterable[str], place: Place, started: Started = lambda _: None) -> None:
+def drop_tables(names: Iterable[str], netns_path: NetnsPath, started: Started = lambda _: None) -> None:
     """Takes away the tables of both families that are ours and do nothing any more.
 
     Raises: KernelError.
     """
     try:
-        nft = Nft(place)
+        nft = Nft(netns_path)
     except Unsupported:
         return
     with nft:

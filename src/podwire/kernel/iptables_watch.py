@@ -4,16 +4,14 @@ Rules of the nft kind tell of changes at once; legacy ones change in silence, so
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Protocol
 
 from podwire.kernel.iptables import FAMILIES, Programs, Ticker
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 
 POLL_S = 30.0  # as kube-proxy's syncPeriod
-
-Place = Path | str | None
 
 
 class Watch(Protocol):
@@ -43,9 +41,9 @@ class Watch(Protocol):
 class _NftWatch:
     """Notifications of nf_tables, without those of our own calls."""
 
-    def __init__(self, place: Place, tables: frozenset[str]) -> None:
-        self._nft = Nft(place)
-        self._monitor = NftMonitor(place)
+    def __init__(self, netns_path: NetnsPath, tables: frozenset[str]) -> None:
+        self._nft = Nft(netns_path)
+        self._monitor = NftMonitor(netns_path)
         self._tables = tables
         self._unheard = False
         self.started = self._monitor.leave_out
@@ -87,9 +85,9 @@ class _Poll:
         write()
 
 
-def watch(programs: Programs, tables: Iterable[str], place: Place) -> Watch:
+def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> Watch:
     """What tells of changes of that kind's rules in some tables.
 
     Raises: KernelError.
     """
-    return _NftWatch(place, frozenset(tables)) if programs.kind == "nft" else _Poll()
+    return _NftWatch(netns_path, frozenset(tables)) if programs.kind == "nft" else _Poll()

@@ -41,8 +41,8 @@ class Ipvs:
     Raises: Unsupported when the kernel has no IPVS.
     """
 
-    def __init__(self, place: Path | str | int | None = None) -> None:
-        self._netlink = Netlink(place, NETLINK_GENERIC)
+    def __init__(self, netns_path: Path | str | int | None = None) -> None:
+        self._netlink = Netlink(netns_path, NETLINK_GENERIC)
         body = struct.pack("=BBxx", CTRL_CMD_GETFAMILY, 1) + text(CTRL_ATTR_FAMILY_NAME, codec.IPVS_GENL_NAME)
         try:
             _, payload = self._netlink.get(Message(GENL_ID_CTRL, 0, body, "find", "generic netlink family IPVS"))

@@ -6,7 +6,6 @@ A namespace is a path; None is that of the calling thread.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from podwire.kernel import iptables, iptables_chains, network
@@ -17,6 +16,7 @@ from podwire.kernel.iptables_watch import watch as watch_chains
 from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.state import ipvs_changes
@@ -28,8 +28,6 @@ from podwire.state.kinds import NetworkMark, TableName
 from podwire.state.network import NetworkState, merge
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.value import StateValue
-
-Place = Path | str | None
 
 
 class Watch(Protocol):
@@ -55,9 +53,9 @@ class KernelKind(NamedTuple):
     after a failure the values that were not refused are in force.
     """
 
-    read: Callable[[Place, Any], tuple[StateValue, ...]]
-    apply: Callable[[Place, Any, Sequence[Any]], tuple[str, ...]]
-    watch: Callable[[Place, Any], Watch]
+    read: Callable[[NetnsPath, Any], tuple[StateValue, ...]]
+    apply: Callable[[NetnsPath, Any, Sequence[Any]], tuple[str, ...]]
+    watch: Callable[[NetnsPath, Any], Watch]
 
 
 class _Watch(NamedTuple):
@@ -68,7 +66,7 @@ class _Watch(NamedTuple):
     close: Callable[[], None]
 
 
-def _poll(_place: Place, _mark: object) -> Watch:
+def _poll(_netns_path: NetnsPath, _mark: object) -> Watch:
     """For kinds of which no kernel tells a change: they may have changed every 30 s."""
     ticker = Ticker(POLL_S)
     return _Watch(ticker.fileno, ticker.ticked, ticker.close)
@@ -77,45 +75,45 @@ def _poll(_place: Place, _mark: object) -> Watch:
 # Objects of ip(8)
 
 
-def _read_network(place: Place, mark: NetworkMark) -> tuple[NetworkState, ...]:
-    with Netlink(place) as netlink:
+def _read_network(netns_path: NetnsPath, mark: NetworkMark) -> tuple[NetworkState, ...]:
+    with Netlink(netns_path) as netlink:
         return (network.read(netlink, mark.owner, mark.sysctls),)
 
 
-def _apply_network(place: Place, mark: NetworkMark, wanted: Sequence[NetworkState]) -> tuple[str, ...]:
-    with Netlink(place) as netlink:
+def _apply_network(netns_path: NetnsPath, mark: NetworkMark, wanted: Sequence[NetworkState]) -> tuple[str, ...]:
+    with Netlink(netns_path) as netlink:
         report = network.apply(netlink, merge(wanted), mark.owner).check()
     return tuple(map(str, report.applied))
 
 
-def _watch_network(place: Place, _mark: NetworkMark) -> Watch:
-    monitor = Monitor(place)
+def _watch_network(netns_path: NetnsPath, _mark: NetworkMark) -> Watch:
+    monitor = Monitor(netns_path)
     return _Watch(monitor.fileno, lambda: bool(monitor.read()), monitor.close)
 
 
 # nftables
 
 
-def _read_tables(place: Place, names: Sequence[TableName]) -> tuple[Table, ...]:
-    with Nft(place) as nft:
+def _read_tables(netns_path: NetnsPath, names: Sequence[TableName]) -> tuple[Table, ...]:
+    with Nft(netns_path) as nft:
         return tuple(table for name in names if (table := nft.read(*name)) is not None)
 
 
-def _apply_tables(place: Place, _names: Sequence[TableName], wanted: Sequence[Table]) -> tuple[str, ...]:
-    with Nft(place) as nft:
+def _apply_tables(netns_path: NetnsPath, _names: Sequence[TableName], wanted: Sequence[Table]) -> tuple[str, ...]:
+    with Nft(netns_path) as nft:
         return tuple(str(transaction) for table in wanted if (transaction := nft.apply(table)))
 
 
-def _apply_absent(place: Place, names: Sequence[TableName], _wanted: Sequence[AbsentTable]) -> tuple[str, ...]:
-    with Nft(place) as nft:
+def _apply_absent(netns_path: NetnsPath, names: Sequence[TableName], _wanted: Sequence[AbsentTable]) -> tuple[str, ...]:
+    with Nft(netns_path) as nft:
         surplus = [name for name in names if name in nft.tables()]
         for family, name in surplus:
             nft.delete(family, name)
     return tuple(f"delete table {family} {name}" for family, name in surplus)
 
 
-def _watch_tables(place: Place, names: Sequence[TableName]) -> Watch:
-    monitor = NftMonitor(place)
+def _watch_tables(netns_path: NetnsPath, names: Sequence[TableName]) -> Watch:
+    monitor = NftMonitor(netns_path)
     watched = {("", ""), *names}
     return _Watch(monitor.fileno, lambda: bool(watched & monitor.changed()), monitor.close)
 
@@ -123,41 +121,41 @@ def _watch_tables(place: Place, names: Sequence[TableName]) -> Watch:
 # iptables
 
 
-def _read_chains(place: Place, mark: ChainMark) -> tuple[Ruleset, ...]:
-    return iptables_chains.read(place, mark)
+def _read_chains(netns_path: NetnsPath, mark: ChainMark) -> tuple[Ruleset, ...]:
+    return iptables_chains.read(netns_path, mark)
 
 
-def _apply_chains(place: Place, mark: ChainMark, wanted: Sequence[Ruleset]) -> tuple[str, ...]:
-    return iptables_chains.apply(place, mark, wanted)
+def _apply_chains(netns_path: NetnsPath, mark: ChainMark, wanted: Sequence[Ruleset]) -> tuple[str, ...]:
+    return iptables_chains.apply(netns_path, mark, wanted)
 
 
-def _watch_chains(place: Place, mark: ChainMark) -> Watch:
-    held = (programs for programs, _ in iptables_chains.marked(place, mark))
-    return watch_chains(next(held, None) or iptables.choose(place), mark.tables, place)
+def _watch_chains(netns_path: NetnsPath, mark: ChainMark) -> Watch:
+    held = (programs for programs, _ in iptables_chains.marked(netns_path, mark))
+    return watch_chains(next(held, None) or iptables.choose(netns_path), mark.tables, netns_path)
 
 
 # ipset and IPVS
 
 
-def _read_sets(place: Place, names: Sequence[str]) -> tuple[IpSet, ...]:
-    with IpSets(place) as sets:
+def _read_sets(netns_path: NetnsPath, names: Sequence[str]) -> tuple[IpSet, ...]:
+    with IpSets(netns_path) as sets:
         return tuple(found for name in names if (found := sets.read(name)) is not None)
 
 
-def _apply_sets(place: Place, _names: Sequence[str], wanted: Sequence[IpSet]) -> tuple[str, ...]:
-    with IpSets(place) as sets:
+def _apply_sets(netns_path: NetnsPath, _names: Sequence[str], wanted: Sequence[IpSet]) -> tuple[str, ...]:
+    with IpSets(netns_path) as sets:
         return tuple(str(operation) for each in wanted for operation in sets.apply(each))
 
 
-def _read_servers(place: Place, flag: int) -> tuple[VirtualServer, ...]:
-    with Ipvs(place) as ipvs:
+def _read_servers(netns_path: NetnsPath, flag: int) -> tuple[VirtualServer, ...]:
+    with Ipvs(netns_path) as ipvs:
         return ipvs.read([server.key for server in ipvs.servers() if server.flags & flag])
 
 
-def _apply_servers(place: Place, flag: int, wanted: Sequence[VirtualServer]) -> tuple[str, ...]:
-    have = {server.key: server for server in _read_servers(place, flag)}
+def _apply_servers(netns_path: NetnsPath, flag: int, wanted: Sequence[VirtualServer]) -> tuple[str, ...]:
+    have = {server.key: server for server in _read_servers(netns_path, flag)}
     steps = ipvs_changes.plan(have, {server.key: server for server in wanted})
-    with Ipvs(place) as ipvs:
+    with Ipvs(netns_path) as ipvs:
         ipvs.apply(steps)
     return tuple(map(str, steps))
 

@@ -28,6 +28,9 @@ _DELETE_PAUSE_S = 0.01
 
 T = TypeVar("T")
 
+NetnsPath = Path | str | None
+"""Where a namespace is mounted; None stands for that of the calling thread."""
+
 
 def _call(operation: str, subject: str, function: Callable[..., int], *arguments: object) -> None:
     if function(*arguments) != 0:
@@ -87,28 +90,28 @@ def create(path: Path | str) -> None:
 
     Raises: KernelExists when something is at the path; KernelError, with nothing left behind.
     """
-    place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    mount_point = Path(path)
+    mount_point.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.close(os.open(place, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+        os.close(os.open(mount_point, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
     except OSError as failure:
-        raise refusal("create network namespace", str(place), failure.errno or 0) from failure
+        raise refusal("create network namespace", str(mount_point), failure.errno or 0) from failure
     try:
         with inside(_OWN):
-            _call("create network namespace", str(place), _LIBC.unshare, CLONE_NEWNET)
+            _call("create network namespace", str(mount_point), _LIBC.unshare, CLONE_NEWNET)
             _call(
                 "mount network namespace",
-                str(place),
+                str(mount_point),
                 _LIBC.mount,
                 _OWN.encode(),
-                os.fsencode(place),
+                os.fsencode(mount_point),
                 b"none",
                 MS_BIND,
                 None,
             )
     except BaseException:
         with contextlib.suppress(OSError):
-            place.unlink()
+            mount_point.unlink()
         raise
 
 
@@ -131,17 +134,17 @@ def delete(path: Path | str) -> bool:
 
     Raises: KernelError, EBUSY when something else stays mounted on the path.
     """
-    place = Path(path)
+    mount_point = Path(path)
     for tries_left in reversed(range(_DELETE_TRIES)):
-        while exists(place):
-            unmount(place)
+        while exists(mount_point):
+            unmount(mount_point)
         try:
-            place.unlink()
+            mount_point.unlink()
         except FileNotFoundError:
             return False
         except OSError as failure:
             if failure.errno != errno.EBUSY or not tries_left:
-                raise refusal("delete network namespace", str(place), failure.errno or 0) from failure
+                raise refusal("delete network namespace", str(mount_point), failure.errno or 0) from failure
             select.select((), (), (), _DELETE_PAUSE_S)
         else:
             break

@@ -35,12 +35,12 @@ class Difference(NamedTuple):
 
 def render(differences: Iterable[Difference]) -> Iterator[str]:
     """The lines as a unified diff, with a header before each group of lines that belong together."""
-    place = ""
-    for one in differences:
-        if one.where != place:
-            place = one.where
-            yield f"@@ {place} @@"
-        yield f"{one.sign}{one.text}"
+    last = ""
+    for difference in differences:
+        if difference.where != last:
+            last = difference.where
+            yield f"@@ {last} @@"
+        yield f"{difference.sign}{difference.text}"
 
 
 def compare_network(title: str, have: NetworkState, want: NetworkState, owner: OwnerMark) -> Iterator[Difference]:
@@ -85,43 +85,43 @@ def _step(step: Change, held: dict[Any, Any]) -> Iterator[tuple[Sign, str]]:
 
 def compare_table(title: str, have: Table | None, want: Table) -> Iterator[Difference]:
     """The differences of one table."""
-    place = f"{title}: table {want.family} {want.name}"
+    where = f"{title}: table {want.family} {want.name}"
     if have is None:
-        yield from (Difference(place, "+", line) for line in want.lines())
+        yield from (Difference(where, "+", line) for line in want.lines())
         return
     if have.comment != want.comment:
-        yield from _replaced(place, [f'comment "{have.comment}"'], [f'comment "{want.comment}"'])
+        yield from _replaced(where, [f'comment "{have.comment}"'], [f'comment "{want.comment}"'])
     old_sets, new_sets = ({each.name: each for each in table.sets} for table in (have, want))
     for name in sorted(old_sets.keys() | new_sets.keys()):
-        yield from _compare_set(place, old_sets.get(name), new_sets.get(name))
+        yield from _compare_set(where, old_sets.get(name), new_sets.get(name))
     old_chains, new_chains = ({chain.name: chain for chain in table.chains} for table in (have, want))
     for name in sorted(old_chains.keys() | new_chains.keys()):
-        yield from _compare_chain(place, old_chains.get(name), new_chains.get(name))
+        yield from _compare_chain(where, old_chains.get(name), new_chains.get(name))
 
 
 def compare_ruleset(title: str, have: Ruleset, want: Ruleset) -> Iterator[Difference]:
     """The differences of one table of iptables; the order of rules counts where both sides have the same ones."""
-    place = f"{title}: {want.title}"
-    yield from _replaced(place, sorted(_jumps(have)), sorted(_jumps(want)))
+    where = f"{title}: {want.title}"
+    yield from _replaced(where, sorted(_jumps(have)), sorted(_jumps(want)))
     for chain in sorted(have.chains.keys() | want.chains.keys()):
         old, new = (_chain_of(table, chain) for table in (have, want))
-        yield from _replaced(f"{place}, chain {chain}", old, new)
+        yield from _replaced(f"{where}, chain {chain}", old, new)
 
 
 def compare_ipset(title: str, have: IpSet | None, want: IpSet) -> Iterator[Difference]:
     """The differences of one set; how long an element has left does not count."""
-    place = f"{title}: set {want.name}"
+    where = f"{title}: set {want.name}"
     if have is None or have.declaration != want.declaration:
-        yield from _replaced(place, [have.created()] if have else [], [want.created()])
+        yield from _replaced(where, [have.created()] if have else [], [want.created()])
     there = have.elements if have is not None and have.declaration == want.declaration else {}
     for key in sorted(there.keys() | want.elements.keys()):
         if key not in want.elements and have is not None:
-            yield Difference(place, "-", have.added(key))
+            yield Difference(where, "-", have.added(key))
         elif key not in there:
-            yield Difference(place, "+", want.added(key))
+            yield Difference(where, "+", want.added(key))
         elif have is not None and there[key].mark != want.elements[key].mark:
-            yield Difference(place, "-", have.added(key))
-            yield Difference(place, "+", want.added(key))
+            yield Difference(where, "-", have.added(key))
+            yield Difference(where, "+", want.added(key))
 
 
 def compare_servers(title: str, have: Iterable[VirtualServer], want: Iterable[VirtualServer]) -> Iterator[Difference]:
@@ -129,9 +129,9 @@ def compare_servers(title: str, have: Iterable[VirtualServer], want: Iterable[Vi
     there, wanted = ({server.key: server for server in servers} for servers in (have, want))
     for key in sorted(there.keys() | wanted.keys()):
         old, new = there.get(key), wanted.get(key)
-        places = {each.place for each in new.destinations} if new is not None else set()
+        places = {each.endpoint for each in new.destinations} if new is not None else set()
         if old is not None:
-            staying = tuple(each for each in old.destinations if each.weight or each.place in places)
+            staying = tuple(each for each in old.destinations if each.weight or each.endpoint in places)
             if new is None and old.destinations and not staying:
                 continue
             old = replace(old, destinations=staying)
@@ -151,34 +151,34 @@ def _jumps(ruleset: Ruleset) -> Iterator[str]:
 
 def surplus_table(title: str, have: Table) -> Iterator[Difference]:
     """A table that should not be there."""
-    place = f"{title}: table {have.family} {have.name}"
-    yield from (Difference(place, "-", line) for line in have.canonical().lines())
+    where = f"{title}: table {have.family} {have.name}"
+    yield from (Difference(where, "-", line) for line in have.canonical().lines())
 
 
-def _compare_set(place: str, old: Set | None, new: Set | None) -> Iterator[Difference]:
+def _compare_set(where: str, old: Set | None, new: Set | None) -> Iterator[Difference]:
     either = new or old
     assert either is not None, "one of the two is there"
-    place = f"{place}, {'map' if either.data else 'set'} {either.name}"
+    where = f"{where}, {'map' if either.data else 'set'} {either.name}"
     if old is None or new is None:
         lines = [line.strip() for line in either.lines()]
-        yield from _replaced(place, lines if old else [], lines if new else [])
+        yield from _replaced(where, lines if old else [], lines if new else [])
         return
     before, after = ([line.strip() for line in x.without_elements().lines()] for x in (old, new))
     if before != after:
-        yield from _replaced(place, before, after)
+        yield from _replaced(where, before, after)
     removed, added = element_changes(old, new)
     gone, come = removed.elements if removed else {}, added.elements if added else {}
     for key in sorted(gone.keys() | come.keys()):
         if key in gone:
-            yield Difference(place, "-", old.element_text(key, gone[key]))
+            yield Difference(where, "-", old.element_text(key, gone[key]))
         if key in come:
-            yield Difference(place, "+", new.element_text(key, come[key]))
+            yield Difference(where, "+", new.element_text(key, come[key]))
 
 
-def _compare_chain(place: str, old: Chain | None, new: Chain | None) -> Iterator[Difference]:
+def _compare_chain(where: str, old: Chain | None, new: Chain | None) -> Iterator[Difference]:
     either = new or old
     assert either is not None, "one of the two is there"
-    yield from _replaced(f"{place}, chain {either.name}", _chain_lines(old), _chain_lines(new))
+    yield from _replaced(f"{where}, chain {either.name}", _chain_lines(old), _chain_lines(new))
 
 
 def _chain_lines(chain: Chain | None) -> list[str]:
@@ -188,8 +188,8 @@ def _chain_lines(chain: Chain | None) -> list[str]:
     return [line.strip() for line in wanted.lines()]
 
 
-def _replaced(place: str, old: list[str], new: list[str]) -> Iterator[Difference]:
+def _replaced(where: str, old: list[str], new: list[str]) -> Iterator[Difference]:
     for verb, low, high, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if verb != "equal":
-            yield from (Difference(place, "-", line) for line in old[low:high])
-            yield from (Difference(place, "+", line) for line in new[first:last])
+            yield from (Difference(where, "-", line) for line in old[low:high])
+            yield from (Difference(where, "+", line) for line in new[first:last])

@@ -67,7 +67,7 @@ class Destination(msgspec.Struct, frozen=True, gc=False, order=True):
     """``masq``, ``route`` or ``tunnel``."""
 
     @property
-    def place(self) -> tuple[str, int]:
+    def endpoint(self) -> tuple[str, int]:
         """What the kernel tells it by, within its virtual server."""
         return self.address, self.port
 

@@ -39,7 +39,7 @@ class Step(NamedTuple):
         key = self.server.key
         if self.destination is not None:
             if self.verb == "delete":
-                return f"-d {key} -r {endpoint_text(*self.destination.place)}"
+                return f"-d {key} -r {endpoint_text(*self.destination.endpoint)}"
             return f"{'-a' if self.verb == 'add' else '-e'} {key} {self.destination}"
         if self.verb == "delete":
             return f"-D {key}"
@@ -66,10 +66,10 @@ def _steps(have: VirtualServer | None, want: VirtualServer | None) -> Iterator[S
         yield Step("add", bare)
     elif replace(have, destinations=()) != bare:
         yield Step("set", bare)
-    there = {each.place: each for each in have.destinations} if have is not None else {}
-    wanted = {each.place for each in want.destinations}
+    there = {each.endpoint: each for each in have.destinations} if have is not None else {}
+    wanted = {each.endpoint for each in want.destinations}
     for destination in want.destinations:
-        known = there.get(destination.place)
+        known = there.get(destination.endpoint)
         if known is not None and known.forward != destination.forward:
             yield Step("delete", bare, known)
             known = None
@@ -105,8 +105,8 @@ def draining(have: Servers, want: Servers) -> dict[Key, tuple[Destination, ...]]
     found: dict[Key, tuple[Destination, ...]] = {}
     for key, server in have.items():
         wanted = want.get(key)
-        places = {each.place for each in wanted.destinations} if wanted is not None else set()
-        retired = tuple(each for each in server.destinations if each.place not in places and not each.weight)
+        places = {each.endpoint for each in wanted.destinations} if wanted is not None else set()
+        retired = tuple(each for each in server.destinations if each.endpoint not in places and not each.weight)
         if retired or wanted is None:
             found[key] = retired
     return found
@@ -115,8 +115,8 @@ def draining(have: Servers, want: Servers) -> dict[Key, tuple[Destination, ...]]
 def idle(server: VirtualServer, retired: Iterable[tuple[Destination, int]], *, wanted: bool) -> tuple[Step, ...]:
     """What goes of the retired real servers, given with the number of their connections; with the last one the
     virtual server, unless it is wanted."""
-    gone = {destination.place: destination for destination, connections in retired if not connections}
-    if not wanted and all(each.place in gone for each in server.destinations):
+    gone = {destination.endpoint: destination for destination, connections in retired if not connections}
+    if not wanted and all(each.endpoint in gone for each in server.destinations):
         return (Step("delete", server),)
     return tuple(Step("delete", server, destination) for destination in gone.values())
 
@@ -133,7 +133,7 @@ def after(have: Servers, steps: Iterable[Step]) -> dict[Key, VirtualServer]:
                 kept = found[key].destinations if key in found else ()
                 found[key] = replace(step.server, destinations=kept)
             continue
-        rest = [each for each in found[key].destinations if each.place != step.destination.place]
+        rest = [each for each in found[key].destinations if each.endpoint != step.destination.endpoint]
         if step.verb != "delete":
             rest.append(step.destination)
         found[key] = replace(found[key], destinations=tuple(sorted(rest, key=str)))

@@ -45,8 +45,8 @@ from podwire.state.nft_rules import (
     operand_types,
 )
 from podwire.state.nft_types import PROTOCOLS, data_type, pack, unpack, width
-from podwire.trace.nft_chance import Draw, alike
-from podwire.trace.nft_seen import Ways, text_of
+from podwire.trace.nft_field_values import FlowContext, text_of
+from podwire.trace.nft_numgen import Draw, alike
 from podwire.trace.packet import Machine, Outcome, Packet, Step
 
 _ADDRESS_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
@@ -466,7 +466,7 @@ class _Walk:
             raise _NoMatch
         if kind.protocol and kind.protocol != PROTOCOLS.get(self.packet.protocol):
             raise _NoMatch
-        ways = Ways(original=self.original, translated=self.translated, machine=self.tracer.machine)
+        ways = FlowContext(original=self.original, translated=self.translated, machine=self.tracer.machine)
         return pack((kind.kind,), (text_of(name, self.packet, ways),))
 
 

@@ -248,11 +248,11 @@ class IpvsDataPlane:
         """Takes real servers away that have lost their last connection."""
         for key in tuple(keys):
             server, wanted = self._held[key], self._wanted((key,))
-            retired = {each.place for each in ipvs_changes.draining({key: server}, wanted).get(key, ())}
+            retired = {each.endpoint for each in ipvs_changes.draining({key: server}, wanted).get(key, ())}
             counted = [
                 (each, 0 if self._gone(key, each) else connections)
                 for each, connections in self._kernel.ipvs.destinations(key)
-                if each.place in retired
+                if each.endpoint in retired
             ]
             steps = ipvs_changes.idle(server, counted, wanted=key in wanted)
             self._kernel.ipvs.apply(steps)
@@ -266,7 +266,7 @@ class IpvsDataPlane:
         """Whether the connections of a real server lead nowhere, and are to be ended."""
         if not self._facts.reset_connections:
             return False
-        text = endpoint_text(*destination.place)
+        text = endpoint_text(*destination.endpoint)
         return not any(text in contents.serving(key) for contents in self._contents.values())
 
     def heal(self) -> tuple[str, ...]:

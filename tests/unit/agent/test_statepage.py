@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.agent.holdings import Holdings
+from podwire.agent.statepage import StatePage
 from podwire.state import network
 from podwire.state.share import Share, parse
 
@@ -11,8 +11,8 @@ POD = Share(part="cni", protocol=112, pod="shop/web", netns="/n", desired=(netwo
 PROXY = Share(part="proxy", note="Services are not programmed yet")
 
 
-def holdings() -> Holdings:
-    found = Holdings()
+def state_page() -> StatePage:
+    found = StatePage()
     found.parts["cni"] = lambda: [CNI, POD]
     found.parts["proxy"] = lambda: [PROXY]
     return found
@@ -23,9 +23,9 @@ def holdings() -> Holdings:
     [({}, [CNI, POD, PROXY]), ({"part": ["proxy"]}, [PROXY]), ({"part": ["cni", "proxy"]}, [CNI, POD, PROXY])],
 )
 def test_parts_are_chosen(query: dict[str, list[str]], shares: list[Share]) -> None:
-    assert parse(holdings().page(query)) == shares
+    assert parse(state_page().page(query)) == shares
 
 
 def test_an_unknown_part_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ValueError, match="no part routing; it runs cni, proxy"):
-        holdings().page({"part": ["routing"]})
+        state_page().page({"part": ["routing"]})

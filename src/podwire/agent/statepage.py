@@ -12,7 +12,7 @@ from podwire.state import share
 from podwire.state.share import Share
 
 
-class Holdings:
+class StatePage:
     """The shares of all parts of an agent, by the name of the part."""
 
     def __init__(self) -> None:

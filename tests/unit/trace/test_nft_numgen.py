@@ -5,7 +5,7 @@ import pytest
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_text import parse_rule
 from podwire.trace.nft import Tracer
-from podwire.trace.nft_chance import Draw, alike
+from podwire.trace.nft_numgen import Draw, alike
 from podwire.trace.packet import Machine, Packet
 
 

@@ -22,23 +22,23 @@ _OF_PACKET = {
 """Attribute of the packet by the last word of the field."""
 
 
-class Ways(msgspec.Struct, frozen=True):
-    """What is known of a packet's way beside the packet as it is."""
+class FlowContext(msgspec.Struct, frozen=True):
+    """What is known of a packet's flow beside the packet itself."""
 
     original: Packet
-    """As it came."""
+    """The packet as it arrived."""
     translated: bool
     machine: Machine
 
 
-def text_of(name: str, packet: Packet, ways: Ways) -> str:
+def text_of(name: str, packet: Packet, context: FlowContext) -> str:
     """A field as nft writes its value.
 
     Raises: ProtocolError for a field that is not known here.
     """
     first, _, rest = name.partition(" ")
     if first in ("ct", "fib"):
-        return _tracked(rest, ways) if first == "ct" else _routed(rest, packet, ways)
+        return _tracked(rest, context) if first == "ct" else _routed(rest, packet, context)
     if name == "meta protocol":
         return packet.family
     if name in ("icmp type", "icmpv6 type"):
@@ -51,15 +51,15 @@ def text_of(name: str, packet: Packet, ways: Ways) -> str:
     return str(getattr(packet, _OF_PACKET[last]))
 
 
-def _tracked(name: str, ways: Ways) -> str:
-    original = ways.original
+def _tracked(name: str, context: FlowContext) -> str:
+    original = context.original
     match name:
         case "state":
             return original.state
         case "direction":
             return "original"
         case "status":
-            return str(_DNAT_BIT if ways.translated else 0)
+            return str(_DNAT_BIT if context.translated else 0)
         case "mark":
             return "0"
         case "original ip saddr" | "original ip6 saddr":
@@ -73,10 +73,10 @@ def _tracked(name: str, ways: Ways) -> str:
     raise ProtocolError("local", f"the tracer does not know the field ct {name}")
 
 
-def _routed(name: str, packet: Packet, ways: Ways) -> str:
+def _routed(name: str, packet: Packet, context: FlowContext) -> str:
     match name:
         case "saddr type":
-            return "local" if ways.machine.owns(packet.source) else "unicast"
+            return "local" if context.machine.owns(packet.source) else "unicast"
         case "daddr type":
-            return "local" if ways.machine.owns(packet.destination) else "unicast"
+            return "local" if context.machine.owns(packet.destination) else "unicast"
     raise ProtocolError("local", f"the tracer does not know the field fib {name}")
