@@ -12,7 +12,7 @@ from podwire.cli.api import request_timeout
 from podwire.cli.cluster import name_option
 from podwire.cli.policy_agents import Agents, NodeLine, agents_of
 from podwire.cli.target import local_cluster
-from podwire.policy.status.logged import LoggedPacket, line
+from podwire.policy.status.logged import LoggedPacket, log_line
 from podwire.policy.status.nodes import LOG_PAGE, complaints
 
 _HELP = """Show what policies have dropped, would have dropped in audit, or let through where that is logged.
@@ -39,7 +39,7 @@ _ALL = 1000
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 @click.option("--last", type=click.IntRange(0), default=_ALL, show_default=True, help="So many lines of each node.")
 @click.option("--policy", metavar="POLICY", default="", help="Only of this one: namespace/name, or a cluster policy.")
-@click.option("-o", "--output", type=click.Choice(("line", "json")), default="line", show_default=True)
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.pass_context
 def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     context: click.Context,
@@ -58,7 +58,7 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
         reader = Reader(agents)
         while True:
             for one in last_of(reader.read(_ALL), policy, last):
-                sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else line(one)}\n")
+                sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else log_line(one)}\n")
             for problem in reader.complaints():
                 click.echo(f"podwire: {problem}", err=True)
             if not follow:
@@ -91,7 +91,7 @@ class Reader:
 
     def complaints(self) -> list[str]:
         """The failures that were not told yet."""
-        new = {node: line for node, line in self.failures.items() if self._told.get(node) != line}
+        new = {node: problem for node, problem in self.failures.items() if self._told.get(node) != problem}
         self._told = dict(self.failures)
         return complaints(new)
 

@@ -187,7 +187,7 @@ class PolicyStatusController:
         word = "In audit" if now.mode else "In force"
         if now.complete:
             text = f"{word} on {now.nodes} nodes, {now.took} after they heard of it"
-            self._event(kind, policy, "Normal", "Coverage", text)
+            self._event(kind, policy, "Normal", "Enforced", text)
         else:
             text = f"{word} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any that is Ready'}"
             self._event(kind, policy, "Warning", "PartlyEnforced", text)

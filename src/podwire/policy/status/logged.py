@@ -71,7 +71,7 @@ def logged_packet(
     )
 
 
-def line(one: LoggedPacket) -> str:
+def log_line(one: LoggedPacket) -> str:
     """One line for a person."""
     place = f"{one.at[11:-1]} {one.node:8} {one.verdict:7}"
     if one.why:

@@ -5,7 +5,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
 from podwire.policy.ports import Ruling
-from podwire.policy.status.logged import line, logged_packet
+from podwire.policy.status.logged import log_line, logged_packet
 from podwire.policy.verdicts import RuleHit
 
 WEB = Pod(metadata=ObjectMeta(name="web", namespace="shop"))
@@ -16,7 +16,7 @@ DENIED = RuleHit("Egress", Ruling(accept=False), ("shop/a", "shop/b"))
 
 def test_a_line_for_a_person_and_fields_for_the_log() -> None:
     one = logged_packet("node-1", 1_700_000_000.25, DENIED, CONNECTION, source_port=4000, why="since it is so")
-    assert line(one) == "22:13:20.250 node-1   dropped since it is so"
+    assert log_line(one) == "22:13:20.250 node-1   dropped since it is so"
     assert one.fields() == {
         "from": "shop/web",
         "to": "192.0.2.1",
@@ -34,10 +34,10 @@ def test_the_rule_is_named_where_there_is_one() -> None:
     icmp = Connection(source=FROM, destination=CONNECTION.destination, protocol="ICMP")
     one = logged_packet("node-1", 0.0, hit, icmp)
     assert (one.verdict, one.policies, one.rule, one.fields()["port"]) == ("audited", ("deny",), 2, "ICMP")
-    assert line(one) == "00:00:00.000 node-1   audited shop/web -> 192.0.2.1 ICMP (deny ingress)"
+    assert log_line(one) == "00:00:00.000 node-1   audited shop/web -> 192.0.2.1 ICMP (deny ingress)"
 
 
 def test_a_rule_that_is_there_no_more() -> None:
     one = logged_packet("node-1", 0.0, None, CONNECTION)
     assert (one.verdict, one.direction, one.policies, one.rule) == ("dropped", "", (), None)
-    assert line(one).endswith("shop/web -> 192.0.2.1 TCP 443")
+    assert log_line(one).endswith("shop/web -> 192.0.2.1 TCP 443")
