@@ -153,7 +153,7 @@ def test_drain_respects_the_budget_and_uncordon_brings_pods_back(cluster: Cluste
     assert "SchedulingDisabled" not in cluster.kubectl("get", "node", node)
 
 
-def test_what_nothing_acts_on_comes_with_a_warning(cluster: Cluster, namespace: str) -> None:
+def test_kinds_without_effect_come_with_a_warning(cluster: Cluster, namespace: str) -> None:
     _web(cluster, namespace)
     done = cluster.run(["kubectl", "autoscale", "deployment", "web", "--max=3", "-n", namespace])
     assert done.returncode == 0

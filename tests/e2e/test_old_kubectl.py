@@ -9,7 +9,7 @@ SPDY: dict[str, Any] = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_P
 
 
 @pytest.mark.parametrize("command", ["exec box -- true", "attach box", "port-forward pod/box :80"])
-def test_it_is_told_so(cluster: Cluster, namespace: str, command: str) -> None:
+def test_old_kubectl_gets_a_hint(cluster: Cluster, namespace: str, command: str) -> None:
     cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
     found = cluster.run(["kubectl", "-n", namespace, *command.split()], **SPDY)

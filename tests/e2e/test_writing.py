@@ -190,7 +190,7 @@ def _owned(cluster: Cluster, namespace: str) -> set[str]:
     ("cascade", "left"),
     [("background", set()), ("foreground", set()), ("orphan", {"replicaset.apps", "pod"})],
 )
-def test_delete_cascades_as_told(cluster: Cluster, namespace: str, cascade: str, left: set[str]) -> None:
+def test_delete_cascades_by_its_option(cluster: Cluster, namespace: str, cascade: str, left: set[str]) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     cluster.kubectl("delete", "deployment", "web", "-n", namespace, f"--cascade={cascade}", "--timeout=90s")

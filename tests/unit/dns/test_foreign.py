@@ -37,7 +37,7 @@ def test_a_negative_reply_lives_by_its_soa() -> None:
     assert cache.get(query, tcp=False, now_s=20.0) is None
 
 
-def test_what_is_not_kept() -> None:
+def test_failures_and_truncated_replies_are_not_cached() -> None:
     for query, reply in (
         pair(rcode="NXDOMAIN"),
         pair(rcode="SERVFAIL"),

@@ -11,12 +11,12 @@ from podwire.errors import ProtocolError
 
 
 @pytest.mark.parametrize("text", ["a..b", "." + "a", "x" * 64, ".".join(["abcdefgh"] * 30)])
-def test_a_name_that_cannot_be_is_refused(text: str) -> None:
+def test_impossible_names_are_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
         names.encode_name(text)
 
 
-def test_the_root_is_one_byte() -> None:
+def test_the_root_name_is_one_byte() -> None:
     assert names.encode_name(".") == names.encode_name("") == b"\0"
     assert names.decode_name(b"\0") == "."
 
@@ -46,10 +46,10 @@ def test_a_reverse_name_means_the_address(address: ipaddress.IPv4Address | ipadd
         ".".join(["10"] * 32) + ".ip6.arpa",
     ],
 )
-def test_what_is_no_whole_address_means_none(pointer: str) -> None:
+def test_a_partial_reverse_name_means_no_address(pointer: str) -> None:
     assert names.parse_reverse([label.encode() for label in pointer.split(".")]) == b""
 
 
 @pytest.mark.parametrize("label", ["web", "10-1-2", "10-1-2-3-4", "300-1-1-1", ""])
-def test_a_label_that_is_no_address_means_none(label: str) -> None:
+def test_other_labels_mean_no_address(label: str) -> None:
     assert names.parse_dashed(label) == b""

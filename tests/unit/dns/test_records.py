@@ -16,11 +16,11 @@ from podwire.model.service import (
 _META = ObjectMeta(name="web", namespace="shop")
 
 
-def test_no_service_and_no_slice_is_nothing() -> None:
+def test_no_service_and_no_slice_give_no_records() -> None:
     assert plan_service(None, ()) == ServiceRecords()
 
 
-def test_weights_count_families_and_ports_before_duplicates_go() -> None:
+def test_weights_count_pairs_before_duplicates_are_removed() -> None:
     spec = ServiceSpec(
         cluster_ip="10.96.0.1",
         cluster_ips=("10.96.0.1", "fd00::1"),
@@ -50,7 +50,7 @@ def test_pods_without_hostname_may_be_called_by_their_name() -> None:
     assert set(plan_service(headless, (piece,)).hosts) == {"10-0-0-1", "10-0-0-2"}
 
 
-def test_an_unnamed_port_has_an_srv_record_only_at_the_service() -> None:
+def test_unnamed_ports_have_srv_records_only_at_the_service() -> None:
     piece = EndpointSlice(endpoints=(Endpoint(addresses=("10.0.0.1",)),), ports=(EndpointPort(port=80),))
     records = plan_service(Service(metadata=_META, spec=ServiceSpec(cluster_ip="None")), (piece,))
     assert records.ports == {} and records.targets == (Target("10-0-0-1", 80, 100),)

@@ -77,7 +77,7 @@ def test_only_glue_left_out_is_not_truncation() -> None:
     assert not reply.flags & dns.flags.TC
 
 
-def test_what_is_refused() -> None:
+def test_transfers_and_other_classes_are_refused() -> None:
     zone = make_zone()
     for name, kind, klass in [("cluster.local", "AXFR", "IN"), ("version.bind", "TXT", "CH")]:
         query = dns.message.make_query(name, kind, klass)
@@ -95,13 +95,13 @@ def test_other_opcodes_are_not_implemented() -> None:
     assert (reply.rcode(), reply.opcode(), reply.id) == (dns.rcode.NOTIMP, dns.opcode.NOTIFY, query.id)
 
 
-def test_a_later_version_of_edns_is_told() -> None:
+def test_a_later_version_of_edns_is_refused() -> None:
     query = dns.message.make_query("db.shop.svc.cluster.local", "A")
     query.use_edns(1, payload=1232)
     assert exchange(make_zone(), query).rcode() == dns.rcode.BADVERS
 
 
-def test_broken_requests_are_told_or_met_with_silence() -> None:
+def test_broken_requests_get_formerr_or_no_reply() -> None:
     zone = make_zone()
     query = dns.message.make_query("db.shop.svc.cluster.local", "A").to_wire()
     assert respond(zone, b"") is None

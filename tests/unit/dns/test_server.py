@@ -97,7 +97,7 @@ def run(body: Awaitable[None]) -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_a_service_is_answered_and_a_change_is_seen_at_once(tcp: bool) -> None:
+def test_a_changed_service_is_answered_at_once(tcp: bool) -> None:
     async def body() -> None:
         async with serving() as server:
             for ip in ("10.96.0.1", "10.96.0.2", "10.96.0.3"):
@@ -110,7 +110,7 @@ def test_a_service_is_answered_and_a_change_is_seen_at_once(tcp: bool) -> None:
     run(body())
 
 
-def test_a_foreign_name_is_forwarded_once_and_then_kept() -> None:
+def test_a_foreign_name_is_forwarded_once_and_then_cached() -> None:
     async def body() -> None:
         async with upstream(address_answer) as (other, address), serving(address) as server:
             for _ in range(3):
@@ -175,7 +175,7 @@ def test_a_reply_to_another_question_or_id_does_not_count() -> None:
     run(body())
 
 
-def test_servers_that_failed_twice_hold_nobody_up() -> None:
+def test_servers_that_failed_twice_delay_no_request() -> None:
     async def body() -> None:
         async with upstream(lambda _: None) as (other, address):
             options = ForwardOptions(deadline_s=1.0, attempt_s=0.1, hold_s=60.0)
@@ -188,7 +188,7 @@ def test_servers_that_failed_twice_hold_nobody_up() -> None:
     run(body())
 
 
-def test_waiting_requests_are_bounded() -> None:
+def test_waiting_requests_are_limited() -> None:
     async def body() -> None:
         async with upstream(lambda _: None) as (_, address):
             options = ForwardOptions(deadline_s=0.3, attempt_s=0.3, max_pending=1)
@@ -243,7 +243,7 @@ def test_an_upstream_is_an_address_with_or_without_port(text: str, address: tupl
 
 
 @pytest.mark.parametrize("text", ["", "dns.example", "192.0.2.1:0", "192.0.2.1:x", "[fd00::1"])
-def test_what_is_no_upstream_is_told(text: str) -> None:
+def test_a_wrong_upstream_is_named(text: str) -> None:
     if text == "[fd00::1":
         assert parse_upstream(text, "f") == ("fd00::1", 53)
         return

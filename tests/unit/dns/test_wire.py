@@ -64,7 +64,7 @@ _messages = st.builds(
 
 
 @given(_messages)
-def test_what_is_encoded_parses_back(message: Message) -> None:
+def test_encoded_messages_parse_back(message: Message) -> None:
     assert wire.parse_message(wire.encode(message)) == message
 
 
@@ -106,7 +106,7 @@ def test_a_parser_of_damaged_messages_returns_or_refuses(message: Message, data:
 
 
 @given(_messages, st.integers(512, 700))
-def test_a_limit_holds_and_cut_answers_are_told(message: Message, limit: int) -> None:
+def test_cut_answers_keep_the_limit_and_set_tc(message: Message, limit: int) -> None:
     data = wire.encode(message, limit)
     assert len(data) <= limit
     read = wire.parse_message(data)
@@ -152,7 +152,7 @@ def test_a_broken_question_is_refused(tail: bytes, problem: str) -> None:
 
 
 @pytest.mark.parametrize("questions", [0, 2])
-def test_one_question_is_the_rule(questions: int) -> None:
+def test_messages_without_exactly_one_question_are_refused(questions: int) -> None:
     with pytest.raises(ProtocolError, match="questions"):
         wire.parse_query(struct.pack("!6H", 7, 0, questions, 0, 0, 0) + b"\x00\x00\x01\x00\x01" * 2)
 
@@ -163,7 +163,7 @@ def test_two_opt_records_are_refused() -> None:
         wire.parse_query(struct.pack("!6H", 7, 0, 1, 0, 0, 2) + b"\x00\x00\x01\x00\x01" + opt + opt)
 
 
-def test_ttls_are_found_where_they_lie() -> None:
+def test_offsets_of_ttls_are_found() -> None:
     name = encode_name("a.example")
     message = Message(
         1,

@@ -74,7 +74,7 @@ def test_a_service_appears_changes_and_goes(zone: Zone) -> None:
     assert zone.service_count() == 0
 
 
-def test_the_same_facts_again_are_no_change(zone: Zone) -> None:
+def test_equal_objects_change_no_answer(zone: Zone) -> None:
     zone.set_service("shop/web", service("web"), 1)
     zone.set_slice("shop/web-x", endpoints("web", "10.244.0.5"), 1)
     assert not zone.set_service("shop/web", service("web"), 2)
@@ -82,7 +82,7 @@ def test_the_same_facts_again_are_no_change(zone: Zone) -> None:
     assert not zone.set_namespace("shop", present=True)
 
 
-def test_a_headless_service_lives_by_its_ready_endpoints(zone: Zone) -> None:
+def test_a_headless_service_exists_with_ready_endpoints(zone: Zone) -> None:
     name = "db.shop.svc.cluster.local"
     zone.set_service("shop/db", service("db", "None"), 1)
     assert ask(zone, name).rcode == wire.NXDOMAIN
@@ -95,7 +95,7 @@ def test_a_headless_service_lives_by_its_ready_endpoints(zone: Zone) -> None:
     assert ask(zone, name).rcode == ask(zone, "db-0." + name).rcode == wire.NXDOMAIN
 
 
-def test_a_slice_that_moves_to_another_service_leaves_the_first(zone: Zone) -> None:
+def test_a_moved_slice_leaves_its_first_service(zone: Zone) -> None:
     zone.set_service("shop/a", service("a", "None"), 1)
     zone.set_service("shop/b", service("b", "None"), 1)
     zone.set_slice("shop/s", endpoints("a", "10.244.0.5"), 1)
@@ -115,7 +115,7 @@ def test_an_address_shared_by_services_has_a_pointer_for_each(zone: Zone) -> Non
     assert len(ask(zone, "5.0.244.10.in-addr.arpa", wire.PTR).records) == 1
 
 
-def test_of_several_pointers_a_given_name_goes_before_one_made_of_the_address(zone: Zone) -> None:
+def test_chosen_host_names_precede_names_made_of_addresses(zone: Zone) -> None:
     for owner, hostnames in (("a", ()), ("b", ("db-0",))):
         zone.set_service(f"shop/{owner}", service(owner, "None"), 1)
         zone.set_slice(f"shop/{owner}-x", endpoints(owner, "10.244.0.5", hostnames=hostnames), 1)
@@ -126,7 +126,7 @@ def test_of_several_pointers_a_given_name_goes_before_one_made_of_the_address(zo
     ]
 
 
-def test_srv_of_a_service_tells_its_port_and_of_a_headless_one_the_target_port(zone: Zone) -> None:
+def test_srv_records_hold_the_service_port_or_the_target_port(zone: Zone) -> None:
     zone.set_service("shop/web", service("web"), 1)
     zone.set_service("shop/db", service("db", "None"), 1)
     zone.set_slice("shop/db-x", endpoints("db", "10.244.0.5", "10.244.0.6"), 1)
@@ -187,7 +187,7 @@ def test_a_name_that_does_not_exist_is_nxdomain_with_soa(zone: Zone, name: str) 
     assert [record.type for record in answer.authority] == [wire.SOA]
 
 
-def test_before_everything_was_listed_missing_is_not_nonexistent() -> None:
+def test_a_missing_name_is_servfail_until_all_lists_are_there() -> None:
     zone = Zone(ZoneOptions())
     zone.set_service("shop/web", service("web"), 1)
     assert ask(zone, "other.shop.svc.cluster.local").rcode == wire.SERVFAIL
@@ -246,6 +246,6 @@ def test_the_serial_is_the_time_of_the_last_visible_change(zone: Zone) -> None:
     assert serial() == 1700000000
 
 
-def test_foreign_names_are_foreign(zone: Zone) -> None:
+def test_other_names_are_asked_upstream(zone: Zone) -> None:
     for name in ("example.com", ".", "local", "xcluster.local", "9.9.9.9.in-addr.arpa"):
         assert ask(zone, name).foreign

@@ -64,7 +64,7 @@ def test_a_page_comes_line_by_line(tmp_path: Path) -> None:
     assert ask(path, "/state", lambda _: iter(())) == []
 
 
-def test_the_socket_is_its_owners_alone_and_replaces_a_dead_one(tmp_path: Path) -> None:
+def test_the_socket_is_private_and_replaces_a_stale_one(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -118,7 +118,7 @@ def test_a_page_that_breaks_off_is_no_page(tmp_path: Path) -> None:
         asyncio.run(answer())
 
 
-def test_one_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_silent_socket_times_out(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with pytest.raises(FileNotFoundError):
         list(fetch(path, "/state"))

@@ -176,7 +176,7 @@ def ends(client: Client, server: Callable[[WebSocket], Awaitable[None]]) -> None
     asyncio.run(body())
 
 
-def test_everything_sent_before_the_close_arrives_although_the_client_still_sends() -> None:
+def test_sent_messages_arrive_although_the_client_still_sends() -> None:
     async def server(connection: WebSocket) -> None:
         await connection.receive()
         connection.send(bytes(MUCH))

@@ -74,7 +74,7 @@ def test_parallel_writes_take_turns_on_connections_that_are_in_use() -> None:
     against(handler, body, turn_s=60)
 
 
-def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short() -> None:
+def test_a_write_waits_only_shortly_for_a_busy_connection() -> None:
     began: asyncio.Queue[http.ReceivedRequest] = asyncio.Queue()
 
     async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
@@ -100,7 +100,7 @@ def test_a_write_does_not_wait_for_long_nor_for_what_is_cut_short() -> None:
     against(handler, body)
 
 
-def test_a_turn_that_nobody_takes_any_more_is_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_turn_passes_to_the_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.02)
         return http.answer(writer, {})
@@ -205,7 +205,7 @@ def test_a_failure_that_is_no_status_keeps_its_text() -> None:
     assert failure_of(502, b"bad gateway").message == "bad gateway"
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection_is_an_unreachable_api() -> None:
     async def run() -> None:
         client = Client(ApiConfig("http://127.0.0.1:1"), SystemClock())
         with pytest.raises(ApiUnreachable, match=r"127\.0\.0\.1:1"):
@@ -269,7 +269,7 @@ def test_an_answer_that_does_not_begin_is_waited_for_once() -> None:
     against(handler, body, answer_s=0.05)
 
 
-def test_what_has_begun_may_take_longer() -> None:
+def test_an_answer_that_has_begun_may_take_longer() -> None:
     """A long list, and a watch for as long as it lasts."""
 
     async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
@@ -352,7 +352,7 @@ def test_stream_gives_chunks_and_status() -> None:
     against(handler, body)
 
 
-def test_a_stream_goes_on_where_an_answer_came_from_and_a_dead_connection_is_replaced() -> None:
+def test_a_stream_reuses_a_connection_and_replaces_a_dead_one() -> None:
     served: list[object] = []
 
     async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:

@@ -3,7 +3,7 @@
 from podwire.observe.health import Health, Sample
 
 
-def test_only_readiness_counts_what_others_wait_for() -> None:
+def test_ready_checks_do_not_affect_liveness() -> None:
     health = Health()
     problem = ""
     health.ready["routing"] = lambda: problem

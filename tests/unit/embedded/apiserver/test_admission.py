@@ -68,7 +68,7 @@ def test_an_account_that_does_not_exist_is_refused(play: Play) -> None:
     play(scenario)
 
 
-def test_a_new_namespace_takes_pods_at_once_and_old_ones_after_a_restart(play: Play) -> None:
+def test_namespaces_take_pods_at_once_and_after_a_restart(play: Play) -> None:
     async def first(api: Any) -> None:
         await api("POST", "/api/v1/namespaces", {"metadata": {"name": "fresh"}})
         status, _ = await api("POST", "/api/v1/namespaces/fresh/pods", _pod("a"))

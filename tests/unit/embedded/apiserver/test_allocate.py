@@ -103,7 +103,7 @@ def test_dual_stack() -> None:
     assert store(found, again, upgraded)["spec"]["clusterIPs"] == [single["spec"]["clusterIP"]]
 
 
-def test_an_update_keeps_what_it_leaves_out() -> None:
+def test_an_update_keeps_omitted_fields() -> None:
     found = allocator()
     old = store(found, service(type="NodePort"))
     new = store(found, service(type="LoadBalancer"), old)
@@ -124,7 +124,7 @@ def test_type_changes_give_back() -> None:
     assert store(found, service("c", clusterIP=old["spec"]["clusterIP"]))
 
 
-def test_a_changed_address_is_one_address_for_the_validation_to_refuse() -> None:
+def test_a_changed_cluster_address_is_refused_by_validation() -> None:
     found = allocator()
     old = store(found, service())
     new = {**old, "spec": {**old["spec"], "clusterIP": "10.96.7.7"}}

@@ -28,7 +28,7 @@ def test_health_in_whole_and_in_parts(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_metrics_count_what_is_stored_and_are_not_for_everyone(play: Callable[..., None]) -> None:
+def test_metrics_count_stored_objects_and_need_a_user(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "a"}})
         answer = await api.raw("GET", "/metrics")
@@ -40,7 +40,7 @@ def test_metrics_count_what_is_stored_and_are_not_for_everyone(play: Callable[..
     play(scenario)
 
 
-def test_who_makes_what_nothing_acts_on_is_told(play: Callable[..., None]) -> None:
+def test_kinds_without_effect_come_with_a_warning(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         body = b'{"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}'
         answer = await api.raw("POST", "/api/v1/namespaces/default/resourcequotas", body)

@@ -66,7 +66,7 @@ def test_versions_go_on_after_a_restart_even_behind_a_deletion(tmp_path: Path) -
     with_store(tmp_path / "db", second)
 
 
-def test_what_the_disk_does_not_take_is_taken_back(tmp_path: Path) -> None:
+def test_writes_that_the_disk_refuses_are_undone(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
         kept = store.put("t", thing("kept"))
         gone = store.put("t", thing("gone"))

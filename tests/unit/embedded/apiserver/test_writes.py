@@ -63,7 +63,7 @@ def test_a_dry_run_is_refused_like_the_write(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_a_dry_run_of_a_service_takes_no_address_and_no_port(play: Callable[..., None]) -> None:
+def test_a_dry_run_allocates_no_address_and_no_port(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         spec = {"type": "NodePort", "clusterIP": "10.96.9.9", "ports": [{"port": 80, "nodePort": 30099}]}
         for name in ("a", "b"):

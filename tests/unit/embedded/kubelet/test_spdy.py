@@ -24,7 +24,7 @@ class Client:
         return struct.pack("!HHI", 0x8003, 1, len(body)) + body
 
 
-def test_dictionary_is_the_one_of_the_protocol() -> None:
+def test_the_dictionary_is_that_of_the_protocol() -> None:
     assert (len(DICTIONARY), zlib.adler32(DICTIONARY)) == (1423, 0xE3C6A7C2)
 
 
@@ -43,7 +43,7 @@ def test_streams_open_with_headers_and_carry_data(step: int) -> None:
     ]
 
 
-def test_ping_is_answered_and_reset_is_told() -> None:
+def test_pings_are_answered_and_resets_reported() -> None:
     session = Session()
     ping = struct.pack("!HHII", 0x8003, 6, 4, 7)
     assert session.feed(ping + struct.pack("!HHIII", 0x8003, 3, 8, 5, 1)) == [Reset(5)]

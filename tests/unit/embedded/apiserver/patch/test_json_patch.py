@@ -67,7 +67,7 @@ def test_json_patch(doc: Any, ops: Any, want: Any) -> None:
 
 
 @pytest.mark.parametrize("ops", REFUSED)
-def test_what_does_not_apply_changes_nothing(ops: Any) -> None:
+def test_a_failing_operation_changes_nothing(ops: Any) -> None:
     doc = {"one": 1, "list": [1], "map": {}}
     with pytest.raises(Invalid) as caught:
         json_patch.apply(doc, ops)

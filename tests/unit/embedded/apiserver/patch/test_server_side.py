@@ -145,14 +145,14 @@ def test_equal_values_are_shared() -> None:
     assert owned(out, "first") == {"f:data": {}}
 
 
-def test_what_is_not_applied_any_more_goes() -> None:
+def test_fields_no_longer_applied_are_removed() -> None:
     live = apply(None, config_map(a="1", b="2"))
     assert apply(live, config_map(a="1"))["data"] == {"a": "1"}
     out = apply(apply(None, deployment()), deployment(replicas=None))
     assert "replicas" not in out["spec"]
 
 
-def test_what_another_manager_owns_stays() -> None:
+def test_fields_of_another_manager_stay() -> None:
     live = apply(None, config_map(a="1"), "first")
     both = apply(live, config_map(b="2"), "second")
     assert both["data"] == {"a": "1", "b": "2"}
@@ -190,7 +190,7 @@ def test_metadata_never_goes_as_a_whole() -> None:
     assert "labels" not in out["metadata"] or out["metadata"]["labels"] == {}
 
 
-def test_an_update_takes_what_it_changes() -> None:
+def test_an_update_owns_the_fields_it_changes() -> None:
     live = apply(None, deployment())
     changed = deepcopy(live)
     changed["spec"]["replicas"] = 5

@@ -119,7 +119,7 @@ def test_service_ports_merge_by_port_alone() -> None:
     assert strategic.apply(old, patch, SERVICE) == want
 
 
-def test_strategy_keeps_only_what_is_retained() -> None:
+def test_strategy_keeps_only_retained_keys() -> None:
     assert DEPLOYMENT is not None
     old = {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}
     patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
