@@ -1,4 +1,4 @@
-"""Clusters of a test module's own, and traffic between their pods."""
+"""Clusters that one test module uses alone, and traffic between their pods."""
 
 import os
 import subprocess
@@ -19,14 +19,14 @@ from podwire.local.topology import Topology
 
 
 def run(*words: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
-    """A podwire command, whatever its exit status."""
+    """Runs a podwire command; returns the result, whatever the exit status is."""
     return subprocess.run(
         [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
 def done(*words: str, stdin: str = "", timeout: float = 180) -> str:
-    """What a podwire command prints; fails the test when its exit status is not 0."""
+    """Runs a podwire command and returns its output; fails the test when the exit status is not 0."""
     finished = run(*words, stdin=stdin, timeout=timeout)
     assert finished.returncode == 0, f"podwire {' '.join(words)}:\n{finished.stdout}{finished.stderr}"
     return finished.stdout
@@ -38,14 +38,14 @@ def own_name(area: str) -> str:
 
 
 def up(name: str, *words: str, stdin: str = "") -> Cluster:
-    """Brings a cluster up, or changes it."""
+    """Starts a cluster, or changes one that runs."""
     done("up", "--name", name, *words, *(("-f", "-") if stdin else ()), stdin=stdin)
     return Cluster(name, done("kubeconfig", "--name", name, timeout=120).strip())
 
 
 @contextmanager
 def running(name: str, *words: str, stdin: str = "") -> Iterator[Cluster]:
-    """A cluster for as long as the block lasts."""
+    """A cluster that runs until the end of the block."""
     try:
         yield up(name, *words, stdin=stdin)
     finally:
@@ -53,7 +53,7 @@ def running(name: str, *words: str, stdin: str = "") -> Iterator[Cluster]:
 
 
 def server(name: str, node: str = "", labels: str = "") -> str:
-    """The manifest of a stand-in server, on a node if one is given."""
+    """The manifest of a stand-in server, on the given node or on any."""
     place = f"\n  nodeName: {node}" if node else ""
     return f"""
 ---
@@ -81,7 +81,7 @@ def netns_of(cluster: Cluster, pod: str, namespace: str = "default") -> Path:
 
 
 def address_of(cluster: Cluster, pod: str, version: int = 4) -> str:
-    """A pod's address of a family."""
+    """The address of a pod in one IP family."""
     found = cluster.get("pod", pod)["status"]["podIPs"]
     return next(str(one["ip"]) for one in found if (":" in one["ip"]) == (version == 6))
 
@@ -101,7 +101,7 @@ def _address(cluster: Cluster, target: str) -> str:
 
 
 def identities(cluster: Cluster) -> dict[str, tuple[Any, ...]]:
-    """What changes when a pod of ``default`` is made again or a container of it is started again."""
+    """The uid and the container starts of each pod of ``default``: they change when a pod is replaced or restarted."""
     return {
         pod["metadata"]["name"]: (
             pod["metadata"]["uid"],
@@ -135,5 +135,5 @@ def policies_in_force(cluster: Cluster) -> None:
 
 
 def in_node(cluster: Cluster, node: str, *command: str) -> str:
-    """What a command says in a node's network."""
+    """The output of a command that runs in the network namespace of a node."""
     return done("exec", "--name", cluster.name, node, *command, timeout=120)

@@ -1,4 +1,4 @@
-"""One cluster for the whole session, driven by the real kubectl.
+"""One cluster for the whole session; tests use it through the real kubectl.
 
 ``PODWIRE_E2E_KUBECONFIG`` names the kubeconfig of a running cluster to use in place of a new one.
 """
@@ -18,7 +18,7 @@ _UP_S = 180
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of two nodes, gone after the session."""
+    """A cluster of two nodes, which is removed after the session."""
     if shutil.which("kubectl") is None:
         pytest.fail("kubectl is not installed")
     home = tmp_path_factory.mktemp("home")
@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def _take_down_what_was_left() -> None:
-    """Clusters of earlier sessions that were killed before they could do it themselves."""
+    """Removes clusters of earlier sessions that were killed before they could remove them."""
     for folder in Path("/run/podwire").glob("e2e-*"):
         owner = folder.name.removeprefix("e2e-")
         if owner.isdecimal() and not Path("/proc", owner).exists():
@@ -60,7 +60,7 @@ def _take_down_what_was_left() -> None:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own, deleted behind it."""
+    """A namespace for one test; it is deleted after the test."""
     word = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:40].strip("-")
     name = f"t-{word}-{os.getpid()}"
     cluster.kubectl("create", "namespace", name)

@@ -1,4 +1,4 @@
-"""Many connections to one address at once: some that stay and talk all the while, and new ones as fast as they come."""
+"""Many connections to one address at once: some stay open and are used all the time, others are new."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ _RETRANSMISSIONS = 100
 
 
 class Load:
-    """Runs inside a ``with`` from when somebody answers; ``problems`` then says what was refused, lost or broken."""
+    """Runs inside a ``with`` block, from the first answer on; ``problems`` lists connections that failed."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class Load:
             thread.join()
 
     def go_on(self, connections: int = 50, *, within: float = 60) -> None:
-        """Waits until so many more connections were made and the standing ones were used twice each."""
+        """Waits until so many more connections were made and each open connection was used twice."""
         made, said = self.made + connections, self.said + 2 * self._standing
         eventually(lambda: self.made >= made and self.said >= said, within=within, every=0.01)
 
     def come_to_an_end(self) -> None:
-        """Waits until what is under way now has ended, well or not."""
+        """Waits until each connection attempt that is in progress now has succeeded or failed."""
         before = tuple(self._turns)
         eventually(lambda: all(now > then for now, then in zip(self._turns, before, strict=True)), every=0.01)
 

@@ -1,4 +1,4 @@
-"""How the e2e tests drive a cluster: kubectl as a process, and manifests to drive it with."""
+"""A cluster as the e2e tests use it: kubectl as a process, and manifests to apply."""
 
 import json
 import os
@@ -20,14 +20,14 @@ NOTICED_S = 20.0
 
 
 class Lines:
-    """The output of a running process, read with a limit of time."""
+    """The output of a running process; each read has a time limit."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self._rest = b""
 
     def next(self, within: float = 60) -> str:
-        """The next line without its end; fails the test when none comes, is empty at the end of the output."""
+        """The next line without its newline, empty at the end of the output; fails the test when none comes in time."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + within
         while b"\n" not in self._rest:
@@ -43,7 +43,7 @@ class Lines:
         return line.decode()
 
     def until(self, wanted: Callable[[str], object], within: float = 60) -> list[str]:
-        """The lines up to and with the first that is wanted."""
+        """The lines up to the first one that matches, with that line."""
         deadline = time.monotonic() + within
         seen: list[str] = []
         while True:
@@ -85,20 +85,20 @@ class Cluster:
         )
 
     def kubectl(self, *words: str, stdin: str = "", timeout: float = 120, **environment: str) -> str:
-        """What kubectl prints; fails the test when its exit status is not 0."""
+        """The output of kubectl; fails the test when the exit status is not 0."""
         done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout, **environment)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def refused(self, *words: str, stdin: str = "", timeout: float = 120) -> str:
-        """What kubectl writes to standard error; fails the test when it succeeds."""
+        """The standard error of a kubectl that fails; fails the test when kubectl succeeds."""
         done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout)
         assert done.returncode != 0, f"kubectl {' '.join(words)} succeeded: {done.stdout}"
         return done.stderr
 
     @contextmanager
     def stream(self, *words: str) -> Iterator["Lines"]:
-        """A kubectl that goes on, line by line; it is ended behind the ``with`` block."""
+        """The lines of a kubectl that keeps running; kubectl is ended after the ``with`` block."""
         process = subprocess.Popen(
             ["kubectl", *words],
             stdin=subprocess.DEVNULL,
@@ -115,7 +115,7 @@ class Cluster:
                 process.stdout.close()
 
     def get(self, *words: str) -> Any:
-        """Objects as decoded JSON: what ``kubectl get`` prints with these words and ``-o json``."""
+        """Objects as decoded JSON: the output of ``kubectl get`` with these arguments and ``-o json``."""
         return reader_of(self.kubeconfig, Path(self.kubeconfig).stat().st_mtime_ns).get(words)
 
     def apply(self, text: str, *words: str) -> str:
@@ -123,7 +123,7 @@ class Cluster:
 
 
 def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 0.1) -> Any:
-    """The first true value of ``check``; fails with the last one.
+    """The first true value that ``check`` returns; fails the test with its last value.
 
     The limit is for a machine that has much else to do. What is put right in half a minute anyway, because everything
     is looked at again then, needs a shorter one to show that it was noticed: :data:`NOTICED_S`.
@@ -167,7 +167,7 @@ spec:
 
 
 def shell_pod(name: str, script: str, *, restart: str = "Never") -> str:
-    """The manifest of a Pod that runs a script of this machine's shell."""
+    """The manifest of a Pod that runs a shell script."""
     return f"""
 apiVersion: v1
 kind: Pod

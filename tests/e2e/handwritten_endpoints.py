@@ -1,4 +1,4 @@
-"""Services whose endpoints a test writes itself, and what the first node's agent and kernel make of them."""
+"""Services whose endpoints a test writes, and what the agent and the kernel of the first node do with them."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def piece(name: str, addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def api(cluster: Cluster, work: Callable[[Client], Awaitable[Any]]) -> Any:
-    """Does something through the API, in this process."""
+    """Runs a coroutine with an API client, in this process."""
 
     async def main() -> Any:
         client = Client(load_kubeconfig(cluster.kubeconfig), SystemClock())
@@ -69,7 +69,7 @@ def api(cluster: Cluster, work: Callable[[Client], Awaitable[Any]]) -> Any:
 
 @contextmanager
 def made(cluster: Cluster, name: str, *pods: str) -> Iterator[str]:
-    """A Service with these pods as its endpoints; its address."""
+    """A Service with these pods as its endpoints until the end of the block; yields its address."""
     addresses = [address_of(cluster, pod) for pod in pods]
 
     async def make(client: Client) -> str:
@@ -90,7 +90,7 @@ def set_endpoints(cluster: Cluster, name: str, *pods: str) -> None:
 
 @contextmanager
 def churn(cluster: Cluster, name: str) -> Iterator[None]:
-    """The endpoints of a Service change every few milliseconds; every choice of two of the pods is right."""
+    """Changes the endpoints of a Service every few milliseconds, always to two of the pods."""
     addresses = [address_of(cluster, pod) for pod in PODS]
     ending = threading.Event()
 
@@ -117,7 +117,7 @@ def agent(cluster: Cluster, node: str = "node-1") -> int:
 
 
 def ready(cluster: Cluster) -> bool:
-    """Whether the agent of the first node says that all is in force."""
+    """Whether the agent of the first node reports that it is ready."""
     code = in_node(
         cluster, "node-1", "sh", "-c", "curl -so /dev/null -w '%{http_code}' http://127.0.0.1:9440/readyz || true"
     )
@@ -125,12 +125,12 @@ def ready(cluster: Cluster) -> bool:
 
 
 def another(cluster: Cluster, killed: int) -> None:
-    """Waits until another agent runs and is ready."""
+    """Waits until a new agent process runs and is ready."""
     eventually(lambda: agent(cluster) != killed and ready(cluster))
 
 
 def differences(cluster: Cluster) -> str:
-    """How the kernel of the first node differs from what Services want, which a fresh plan computed."""
+    """The differences between the kernel of the first node and a fresh plan of its Services."""
     return run("state", "--name", cluster.name, "node-1", "--part", "proxy", "--diff").stdout
 
 
@@ -153,6 +153,6 @@ def answered(cluster: Cluster, address: str) -> bool:
 
 
 def generation(cluster: Cluster) -> int:
-    """Grows with everything that anybody writes to nftables on the first node."""
+    """The nftables generation of the first node: it grows with each change, whoever makes it."""
     with Nft(Path(topology(cluster).netns("node-1"))) as nft:
         return nft.generation()

@@ -1,4 +1,4 @@
-"""What a local cluster could leave behind on a machine, as text to compare."""
+"""Everything that a local cluster could leave on a machine, as text that tests compare."""
 
 import json
 import re
@@ -15,13 +15,13 @@ def _output(*words: str) -> str:
 
 
 def _of_others(text: str, name: str) -> bool:
-    """Whether a path, or a process with its cgroup, is of another cluster; those come and go meanwhile."""
+    """Whether a path or a process belongs to another cluster; other clusters start and stop during the test."""
     _, mark, rest = text.partition("podwire/")
     return bool(mark) and not rest.startswith((f"{name}/", f"{name} ")) and rest != name
 
 
 def _devices_of_others(name: str) -> tuple[str, ...]:
-    """The devices by which this machine is on the fabrics of other clusters: their owner stands in their alias."""
+    """Devices that connect this machine with the fabrics of other clusters; the alias of each names the cluster."""
     links = json.loads(_output("ip", "-j", "-d", "link") or "[]")
     marks = ((link["ifname"], link.get("ifalias", "").split()) for link in links)
     return tuple(device for device, words in marks if words[:1] and words[0].startswith("podwire/fabric/")
@@ -29,7 +29,7 @@ def _devices_of_others(name: str) -> tuple[str, ...]:
 
 
 def inventory(name: str) -> dict[str, str]:
-    """Every kind of thing that the cluster ``name`` could leave, each as sorted lines.
+    """Sorted lines for each kind of object that the cluster ``name`` could leave.
 
     Left out is what comes and goes with other clusters, and the namespaces of tests/kernel.
     """

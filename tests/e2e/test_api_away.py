@@ -1,4 +1,4 @@
-"""The API answers nothing for longer than a node may be silent: the network goes on, and nobody is given up.
+"""While the API is silent for longer than a node may be, the network works and no node is given up.
 
 The server is stopped (SIGSTOP): connections stay open and say nothing, which is worse than a server that has gone.
 """
@@ -41,7 +41,7 @@ def cluster_of_two() -> Iterator[Cluster]:
 
 @contextmanager
 def stopped(cluster: Cluster) -> Iterator[None]:
-    """The API server does nothing for as long as the block lasts."""
+    """Stops the API server process (SIGSTOP) until the end of the block."""
     record = json.loads((Path(topology(cluster).run) / "processes/apiserver.json").read_text())
     os.kill(int(record["pid"]), signal.SIGSTOP)
     try:
@@ -51,7 +51,7 @@ def stopped(cluster: Cluster) -> Iterator[None]:
 
 
 def ready_since(cluster: Cluster) -> dict[str, tuple[str, str]]:
-    """Of each node whether it is ready, and since when."""
+    """Whether each node is ready, and since when."""
     return {
         node["metadata"]["name"]: (ready["status"], ready["lastTransitionTime"])
         for node in cluster.get("nodes")["items"]
@@ -61,7 +61,7 @@ def ready_since(cluster: Cluster) -> dict[str, tuple[str, str]]:
 
 
 def resolved(namespace: Path, name: str) -> str:
-    """The address that cluster DNS says a name has, empty when it says none."""
+    """The address of a name in cluster DNS; empty when it has none."""
     query = wire.encode(wire.Message(id=7, flags=wire.RD, name=encode_name(name), qtype=wire.A))
     with netns.inside(namespace):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

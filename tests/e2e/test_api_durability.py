@@ -1,4 +1,4 @@
-"""The API server's promise: what was acknowledged is there after kill -9, and a full disk loses nothing."""
+"""Acknowledged writes survive kill -9 of the API server, and a full disk loses no data."""
 
 import datetime
 import http.client
@@ -25,7 +25,7 @@ CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
 
 class ApiProcess:
-    """An API server as a process of its own, with its state in a given folder."""
+    """An API server process with its state in a given folder."""
 
     def __init__(self, directory: Path, state: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""A running cluster changes its routing backend and its number of nodes, and traffic does not notice."""
+"""A running cluster changes its routing backend and its number of nodes without loss of traffic."""
 
 import json
 import socket
@@ -54,12 +54,12 @@ def pairs(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def announced(cluster: Cluster) -> set[str]:
-    """What the nodes say they route with."""
+    """The routing backend that each node announces."""
     return {n["metadata"]["annotations"].get("podwire.io/routing", "") for n in cluster.get("nodes")["items"]}
 
 
 def settle(cluster: Cluster, backend: str) -> None:
-    """Waits until all nodes and the kernel of the first do what they are asked for."""
+    """Waits until all nodes use the backend and the kernel of the first node holds its state."""
     device = {"hostgw": "eth0", "vxlan": "podwire-vxlan"}[backend]
     eventually(lambda: announced(cluster) == {backend})
     cidr = cluster.get("node", "node-2")["spec"]["podCIDR"]
@@ -73,7 +73,7 @@ def go_on(all_of_them: list[Traffic]) -> None:
 
 
 def put_right(cluster: Cluster) -> None:
-    """Back to the backend of the fixture, wherever an earlier test failed."""
+    """Restores the backend of the fixture after a test that failed."""
     if announced(cluster) != {"vxlan"}:
         up(cluster.name, "--backend", "vxlan")
         settle(cluster, "vxlan")
@@ -92,7 +92,7 @@ def set_data(cluster: Cluster, **data: str) -> None:
 
 
 def exchange(cluster: Cluster, source: str, target: str) -> int:
-    """Bytes that arrive when a pod sends :data:`BULK` bytes to another, in segments as large as its device allows."""
+    """The number of bytes that arrive when a pod sends :data:`BULK` bytes to another pod."""
     start, end, address = netns_of(cluster, source), netns_of(cluster, target), address_of(cluster, target)
     with netns.inside(end):
         listener = socket.create_server((address, 0))
@@ -134,7 +134,7 @@ def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster,
 
 
 def modes(cluster: Cluster) -> set[str]:
-    """By what the nodes say that Services are programmed."""
+    """The data planes of Services that the nodes announce."""
     return {n["metadata"]["annotations"].get("podwire.io/proxy", "") for n in cluster.get("nodes")["items"]}
 
 
@@ -221,7 +221,7 @@ def test_refused_switch_changes_nothing(changing: Cluster) -> None:
 
 @pytest.fixture
 def grown(changing: Cluster) -> Iterator[Cluster]:
-    """The cluster, which has two nodes and two pods again afterwards."""
+    """The cluster; it has two nodes and two pods again after the test."""
     put_right(changing)
     yield changing
     changing.run(["kubectl", "delete", "deployment/spread", "pod/three", "pod/four", "--ignore-not-found"])

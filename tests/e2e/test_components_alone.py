@@ -1,4 +1,4 @@
-"""Each component by itself, against any API server, with the parts that its configuration chooses."""
+"""Each component runs alone, against any API server, with the parts that its configuration names."""
 
 import json
 import signal
@@ -41,7 +41,7 @@ spec: {selector: {app: one}, ports: [{port: 80}]}
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Cluster]:
-    """A cluster whose API the components use; its pod ``place`` is the network that they run in."""
+    """A cluster whose API the components use; they run in the network of its pod ``place``."""
     manifest = f"{server('one')}{SERVICE}---{shell_pod('place', 'sleep 600')}"
     with running(NAME, "--nodes", "1", stdin=manifest) as cluster:
         yield cluster
@@ -54,14 +54,14 @@ def place(home: Cluster) -> Path:
 
 
 def kubeconfig(cluster: Cluster) -> str:
-    """One that names the API by its address on the fabric; that of an API server of its own."""
+    """A kubeconfig with the address of the API on the fabric."""
     if not cluster.name:
         return cluster.kubeconfig
     return str(credentials.kubeconfig_path(topology(cluster), "node-1"))
 
 
 class Component:
-    """A component that runs; ``log`` is what it has said."""
+    """A running component; ``log`` holds its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], file: Path) -> None:
         self.process = process
@@ -74,7 +74,7 @@ class Component:
 
 @contextmanager
 def component(words: Sequence[str], config: Path, document: dict[str, Any], cluster: Cluster) -> Iterator[Component]:
-    """Runs ``words`` with a configuration and the cluster's API; it ends in order, with status 0."""
+    """Runs a command with a configuration and the cluster's API; asserts that the command exits with status 0."""
     config.write_text(json.dumps(document))
     file = config.with_suffix(".log")
     with file.open("wb") as log:
@@ -102,7 +102,7 @@ def inside(place: Path, *command: str) -> str:
 
 
 def ready(place: Path, port: int) -> tuple[int, str]:
-    """What ``/readyz`` says."""
+    """The answer of ``/readyz``."""
     with netns.inside(place):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
@@ -129,7 +129,7 @@ def node(cluster: Cluster, name: str, address: str = "") -> Iterator[None]:
 
 @contextmanager
 def bare_api(cluster: Cluster, folder: Path) -> Iterator[Cluster]:
-    """An API server of its own, with the authority of the cluster and no other component."""
+    """An API server with the certificate authority of the cluster and without other components."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     keys = credentials.folder(topology(cluster))
@@ -174,7 +174,7 @@ def agent(tmp_path: Path, name: str, parts: list[str], port: int) -> dict[str, A
 
 
 def held(place: Path) -> list[set[str]]:
-    """Names and addresses of the links, and the routes; whether a link is up already is the kernel's matter."""
+    """Names and addresses of the links, and the routes; not whether a link is up, which takes the kernel a moment."""
     links = {" ".join(line.split()[::2]) for line in inside(place, "ip", "-br", "address").splitlines()}
     return [links, set(inside(place, "ip", "route").splitlines())]
 
@@ -255,7 +255,7 @@ def test_missing_ip_vs_is_reported_and_replaced_by_another_mode(
 
 
 def test_a_controller_with_one_part_does_that_part_alone(home: Cluster, tmp_path: Path) -> None:
-    """The API server of its own has no other controller, so that what happens is this one's doing."""
+    """This API server has no other controller, so each change comes from the controller of the test."""
     with bare_api(home, tmp_path) as api:
         document = {"kubeconfig": "", "controller": {"parts": ["nodeipam"], "clusterCIDRs": ["10.77.0.0/16"]}}
         with component([*podwire(), "controller"], tmp_path / "controller.yaml", document, api):

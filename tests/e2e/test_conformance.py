@@ -1,4 +1,4 @@
-"""Files of policy cases, pods with the addresses that they ask for, and the kind ClusterNetworkPolicy."""
+"""Files of policy cases, pods that request addresses, and the kind ClusterNetworkPolicy."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ def dual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def changed(folder: Path, *pairs: tuple[str, str]) -> str:
-    """The project's cases with something replaced."""
+    """The text of the project's cases with replacements."""
     text = CASES.read_text()
     for old, new in pairs:
         assert old in text

@@ -1,4 +1,4 @@
-"""A node's table of tracked connections is full: what stands goes on, what is new is dropped, and the Node says so.
+"""When the conntrack table of a node is full, connections go on, new ones are dropped and the Node reports it.
 
 The limit is the machine's and counts for each network namespace by itself; the test fills that of the first node.
 """
@@ -40,7 +40,7 @@ _SEEN_ASSURED_CONFIRMED = 0x2 | 0x4 | 0x8
 
 
 def entry(number: int) -> bytes:
-    """The request for an entry of a UDP flow that nobody has."""
+    """The netlink request for a conntrack entry of a UDP flow that does not exist."""
     client = struct.pack("!I", 0x0B000000 + number)
 
     def ends(kind: int, source: bytes, target: bytes) -> bytes:
@@ -57,7 +57,7 @@ def entry(number: int) -> bytes:
 
 
 def fill(place: Path) -> None:
-    """Makes entries until there is no room for another."""
+    """Creates entries until the table is full."""
     with netns.inside(place):
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
     with sock:

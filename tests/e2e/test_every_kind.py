@@ -58,7 +58,7 @@ WORDS = {
 
 
 def manifest(key: str, namespace: str) -> tuple[str, str]:
-    """The object's text and what ``kubectl`` calls it."""
+    """The manifest of the object, and its name for ``kubectl``."""
     name, _, version = key.partition(" ")
     group = version.partition("/")[0] if "/" in version else ""
     kind = BY_KIND[group, version.rpartition("/")[2], name]

@@ -1,4 +1,4 @@
-"""The example applications come up whole, as anybody would bring them up."""
+"""The example applications start completely with the documented commands."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Processes are killed under continuous traffic: nothing established breaks, new connections work, all converges."""
+"""Processes are killed under continuous traffic: no connection breaks, new ones work, and the cluster converges."""
 
 import json
 import os
@@ -119,7 +119,7 @@ print(json.dumps([done, failed]))
 
 
 def test_killed_dns_server_is_replaced_and_no_query_fails(faulty: Cluster) -> None:
-    """Names are looked up by the C library's resolver all the while, in a new socket each time."""
+    """Looks names up with the C library's resolver all the time, with a new socket each time."""
     client = faulty.get("pods", "-l", "app=client")["items"][0]["metadata"]["name"]
     with faulty.stream("exec", client, "--", "python3", "-c", _LOOKUPS) as looking:
         looking.until(lambda line: line == "begun")
@@ -130,7 +130,7 @@ def test_killed_dns_server_is_replaced_and_no_query_fails(faulty: Cluster) -> No
 
 
 def _kill_a_dns_server(faulty: Cluster) -> None:
-    """Kills the process that answers in a pod of cluster DNS; what holds its sockets goes on with another."""
+    """Kills the DNS server process in a pod of cluster DNS; the process that holds its sockets starts another."""
     victim = faulty.get("pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")["items"][0]["metadata"]["name"]
 
     def answering() -> int:

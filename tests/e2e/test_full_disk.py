@@ -1,4 +1,4 @@
-"""A cluster whose disk is full: writes are refused in words, reads and the network go on, nothing is lost."""
+"""With a full disk, writes get a clear error, reads and the network work, and no data is lost."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TEXT = "x" * 100_000
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own."""
+    """A small file system for the test."""
     place = tmp_path / "disk"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "podwire-test", str(place)], check=True)
@@ -36,7 +36,7 @@ def cluster_on(disk: Path) -> Iterator[Cluster]:
 
 
 def fill(disk: Path) -> Path:
-    """Takes every byte that is left."""
+    """Fills the rest of the file system."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -47,7 +47,7 @@ def fill(disk: Path) -> Path:
 
 
 def write(cluster: Cluster, number: int) -> str:
-    """Writes an object; what kubectl says when it is refused, else nothing."""
+    """Writes an object; returns the error of kubectl, empty when there is none."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"c-{number}"}, "data": {"text": TEXT}}
     found = cluster.run(["kubectl", "create", "-f", "-"], stdin=json.dumps(body))
     return "" if found.returncode == 0 else found.stderr

@@ -1,4 +1,4 @@
-"""Programs in pods that talk to the API as in any cluster: address from the environment, token and CA from a volume.
+"""Programs in pods use the API as in any cluster: address from the environment, token and CA from a volume.
 
 The image is a local command by the ``images:`` table: this environment's Python, with the public client library.
 """
@@ -46,7 +46,7 @@ for host in ("kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of one node whose image table knows this Python."""
+    """A cluster of one node whose image table contains this Python."""
     folder = tmp_path_factory.mktemp("inside")
     name = f"inside-{os.getpid()}"
     (folder / "config.yaml").write_text(
@@ -82,7 +82,7 @@ def _manifest(name: str, script: str, namespace: str = "default", **spec: object
 
 
 def _output(cluster: Cluster, name: str, namespace: str = "default") -> list[str]:
-    """What a pod wrote until it ended well."""
+    """The output of a pod that succeeded."""
     where = ("-n", namespace)
 
     def phase() -> str:

@@ -10,7 +10,7 @@ from tests.e2e.driver import Cluster, deployment, eventually
 
 
 def _talk(cluster: Cluster, words: list[str], said: bytes, until: bytes, within: float = 60) -> str:
-    """What a kubectl on a terminal shows; enter is pressed until there is a prompt, then ``said`` is typed."""
+    """The output of a kubectl on a terminal: presses enter until a prompt appears, then types ``said``."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=cluster.environment())
     os.close(theirs)

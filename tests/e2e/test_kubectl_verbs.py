@@ -1,4 +1,4 @@
-"""The verbs of kubectl that the other files do not use, each as a person would type it."""
+"""The kubectl verbs that the other test files do not use, as a person types them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams of many megabytes through exec, cp, port-forward and logs: nothing is lost, and nothing waits for ever."""
+"""Streams of many megabytes through exec, cp, port-forward and logs arrive complete and do not hang."""
 
 import hashlib
 import json

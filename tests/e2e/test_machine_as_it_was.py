@@ -1,4 +1,4 @@
-"""`podwire down` leaves the machine as it was, in whatever state the cluster is."""
+"""`podwire down` restores the machine, whatever state the cluster is in."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def taken_down() -> Iterator[None]:
 
 
 def ends_as_it_began(before: dict[str, str]) -> None:
-    """What was there before is, and nothing else; a process that other tests began may have ended."""
+    """Fails when the machine has more or less than before; processes of other tests may have ended."""
     deadline = time.monotonic() + 60
     others = before["processes"].splitlines()
     while True:

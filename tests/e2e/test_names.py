@@ -1,4 +1,4 @@
-"""Cluster DNS as pods ask it: StatefulSet pods, SRV, reverse names, and names of the world outside."""
+"""Cluster DNS as pods use it: StatefulSet pods, SRV, reverse names and external names."""
 
 import json
 import socket
@@ -60,7 +60,7 @@ while True:
 
 @pytest.fixture
 def database(cluster: Cluster, namespace: str) -> str:
-    """The namespace of a StatefulSet that runs, and of a pod ``client``."""
+    """The namespace of a running StatefulSet and a pod ``client``."""
     cluster.apply(DATABASE % {"namespace": namespace} + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
     cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=90s")
     cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
@@ -68,7 +68,7 @@ def database(cluster: Cluster, namespace: str) -> str:
 
 
 def hosts(cluster: Cluster, namespace: str, name: str) -> list[str]:
-    """The words of a name (or an address) as a program in the pod finds them; empty when there are none."""
+    """The output of ``getent hosts`` for a name or address in the pod, as words; empty when there is none."""
     found = cluster.run(["kubectl", "exec", "client", "-n", namespace, "--", "getent", "hosts", name])
     return found.stdout.split()
 
@@ -124,7 +124,7 @@ def test_srv_records_tell_port_and_host(cluster: Cluster, database: str) -> None
 
 @pytest.fixture
 def world(cluster: Cluster, database: str) -> Iterator[str]:
-    """A name server of the world outside, which cluster DNS is told to ask; yields the namespace."""
+    """An external name server that cluster DNS forwards to; yields the namespace."""
     server = shell_pod("world", "").replace('command: [sh, -c, ""]', f"command: [python3, -c, {json.dumps(WORLD)}]")
     cluster.apply(server, "-n", database)
     eventually(lambda: "up" in cluster.run(["kubectl", "logs", "world", "-n", database]).stdout)
@@ -137,7 +137,7 @@ def world(cluster: Cluster, database: str) -> Iterator[str]:
 
 
 def configure(cluster: Cluster, text: str) -> None:
-    """Gives cluster DNS another configuration and waits until it has it."""
+    """Changes the configuration of cluster DNS and waits until it is in use."""
     patch = json.dumps({"data": {"config.yaml": text}})
     cluster.kubectl("patch", "configmap", "podwire-dns", "-n", "kube-system", "--type=merge", "-p", patch)
     # kubectl refuses to restart twice within a second.

@@ -21,7 +21,7 @@ def _client(cluster: Cluster, namespace: str) -> None:
 
 
 def _ask(cluster: Cluster, namespace: str, host: str, port: int = 80) -> dict[str, Any]:
-    """What the stand-in behind a host and port says to the pod ``client``; empty when nobody answers."""
+    """The answer of the stand-in server at a host and port to the pod ``client``; empty without an answer."""
     script = "import json,sys,urllib.request as u\nprint(u.urlopen(sys.argv[1], timeout=10).read().decode())"
     url = f"http://{host}:{port}/"
     words = ["kubectl", "exec", "client", "-n", namespace, "--", "python3", "-c", script, url]

@@ -1,4 +1,4 @@
-"""NetworkPolicy as kubectl applies it, on pods that live and pods that come."""
+"""NetworkPolicies applied by kubectl, for running pods and for new pods."""
 
 import json
 import os
@@ -72,14 +72,14 @@ def guarded() -> Iterator[Cluster]:
 
 @pytest.fixture
 def clean(guarded: Cluster) -> Iterator[Cluster]:
-    """The cluster without policies, and so again behind the test."""
+    """The cluster without policies; they are deleted again after the test."""
     yield guarded
     guarded.kubectl("delete", "networkpolicy", "--all")
     policies_in_force(guarded)
 
 
 def reaches(cluster: Cluster, source: str, target: str, seconds: float = 0.3) -> bool:
-    """Whether a connection from one pod to port 80 of another is made."""
+    """Whether one pod connects to port 80 of another."""
     with netns.inside(netns_of(cluster, source)):
         sock = socket.socket()
     with sock:
@@ -143,7 +143,7 @@ def test_probes_from_own_node_pass_a_deny_all_policy(clean: Cluster) -> None:
 
 
 def busy(cluster: Cluster, name: str, node: str, script: str = _BUSY) -> list[str]:
-    """What a pod says that connects to ``db-1`` as fast as it can, from its first instruction on."""
+    """The output of a pod that connects to ``db-1`` as fast as it can, from its first instruction on."""
     script = json.dumps(script % address_of(cluster, "db-1"))
     cluster.apply(f"""
 apiVersion: v1

@@ -1,4 +1,4 @@
-"""A kubectl that speaks SPDY alone, as those before 1.31 do, is told what is needed in place of a puzzle."""
+"""A kubectl before 1.31, which speaks only SPDY, gets an error that says what is needed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a pod may ask of its node: the node's network, ports of the host, probes of every kind, files, environment."""
+"""What a pod may request from its node: host network, host ports, all kinds of probes, files, environment."""
 
 import json
 import socket
@@ -39,7 +39,7 @@ def ready(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 def answer(address: str, port: int) -> dict[str, Any]:
-    """What is said there; empty when nobody answers."""
+    """The answer at an address and port; empty without an answer."""
     try:
         with urllib.request.urlopen(f"http://{address}:{port}/", timeout=20) as said:
             found: dict[str, Any] = json.load(said)

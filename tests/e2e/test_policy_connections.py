@@ -1,4 +1,4 @@
-"""Policies and connections, end to end: through Services and node ports, while policies change, at a slow agent."""
+"""Policies and connections, end to end: through Services and node ports, while policies change, with a slow agent."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ def _db(more: str) -> str:
 
 
 def connects(place: Path | None, address: str, port: int, seconds: float = 0.3) -> bool:
-    """Whether a connection is made; from this machine itself where no place is given."""
+    """Whether a connection is made from a namespace, or from this machine when none is given."""
     with netns.inside(place) if place is not None else contextlib.nullcontext():
         sock = socket.socket()
     with sock:
@@ -102,7 +102,7 @@ def test_node_port_shows_policies_the_client_or_the_entry_node(clean: Cluster) -
 
 
 def test_only_the_pod_itself_reaches_itself_through_its_service(clean: Cluster) -> None:
-    """What comes back to a pod is masqueraded, and is for all that not taken for its node's."""
+    """Packets that come back to the pod are masqueraded, but do not count as packets of its node."""
     address = clean.get("service", "everywhere")["spec"]["clusterIP"]
     places = {name: netns_of(clean, name) for name in ("db-1", "web", "other")}
     clean.apply(_POLICY % ("all", _db("policyTypes: [Ingress, Egress]")))
@@ -158,7 +158,7 @@ def test_fast_policy_changes_lose_and_open_no_connection(clean: Cluster) -> None
 
 
 class Pusher(threading.Thread):
-    """A pod that sends datagrams to its first client for ever."""
+    """A pod that sends datagrams to its first client without end."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(daemon=True)
@@ -176,7 +176,7 @@ class Pusher(threading.Thread):
 
 @pytest.fixture
 def stream(clean: Cluster) -> Iterator[socket.socket]:
-    """A client in one pod to which a server in another one pushes."""
+    """A client in one pod that receives a stream from a server in another pod."""
     pusher = Pusher(netns_of(clean, "db-1"))
     pusher.start()
     with netns.inside(netns_of(clean, "other")):
@@ -194,13 +194,13 @@ def stream(clean: Cluster) -> Iterator[socket.socket]:
 
 
 def pushed(sock: socket.socket, seconds: float = 0.2) -> bool:
-    """Asks for more, and says whether anything new comes."""
+    """Asks for more; returns whether new data comes."""
     sock.send(b"go")
     return still(sock, seconds)
 
 
 def still(sock: socket.socket, seconds: float = 0.2) -> bool:
-    """Whether anything comes that was not there before."""
+    """Whether new data comes."""
     sock.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while sock.recv(100):

@@ -1,4 +1,4 @@
-"""Which data plane of policies a cluster has: as a setting, while it runs, and as nodes, state and why tell of it."""
+"""The policy data plane of a cluster: as a setting, changed at run time, and in nodes, `state` and `why`."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {m
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A database, a friend and a stranger of it; policies through iptables."""
+    """A database, a client that may connect and one that may not; policies through iptables."""
     config = tmp_path_factory.mktemp("mode") / "cluster.yaml"
     config.write_text("nodes: 2\npolicy: {mode: iptables}\n")
     manifest = _DENY + server("db", "node-1") + server("friend", "node-2") + server("stranger", "node-1")
@@ -39,7 +39,7 @@ def set_mode(cluster: Cluster, mode: str) -> None:
 
 
 def holds(cluster: Cluster) -> bool:
-    """Whether the friend comes in and the stranger does not, and kernels hold what they should."""
+    """Whether only the allowed client connects and each kernel holds its desired state."""
     drift = [done("state", "--name", cluster.name, node, "--diff") for node in ("node-1", "node-2")]
     return reaches(cluster, "friend", "db", 20) and not reaches(cluster, "stranger", "db") and not any(drift)
 

@@ -1,4 +1,4 @@
-"""A cluster whose pods the plugin ``bridge`` wires, with podwire-cni behind it and agents without the part cni."""
+"""A cluster whose pods are wired by the plugin ``bridge`` with podwire-cni chained; agents run without the part cni."""
 
 import json
 import os
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.skipif(not (PLUGINS / "bridge").exists(), reason="needs
 
 
 def conflist(cidrs: list[str]) -> dict[str, Any]:
-    """The list of plugins of one node; the pods that podwire wired before keep their addresses."""
+    """The plugin list of one node; pods that podwire wired before keep their addresses."""
     pools = []
     for cidr in cidrs:
         network = ip_network(cidr)
@@ -67,7 +67,7 @@ def conflist(cidrs: list[str]) -> dict[str, Any]:
 
 
 def change_over(cluster: Cluster, node: str) -> None:
-    """Gives a node's pods to other plugins: new ones are theirs, those that run stay."""
+    """Switches a node to other plugins; pods that already run stay."""
     run = Path(topology(cluster).node_run(node))
     document = yaml.safe_load((run / "agent.yaml").read_text())
     (run / "agent.yaml").write_text(yaml.safe_dump(document | {"parts": ["routing", "policy", "proxy"]}))
@@ -99,7 +99,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def reaches(cluster: Cluster, source: str, address: str, port: int = 80, seconds: float = _PATIENCE_S) -> bool:
-    """Whether a pod's connection is made, in so many seconds."""
+    """Whether a pod connects within so many seconds."""
     with netns.inside(netns_of(cluster, source)):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     with sock:
@@ -140,7 +140,7 @@ def test_why_follows_the_table_of_bridges(cluster: Cluster) -> None:
 
 
 def said(cluster: Cluster, source: str, target: str) -> dict[str, Any]:
-    """What policies and nodes say of a connection between two pods."""
+    """The answer of ``podwire why`` for a connection between two pods."""
     words = (f"default/{source}", f"default/{target}", "80")
     return dict(json.loads(done("why", *words, "--name", cluster.name, "-o", "json"))["policies"][0])
 

@@ -1,4 +1,4 @@
-"""What is said of a policy: where it is in force, what it drops, what it would drop, and why."""
+"""The status of a policy: where it is in force, what it drops, what it would drop, and why."""
 
 import json
 import os
@@ -163,7 +163,7 @@ def test_an_agent_that_is_killed_drops_on_and_logs_again(clean: Cluster) -> None
 
 
 def answering(cluster: Cluster) -> list[dict[str, Any]]:
-    """What the log has to tell, when all agents answer."""
+    """The entries of the policy log, once all agents answer."""
     asked = run("policy", "log", "--name", cluster.name, "-o", "json")
     return [json.loads(line) for line in asked.stdout.splitlines()] if asked.returncode == 0 else []
 

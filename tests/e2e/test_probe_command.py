@@ -1,4 +1,4 @@
-"""``podwire probe``: what its words mean, what it prints, and its exit status."""
+"""``podwire probe``: its arguments, its output and its exit status."""
 
 import json
 import subprocess

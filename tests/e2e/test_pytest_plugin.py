@@ -1,4 +1,4 @@
-"""Testing manifests with pytest as anybody would: the example, a mistake in it, and what is left behind."""
+"""Users test manifests with pytest: the example, the example with a mistake, and cleaning up."""
 
 import json
 import shutil
@@ -94,7 +94,7 @@ def test_the_example_is_green_and_mistakes_are_explained(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
-    """Two databases, one on each node, and a client of theirs."""
+    """Two databases, one on each node, and their client."""
     with cluster(nodes=2) as made:
         made.apply(*(_WEB % {"name": f"db-{n}", "app": "db", "node": f"node-{n}"} for n in (1, 2)))
         made.apply(_WEB % {"name": "web", "app": "web", "node": "node-1"}, _SERVICE)

@@ -23,7 +23,7 @@ def api(cluster: Cluster) -> Iterator[client.ApiClient]:
 
 @contextmanager
 def _connected(configured: client.Configuration) -> Iterator[client.ApiClient]:
-    """A client whose connections are closed behind the block, which the library leaves to the collector."""
+    """A client whose connections are closed after the block; the library leaves that to the garbage collector."""
     with client.ApiClient(configured) as made:
         try:
             yield made

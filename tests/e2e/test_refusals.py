@@ -1,4 +1,4 @@
-"""What is refused, and how it is said: one line, no traceback, exit status 2 for wrong input and 1 for the rest."""
+"""Refused input gets one line without traceback; the exit status is 2 for wrong input and 1 otherwise."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A Service whose pods are replaced one after another: whoever asks it all the while never notices."""
+"""Pods of a Service are replaced one after another without a failed request."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ spec: {type: NodePort, selector: {app: web}, ports: [{port: 80}]}
 
 
 class Asking(threading.Thread):
-    """Asks an address with a new connection every few milliseconds; ``problems`` says what failed."""
+    """Connects to an address every few milliseconds; ``problems`` lists the failures."""
 
     def __init__(self, namespace: Path | None, address: str, port: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Asking(threading.Thread):
 
 
 class Balanced(Asking):
-    """As a load balancer in front of the nodes: asks those alone whose health check answered 200 the last time."""
+    """Acts as a load balancer: connects only to nodes whose last health check answered 200."""
 
     def __init__(self, nodes: list[str], port: int, health_port: int) -> None:
         super().__init__(None, "", port)
@@ -90,7 +90,7 @@ class Balanced(Asking):
             self.chosen.add(frozenset(self._healthy))
 
     def _choose(self) -> tuple[str, int] | None:
-        """One of those that were healthy a second ago; None while this machine is too busy to know."""
+        """A node that was healthy a second ago; None when the last check is older, on a busy machine."""
         checked, healthy = self._checked, self._healthy
         fresh = bool(healthy) and time.monotonic() - checked < 1
         return (healthy[self.asked % len(healthy)], self._port) if fresh else None
@@ -119,7 +119,7 @@ def asking(*threads: Asking) -> Iterator[None]:
 
 
 def answered(cluster: Cluster, namespace: str, *threads: Asking) -> None:
-    """Waits until each of the pods that stay has answered everybody ten times from now on."""
+    """Waits until each remaining pod has answered each client ten more times."""
     found = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
     pods = [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
     for thread in threads:
@@ -149,10 +149,10 @@ def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:
 
 
 def test_a_rollout_behind_a_load_balancer_loses_no_request(cluster: Cluster, namespace: str) -> None:
-    """``externalTrafficPolicy: Local``, and all pods go from one node to the other and back.
+    """With ``externalTrafficPolicy: Local``, all pods move to the other node and back.
 
-    A pod serves for two seconds after it was told to go, as those must whose last connection comes that late: until
-    the balancer has asked again, the node sends them what comes.
+    A pod serves for two more seconds after SIGTERM: until the next health check of the balancer, the node still
+    forwards connections to the pod.
     """
     text = deployment("web", replicas=2).replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 9")
     text = text.replace("readinessProbe:", "lifecycle: {preStop: {sleep: {seconds: 2}}}\n          readinessProbe:")

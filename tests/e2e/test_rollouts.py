@@ -1,4 +1,4 @@
-"""kubectl rollout for StatefulSets and DaemonSets; that of Deployments is in test_workloads."""
+"""kubectl rollout for StatefulSets and DaemonSets; test_workloads has the tests for Deployments."""
 
 import pytest
 from tests.e2e.driver import Cluster, eventually
@@ -22,7 +22,7 @@ spec:%s
 
 
 def pods(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """The image of each pod by uid, of those that stay."""
+    """The image of each pod that is not being deleted, by uid."""
     found = cluster.get("pods", "-l", "app=it", "-n", namespace)["items"]
     return {
         pod["metadata"]["uid"]: pod["spec"]["containers"][0]["image"]

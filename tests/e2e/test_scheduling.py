@@ -1,4 +1,4 @@
-"""Where pods go: taints, affinity, spreading, and what a person says of a pod that finds no place."""
+"""The node that pods get: taints, affinity, spreading, and the message for a pod that fits no node."""
 
 import json
 from collections.abc import Iterator

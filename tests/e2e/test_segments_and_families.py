@@ -47,7 +47,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def answer(cluster: Cluster, source: str, address: str, port: int = 80) -> dict[str, str]:
-    """What the stand-in at an address says to a pod (or to this machine); empty when nobody answers."""
+    """The answer of the stand-in server at an address to a pod, or to this machine; empty without an answer."""
     with netns.inside(netns_of(cluster, source) if source else None):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     with sock:
@@ -66,7 +66,7 @@ def setting(cluster: Cluster, key: str, text: str) -> None:
 
 
 def route_of(cluster: Cluster, peer: str) -> str:
-    """How node-1 gets to the pods of a peer."""
+    """The route of node-1 to the pods of a peer."""
     cidr = cluster.get("node", peer)["spec"]["podCIDR"]
     return in_node(cluster, "node-1", "ip", "route", "show", cidr)
 

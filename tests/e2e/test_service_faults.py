@@ -1,4 +1,4 @@
-"""The agent of a node is killed while Services serve: nobody notices, and what changed meanwhile is in force after.
+"""A killed agent interrupts no Service, and changes made while the agent was dead are applied afterwards.
 
 Connections are counted: new ones all the time, and some that stay. The client's node is ``node-1``.
 """

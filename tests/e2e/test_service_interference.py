@@ -1,4 +1,4 @@
-"""What comes from outside while Services serve: no API, a kernel that refuses, others who take rules away, a storm.
+"""Interference with Services: the API is away, the kernel refuses rules, others delete rules, a storm of changes.
 
 Connections are counted: new ones all the time, and some that stay. The client's node is ``node-1``.
 """
@@ -49,7 +49,7 @@ def cluster() -> Iterator[Cluster]:
 
 @contextmanager
 def away(cluster: Cluster) -> Iterator[None]:
-    """Nothing comes from the API to the first node, and nothing gets there."""
+    """Cuts the first node off from the API, in both directions."""
     rules = " ".join(
         f"chain {hook} {{ type filter hook {hook} priority 0; tcp {port} 6443 drop; }};"
         for hook, port in (("input", "sport"), ("output", "dport"))
@@ -62,7 +62,7 @@ def away(cluster: Cluster) -> Iterator[None]:
 
 
 def asked(flow: Load) -> set[str]:
-    """Who answers a hundred connections from now on."""
+    """The pods that answer the next hundred connections."""
     since = time.monotonic()
     flow.go_on(100)
     return flow.answering(since)
@@ -114,7 +114,7 @@ def netfilter_sockets(pid: int) -> list[socket.socket]:
 
 @contextmanager
 def refusing(cluster: Cluster) -> Iterator[None]:
-    """The kernel refuses what the agent of the first node sends it about rules: nobody is at the other end."""
+    """Makes the kernel refuse the rules of the first node's agent: its nfnetlink sockets are connected to no kernel."""
     sockets = netfilter_sockets(agent(cluster))
     assert sockets
     for sock in sockets:
@@ -149,7 +149,7 @@ def test_refused_rules_leave_the_last_good_rules_in_force(cluster: Cluster) -> N
 
 
 def metric(cluster: Cluster, name: str) -> float:
-    """A metric of the first node's agent, over all its labels the largest."""
+    """The largest value of a metric of the first node's agent, over all labels."""
     text = in_node(cluster, "node-1", "curl", "-s", "http://127.0.0.1:9440/metrics")
     return max(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? ([0-9.e+-]+)$", text, re.MULTILINE))
 

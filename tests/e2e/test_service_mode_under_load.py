@@ -1,4 +1,4 @@
-"""Modes of Services under load: switched there and back, and flushed by somebody else in the mode ``iptables``."""
+"""Service modes under load: switched and switched back, and flushed by another program in mode ``iptables``."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.e2e.handwritten_endpoints import answered, in_force, load, manifest
 
 
 def switch(cluster: Cluster, mode: str) -> None:
-    """Asks for a mode and waits until both nodes are in it."""
+    """Sets a mode and waits until both nodes use it."""
     patch = json.dumps({"data": {"proxy.mode": mode}})
     cluster.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
 

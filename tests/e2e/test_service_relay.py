@@ -31,7 +31,7 @@ def relay(cluster: Cluster) -> State | None:
 
 
 def succeeded(cluster: Cluster, before: State, which: str) -> bool:
-    """Whether the relay is whole again: a keeper that ends leaves its place to the worker, which starts another one."""
+    """Whether the relay has all its processes again: when the keeper ends, the worker takes its place."""
     now = relay(cluster)
     return now is not None and now.pid != before.pid and (which == "pid" or now.keeper != before.keeper)
 

@@ -1,4 +1,4 @@
-"""Every setting of Services by ``podwire up --config``: at the start, changed while traffic flows, and back again."""
+"""Every Service setting of ``podwire up --config``: at the start, changed under traffic, and changed back."""
 
 import urllib.error
 import urllib.request
@@ -57,7 +57,7 @@ def udp_timeout(cluster: Cluster) -> str:
 
 
 def marks(cluster: Cluster) -> set[str]:
-    """The marks that ask for masquerade, as the tables of node-1 have them."""
+    """The masquerade marks in the tables of node-1."""
     table = in_node(cluster, "node-1", "nft", "list", "table", "ip", "podwire-proxy")
     return {word for line in table.splitlines() if "masquerade" in line or "mark set" in line for word in line.split()
             if word.startswith("0x0000")}  # fmt: skip

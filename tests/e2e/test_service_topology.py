@@ -1,4 +1,4 @@
-"""Hints of the controller, obeyed by the proxy: zones, nodes, and zones by their size."""
+"""The proxy follows topology hints of the controller: zones, nodes, and zones by size."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _ASK = "import json,urllib.request as u\nprint(json.load(u.urlopen('http://web/'
 
 @contextmanager
 def _zones(cluster: Cluster) -> Iterator[tuple[str, ...]]:
-    """Each node in a zone of its own, for the time being."""
+    """Puts each node into a zone of its own until the end of the block."""
     before = {n["metadata"]["name"]: n["metadata"]["labels"][_ZONE] for n in cluster.get("nodes")["items"]}
     try:
         for node in before:
@@ -29,7 +29,7 @@ def _zones(cluster: Cluster) -> Iterator[tuple[str, ...]]:
 
 
 def _pods(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """Node by pod."""
+    """The node of each pod."""
     found = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
     return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in found}
 
@@ -41,7 +41,7 @@ def _answering(cluster: Cluster, namespace: str, times: int = 16) -> set[str]:
 
 
 def _hints(cluster: Cluster, namespace: str) -> dict[str, list[str]]:
-    """Zones that each pod is for."""
+    """The zones in the hints of each pod."""
     slices = cluster.get("endpointslices", "-l", "kubernetes.io/service-name=web", "-n", namespace)["items"]
     return {
         end["targetRef"]["name"]: [zone["name"] for zone in end.get("hints", {}).get("forZones", ())]

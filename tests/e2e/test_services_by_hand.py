@@ -1,4 +1,4 @@
-"""Services without a selector, what goes with a Service, and what a load balancer asks the nodes."""
+"""Services without a selector, deletion with a Service, and health checks of load balancers."""
 
 import json
 import socket
@@ -65,7 +65,7 @@ def _nodes(cluster: Cluster) -> dict[str, str]:
 
 
 def _get(url: str) -> tuple[int, dict[str, Any]]:
-    """Status and body; status 0 when nobody answers. A health check port about to close answers 404, in plain text."""
+    """Status and body; status 0 without an answer. A health check port that closes answers 404 in plain text."""
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return answer.status, json.loads(answer.read())

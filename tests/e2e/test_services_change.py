@@ -1,4 +1,4 @@
-"""Services that change by kubectl, and Services whose endpoints are written by hand: with packets and names."""
+"""Services that kubectl changes, and Services with handwritten endpoints: real packets and DNS names."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ endpoints: [%s]
 
 @pytest.fixture
 def pods(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """Addresses of two servers on the ports 80 and 81, by name; there is a pod ``client`` too."""
+    """The addresses of two servers on ports 80 and 81, by name; a pod ``client`` exists too."""
     two = deployment("web", replicas=2).replace("[{containerPort: 80}]", "[{containerPort: 80}, {containerPort: 81}]")
     cluster.apply(two + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
@@ -42,7 +42,7 @@ class Client:
         self.place = netns_of(cluster, "client", namespace)
 
     def ask(self, address: str, port: int = 80) -> str:
-        """Pod and port that answer; ``refused`` or ``dropped``."""
+        """The pod and port that answer, or ``refused``, or ``dropped``."""
         with netns.inside(self.place):
             sock = socket.socket()
         with sock:
@@ -146,7 +146,7 @@ def test_ports_come_and_go_and_a_service_without_pods_refuses(
 
 @pytest.mark.parametrize("kind", ["ClusterIP", "headless"])
 def test_slices_by_hand_with_several_ports(cluster: Cluster, namespace: str, pods: dict[str, str], kind: str) -> None:
-    """The same port has another number in each slice; a port that only one slice has is served by that one."""
+    """A port has another number in each slice; a port of only one slice is served by that slice."""
     client = Client(cluster, namespace)
     (one, first), (two, second) = sorted(pods.items())
     address = "clusterIP: None, " if kind == "headless" else ""
@@ -192,7 +192,7 @@ def test_an_external_name_is_an_alias_without_rules(cluster: Cluster, namespace:
 def test_a_load_balancer_waits_for_whoever_gives_addresses(
     cluster: Cluster, namespace: str, pods: dict[str, str]
 ) -> None:
-    """Nothing of podwire's touches it; an address in its status is served by every node."""
+    """podwire does not change the Service; every node serves an address in its status."""
     client = Client(cluster, namespace)
     cluster.apply(
         SERVICE % ("web", "", "type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]"), "-n", namespace

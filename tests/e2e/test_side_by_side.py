@@ -1,4 +1,4 @@
-"""Clusters side by side on one machine: each has its own addresses, and none notices when another goes."""
+"""Clusters side by side on one machine have their own addresses and do not disturb each other."""
 
 import subprocess
 from collections.abc import Iterator

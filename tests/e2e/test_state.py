@@ -19,7 +19,7 @@ def state(cluster: Cluster, *words: str, stdin: str = "") -> subprocess.Complete
 
 
 def equal(cluster: Cluster, *words: str) -> bool:
-    """Whether nothing differs now; what the cluster changes in this moment may."""
+    """Whether the state of a node shows no difference."""
     done = state(cluster, *words, "--diff")
     assert done.returncode in (0, 1), done.stderr
     assert (done.returncode == 0) == (done.stdout == ""), done.stdout
@@ -27,7 +27,7 @@ def equal(cluster: Cluster, *words: str) -> bool:
 
 
 def inside(cluster: Cluster, node: str, *command: str) -> str:
-    """What a command says in a node, of the cluster that $KUBECONFIG is of."""
+    """The output of a command in a node."""
     done = cluster.run([*podwire(), "exec", node, *command])
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
@@ -35,7 +35,7 @@ def inside(cluster: Cluster, node: str, *command: str) -> str:
 
 @contextmanager
 def stopped(cluster: Cluster, node: str) -> Iterator[None]:
-    """The agent of a node does nothing meanwhile."""
+    """Stops the agent of a node (SIGSTOP) until the end of the block."""
     record = Path("/run/podwire") / cluster.name / "processes" / f"agent-{node}.json"
     process = json.loads(record.read_text())["pid"]
     os.kill(process, signal.SIGSTOP)
@@ -47,7 +47,7 @@ def stopped(cluster: Cluster, node: str) -> Iterator[None]:
 
 @pytest.fixture
 def web(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """A pod behind a Service: name, address, node, address of the Service, the node's end of its link."""
+    """A pod behind a Service: name, address, node, Service address, and the node's end of the pod's link."""
     cluster.apply(deployment("web"), "-n", namespace)
     cluster.kubectl("expose", "deployment", "web", "-n", namespace, "--port", "80")
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout", "90s")

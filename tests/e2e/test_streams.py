@@ -1,4 +1,4 @@
-"""Logs, exec, attach, port-forward, cp: what is carried to a container and back."""
+"""Logs, exec, attach, port-forward and cp: data to and from a container."""
 
 import json
 import os

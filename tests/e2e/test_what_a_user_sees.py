@@ -1,4 +1,4 @@
-"""What ``podwire up`` says, what a second one does, and the commands of the README as they stand there."""
+"""The output of ``podwire up``, a second ``podwire up``, and the commands of the README."""
 
 import os
 import re
@@ -19,7 +19,7 @@ VERSIONED = "namespaces,deployments,statefulsets,daemonsets,services,configmaps,
 
 
 class Shop:
-    """A cluster with the example application, and what ``up`` said."""
+    """A cluster with the example application, and the output of ``up``."""
 
     def __init__(self, said: str) -> None:
         self.said = said
@@ -75,7 +75,7 @@ def test_it_tells_its_progress(shop: Shop) -> None:
 
 
 def versions(cluster: Cluster) -> dict[str, Any]:
-    """Who the pods are, and the generation of everything that was applied."""
+    """The uid of each pod, and the generation of each applied object."""
     items = cluster.get(VERSIONED, "-A")["items"]
     pods = cluster.get("pods", "-A")["items"]
     found: dict[str, Any] = {
@@ -119,7 +119,7 @@ def test_the_api_listens_on_loopback_and_on_the_fabric_alone(shop: Shop) -> None
 
 
 def test_the_commands_of_the_readme(shop: Shop) -> None:
-    """The block under "Use" runs as it is, with another name of the cluster; its last command takes it down."""
+    """The block under "Use" runs unchanged except for the name of the cluster; its last command removes the cluster."""
     text = (ROOT / "README.md").read_text()
     section = text[text.index("\n## Use") : text.index("### Images")]
     commands = [line[4:] for line in section.splitlines() if line.startswith("    ")]

@@ -1,4 +1,4 @@
-"""What ``podwire why`` states is what connections get, in both families, by the rules of each mode."""
+"""``podwire why`` agrees with real connections, in both families and in each mode."""
 
 import json
 import os
@@ -125,7 +125,7 @@ DROPPED_S = 0.3
 
 
 class Row(NamedTuple):
-    """A question, and where the connections to compare with are made: a pod, a node or this machine."""
+    """A question, and the source of the connections to compare with: a pod, a node or this machine."""
 
     words: tuple[str, ...]
     place: str
@@ -167,7 +167,7 @@ ROWS = [
 
 
 class Seen(NamedTuple):
-    """What connections got: who answered, whom they saw, and otherwise why not."""
+    """The results of connections: the pods that answered, the source they saw, or the failure."""
 
     pods: set[str]
     clients: set[str]
@@ -197,7 +197,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module", params=("nftables", "iptables"))
 def mode(world: Cluster, request: pytest.FixtureRequest) -> str:
-    """The mode in force, when it is."""
+    """The mode, once it is in force."""
     wanted = str(request.param)
     patch = json.dumps({"data": {"proxy.mode": wanted}})
     world.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
@@ -212,7 +212,7 @@ def mode(world: Cluster, request: pytest.FixtureRequest) -> str:
 
 
 def why(*words: str) -> dict[str, Any]:
-    """What is said, asked in this process: starting one for each question takes most of the time."""
+    """The answer, computed in this process: a process for each question would take most of the time."""
     done = CliRunner().invoke(root, ["why", "--name", NAME, *words, "-o", "json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return dict(json.loads(done.stdout))
@@ -226,7 +226,7 @@ def place_of(world: Cluster, place: str) -> Path | None:
 
 
 def connect(place: Path | None, address: str, port: int, times: int, patience_s: float = PATIENCE_S) -> Seen:
-    """What so many connections get."""
+    """The results of so many connections."""
     found = Seen(set(), set(), set())
     for _ in range(times):
         with netns.inside(place):
@@ -270,7 +270,7 @@ def check(world: Cluster, row: Row, mode: str) -> None:
 
 
 def on(world: Cluster, endpoint: dict[str, Any]) -> str:
-    """The pod of an endpoint, also where its slice does not say."""
+    """The pod of an endpoint, also when its slice does not name it."""
     return next(n for n in ("on-1", "on-2") if endpoint["address"] in addresses(world, n))
 
 

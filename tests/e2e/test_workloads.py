@@ -1,4 +1,4 @@
-"""Scaling, rollouts, waiting, and what becomes of pods that end or fail."""
+"""Scaling, rollouts, waiting, and pods that end or fail."""
 
 import json
 

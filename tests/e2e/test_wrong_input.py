@@ -15,7 +15,7 @@ RUN = Path("/run/podwire", NAME)
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """None of the tests makes anything."""
+    """Fails when a test leaves a cluster."""
     yield
     made = RUN.exists()
     run("down", "--name", NAME)
@@ -92,7 +92,7 @@ def as_another(*limits: str) -> list[str]:
 
 @pytest.mark.parametrize("command", ["up", "down", "probe", "exec node-1 true"])
 def test_without_root(command: str) -> None:
-    """As another user, who may yet read everything, so that it is podwire that refuses."""
+    """Runs as another user who may read all files, so that podwire refuses and not the file system."""
     limits = ("--reuid=65534", "--clear-groups", "--inh-caps=+dac_override,+dac_read_search",
               "--ambient-caps=+dac_override,+dac_read_search")  # fmt: skip
     refused(bound(as_another(*limits), command), "local clusters are made of network namespaces, which needs root")

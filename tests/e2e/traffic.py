@@ -16,7 +16,7 @@ PATIENCE_S = 3.0
 
 
 class Traffic:
-    """Runs inside a ``with``, from when somebody answers on; ``problems`` then says what was lost."""
+    """Runs inside a ``with`` block, from the first answer on; ``problems`` lists connections that failed."""
 
     def __init__(self, namespace: Path, address: str, port: int) -> None:
         self._namespace = namespace
@@ -40,7 +40,7 @@ class Traffic:
         return self
 
     def go_on(self, times: int = 10) -> None:
-        """Waits until the connection that stays was used so often again and as many new ones made, or any failed."""
+        """Waits until the open connection was used so many more times and as many new ones were made, or one failed."""
         lines, connections = self.lines + times, self.connections + times
         eventually(lambda: self.problems or (self.lines >= lines and self.connections >= connections), every=0.01)
 

@@ -1,7 +1,7 @@
-"""Runs a command as if on a kernel without nftables: sockets of nfnetlink are refused as such a kernel does.
+"""Runs a command as on a kernel without nftables: nfnetlink sockets are refused.
 
-A seccomp filter answers ``socket(AF_NETLINK, _, NETLINK_NETFILTER)`` with EPROTONOSUPPORT, for the process and all
-that it starts. Sources: seccomp(2), linux/filter.h, linux/seccomp.h.
+A seccomp filter answers ``socket(AF_NETLINK, _, NETLINK_NETFILTER)`` with EPROTONOSUPPORT, for the process and its
+children. Sources: seccomp(2), linux/filter.h, linux/seccomp.h.
 """
 
 import ctypes
