@@ -7,6 +7,7 @@ kill -9, leaves the kernel as it is; the next start compares and goes on.
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podwire.agent.announce import Announcer
@@ -45,6 +46,7 @@ from podwire.routing.nodes import pod_cidrs_of
 from podwire.routing.plan import Plan
 from podwire.routing.router import Router
 from podwire.routing.underlay import DEFAULT_MTU
+from podwire.runtime.children import Children, spawn_program
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.tasks import TaskSet
@@ -88,10 +90,11 @@ class Agent:
         self.health.ready["nodes"] = lambda: "" if self.nodes.synced.is_set() else "Nodes are not listed yet"
         self.pages |= {"/state": self.state_page.page, "/seen": self.in_force.page}
         tasks: Tasks = {"health": self._serve_health, "pages": self._serve_pages}
+        supervisor = Supervisor(self.clock, self._report)
         self._settings = self._make_settings(tasks)
         cni = self._make_cni(tasks) if "cni" in self.config.parts else None
         if "routing" in self.config.parts:
-            self._make_routing(tasks, cni)
+            self._make_routing(tasks, cni, supervisor)
         elif cni is not None:
             self._follow_node(cni)
         if "policy" in self.config.parts:
@@ -102,7 +105,7 @@ class Agent:
             self._make_services(tasks)
         tasks |= {"nodes": self.nodes.run, "notes": self.notes.run, "events": self.events.run}
         try:
-            async with Supervisor(self.clock, self._report) as supervisor:
+            async with supervisor:
                 for name, body in tasks.items():
                     supervisor.start(name, body)
                 self.log.info("started", node=self.config.node_name, parts=",".join(self.config.parts))
@@ -148,10 +151,12 @@ class Agent:
             program.write_configuration(config.cni.conf_path, config.cni.conflist)
         return service
 
-    def _make_routing(self, tasks: Tasks, cni: CniService | None) -> None:
+    def _make_routing(self, tasks: Tasks, cni: CniService | None, supervisor: Supervisor) -> None:
         router = Router(self.config.node_name, self._all, self.machine, self.clock)
         router.cidrs = self.config.networks
-        router.run_dir = f"{self.config.run_dir}/routing"
+        run_dir = Path(self.config.run_dir, "routing")
+        router.run_dir = str(run_dir)
+        router.programs = Children(run_dir / "children", spawn_program, supervisor, self.clock, router.note_child)
         router.configure(self.config.routing_settings)
         self._on_settings.append(lambda settings: router.configure(settings.routing))
         settings = self._settings

@@ -35,6 +35,7 @@ from podwire.routing.registry import BACKENDS, PLAIN
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import MASQUERADE
 from podwire.runtime.backoff import Backoff
+from podwire.runtime.children import ChildEvent
 from podwire.runtime.clock import Clock
 from podwire.runtime.program import Child
 from podwire.runtime.registry import Registry
@@ -95,7 +96,7 @@ class Programs(Protocol):
 class Router:
     """One node's routing; ``nodes`` gives the Node objects by name as they are now.
 
-    ``programs`` runs the child processes of backends, with their files in ``run_dir``; None: nobody does.
+    ``programs`` runs the child processes of backends, whose files are in ``run_dir``; None runs none of them.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Router:
             full, self._full = self._full, False
             began = self._clock.monotonic()
             self.reconcile(full=full)
-            await self._run_programs()
+            await self.run_programs()
             taken = self._clock.monotonic() - began
             if self._waits_for_api:
                 backoff.reset()
@@ -214,7 +215,7 @@ class Router:
         self._tell(tuple(str(one) for one in desired.problems))
         self._end("; ".join(failed))
 
-    async def _run_programs(self) -> None:
+    async def run_programs(self) -> None:
         """Runs the child processes of the plan, after the kernel holds what they need."""
         if self.programs is None or self.plan is None or self.problem:
             return
@@ -222,6 +223,13 @@ class Router:
             await self.programs.apply(self.plan.children)
         except OSError as failure:
             self._end(f"cannot run the programs of routing: {failure}")
+
+    def note_child(self, event: ChildEvent) -> None:
+        """Logs what happened to a child process."""
+        if event.event == "ended":
+            self._log.warning("child process ended and is started again", name=event.name, pid=event.pid)
+        else:
+            self._log.info("adopted the child process of an earlier agent", name=event.name, pid=event.pid)
 
     def _usable(self) -> tuple[RoutingSettings, dict[str, Backend]]:
         """The backends that this kernel can run, and the settings with one of them.

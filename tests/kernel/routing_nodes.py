@@ -1,0 +1,246 @@
+"""Nodes as namespaces on a bridge, each with CNI and routing, driven by a test step by step."""
+
+import json
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_network
+from pathlib import Path
+
+from podwire.cni.ipam.leases import Leases
+from podwire.cni.ipam.ledger import Ledger
+from podwire.cni.node import PodNetwork
+from podwire.cni.plumbing import KernelPlumber
+from podwire.cni.protocol import Key, Request
+from podwire.cni.spec import NetConf, parse_result
+from podwire.cni.wiring import Node as PodNode
+from podwire.kernel import netns
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.routing.backend import Backend
+from podwire.routing.machine import KernelMachine
+from podwire.routing.registry import BACKENDS
+from podwire.routing.router import Router
+from podwire.routing.settings import RoutingSettings
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.registry import Registry
+
+ECHO = """
+import socket, threading
+def serve(one):
+    while data := one.recv(65536):
+        one.sendall(data)
+with socket.create_server(("", 7)) as server:
+    print("up", flush=True)
+    while True:
+        one, _ = server.accept()
+        threading.Thread(target=serve, args=(one,), daemon=True).start()
+"""
+TELL = """
+import socket
+with socket.create_server(("", 8), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+    print("up", flush=True)
+    while True:
+        one, peer = server.accept()
+        one.sendall(peer[0].encode())
+        one.close()
+"""
+
+
+def inside(place: Path, *command: str) -> str:
+    done = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def connect(place: Path, address: str, port: int) -> socket.socket:
+    with netns.inside(place):
+        one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    one.settimeout(20)
+    one.connect((address, port))
+    return one
+
+
+def sent_again(one: socket.socket) -> int:
+    """How many segments of a connection were sent again: those that were lost."""
+    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int(struct.unpack_from("=I", info, 100)[0])  # linux/tcp.h: tcpi_total_retrans
+
+
+def source_seen(place: Path, address: str) -> str:
+    with connect(place, address, 8) as one:
+        return one.recv(100).decode().removeprefix("::ffff:")
+
+
+class ClusterNode:
+    """A node namespace with CNI and routing, driven by the test step by step."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self.name = f"node-{number}"
+        self.number = number
+        self.place = cluster.root / self.name
+        self.cluster = cluster
+        netns.create(self.place)
+        inside(self.place, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")
+        inside(
+            cluster.fabric,
+            "ip",
+            "link",
+            "add",
+            f"n{number}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            str(self.place),
+        )
+        inside(cluster.fabric, "ip", "link", "set", f"n{number}", "master", f"br{self.segment}", "up")
+        inside(self.place, "ip", "link", "set", "lo", "up")
+        inside(self.place, "ip", "link", "set", "eth0", "up")
+        inside(self.place, "ip", "address", "add", f"{self.ip}/24", "dev", "eth0")
+        inside(self.place, "ip", "route", "add", "default", "via", f"10.89.{self.segment}.1")
+        if cluster.v6:
+            inside(self.place, "ip", "address", "add", f"{self.ip6}/64", "dev", "eth0", "nodad")
+        self.plumber = KernelPlumber(self.place)
+        self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
+        self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
+        self.mtu = 1500
+        self.pods = PodNetwork(self.leases, self.plumber, lambda: PodNode(mtu=self.mtu, sources={4: self.ip}))
+        self.machine = KernelMachine(self.place)
+        self.router = Router(self.name, lambda: cluster.nodes, self.machine, SystemClock(), cluster.registry)
+        self.router.cidrs = (ip_network("10.244.0.0/16"),)
+
+    @property
+    def ip(self) -> str:
+        return f"10.89.{self.segment}.{10 + self.number}"
+
+    @property
+    def ip6(self) -> str:
+        return f"fd89::{10 + self.number}"
+
+    @property
+    def segment(self) -> int:
+        return self.number % self.cluster.segments
+
+    @property
+    def cidr(self) -> str:
+        return f"10.244.{self.number}.0/24"
+
+    @property
+    def cidrs(self) -> tuple[str, ...]:
+        return (self.cidr, f"fd00:0:0:{self.number}::/64") if self.cluster.v6 else (self.cidr,)
+
+    def object(self, annotations: dict[str, str] | None = None) -> Node:
+        addresses: tuple[str, ...] = (self.ip6, self.ip) if self.cluster.v6_first else (self.ip, self.ip6)
+        addresses = addresses if self.cluster.v6 else (self.ip,)
+        return Node(
+            metadata=ObjectMeta(name=self.name, annotations=annotations or {}),
+            spec=NodeSpec(pod_cidr=self.cidr, pod_cidrs=self.cidrs),
+            status=NodeStatus(addresses=tuple(NodeAddress(type="InternalIP", address=a) for a in addresses)),
+        )
+
+    def reconcile(self) -> None:
+        self.router.reconcile()
+        assert self.router.problem == "", self.router.problem
+        assert self.router.plan is not None
+        self.mtu = self.router.plan.pod_mtu
+        self.pods.node_changed()
+        if self.name in self.cluster.nodes:
+            self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())
+
+    def pod(self, name: str) -> "Pod":
+        place = self.cluster.root / "pods" / name
+        netns.create(place)
+        request = Request(
+            command="ADD",
+            conf=NetConf(cni_version="1.0.0", name="podwire"),
+            key=Key("podwire", f"c-{name}", "eth0"),
+            netns=str(place),
+            namespace="shop",
+            pod=name,
+        )
+        result = parse_result(json.loads(self.pods.handle(request, str(place))))
+        late, deadline = self.pods.late(request), time.monotonic() + 20
+        while late is not None and not self.plumber.is_ready(late, str(place)):
+            assert time.monotonic() < deadline, "no packet passes"
+        addresses = [ip.address.partition("/")[0] for ip in result.ips]
+        return Pod(place, addresses[0], addresses[-1])
+
+    def shows(self, *command: str) -> str:
+        return inside(self.place, *command)
+
+    def close(self) -> None:
+        self.plumber.close()
+        self.leases.close()
+        self.machine.close()
+        netns.delete(self.place)
+
+
+class Pod:
+    """A pod's namespace and address."""
+
+    def __init__(self, place: Path, address: str, address6: str = "") -> None:
+        self.place = place
+        self.address = address
+        self.address6 = address6
+
+    @contextmanager
+    def running(self, program: str) -> Iterator[None]:
+        server = subprocess.Popen(["nsenter", f"--net={self.place}", "python3", "-c", program], stdout=subprocess.PIPE)
+        assert server.stdout is not None and server.stdout.readline()
+        try:
+            yield
+        finally:
+            server.kill()
+            server.wait()
+            server.stdout.close()
+
+
+class Cluster:
+    """A bridge and nodes on it; ``nodes`` is what the API would tell."""
+
+    def __init__(
+        self,
+        root: Path,
+        count: int,
+        segments: int = 1,
+        families: str = "4",
+        registry: Registry[type[Backend]] = BACKENDS,
+    ) -> None:
+        self.root = root
+        self.segments = segments
+        self.registry = registry
+        self.v6 = "6" in families
+        self.v6_first = families.startswith("6")
+        self.fabric = root / "fabric"
+        self.nodes: dict[str, Node] = {}
+        netns.create(self.fabric)
+        inside(self.fabric, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for segment in range(segments):
+            inside(self.fabric, "ip", "link", "add", f"br{segment}", "type", "bridge")
+            inside(self.fabric, "ip", "link", "set", f"br{segment}", "up")
+            inside(self.fabric, "ip", "address", "add", f"10.89.{segment}.1/24", "dev", f"br{segment}")
+        inside(self.fabric, "ip", "address", "add", "192.0.2.1/32", "dev", "br0")
+        self.all = [ClusterNode(self, number + 1) for number in range(count)]
+        self.nodes.update({node.name: node.object() for node in self.all})
+
+    def configure(self, settings: RoutingSettings) -> None:
+        for node in self.all:
+            node.router.configure(settings)
+
+    def settle(self) -> None:
+        for _ in range(3):
+            for node in self.all:
+                node.reconcile()
+
+    def close(self) -> None:
+        for node in self.all:
+            node.close()
+        for place in (self.root / "pods").glob("*"):
+            netns.delete(place)
+        netns.delete(self.fabric)
