@@ -107,7 +107,7 @@ class ToyBackend:
                 neighbours=tuple(neighbours),
                 sysctls=(Sysctl(path=f"net/ipv4/conf/{DEVICE}/rp_filter", value="2"),),
             ),
-            tables=(guard_udp_port(GUARD, self._port, me, cluster),),
+            values=(guard_udp_port(GUARD, self._port, me, cluster),),
             children=(responder,),
         )
 

@@ -8,6 +8,7 @@ A namespace is a path; None is that of the calling thread.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from podwire.errors import KernelError
 from podwire.kernel import iptables, iptables_chains, network
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Ticker
@@ -100,8 +101,17 @@ def _read_tables(netns_path: NetnsPath, names: Sequence[TableName]) -> tuple[Tab
 
 
 def _apply_tables(netns_path: NetnsPath, _names: Sequence[TableName], wanted: Sequence[Table]) -> tuple[str, ...]:
+    done, failures = [], []
     with Nft(netns_path) as nft:
-        return tuple(str(transaction) for table in wanted if (transaction := nft.apply(table)))
+        for table in wanted:
+            try:
+                if transaction := nft.apply(table):
+                    done.append(str(transaction))
+            except KernelError as failure:
+                failures.append(failure)
+    if failures:
+        raise failures[0]
+    return tuple(done)
 
 
 def _apply_absent(netns_path: NetnsPath, names: Sequence[TableName], _wanted: Sequence[AbsentTable]) -> tuple[str, ...]:

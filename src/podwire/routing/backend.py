@@ -15,7 +15,7 @@ from podwire.errors import ConfigError
 from podwire.routing.nodes import ClusterView, Me, Peer
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
-from podwire.state.nft import Table
+from podwire.state.value import StateValue
 
 
 class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -35,13 +35,14 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
 class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one backend needs on this node.
 
-    ``network`` are the objects of ip(8), ``tables`` nftables tables of the family inet (each listed in the backend's
-    ``tables``), ``children`` the programs that run beside the agent, with their files below ``Me.run_dir``. ``tunnels``
-    are the devices whose address the node's own packets take when they enter the tunnel.
+    ``network`` are the objects of ip(8). ``values`` are of any other kinds of ``state.kinds``; nftables tables among
+    them are of the family inet, and each is listed in the backend's ``tables``. ``children`` are the programs that run
+    beside the agent, with their files below ``Me.run_dir``. ``tunnels`` are the devices whose address the node's own
+    packets take when they enter the tunnel.
     """
 
     network: NetworkState = NetworkState()
-    tables: tuple[Table, ...] = ()
+    values: tuple[StateValue, ...] = ()
     children: tuple[Child, ...] = ()
     tunnels: tuple[str, ...] = ()
 

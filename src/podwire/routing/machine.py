@@ -1,19 +1,20 @@
-"""The kernel as routing uses it: one namespace's rtnetlink and nftables."""
+"""The kernel as routing uses it: one namespace's devices, routes and values of further kinds."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import network
 from podwire.kernel.features import Features
+from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
-from podwire.kernel.nft import Nft
 from podwire.routing import underlay
 from podwire.routing.nodes import Address, Underlay
+from podwire.state.kinds import KINDS
 from podwire.state.network import NetworkState, OwnerMark
-from podwire.state.nft import Table
+from podwire.state.value import StateValue
 
 OWNER = OwnerMark(route_protocol=113, alias_prefix="podwire/routing")
 """The mark of what routing puts into a kernel."""
@@ -24,7 +25,6 @@ class KernelMachine:
 
     def __init__(self, netns: Path | str | None = None) -> None:
         self._netlink = Netlink(netns)
-        self._nft: Nft | None = None
         self._features = Features()
         self._place = netns
         self._monitor: Monitor | None = None
@@ -38,8 +38,6 @@ class KernelMachine:
         if self._monitor is not None:
             self._monitor.close()
         self._netlink.close()
-        if self._nft is not None:
-            self._nft.close()
 
     def lacks(self, feature: str) -> str:
         """What the kernel lacks, in words; empty when it has the feature, or when that could not be told."""
@@ -122,17 +120,20 @@ class KernelMachine:
             return index in self._tunnels
         return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)
 
-    def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:
-        """Makes the kernel hold nftables tables; what failed, in words."""
+    def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
+        """Makes the kernel hold values of further kinds of state; what failed, in words.
+
+        A kind whose mark follows from the owner alone is cleared when nothing of the kind is wanted; of the others
+        the kernel keeps what no value names, such as a table that no ``AbsentTable`` names.
+        """
         failed = []
-        for name, table in tables.items():
+        for name, kind in KINDS.items():
+            wanted = tuple(value for value in values if type(value) is kind.type)
+            mark = kind.mark(OWNER, wanted)
+            if kind.type is NetworkState or mark is None:
+                continue
             try:
-                if self._nft is None:
-                    self._nft = Nft(self._place)
-                if table is None:
-                    self._nft.delete("inet", name)
-                else:
-                    self._nft.apply(table)
+                KERNEL_KINDS[name].apply(self._place, mark, wanted)
             except KernelError as failure:
                 failed.append(str(failure))
         return failed

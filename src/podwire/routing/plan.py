@@ -19,8 +19,8 @@ from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import masquerade
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState, merge
-from podwire.state.nft import Table
 from podwire.state.route import Route, Sysctl
+from podwire.state.value import StateValue
 
 POD_MTU_MINIMUM = 1280
 """The least that IPv6 works with (RFC 8200 section 5)."""
@@ -39,12 +39,12 @@ class Problem(msgspec.Struct, frozen=True, gc=False, order=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What one node should hold for routing, and what follows from it.
 
-    ``state``, ``tables`` and ``children`` are those of all backends in use, together with what every node needs.
+    ``state``, ``values`` and ``children`` are those of all backends in use, together with what every node needs.
     ``facts`` is what to announce once all of it is applied, ``senders`` names the backend used for each peer.
     """
 
     state: NetworkState
-    tables: tuple[Table, ...] = ()
+    values: tuple[StateValue, ...] = ()
     children: tuple[Child, ...] = ()
     facts: RoutingFacts
     pod_mtu: int
@@ -69,12 +69,12 @@ def plan(
     used = {name: backend for name, backend in backends.items() if assigned[name] or name in receiving}
     cluster = ClusterView(tuple(ordered), cluster_networks(me, ordered, cidrs))
     plans = [backend.plan(me, assigned[name], cluster) for name, backend in used.items()]
-    tables = [table for each in plans for table in each.tables]
+    values = [value for each in plans for value in each.values]
     if settings.masquerade:
-        tables.insert(0, masquerade(me, cluster, tuple(device for each in plans for device in each.tunnels)))
+        values.insert(0, masquerade(me, cluster, tuple(device for each in plans for device in each.tunnels)))
     return Plan(
         state=merge([_common(me), *(each.network for each in plans)]),
-        tables=tuple(tables),
+        values=tuple(values),
         children=tuple(child for each in plans for child in each.children),
         facts=RoutingFacts(
             backend=settings.backend,

@@ -42,6 +42,7 @@ from podwire.runtime.registry import Registry
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.share import Share
+from podwire.state.value import StateValue
 
 QUIET_S = 0.05
 RESYNC_S = 30.0
@@ -77,8 +78,8 @@ class Machine(Protocol):
         """Calls ``changed`` when something happens to routing's objects or to one of the devices."""
         ...
 
-    def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:
-        """Makes the kernel hold nftables tables, None meaning none of that name; what failed, in words."""
+    def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
+        """Makes the kernel hold values of further kinds of state; what failed, in words."""
         ...
 
 
@@ -115,7 +116,7 @@ class Router:
         self.plan: Plan | None = None
         self.problem = "not started"
         self.missing = ""
-        self.tables: dict[str, Table | None] = {}
+        self.values: tuple[StateValue, ...] = ()
         self._owned_tables: tuple[str, ...] = ()
         self.runs = 0
         self.failures = 0
@@ -202,16 +203,16 @@ class Router:
         peers = self._read_peers()
         settings, backends = self._usable()
         desired = plan(me, peers, settings, backends, self.cidrs)
-        tables = self._tables(desired)
+        values = self._values(desired)
         before = self.plan if not full and not self.problem else None
         if before is None:
-            failed = [*self._machine.hold(desired.state), *self._machine.hold_tables(tables)]
+            failed = [*self._machine.hold(desired.state), *self._machine.hold_values(values)]
         else:
             failed = [*self._machine.follow(before.state, desired.state)] if before.state != desired.state else []
-            failed += self._machine.hold_tables(tables) if self.tables != tables else ()
+            failed += self._machine.hold_values(values) if self.values != values else ()
         if before is None or before.state != desired.state:
             self._machine.watch(self.disturbed, (me.underlay.link, *(link.name for link in desired.state.links)))
-        self.plan, self.tables = desired, tables
+        self.plan, self.values = desired, values
         self._tell(tuple(str(one) for one in desired.problems))
         self._end("; ".join(failed))
 
@@ -259,11 +260,13 @@ class Router:
         }
         return [peer for _, (_, peer) in sorted(self._peers.items())]
 
-    def _tables(self, desired: Plan) -> dict[str, Table | None]:
-        """Every table that routing may have by name; None for one that the plan does without."""
+    def _values(self, desired: Plan) -> tuple[StateValue, ...]:
+        """The values of the plan, and that tables which the plan does without are absent."""
         if self._machine.lacks("nftables"):
-            return {}
-        return dict.fromkeys(self._owned_tables) | {table.name: table for table in desired.tables}
+            return tuple(value for value in desired.values if not isinstance(value, Table))
+        present = {value.name for value in desired.values if isinstance(value, Table)}
+        absent = (AbsentTable("inet", name) for name in self._owned_tables if name not in present)
+        return (*desired.values, *absent)
 
     def me(self) -> tuple[Me | None, str]:
         """This node as routing sees it, or why it cannot be seen."""
@@ -322,7 +325,7 @@ class Router:
             note="" if self.plan is not None else self.problem,
             desired=(
                 owner.stamp(self.plan.state) if self.plan is not None else NetworkState(),
-                *(AbsentTable("inet", name) if t is None else t.canonical() for name, t in self.tables.items()),
+                *(value.canonical() if isinstance(value, Table) else value for value in self.values),
             ),
         )
 

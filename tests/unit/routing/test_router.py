@@ -1,7 +1,7 @@
 """The guarantees of the reconciler's loop, with a clock moved by hand and a kernel in memory."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_interface
 
 import msgspec
@@ -14,7 +14,8 @@ from podwire.routing.plan import Plan
 from podwire.routing.router import QUIET_S, RESYNC_S, Router
 from podwire.routing.settings import RoutingSettings
 from podwire.state.network import NetworkState
-from podwire.state.nft import Table
+from podwire.state.nft import AbsentTable, Table
+from podwire.state.value import StateValue
 
 
 class MemoryMachine:
@@ -22,7 +23,7 @@ class MemoryMachine:
 
     def __init__(self) -> None:
         self.states: list[NetworkState] = []
-        self.tables: dict[str, Table | None] = {}
+        self.values: tuple[StateValue, ...] = ()
         self.failures: list[str] = []
         self.carries = True
         self.without: set[str] = set()
@@ -49,8 +50,8 @@ class MemoryMachine:
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
         self.watched = tuple(links)
 
-    def hold_tables(self, tables: Mapping[str, Table | None]) -> Sequence[str]:
-        self.tables.update(tables)
+    def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
+        self.values = tuple(values)
         return ()
 
 
@@ -313,10 +314,10 @@ def test_tables_follow_the_options() -> None:
     machine = MemoryMachine()
     router = Router("node-1", lambda: {"node-1": node(1), "node-2": node(2)}, machine, FakeClock())
     router.reconcile()
-    assert all(machine.tables.values())
+    assert [type(value) for value in machine.values] == [Table, Table]
     router.configure(RoutingSettings(backend="hostgw", masquerade=False))
     router.reconcile()
-    assert not any(machine.tables.values())
+    assert machine.values == (AbsentTable("inet", "podwire-masquerade"), AbsentTable("inet", "podwire-routing"))
     assert {sample.labels.get("backend"): sample.value for sample in router.samples()}["hostgw"] == 1
     assert router.plan is not None
     assert router.plan.facts.annotations()["podwire.io/routing"] == "hostgw"
@@ -359,7 +360,7 @@ def test_without_nftables_pods_are_routed_and_what_is_missing_is_named() -> None
         lab.machine.without = {"nftables"}
         async with lab:
             assert lab.router.missing.startswith("routing: the kernel has no nftables; ")
-            assert (lab.machine.tables, lab.router.problem) == ({}, "")
+            assert (lab.machine.values, lab.router.problem) == ((), "")
             assert len(lab.announced) == 1
 
     asyncio.run(body())

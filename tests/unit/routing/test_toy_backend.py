@@ -13,6 +13,7 @@ from podwire.routing.nodes import Me, Peer, RoutingFacts, Underlay, peer_of
 from podwire.routing.plan import Plan, plan
 from podwire.routing.settings import parse_settings
 from podwire.state.network import parse
+from podwire.state.nft import Table
 
 ME = Me(
     name="node-1",
@@ -59,8 +60,8 @@ def test_options_stand_in_a_section_of_the_backend() -> None:
 def test_plan_holds_device_guard_and_child_process() -> None:
     got = planned("toy")
     assert str(got.state) == STATE and parse(STATE) == got.state
-    assert [table.name for table in got.tables] == ["podwire-masquerade", GUARD]
-    assert "udp dport 4778" in str(got.tables[1])
+    assert [value.name for value in got.values if isinstance(value, Table)] == ["podwire-masquerade", GUARD]
+    assert "udp dport 4778" in str(got.values[1])
     (child,) = got.children
     assert child.files == {"/run/test/toy.txt": b"node-1 reaches node-2"}
     assert got.senders == {"node-2": "toy"}
@@ -79,4 +80,7 @@ def test_another_backend_receives_until_peers_have_changed() -> None:
     assert lagging.state.link(DEVICE) and lagging.state.link("podwire-vxlan") and lagging.children
     changed = planned("vxlan", replace(PEER, facts=RoutingFacts("vxlan", ("hostgw", "vxlan"))))
     assert changed.state.link(DEVICE) is None and changed.children == ()
-    assert [table.name for table in changed.tables] == ["podwire-masquerade", "podwire-routing"]
+    assert [value.name for value in changed.values if isinstance(value, Table)] == [
+        "podwire-masquerade",
+        "podwire-routing",
+    ]

@@ -4,6 +4,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 from podwire.routing.backends.vxlan.backend import DEVICE, GUARD, VxlanOptions, VxlanTunnel, tunnel_mac
 from podwire.routing.nodes import ClusterView, Me, Peer, RoutingFacts, Underlay
+from podwire.state.nft import Table
 
 ME = Me(
     name="node-1",
@@ -41,6 +42,6 @@ def test_takes_the_announced_hardware_address_of_a_peer() -> None:
 
 def test_guards_the_configured_port() -> None:
     plan = VxlanTunnel(VxlanOptions(port=4789)).plan(ME, [peer()], ClusterView((peer(),)))
-    assert [table.name for table in plan.tables] == [GUARD] == list(VxlanTunnel.tables)
-    assert "udp dport 4789" in str(plan.tables[0])
+    assert [value.name for value in plan.values if isinstance(value, Table)] == [GUARD] == list(VxlanTunnel.tables)
+    assert "udp dport 4789" in str(plan.values[0])
     assert plan.tunnels == (DEVICE,) and plan.children == ()

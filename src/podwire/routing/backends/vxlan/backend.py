@@ -72,7 +72,7 @@ class VxlanTunnel:
         """
         return BackendPlan(
             network=self._network(me, peers),
-            tables=(guard_udp_port(GUARD, self._options.port, me, cluster),),
+            values=(guard_udp_port(GUARD, self._options.port, me, cluster),),
             tunnels=(DEVICE,),
         )
 
