@@ -1,8 +1,9 @@
 """A backend that a test registers carries packets, runs its child process, guards its port, and leaves nothing."""
 
 import asyncio
+import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from tests.kernel.routing_nodes import TELL, Cluster, ClusterNode, inside, sourc
 
 from podwire.kernel import netns
 from podwire.routing.settings import parse_settings
-from podwire.runtime.children import ChildEvent, Children, spawn_program
+from podwire.runtime.children import ChildEvent, Children, read_record, spawn_program
 from podwire.runtime.clock import SystemClock
+from podwire.runtime.process import send_signal
 from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
 
@@ -29,10 +31,10 @@ class Nodes:
         self.adopted: list[str] = []
         for node in cluster.all:
             node.router.run_dir = str(cluster.root / f"{node.name}-run")
-            self.start_anew(node)
+            self._hold_children(node)
 
-    def start_anew(self, node: ClusterNode) -> None:
-        """Gives a node the holder of child processes that a new agent has."""
+    def _hold_children(self, node: ClusterNode) -> None:
+        """Gives a node the holder of child processes that its agent has."""
 
         def start(child: Child) -> int:
             return spawn_program(replace(child, netns=str(node.place)))
@@ -51,6 +53,12 @@ class Nodes:
                 node.reconcile()
                 await node.router.run_programs()
                 assert node.router.problem == ""
+
+    async def end(self) -> None:
+        """Ends all child processes."""
+        for node in self._cluster.all:
+            assert node.router.programs is not None
+            await node.router.programs.apply(())
 
 
 def answer(place: Path, address: str, wait_s: float = 0.2) -> bytes:
@@ -80,26 +88,40 @@ def traces(node: ClusterNode) -> list[str]:
     return found + [line for line in sockets.splitlines() if f":{PORT} " in line]
 
 
-def run(root: Path, body: Callable[[Cluster, Nodes], Awaitable[None]]) -> None:
-    cluster = Cluster(root, 2, registry=REGISTRY)
+class Killed(Exception):
+    """Ends the agents of a test as a crash does: nothing is cleaned up."""
 
-    async def scenario() -> None:
+
+def run(cluster: Cluster, *lives: Callable[[Cluster, Nodes], Awaitable[None]]) -> None:
+    """Runs each life of the agents with an event loop of its own, the next after the crash of the one before."""
+
+    async def live(life: Callable[[Cluster, Nodes], Awaitable[None]], *, last: bool) -> None:
         async with Supervisor(SystemClock(), lambda name, failure: pytest.fail(f"{name}: {failure}")) as supervisor:
             nodes = Nodes(cluster, supervisor)
-            try:
-                await body(cluster, nodes)
-            finally:
-                for node in cluster.all:
-                    assert node.router.programs is not None
-                    await node.router.programs.apply(())
+            await life(cluster, nodes)
+            if not last:
+                raise Killed
+            await nodes.end()
 
-    try:
-        asyncio.run(scenario())
-    finally:
-        cluster.close()
+    for life in lives:
+        try:
+            asyncio.run(live(life, last=life is lives[-1]))
+        except* Killed:
+            pass
 
 
-def test_switching_to_the_backend_and_back_leaves_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, 2, registry=REGISTRY)
+    yield made
+    for file in tmp_path.glob("node-*-run/children/*.json"):
+        record = read_record(file)
+        if record is not None and record.running:
+            send_signal(record.pid, signal.SIGKILL)
+    made.close()
+
+
+def test_switching_to_the_backend_and_back_leaves_nothing(cluster: Cluster) -> None:
     async def body(cluster: Cluster, nodes: Nodes) -> None:
         first, second = cluster.all
         await nodes.use("vxlan")
@@ -117,21 +139,24 @@ def test_switching_to_the_backend_and_back_leaves_nothing(tmp_path: Path) -> Non
             with b.running(TELL):
                 assert source_seen(a.place, b.address) == a.address
 
-    run(tmp_path, body)
+    run(cluster, body)
 
 
-def test_the_child_process_outlives_the_agent_and_is_adopted(tmp_path: Path) -> None:
-    async def body(cluster: Cluster, nodes: Nodes) -> None:
-        node = cluster.all[0]
+def test_the_child_process_outlives_the_agent_and_is_adopted(cluster: Cluster) -> None:
+    node = cluster.all[0]
+    sockets: list[str] = []
+
+    async def first(_cluster: Cluster, nodes: Nodes) -> None:
         await nodes.use("toy")
         await until(lambda: answer(node.place, node.ip))
-        before = node.shows("ss", "-Hlunp", "sport", f"= :{PORT}")
-        nodes.start_anew(node)
+        sockets.append(node.shows("ss", "-Hlunp", "sport", f"= :{PORT}"))
+
+    async def second(_cluster: Cluster, nodes: Nodes) -> None:
         await nodes.use("toy")
         await until(lambda: node.name in nodes.adopted)
-        assert node.shows("ss", "-Hlunp", "sport", f"= :{PORT}") == before
+        assert node.shows("ss", "-Hlunp", "sport", f"= :{PORT}") == sockets[0]
         inside(node.place, "nft", "delete", "table", "inet", GUARD)
         await nodes.use("toy")
         assert GUARD in node.shows("nft", "list", "tables"), "a guard that is removed comes back"
 
-    run(tmp_path, body)
+    run(cluster, first, second)
