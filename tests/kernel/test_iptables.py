@@ -127,7 +127,7 @@ def test_a_table_that_somebody_else_made_stays(nft: Iptables, place: str) -> Non
 
 def test_a_machine_without_the_programs_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None)
-    with pytest.raises(Unsupported, match="there is no iptables-restore on this machine"):
+    with pytest.raises(Unsupported, match="iptables-restore is not installed"):
         choose(place)
 
 

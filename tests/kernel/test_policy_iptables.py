@@ -264,7 +264,7 @@ def test_what_is_dropped_is_logged_and_counted(world: World, plane: IptablesPoli
 
 def test_what_the_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None)
-    with pytest.raises(Unsupported, match="there is no iptables-restore"):
+    with pytest.raises(Unsupported, match="iptables-restore is not installed"):
         IptablesPolicy(FACTS["n1"])
 
 

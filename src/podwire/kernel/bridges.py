@@ -132,7 +132,7 @@ def load_module() -> None:
     """
     program = shutil.which("modprobe", path=_PATH)
     if program is None:
-        raise KernelError("load", f"module {MODULE}", errno.ENOENT, "there is no modprobe")
+        raise KernelError("load", f"module {MODULE}", errno.ENOENT, "modprobe is not installed")
     done = call((program, MODULE), env={"PATH": _PATH, "LC_ALL": "C"}, timeout_s=_TIMEOUT_S)
     if done.code != 0:
         words = " ".join(done.errors.decode(errors="replace").split())

@@ -104,7 +104,7 @@ def _lower_link(kind: str) -> Callable[[], None]:
 def _file(path: str, what: str) -> Callable[[], None]:
     def probe() -> None:
         if not Path(path).exists():
-            raise Unsupported(what, detail=f"there is no {path}")
+            raise Unsupported(what, detail=f"{path} does not exist")
 
     return probe
 
@@ -182,7 +182,7 @@ def _bpf() -> None:
 def _cgroup2() -> None:
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
     if not any(words[2] == "cgroup2" for words in mounts):
-        raise Unsupported("cgroup2", detail="it is mounted nowhere")
+        raise Unsupported("cgroup2", detail="no cgroup2 file system is mounted")
 
 
 FEATURES: dict[str, Feature] = {

@@ -205,19 +205,19 @@ def read_set(payloads: list[bytes]) -> IpSet:
         if IPSET_ATTR_TYPENAME in top:
             found = _read_head(top)
         if found is None:
-            raise ProtocolError("remote", "a dump of ipset begins with the head of a set")
+            raise ProtocolError("remote", "the answer to the ipset dump does not begin with the head of a set")
         for each in _listed(top.get(IPSET_ATTR_ADT, b"")):
             attributes = parse(each)
             elements[_read_key(found.kind, attributes)] = _read_options(attributes)
     if found is None:
-        raise ProtocolError("remote", "a dump of ipset without a set")
+        raise ProtocolError("remote", "the answer to the ipset dump holds no set")
     return msgspec.structs.replace(found, elements=elements)
 
 
 def _read_head(top: Mapping[int, bytes]) -> IpSet:
     kind, name = string(top, IPSET_ATTR_TYPENAME), string(top, IPSET_ATTR_SETNAME)
     if kind not in KINDS:
-        raise Unsupported(f"set {name} of type {kind}", detail="sets of this type are not read here")
+        raise Unsupported(f"set {name} of type {kind}", detail="podwire cannot read sets of this type")
     data = parse(top.get(IPSET_ATTR_DATA, b""))
     return IpSet(
         name=name,

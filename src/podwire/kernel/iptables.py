@@ -119,7 +119,7 @@ def choose(netns_path: Path | str | None = None) -> Programs:
     """
     nft, legacy = find("nft"), find("legacy")
     if nft is None and legacy is None:
-        raise Unsupported("iptables", detail="there is no iptables-restore on this machine")
+        raise Unsupported("iptables", detail="iptables-restore is not installed")
     if nft is not None and legacy is not None and legacy_tables(netns_path) and not nft_tables(netns_path):
         with Iptables("ip", legacy, netns_path) as used:
             if "\n-A " in used.save():

@@ -86,7 +86,12 @@ class Nft:
                 continue
             if self._socket.generation() == before:
                 return table
-        raise KernelError("read", f"table {family} {name}", 4, "the rules kept changing")
+        raise KernelError(
+            "read",
+            f"table {family} {name}",
+            errno.EINTR,
+            f"the rules changed during each of {_READS} attempts to read them",
+        )
 
     def _read(self, family: str, name: str) -> Table | None:
         value = FAMILIES[family]

@@ -121,7 +121,12 @@ class NftSocket:
             found = self._dump_once(kind, family, body)
             if found is not None:
                 return found
-        raise KernelError("dump", f"nftables message {kind}", errno.EINTR, "the rules kept changing")
+        raise KernelError(
+            "dump",
+            f"nftables message {kind}",
+            errno.EINTR,
+            f"the rules changed during each of {_TRIES} attempts to read them",
+        )
 
     def _dump_once(self, kind: int, family: int, body: bytes) -> list[bytes] | None:
         sequence = self.next_sequence()

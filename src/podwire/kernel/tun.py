@@ -46,6 +46,6 @@ def create_persistent(name: str, netns: Path | str | int | None = None, *, mode:
     try:
         fcntl.ioctl(descriptor, TUNSETPERSIST, 1)
     except OSError as failure:
-        raise refusal("keep tun device", name, failure.errno or 0) from failure
+        raise refusal("make tun device persistent", name, failure.errno or 0) from failure
     finally:
         os.close(descriptor)

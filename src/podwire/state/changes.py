@@ -127,7 +127,7 @@ def _diff_links(have: NetworkState, want: NetworkState, share: NetworkState) -> 
             made |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
         elif must_be_remade(there, link):
             if link.name not in owned:
-                conflicts.append(Conflict(link, f"a device of this name is somebody else's: {there}"))
+                conflicts.append(Conflict(link, f"another owner has a device of this name: {there}"))
                 continue
             steps += [Change("delete", there), Change("add", link)]
             made |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()

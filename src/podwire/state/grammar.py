@@ -91,7 +91,7 @@ def parse(grammar: Grammar, words: list[str]) -> dict[str, Any]:
     table |= {option.other: (option, False) for option in grammar.options if option.other}
     for word in rest:
         if word not in table:
-            raise ValueError(f"{word!r} is not a keyword of {grammar.noun}; there are {', '.join(table)}")
+            raise ValueError(f"unknown keyword {word!r} of {grammar.noun}: expected one of {', '.join(table)}")
         option, positive = table[word]
         fields[option.field] = _parse_option(option, positive, rest)
     return fields
@@ -117,5 +117,5 @@ def _parse_option(option: Option, positive: bool, rest: Iterator[str]) -> Any:
 def _next(rest: Iterator[str], after: str) -> str:
     word = next(rest, None)
     if word is None:
-        raise ValueError(f"a word is missing after {after!r}")
+        raise ValueError(f"expected a word after {after!r}, but the line ends there")
     return word

@@ -120,7 +120,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         if not 0 < len(self.name.encode()) <= NAME_MAX or self.name.split() != [self.name]:
             raise ValueError(f"set {self.name!r}: a name is one word of up to {NAME_MAX} bytes")
         if self.kind not in KINDS:
-            raise ValueError(f"set {self.name}: type {self.kind!r} is none of {', '.join(KINDS)}")
+            raise ValueError(f"set {self.name}: unknown type {self.kind!r}: expected one of {', '.join(KINDS)}")
         for key, element in self.elements.items():
             self._check_element(key, element)
 
@@ -131,17 +131,17 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         except ValueError as failure:
             raise ValueError(f"{where}: {failure}") from failure
         if canonical != key:
-            raise ValueError(f"{where}: is written {canonical}")
+            raise ValueError(f"{where}: the canonical form is {canonical!r}")
         if element.comment and not self.comment:
-            raise ValueError(f"{where}: the set has no comments")
+            raise ValueError(f"{where}: the set is declared without comments")
         if set(element.comment) & set('"\n') or len(element.comment.encode()) > COMMENT_MAX:
             raise ValueError(f"{where}: a comment is a line of up to {COMMENT_MAX} bytes without double quotes")
         if element.timeout_s is not None and self.timeout_s is None:
-            raise ValueError(f"{where}: the set has no timeouts")
+            raise ValueError(f"{where}: the set is declared without timeouts")
         if element.nomatch and "net" not in KINDS[self.kind]:
-            raise ValueError(f"{where}: nomatch is for networks")
+            raise ValueError(f"{where}: only sets of networks have elements with nomatch")
         if element.mark is not None and not self.marks:
-            raise ValueError(f"{where}: the set has no marks")
+            raise ValueError(f"{where}: the set is declared without marks")
 
 
 def plain(keys: Iterable[str]) -> dict[str, Element]:
@@ -157,14 +157,14 @@ def element_text(kind: str, text: str) -> str:
     parts = KINDS[kind]
     words = text.split(",")
     if len(words) != len(parts):
-        raise ValueError(f"{kind} has {len(parts)} parts")
+        raise ValueError(f"expected {len(parts)} comma-separated fields in an element of type {kind}, not {text!r}")
     return ",".join(_PARTS[part](word) for part, word in zip(parts, words, strict=True))
 
 
 def _network(word: str) -> str:
     network = ip_network(word)
     if not network.prefixlen:
-        raise ValueError("the kernel takes no network of length 0; two of length 1 mean the same")
+        raise ValueError("the kernel refuses a network of prefix length 0: write two networks of prefix length 1")
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 
@@ -173,7 +173,7 @@ def _port(word: str) -> str:
     name = protocol.lower() if separator else "tcp"
     known = PROTOCOLS.get(name)
     if known is None and not (name.isdecimal() and 0 < int(name) < 256):
-        raise ValueError(f"{protocol!r} is not a protocol")
+        raise ValueError(f"unknown protocol {protocol!r}: expected a number or one of {', '.join(PROTOCOLS)}")
     text = port if separator else word
     if name.startswith("icmp"):
         kind, _, code = text.partition("/")
@@ -231,7 +231,7 @@ def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
             elif verb == "add":
                 elements[name][element_text(sets[name].kind, what)] = _parse_element(rest)
             else:
-                raise ValueError(f"{verb} is neither create nor add")
+                raise ValueError(f"unknown command {verb!r}: expected create or add")
         except KeyError as failure:
             raise ValueError(f"{line!r}: set {failure} was not created") from failure
         except ValueError as failure:
@@ -252,19 +252,19 @@ def _options(words: list[str], flags: tuple[str, ...]) -> Iterator[tuple[str, st
             continue
         value = next(rest, None)
         if value is None:
-            raise ValueError(f"{word} is followed by nothing")
+            raise ValueError(f"expected a value after {word!r}")
         if word not in _PASSED_OVER:
             yield word, value
 
 
 def _parse_created(name: str, kind: str, words: list[str]) -> IpSet:
     if kind not in KINDS:
-        raise ValueError(f"type {kind!r} is none of {', '.join(KINDS)}")
+        raise ValueError(f"unknown type {kind!r}: expected one of {', '.join(KINDS)}")
     fields: dict[str, Any] = {}
     for word, value in _options(words, tuple(_FLAGS)):
         if word == "family":
             if value not in ("inet", "inet6"):
-                raise ValueError(f"family {value!r} is neither inet nor inet6")
+                raise ValueError(f"unknown family {value!r}: expected inet or inet6")
             fields["family"] = value
         elif word in ("hashsize", "maxelem"):
             fields[word] = _within(value, 0xFFFFFFFF)

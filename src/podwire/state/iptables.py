@@ -76,7 +76,7 @@ def parse(lines: Iterable[str]) -> Ruleset:
         elif head != "COMMIT":
             raise ValueError(f"not a line of iptables-save: {line!r}")
     if family not in ("ip", "ip6") or not table:
-        raise ValueError("a table of iptables begins: *TABLE FAMILY")
+        raise ValueError("expected *TABLE FAMILY as the first line, FAMILY one of ip and ip6")
     return Ruleset(family=family, table=table, chains={c: tuple(r) for c, r in chains.items()}, jumps=tuple(jumps))
 
 

@@ -42,7 +42,7 @@ def endpoint_text(address: str, port: int) -> str:
 def _parse_endpoint(text: str) -> tuple[str, int]:
     address, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 0xFFFF:
-        raise ValueError(f"{text!r} is not an address and port")
+        raise ValueError(f"{text!r} is not ADDRESS:PORT")
     return ip_text(address.removeprefix("[").removesuffix("]")), int(port)
 
 
@@ -182,5 +182,5 @@ def protocol_of(text: str) -> Protocol:
     Raises: ValueError for one that IPVS does not balance.
     """
     if text not in get_args(Protocol):
-        raise ValueError(f"IPVS does not balance {text!r}")
+        raise ValueError(f"IPVS does not balance protocol {text!r}: expected tcp, udp or sctp")
     return cast(Protocol, text)

@@ -88,7 +88,7 @@ def _tables_parse(lines: Sequence[str], where: str) -> Values:
 def _parse_table(lines: list[str], where: str) -> Table:
     words = lines[0].split()
     if len(words) != 4 or words[1] not in FAMILIES or words[3] != "{":
-        raise ConfigError(where, lines[0], "a table begins: table FAMILY NAME {")
+        raise ConfigError(where, lines[0], f"expected: table FAMILY NAME {{, FAMILY one of {', '.join(FAMILIES)}")
     return nft_text.parse_table("\n".join(lines))
 
 
@@ -109,7 +109,7 @@ def _absent_parse(lines: Sequence[str], where: str) -> Values:
 def _parse_absent(line: str, where: str) -> AbsentTable:
     words = line.split()
     if len(words) != 4 or words[2] not in FAMILIES:
-        raise ConfigError(where, line, f"expected: no table FAMILY NAME, the family one of {', '.join(FAMILIES)}")
+        raise ConfigError(where, line, f"expected: no table FAMILY NAME, FAMILY one of {', '.join(FAMILIES)}")
     return AbsentTable(words[2], words[3])
 
 

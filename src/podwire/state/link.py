@@ -48,7 +48,7 @@ class Link(Value, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= NAME_MAX or "/" in self.name or " " in self.name:
-            raise ValueError(f"{self.name!r} is not a device name: 1 to {NAME_MAX} bytes without / and space")
+            raise ValueError(f"{self.name!r} is not a device name: expected 1 to {NAME_MAX} bytes without / and space")
         if self.mac:
             canonical(self, "mac", mac_text(self.mac))
         wanted = kind_of(self.kind).attributes
@@ -106,5 +106,5 @@ def parse(words: list[str]) -> Link:
     fields = grammar.parse(LINK, words[:at])
     kind, rest = (words[at + 1], words[at + 2 :]) if len(words) > at + 1 else ("", [])
     if not kind:
-        raise ValueError("a word is missing after 'type'")
+        raise ValueError("expected a kind of device after 'type'")
     return Link(kind=kind, **fields, **kind_of(kind).parse(kind, rest))

@@ -131,12 +131,15 @@ def _ours(address: Address) -> bool:
 
 def _parse_rule(words: list[str]) -> FibRule:
     fields = grammar.parse(route.RULE, words)
-    return FibRule(**{**fields, "priority": int(fields["priority"])})
+    priority = fields["priority"]
+    if not priority.isdecimal():
+        raise ValueError(f"expected a number as the priority of the rule, not {priority!r}")
+    return FibRule(**{**fields, "priority": int(priority)})
 
 
 def _parse_sysctl(words: list[str]) -> Sysctl:
     if len(words) != 3 or words[1] != "=":
-        raise ValueError("a sysctl is written: sysctl net/ipv4/ip_forward = 1")
+        raise ValueError("expected: sysctl PATH = VALUE, for example sysctl net/ipv4/ip_forward = 1")
     return Sysctl(words[0], words[2])
 
 
@@ -163,7 +166,7 @@ def parse(text: str, source: str = "network state") -> NetworkState:
         noun, *words = grammar.split(line)
         try:
             if noun not in _PARSERS:
-                raise ValueError(f"{noun!r} is none of {', '.join(_PARSERS)}")
+                raise ValueError(f"unknown object {noun!r}: expected one of {', '.join(_PARSERS)}")
             field, read = _PARSERS[noun]
             parts.setdefault(field, []).append(read(words))
         except (ValueError, TypeError) as failure:

@@ -384,7 +384,7 @@ def _block_end(lines: list[str], start: int) -> int:
     for index in range(start + 1, len(lines)):
         if lines[index] == "}":
             return index
-    raise ConfigError("nft", "", f"no end of {lines[start]!r}")
+    raise ConfigError("nft", "", f"no line `}}` closes the block {lines[start]!r}")
 
 
 _BASE = re.compile(r"type (?P<type>\w+) hook (?P<hook>\w+) priority (?P<priority>[^;]+); policy (?P<policy>\w+);")

@@ -144,7 +144,7 @@ def parse(lines: Iterable[str], source: str = "state") -> list[Share]:
             head, body = _parse_head(line, source), []
         else:
             body.append(line)
-    raise ConfigError(source, "", f"the text breaks off: its last line is not {END!r}")
+    raise ConfigError(source, "", f"the text breaks off: expected {END!r} as its last line")
 
 
 def _parse_head(line: str, source: str) -> Share:

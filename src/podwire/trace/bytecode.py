@@ -68,4 +68,4 @@ def run(text: str, source: str, destination: str) -> bool:
                 return bool(value)
             case _:
                 break
-    raise ProtocolError("local", f"instruction {at} of {text} is not known")
+    raise ProtocolError("local", f"instruction {at} of {text} is not known to the tracer")

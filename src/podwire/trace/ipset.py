@@ -32,7 +32,7 @@ def find(sets: Sets, name: str, ways: str, packet: Packet) -> str:
     Raises: ProtocolError when there is no such set.
     """
     if name not in sets:
-        raise ProtocolError("local", f"no set {name}")
+        raise ProtocolError("local", f"the rules name a set {name} that does not exist")
     held = sets[name]
     kinds = held.kind.partition(":")[2].split(",")
     parts = [_part(kind, way, packet) for kind, way in zip(kinds, ways.split(","), strict=False)]

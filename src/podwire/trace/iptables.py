@@ -66,7 +66,7 @@ def parse_rule(text: str) -> tuple[Option, ...]:
             negated = True
             continue
         if not word.startswith("-"):
-            raise ProtocolError("local", f"{word!r} is no option of a rule: {text}")
+            raise ProtocolError("local", f"the tracer does not know the option {word!r} of the rule {text!r}")
         value = "" if word in _ALONE else next(words, "").strip('"')
         if word in ("--match-set", "--map-set", "--tcp-flags"):
             value = f"{value} {next(words, '')}"
@@ -316,7 +316,9 @@ class _Walk:
                 self.stack.clear()
             case chain:
                 if (self.packet.family, self.table, chain) not in self.tracer.chains:
-                    raise ProtocolError("local", f"no chain {chain} in {self.table}")
+                    raise ProtocolError(
+                        "local", f"a rule leads to chain {chain}, which table {self.table} does not have"
+                    )
                 if target.name == "-g":
                     self.stack.pop()
                 self.call(chain)
@@ -341,7 +343,7 @@ class _Walk:
             return self.remember(option, options)
         check = _MATCHES.get(option.name)
         if check is None:
-            raise ProtocolError("local", f"the match {option.name} is not known here")
+            raise ProtocolError("local", f"the tracer does not know the match {option.name}")
         return check(self, option.value)
 
     def remember(self, option: Option, options: tuple[Option, ...]) -> bool:

@@ -12,7 +12,7 @@ from podwire.policy.profile import ProfileKey
 from podwire.policy.switch import Switch
 
 LACKS = Unsupported("nf_tables", detail="the kernel has no nf_tables")
-LACKS_BOTH = Unsupported("iptables", detail="there is no iptables-restore on this machine")
+LACKS_BOTH = Unsupported("iptables", detail="iptables-restore is not installed")
 BROKEN = KernelError("iptables-restore", "ip", 12, "out of memory")
 EMPTY = Compiler("n1")
 

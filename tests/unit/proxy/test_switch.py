@@ -11,7 +11,7 @@ from podwire.proxy.servicemap import IpvsSettings, NodeFacts
 from podwire.proxy.switch import Switch
 
 FACTS = NodeFacts(name="n1")
-MISSING = Unsupported("iptables", detail="there is no iptables-restore on this machine")
+MISSING = Unsupported("iptables", detail="iptables-restore is not installed")
 BROKEN = KernelError("iptables-restore", "ip", 12, "out of memory")
 
 
@@ -110,7 +110,7 @@ def test_what_the_kernel_lacks_is_asked_for_again_when_it_is_told_otherwise(
 
 def test_without_any_the_wanted_one_is_missing(modes: RecordingModes) -> None:
     modes.failures = {"open iptables": MISSING, "open nftables": Unsupported("nftables")}
-    with pytest.raises(Unsupported, match="there is no iptables-restore"):
+    with pytest.raises(Unsupported, match="iptables-restore is not installed"):
         Switch(modes, "iptables", FACTS)
 
 

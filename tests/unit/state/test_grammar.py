@@ -43,10 +43,10 @@ def test_every_form_of_option_is_read() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("", "a word is missing after 'thing'"),
-        ("x size", "a word is missing after 'size'"),
+        ("", "expected a word after 'thing'"),
+        ("x size", "expected a word after 'size'"),
         ("x size big", "size takes a number, not 'big'"),
-        ("x colour red", "'colour' is not a keyword of thing"),
+        ("x colour red", "unknown keyword 'colour' of thing"),
     ],
 )
 def test_a_wrong_word_is_named(line: str, said: str) -> None:

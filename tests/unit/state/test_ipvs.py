@@ -49,5 +49,5 @@ def test_other_lines_are_refused_by_name(line: str) -> None:
 
 def test_protocols() -> None:
     assert protocol_of("udp") == "udp"
-    with pytest.raises(ValueError, match="does not balance 'icmp'"):
+    with pytest.raises(ValueError, match="does not balance protocol 'icmp'"):
         protocol_of("icmp")

@@ -144,17 +144,17 @@ def test_order_and_duplicates_do_not_count(state: NetworkState) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("lnk eth0", "network state: line 2: 'lnk' is none of link, address"),
-        ("link", "a word is missing after 'link'"),
+        ("lnk eth0", "network state: line 2: unknown object 'lnk': expected one of link, address"),
+        ("link", "expected a word after 'link'"),
         ("link a-name-that-is-too-long", "1 to 15 bytes"),
         ("link vx type vxlan dstport 1", "type vxlan needs the word 'id'"),
-        ("link vx type", "a word is missing after 'type'"),
+        ("link vx type", "expected a kind of device after 'type'"),
         ("address 10.0.0.300/8 dev eth0", "10.0.0.300/8"),
         ("route 10.0.0.1/8 dev eth0", "host bits"),
         ("route default via gateway", "'gateway' does not appear to be an IPv4 or IPv6 address"),
         ("neighbour 10.0.0.1 lladdr aa dev eth0", "'aa' is not a hardware address"),
-        ("rule x", "invalid literal"),
-        ("sysctl a=b", "a sysctl is written"),
+        ("rule x", "expected a number as the priority"),
+        ("sysctl a=b", "expected: sysctl PATH = VALUE"),
     ],
 )
 def test_a_wrong_line_is_named(line: str, said: str) -> None:

@@ -42,5 +42,5 @@ def test_an_element_is_found(name: str, ways: str, found: str) -> None:
 
 
 def test_a_set_that_is_not_there() -> None:
-    with pytest.raises(ProtocolError, match="no set other"):
+    with pytest.raises(ProtocolError, match="name a set other"):
         find(SETS, "other", "dst", PACKET)
