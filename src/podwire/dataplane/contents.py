@@ -22,14 +22,14 @@ Key = TypeVar("Key")
 Element = TypeVar("Element")
 
 
-class Part(msgspec.Struct, Generic[Chain, Set], frozen=True, gc=False):
+class ContentsExtract(msgspec.Struct, Generic[Chain, Set], frozen=True, gc=False):
     """Some chains, and sets with some of their elements, by their names."""
 
     chains: dict[str, Chain]
     sets: dict[str, Set]
 
 
-class Pieces(Generic[Chain, Set, Key, Element]):
+class KeyedContents(Generic[Chain, Set, Key, Element]):
     """All pieces of one family."""
 
     def __init__(self) -> None:
@@ -113,10 +113,10 @@ class Pieces(Generic[Chain, Set, Key, Element]):
         """The sets with their elements."""
         return (replace(each, elements=self.elements[name]) for name, each in self.sets.items())
 
-    def changes(self) -> tuple[Part[Chain, Set], Part[Chain, Set]]:
+    def changes(self) -> tuple[ContentsExtract[Chain, Set], ContentsExtract[Chain, Set]]:
         """What was touched since the last call: as it was, and as it is."""
-        before: Part[Chain, Set] = Part({}, {})
-        now: Part[Chain, Set] = Part({}, {})
+        before: ContentsExtract[Chain, Set] = ContentsExtract({}, {})
+        now: ContentsExtract[Chain, Set] = ContentsExtract({}, {})
         for name, chain in self._chains_before.items():
             if chain is not None:
                 before.chains[name] = chain

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 F = TypeVar("F", bound=Hashable)
 
 
-class Claims(Generic[F]):
+class FrontendClaims(Generic[F]):
     """The frontends of all Services of one family."""
 
     def __init__(self) -> None:

@@ -1,12 +1,12 @@
 """What of some pieces changed, and whose element it is that two pods stand behind."""
 
-from podwire.dataplane.contents import Part, Pieces
+from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.state.ipset import Element, IpSet
 
 ONE, TWO = Element(mark=(1, 255)), Element(mark=(2, 255))
 
-Some = Pieces[tuple[str, ...], IpSet, str, Element]
-Piece = Part[tuple[str, ...], IpSet]
+Some = KeyedContents[tuple[str, ...], IpSet, str, Element]
+Piece = ContentsExtract[tuple[str, ...], IpSet]
 
 
 def made(**elements: Element) -> IpSet:
@@ -15,7 +15,7 @@ def made(**elements: Element) -> IpSet:
 
 def some() -> Some:
     """A chain and a set, as they were long ago."""
-    pieces: Some = Pieces()
+    pieces: Some = KeyedContents()
     pieces.put("c", ("-j DROP",))
     pieces.add_set(made(a=ONE, b=ONE))
     pieces.changes()

@@ -1,10 +1,10 @@
 """Who has a frontend."""
 
-from podwire.proxy.claims import Claims
+from podwire.proxy.claims import FrontendClaims
 
 
 def test_the_first_has_it_and_the_next_by_name_gets_it() -> None:
-    claims: Claims[int] = Claims()
+    claims: FrontendClaims[int] = FrontendClaims()
     assert claims.claim("c", frozenset((1, 2))) == {1, 2}
     assert claims.claim("b", frozenset((2, 3))) == {3}
     assert claims.claim("a", frozenset((2,))) == frozenset()
@@ -18,7 +18,7 @@ def test_the_first_has_it_and_the_next_by_name_gets_it() -> None:
 
 
 def test_who_lets_go_of_what_it_waits_for_gets_nothing() -> None:
-    claims: Claims[int] = Claims()
+    claims: FrontendClaims[int] = FrontendClaims()
     claims.claim("a", frozenset((1,)))
     claims.claim("b", frozenset((1,)))
     claims.claim("b", frozenset())
@@ -28,7 +28,7 @@ def test_who_lets_go_of_what_it_waits_for_gets_nothing() -> None:
 
 
 def test_claiming_again_changes_nothing() -> None:
-    claims: Claims[int] = Claims()
+    claims: FrontendClaims[int] = FrontendClaims()
     for _ in range(2):
         assert claims.claim("a", frozenset((1,))) == {1}
         assert claims.claim("b", frozenset((1,))) == frozenset()

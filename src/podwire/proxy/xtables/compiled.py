@@ -7,7 +7,7 @@ more Services than it names.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from podwire.proxy.claims import Claims
+from podwire.proxy.claims import FrontendClaims
 from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ServicePort
 
@@ -22,7 +22,7 @@ class CompiledServices(Generic[Made]):
         self._make = make
         self._nothing = nothing
         self._services: dict[str, tuple[Ports, Made]] = {}
-        self.claims: Claims[Frontend] = Claims()
+        self.claims: FrontendClaims[Frontend] = FrontendClaims()
 
     def change(self, changed: Mapping[str, Ports]) -> Iterator[tuple[Made, Made]]:
         """Takes over new ports of Services; what each that it is about was before, and what it is now."""

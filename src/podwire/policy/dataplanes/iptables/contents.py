@@ -8,7 +8,7 @@ it touches, before and after.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from podwire.dataplane.contents import Pieces
+from podwire.dataplane.contents import KeyedContents
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
@@ -44,7 +44,7 @@ class Contents:
         }
         self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
         self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
-        self._pieces: Pieces[Rules, IpSet, str, Element] = Pieces()
+        self._pieces: KeyedContents[Rules, IpSet, str, Element] = KeyedContents()
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
         self._parts: dict[str, tuple[str, ...]] = {}

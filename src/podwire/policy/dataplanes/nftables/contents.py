@@ -7,7 +7,7 @@ is right. A change is told as the difference of two partial tables: of the piece
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from podwire.dataplane.contents import Part, Pieces
+from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.policy.compile import Delta, PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
@@ -36,7 +36,7 @@ class Contents:
 
     def __init__(self, layout: TableLayout) -> None:
         self.layout = layout
-        self._pieces: Pieces[Chain, Set, bytes, Element] = Pieces()
+        self._pieces: KeyedContents[Chain, Set, bytes, Element] = KeyedContents()
         for chain in layout.chains():
             self._put(chain)
         for declared in layout.sets():
@@ -108,7 +108,7 @@ class Contents:
         """What has to be done for all that was said since the last call."""
         return diff(*map(self._partial, self._pieces.changes()))
 
-    def _partial(self, part: Part[Chain, Set]) -> Table:
+    def _partial(self, part: ContentsExtract[Chain, Set]) -> Table:
         chains, sets = tuple(part.chains.values()), tuple(part.sets.values())
         return Table(family=self.layout.family, name=TABLE, chains=chains, sets=sets)
 

@@ -19,7 +19,7 @@ from podwire.proxy.dataplanes.iptables.layout import (
     NODE_PORTS,
     REFUSED,
     SERVICES,
-    Layout,
+    IptablesLayout,
 )
 from podwire.proxy.dataplanes.iptables.names import PortChains
 from podwire.proxy.frontends import Frontend, admitted
@@ -37,7 +37,7 @@ class Compiled(msgspec.Struct, frozen=True):
     shared: dict[ChainKey, dict[str, None]] = {}
 
 
-def compile_service(layout: Layout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:
+def compile_service(layout: IptablesLayout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:
     """All that the ports of one Service need, as far as their frontends are ``owned``."""
     out = Compiled({}, {})
     for port in ports:
@@ -48,7 +48,7 @@ def compile_service(layout: Layout, ports: tuple[ServicePort, ...], owned: froze
 class _Port:
     """One port while it is compiled."""
 
-    def __init__(self, layout: Layout, port: ServicePort, owned: frozenset[Frontend], out: Compiled) -> None:
+    def __init__(self, layout: IptablesLayout, port: ServicePort, owned: frozenset[Frontend], out: Compiled) -> None:
         self.layout = layout
         self.port = port
         self.owned = owned

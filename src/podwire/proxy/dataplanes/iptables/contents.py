@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
-from podwire.proxy.dataplanes.iptables.layout import SHARED, Layout
+from podwire.proxy.dataplanes.iptables.layout import SHARED, IptablesLayout
 from podwire.proxy.dataplanes.iptables.restore import Delta
 from podwire.proxy.servicemap import ServicePort
 from podwire.proxy.xtables.compiled import CompiledServices
@@ -23,7 +23,7 @@ _FEW = 8
 class Contents:
     """All rules of one family."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: IptablesLayout) -> None:
         self.layout = layout
         self._services = CompiledServices(partial(compile_service, layout), Compiled())
         self.claims = self._services.claims

@@ -22,7 +22,7 @@ from podwire.kernel.iptables_watch import watch
 from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.dataplanes.iptables.contents import Contents
-from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, Layout
+from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, IptablesLayout
 from podwire.proxy.dataplanes.iptables.restore import repair_in_parts
 from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
@@ -146,7 +146,7 @@ class IptablesDataPlane:
         for family, rules in self._rules.items():
             if family in self._missing:
                 continue
-            contents = Contents(Layout(family, self._facts, liberal=self._liberal(), counted=self._counted))
+            contents = Contents(IptablesLayout(family, self._facts, liberal=self._liberal(), counted=self._counted))
             contents.change(ports_of_family(self._services, family))
             try:
                 saved = xtables.read(rules.tool)

@@ -42,7 +42,7 @@ _NEW = "-m conntrack --ctstate NEW"
 _LAST = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 
 
-class Layout:
+class IptablesLayout:
     """The constant part for one family on one node; ``liberal``: connection tracking accepts what is out of window."""
 
     def __init__(self, family: str, facts: NodeFacts, *, liberal: bool = False, counted: bool = False) -> None:

@@ -10,7 +10,7 @@ from podwire.kernel import xt_recent
 from podwire.kernel.iptables import FAMILIES
 from podwire.proxy.dataplanes.iptables import dataplane
 from podwire.proxy.dataplanes.iptables.contents import Contents
-from podwire.proxy.dataplanes.iptables.layout import Layout
+from podwire.proxy.dataplanes.iptables.layout import IptablesLayout
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.iptables import Ruleset
 from podwire.trace.iptables import Tracer
@@ -21,7 +21,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     """What would be programmed."""
     rulesets: list[Ruleset] = []
     for family in FAMILIES:
-        contents = Contents(Layout(family, facts))
+        contents = Contents(IptablesLayout(family, facts))
         contents.change(ports_of_family(services, family))
         rulesets += contents.rulesets()
     return Tracer(rulesets, machine)

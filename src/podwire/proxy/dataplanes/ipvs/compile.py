@@ -15,7 +15,7 @@ from ipaddress import ip_network
 import msgspec
 
 from podwire.proxy.dataplanes.ipvs import names
-from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
+from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import SetKind, set_name
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.servicemap import Endpoint, ServicePort, of_family
@@ -46,7 +46,7 @@ class Compiled(msgspec.Struct, frozen=True):
     """``address:port`` of the endpoints of a virtual server's Service that serve anywhere, those it lacks included."""
 
 
-def compile_service(layout: Layout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:
+def compile_service(layout: IpvsLayout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:
     """All that the ports of one Service need, as far as their frontends are ``owned``."""
     out = Compiled({}, {}, {}, {}, {})
     for port in ports:
@@ -57,7 +57,7 @@ def compile_service(layout: Layout, ports: tuple[ServicePort, ...], owned: froze
 class _Port:
     """One port while it is compiled."""
 
-    def __init__(self, layout: Layout, port: ServicePort, owned: frozenset[Frontend], out: Compiled) -> None:
+    def __init__(self, layout: IpvsLayout, port: ServicePort, owned: frozenset[Frontend], out: Compiled) -> None:
         self.layout = layout
         self.port = port
         self.owned = owned

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service
-from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, Layout
+from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import SETS, declare, set_name
 from podwire.proxy.servicemap import ServicePort
 from podwire.proxy.xtables.compiled import CompiledServices
@@ -38,7 +38,7 @@ class Delta(msgspec.Struct, frozen=True):
 class Contents:
     """All of one family. ``elsewhere`` are the node's own addresses, which are bound already."""
 
-    def __init__(self, layout: Layout, elsewhere: Iterable[str] = ()) -> None:
+    def __init__(self, layout: IpvsLayout, elsewhere: Iterable[str] = ()) -> None:
         self.layout = layout
         self._services = CompiledServices(partial(compile_service, layout), Compiled())
         self.claims = self._services.claims

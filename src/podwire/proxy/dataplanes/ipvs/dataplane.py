@@ -26,7 +26,7 @@ from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.proxy.dataplane import Counts
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
-from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE
 from podwire.proxy.dataplanes.ipvs.programming import Place, Programming, check_scheduler, device_state
 from podwire.proxy.frontends import Frontend
@@ -147,7 +147,7 @@ class IpvsDataPlane:
         node_ports = within(sorted(self._own), ranges) if ranges else facts.addresses
         self._contents = {}
         for family in self._kernel.families:
-            contents = Contents(Layout(family, facts, node_ports), self._own)
+            contents = Contents(IpvsLayout(family, facts, node_ports), self._own)
             contents.change(ports_of_family(self._services, family))
             self._contents[family] = contents
 

@@ -29,7 +29,7 @@ _INVALID = "-m conntrack --ctstate INVALID"
 _HERE = "-m addrtype --src-type LOCAL"
 
 
-class Layout:
+class IpvsLayout:
     """The constant part for one family on one node; ``node_ports`` are the addresses at which node ports answer."""
 
     def __init__(self, family: str, facts: NodeFacts, node_ports: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.netlink import Netlink
 from podwire.proxy.dataplanes.ipvs.contents import Contents
 from podwire.proxy.dataplanes.ipvs.dataplane import held as held_rules
-from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, SETS, set_name
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
@@ -27,7 +27,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     made: list[Contents] = []
     rulesets: list[Ruleset] = []
     for family in FAMILIES:
-        contents = Contents(Layout(family, facts, node_ports), own)
+        contents = Contents(IpvsLayout(family, facts, node_ports), own)
         contents.change(ports_of_family(services, family))
         rulesets += contents.rulesets()
         made.append(contents)

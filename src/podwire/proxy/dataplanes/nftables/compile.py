@@ -11,7 +11,7 @@ from itertools import chain
 import msgspec
 
 from podwire.proxy.dataplanes.nftables.affinity import Marks, Numbered
-from podwire.proxy.dataplanes.nftables.layout import LOCAL_SLOT, Layout, Shape
+from podwire.proxy.dataplanes.nftables.layout import LOCAL_SLOT, NftablesLayout, Shape
 from podwire.proxy.dataplanes.nftables.slots import Spread
 from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.state.nft import Element
@@ -83,7 +83,7 @@ class Compiled(msgspec.Struct, frozen=True):
 class PortCompiler:
     """Compiles the ports of one family."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: NftablesLayout) -> None:
         self._layout = layout
         self._parse = data_type(layout.address).parse
         self._masquerade = layout.facts.masquerade_mark

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 import msgspec
 
-from podwire.proxy.claims import Claims
+from podwire.proxy.claims import FrontendClaims
 from podwire.proxy.dataplanes.nftables.adopted import Known
 from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, Lists, Numbered
 from podwire.proxy.dataplanes.nftables.compile import (
@@ -22,7 +22,7 @@ from podwire.proxy.dataplanes.nftables.compile import (
     PortCompiler,
     Run,
 )
-from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout, Shape
+from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout, Shape
 from podwire.proxy.dataplanes.nftables.slots import NOBODY, Spread
 from podwire.proxy.servicemap import ServicePort
 from podwire.state.nft import Element, Set, Table
@@ -51,13 +51,13 @@ _NOTHING = _Service()
 class Contents:
     """All elements of one family, and the changes to commit."""
 
-    def __init__(self, layout: Layout, known: Table | None = None) -> None:
+    def __init__(self, layout: NftablesLayout, known: Table | None = None) -> None:
         self.layout = layout
         self.compiler = PortCompiler(layout)
         self.declared: dict[str, Set] = {each.name: each for each in layout.sets()}
         self.shapes: set[Shape] = set()
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._claims: Claims[Frontend] = Claims()
+        self._claims: FrontendClaims[Frontend] = FrontendClaims()
         self._services: dict[str, _Service] = {}
         self._known = None if known is None else Known(known, self.compiler)
         self._lists = Lists(self._known.lists() if self._known is not None else ())

@@ -16,7 +16,7 @@ from podwire.kernel import nft_families
 from podwire.kernel.nft_families import FamilyTables
 from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, Layout
+from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, NftablesLayout
 from podwire.proxy.dataplanes.nftables.steps import steps
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
 from podwire.state.nft import Table
@@ -75,7 +75,7 @@ class NftablesDataPlane:
         made: dict[str, Contents] = {}
 
         def want(family: str, have: Table | None) -> Table:
-            made[family] = Contents(Layout(family, self._facts), have)
+            made[family] = Contents(NftablesLayout(family, self._facts), have)
             return made[family].load(ports_of_family(self._services, family))
 
         for family, transaction in self._tables.load(want, self._commit):

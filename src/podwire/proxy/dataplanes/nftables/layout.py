@@ -91,7 +91,7 @@ def capacity_of(chain: str) -> int:
     return int(number) if number.isdigit() else LEAST
 
 
-class Layout(Frame):
+class NftablesLayout(Frame):
     """The constant part for one family on one node."""
 
     def sets(self) -> tuple[Set, ...]:

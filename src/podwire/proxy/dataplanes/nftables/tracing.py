@@ -8,7 +8,7 @@ from pathlib import Path
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout
+from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.trace.nft import Tracer
 from podwire.trace.packet import Machine
@@ -18,7 +18,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     """What would be programmed."""
     tables = []
     for family in FAMILIES:
-        contents = Contents(Layout(family, facts))
+        contents = Contents(NftablesLayout(family, facts))
         contents.change(ports_of_family(services, family))
         tables.append(contents.table())
     return Tracer(tables, machine)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from podwire.proxy.claims import Claims
-from podwire.proxy.dataplanes.userspace.layout import TABLE, Layout
+from podwire.proxy.claims import FrontendClaims
+from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
 from podwire.proxy.dataplanes.userspace.orders import Pool
 from podwire.proxy.servicemap import Endpoint, ServicePort
 from podwire.state.nft import Element, Set, Table
@@ -34,7 +34,7 @@ def pool_key(port: ServicePort, endpoints: str) -> str:
     return f"{port.family} {port.key} {endpoints}"
 
 
-def pools(ports: Iterable[ServicePort], layout: Layout) -> tuple[Pool, ...]:
+def pools(ports: Iterable[ServicePort], layout: UserspaceLayout) -> tuple[Pool, ...]:
     """The pools that these ports of one family need."""
     address = layout.relay_address
     if not address:
@@ -82,7 +82,7 @@ class Frontend(msgspec.Struct, frozen=True, gc=False):
 class _Compiler:
     """Compiles ports to elements."""
 
-    def __init__(self, layout: Layout, ports: Mapping[str, int]) -> None:
+    def __init__(self, layout: UserspaceLayout, ports: Mapping[str, int]) -> None:
         self._layout = layout
         self._ports = ports
         self._types = (layout.address, "inet_proto", "inet_service")
@@ -158,13 +158,13 @@ class _Compiler:
 class Contents:
     """All elements of one family; ``ports`` has the relay's port of each pool and is the caller's to keep current."""
 
-    def __init__(self, layout: Layout, ports: Mapping[str, int]) -> None:
+    def __init__(self, layout: UserspaceLayout, ports: Mapping[str, int]) -> None:
         self.layout = layout
         self._compiler = _Compiler(layout, ports)
         self._declared: dict[str, Set] = {each.name: each for each in layout.sets()}
         self._held: dict[str, dict[bytes, Element]] = {}
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._claims: Claims[Frontend] = Claims()
+        self._claims: FrontendClaims[Frontend] = FrontendClaims()
         self._services: dict[str, tuple[tuple[ServicePort, ...], Elements]] = {}
 
     def table(self) -> Table:

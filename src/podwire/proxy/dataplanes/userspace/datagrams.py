@@ -29,7 +29,7 @@ Client = Any
 """A socket address as Python has it."""
 
 
-class Owner(Protocol):
+class SessionHost(Protocol):
     """What all sessions have in common."""
 
     loop: Loop
@@ -61,8 +61,8 @@ class Session:
 class Sessions:
     """All sessions of one pool and its socket."""
 
-    def __init__(self, owner: Owner, number: int, pool: Pool, balancer: Balancer, listener: socket.socket) -> None:
-        self.owner = owner
+    def __init__(self, host: SessionHost, number: int, pool: Pool, balancer: Balancer, listener: socket.socket) -> None:
+        self.host = host
         self.number = number
         self.pool = pool
         self.balancer = balancer
@@ -70,7 +70,7 @@ class Sessions:
         self.open = True
         """Whether new clients are served."""
         self._sessions: dict[Client, Session] = {}
-        owner.loop.watch(listener.fileno(), READ, self._from_clients)
+        host.loop.watch(listener.fileno(), READ, self._from_clients)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -87,11 +87,11 @@ class Sessions:
         """Ends all sessions; the socket stays the caller's."""
         for session in tuple(self._sessions.values()):
             self._end(session)
-        self.owner.loop.ignore(self.listener.fileno())
+        self.host.loop.ignore(self.listener.fileno())
 
     def adopt(self, slot: int, client: Client, server: socket.socket) -> None:
         """Goes on with a session of an earlier worker."""
-        self._begin(Session(client, server, slot, self.owner.loop.now))
+        self._begin(Session(client, server, slot, self.host.loop.now))
 
     def _from_clients(self, _events: int) -> None:
         for _ in range(_ROUND):
@@ -103,7 +103,7 @@ class Sessions:
                 continue
             session = self._sessions.get(client) or self._new(client)
             if session is not None:
-                session.used = self.owner.loop.now
+                session.used = self.host.loop.now
                 if not _send(partial(session.server.send, data)):
                     self._end(session)
             _drop(self.listener)
@@ -111,13 +111,13 @@ class Sessions:
     def _new(self, client: Client) -> Session | None:
         if not self.open:
             return None
-        owner, name = self.owner, client[0].partition("%")[0]
-        had = self.balancer.recall(name, owner.loop.now)
-        target = self.balancer.choose(name, owner.loop.now)
+        host, name = self.host, client[0].partition("%")[0]
+        had = self.balancer.recall(name, host.loop.now)
+        target = self.balancer.choose(name, host.loop.now)
         if target is None:
             return None
         if self.balancer.affinity_s and target != had:
-            owner.chosen(self.number, name, target)
+            host.chosen(self.number, name, target)
         try:
             server = socket.socket(self.listener.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         except OSError:
@@ -126,21 +126,21 @@ class Sessions:
         slot = -1
         if server.connect_ex(target) == 0:
             fds = (-1, server.fileno(), -1, -1)
-            slot = owner.memory.take(Slot(SESSION, self.number, fds, client[1], client[0]))
+            slot = host.memory.take(Slot(SESSION, self.number, fds, client[1], client[0]))
         if slot < 0:
             server.close()
             self.balancer.forget(name)
             return None
-        return self._begin(Session(client, server, slot, owner.loop.now))
+        return self._begin(Session(client, server, slot, host.loop.now))
 
     def _begin(self, session: Session) -> Session:
         self._sessions[session.client] = session
-        self.owner.loop.watch(session.server.fileno(), READ, lambda _: self._from_endpoint(session))
-        self.owner.loop.later(session.over(self.owner.loop.now), lambda: self._expire(session))
+        self.host.loop.watch(session.server.fileno(), READ, lambda _: self._from_endpoint(session))
+        self.host.loop.later(session.over(self.host.loop.now), lambda: self._expire(session))
         return session
 
     def _from_endpoint(self, session: Session) -> None:
-        now = self.owner.loop.now
+        now = self.host.loop.now
         for _ in range(_ROUND):
             try:
                 data = session.server.recv(_SIZE, _PEEK)
@@ -158,16 +158,16 @@ class Sessions:
     def _expire(self, session: Session) -> None:
         if self._sessions.get(session.client) is not session:
             return
-        left = session.over(self.owner.loop.now)
+        left = session.over(self.host.loop.now)
         if left > 0:
-            self.owner.loop.later(left, lambda: self._expire(session))
+            self.host.loop.later(left, lambda: self._expire(session))
         else:
             self._end(session)
 
     def _end(self, session: Session) -> None:
         del self._sessions[session.client]
-        self.owner.memory.free(session.slot)
-        self.owner.loop.close(session.server.detach())
+        self.host.memory.free(session.slot)
+        self.host.loop.close(session.server.detach())
 
 
 def _send(send: Callable[[], int]) -> bool:

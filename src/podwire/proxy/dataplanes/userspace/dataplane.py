@@ -19,7 +19,7 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.nft_families import FAMILIES, FamilyTables
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
-from podwire.proxy.dataplanes.userspace.layout import TABLE, Layout
+from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
 from podwire.proxy.dataplanes.userspace.link import Link
 from podwire.proxy.dataplanes.userspace.orders import Arranged, Pool, Retire, State
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
@@ -113,7 +113,7 @@ class UserspaceDataPlane:
     def _wanted(self, services: ServiceMap) -> dict[str, Pool]:
         found: dict[str, Pool] = {}
         for family in FAMILIES:
-            layout = Layout(family, self._facts)
+            layout = UserspaceLayout(family, self._facts)
             ports = (port for each in services.values() for port in each if port.family == family)
             found |= {pool.key: pool for pool in pools(ports, layout)}
         return found
@@ -135,7 +135,7 @@ class UserspaceDataPlane:
         made: dict[str, Contents] = {}
 
         def want(family: str, _have: Table | None) -> Table:
-            made[family] = Contents(Layout(family, self._facts), self._ports)
+            made[family] = Contents(UserspaceLayout(family, self._facts), self._ports)
             made[family].change(ports_of_family(self._services, family))
             return made[family].table()
 

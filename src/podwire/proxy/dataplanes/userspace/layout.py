@@ -22,7 +22,7 @@ from podwire.state.nft_rules import Rule
 TABLE = "podwire-userspace"
 
 
-class Layout(Frame):
+class UserspaceLayout(Frame):
     """The constant part for one family on one node."""
 
     @property

@@ -36,7 +36,7 @@ RESET = struct.pack("ii", 1, 0)
 SO_MARK = 36  # asm-generic/socket.h
 
 
-class Owner(Protocol):
+class StreamHost(Protocol):
     """What connections have in common."""
 
     loop: Loop
@@ -84,7 +84,7 @@ def filled(pipe: int) -> int:
     return count[0]
 
 
-class Way:
+class OneDirection:
     """One direction: from ``source`` through ``pipe`` to ``sink``."""
 
     __slots__ = ("ended", "held", "pipe", "shut", "sink", "source", "wide")
@@ -156,18 +156,18 @@ class Way:
 class Stream:
     """One client's connection."""
 
-    __slots__ = ("back", "backing", "client", "name", "owner", "server", "slot", "there", "tried", "tries")
+    __slots__ = ("back", "backing", "client", "host", "name", "server", "slot", "there", "tried", "tries")
 
-    def __init__(self, owner: Owner, backing: Backing, client: socket.socket, slot: int) -> None:
-        self.owner = owner
+    def __init__(self, host: StreamHost, backing: Backing, client: socket.socket, slot: int) -> None:
+        self.host = host
         self.backing = backing
         self.client = client
         self.slot = slot
         self.name = ""
         """The client's address."""
         self.server: socket.socket | None = None
-        self.there: Way | None = None
-        self.back: Way | None = None
+        self.there: OneDirection | None = None
+        self.back: OneDirection | None = None
         self.tried: set[Target] = set()
         self.tries = 0
 
@@ -187,12 +187,12 @@ class Stream:
 
     def _wait_for(self, server: socket.socket, target: Target) -> None:
         self.server = server
-        loop = self.owner.loop
+        loop = self.host.loop
         loop.watch(server.fileno(), WRITE, lambda _: self._answered(target))
         loop.later(TIMEOUTS_S[min(self.tries, len(TIMEOUTS_S)) - 1], lambda: self._late(server, target))
 
     def _next(self) -> Target | None:
-        now = self.owner.loop.now
+        now = self.host.loop.now
         balancer = self.backing.balancer
         had = balancer.recall(self.name, now)
         target = balancer.choose(self.name, now, self.tried)
@@ -200,7 +200,7 @@ class Stream:
             self.tried.clear()
             target = balancer.choose(self.name, now)
         if target is not None and balancer.affinity_s and target != had:
-            self.owner.chosen(self.backing.number, self.name, target)
+            self.host.chosen(self.backing.number, self.name, target)
         return target
 
     def _failed(self, target: Target) -> None:
@@ -217,12 +217,12 @@ class Stream:
         if server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._again(server, target)
         else:
-            pipes = self.owner.pipes
+            pipes = self.host.pipes
             fresh = (pipes.pop() if pipes else open_pipe(), pipes.pop() if pipes else open_pipe())
             self.join(server, fresh, (0, 0))
 
     def _again(self, server: socket.socket, target: Target) -> None:
-        self.owner.loop.close(server.detach())
+        self.host.loop.close(server.detach())
         self.server = None
         self._failed(target)
         self.connect()
@@ -231,9 +231,9 @@ class Stream:
         """Both sides are there: bytes begin to go, or go on; ``held`` are those in the pipes."""
         self.server = server
         fds = (self.client.fileno(), server.fileno(), *pipes)
-        self.owner.memory.fill(self.slot, Slot(RELAYING, self.backing.number, fds, 0, ""))
-        self.there = Way(self.client, pipes[0], server, held[0])
-        self.back = Way(server, pipes[1], self.client, held[1])
+        self.host.memory.fill(self.slot, Slot(RELAYING, self.backing.number, fds, 0, ""))
+        self.there = OneDirection(self.client, pipes[0], server, held[0])
+        self.back = OneDirection(server, pipes[1], self.client, held[1])
         self._ready(READ | WRITE, self.there, self.back)
 
     def _client_ready(self, events: int) -> None:
@@ -242,7 +242,7 @@ class Stream:
     def _server_ready(self, events: int) -> None:
         self._ready(events, self.back, self.there)
 
-    def _ready(self, events: int, out: Way | None, into: Way | None) -> None:
+    def _ready(self, events: int, out: OneDirection | None, into: OneDirection | None) -> None:
         """One side has events: moves what can be moved on the way from it (``out``) and to it (``into``)."""
         there, back, server = self.there, self.back, self.server
         assert out is not None and into is not None, "joined before"
@@ -260,22 +260,22 @@ class Stream:
         if there.shut and back.shut:
             self._finish(there, back)
             return
-        loop = self.owner.loop
+        loop = self.host.loop
         loop.watch(self.client.fileno(), there.wanted | back.wanting, self._client_ready)
         loop.watch(server.fileno(), back.wanted | there.wanting, self._server_ready)
 
-    def _finish(self, there: Way, back: Way) -> None:
+    def _finish(self, there: OneDirection, back: OneDirection) -> None:
         """All is said: pipes are empty."""
-        self.owner.memory.free(self.slot)
-        self.owner.pipes += (there.pipe, back.pipe)
+        self.host.memory.free(self.slot)
+        self.host.pipes += (there.pipe, back.pipe)
         self._close()
 
     def reset(self) -> None:
         """Ends both sides at once."""
-        self.owner.memory.free(self.slot)
+        self.host.memory.free(self.slot)
         for way in (self.there, self.back):
             if way is not None:
-                self.owner.loop.close(way.pipe)
+                self.host.loop.close(way.pipe)
         for side in (self.client, self.server):
             if side is not None:
                 side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -284,9 +284,9 @@ class Stream:
     def _close(self) -> None:
         for side in (self.client, self.server):
             if side is not None:
-                self.owner.loop.close(side.detach())
+                self.host.loop.close(side.detach())
         self.server = None
-        self.owner.ended(self)
+        self.host.ended(self)
 
 
 def _begin(target: Target, mark: int) -> socket.socket | None:

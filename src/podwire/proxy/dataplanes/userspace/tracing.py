@@ -13,7 +13,7 @@ from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.userspace.choose import Balancer
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
-from podwire.proxy.dataplanes.userspace.layout import TABLE, Layout
+from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
 from podwire.proxy.dataplanes.userspace.link import Link
 from podwire.proxy.dataplanes.userspace.orders import Pool, Target
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
@@ -93,7 +93,7 @@ def _relayed(led: Outcome, pool: Pool, target: Target, probability: float, remem
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     """What would be programmed."""
-    layouts = {family: Layout(family, facts) for family in FAMILIES}
+    layouts = {family: UserspaceLayout(family, facts) for family in FAMILIES}
     made = tuple(
         pool
         for family, layout in layouts.items()

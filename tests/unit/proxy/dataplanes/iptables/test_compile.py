@@ -3,7 +3,7 @@
 from typing import Any
 
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
-from podwire.proxy.dataplanes.iptables.layout import Layout
+from podwire.proxy.dataplanes.iptables.layout import IptablesLayout
 from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 
@@ -29,7 +29,7 @@ def port(**changes: Any) -> ServicePort:
 
 
 def compiled(one: ServicePort, facts: NodeFacts = FACTS) -> Compiled:
-    return compile_service(Layout(one.family, facts), (one,), frontends(one))
+    return compile_service(IptablesLayout(one.family, facts), (one,), frontends(one))
 
 
 def text(found: Compiled) -> str:
@@ -175,6 +175,6 @@ def test_the_health_check_port_is_open() -> None:
 def test_a_frontend_of_another_service_is_left_alone() -> None:
     one = port(external_ips=("203.0.113.7",), node_port=30080)
     owned = frozenset((Frontend("172.30.0.41", "tcp", 80),))
-    found = text(compile_service(Layout("ip", FACTS), (one,), owned))
+    found = text(compile_service(IptablesLayout("ip", FACTS), (one,), owned))
     assert "203.0.113.7" not in found and "30080" not in found
     assert "nat KUBE-SERVICES: -d 172.30.0.41/32" in found

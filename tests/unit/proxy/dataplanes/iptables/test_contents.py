@@ -4,13 +4,13 @@ import msgspec
 from tests.unit.proxy.dataplanes.iptables.test_compile import EXT, FACTS, ONE, SEP_ONE, SEP_TWO, SVC, TWO, port
 
 from podwire.proxy.dataplanes.iptables.contents import Contents
-from podwire.proxy.dataplanes.iptables.layout import Layout
+from podwire.proxy.dataplanes.iptables.layout import IptablesLayout
 
 WEB = "default/web"
 
 
 def contents() -> Contents:
-    return Contents(Layout("ip", FACTS))
+    return Contents(IptablesLayout("ip", FACTS))
 
 
 def test_a_new_service_is_written_and_nothing_else() -> None:

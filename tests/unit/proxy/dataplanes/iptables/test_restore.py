@@ -3,7 +3,7 @@
 from tests.unit.proxy.dataplanes.iptables.test_compile import FACTS, SEP_ONE, SVC, port
 
 from podwire.proxy.dataplanes.iptables.contents import Contents
-from podwire.proxy.dataplanes.iptables.layout import SERVICES, Layout
+from podwire.proxy.dataplanes.iptables.layout import SERVICES, IptablesLayout
 from podwire.proxy.dataplanes.iptables.restore import PART, repair_in_parts
 from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import parse_save
@@ -11,7 +11,7 @@ from podwire.state.iptables_diff import Saved, count_tables, removal, repair
 
 
 def contents(*names: str) -> Contents:
-    made = Contents(Layout("ip", FACTS))
+    made = Contents(IptablesLayout("ip", FACTS))
     for number, name in enumerate(names):
         made.change({name: (port(service=name, cluster_ip=f"172.30.0.{41 + number}"),)})
     return made
@@ -56,7 +56,7 @@ def test_a_chain_that_differs_is_written_alone() -> None:
 
 def test_a_large_load_is_cut_into_parts_that_lead_to_what_is_there() -> None:
     names = [f"default/s{number:03}" for number in range(PART // 3 + 10)]
-    made = Contents(Layout("ip", FACTS))
+    made = Contents(IptablesLayout("ip", FACTS))
     many = {n: (port(service=n, cluster_ip=f"172.30.{i // 250}.{i % 250}", node_port=30000 + i),)
             for i, n in enumerate(names)}  # fmt: skip
     made.change(many)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service, flags_of
-from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.frontends import frontends
 from podwire.proxy.servicemap import Endpoint, IpvsSettings, NodeFacts, ServicePort
 
@@ -32,7 +32,7 @@ def port(**changes: Any) -> ServicePort:
 
 
 def compiled(one: ServicePort, facts: NodeFacts = FACTS) -> Compiled:
-    return compile_service(Layout(one.family, facts, facts.addresses), (one,), frontends(one))
+    return compile_service(IpvsLayout(one.family, facts, facts.addresses), (one,), frontends(one))
 
 
 def text(found: Compiled) -> str:
@@ -128,7 +128,7 @@ def test_source_ranges() -> None:
 
 def test_what_another_service_has_is_left_out() -> None:
     one = port(node_port=30080, external_ips=("203.0.113.7",))
-    assert text(compile_service(Layout("ip", FACTS, FACTS.addresses), (one,), frozenset())) == ""
+    assert text(compile_service(IpvsLayout("ip", FACTS, FACTS.addresses), (one,), frozenset())) == ""
 
 
 def test_ipv6() -> None:

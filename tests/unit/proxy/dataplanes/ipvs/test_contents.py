@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from tests.unit.proxy.dataplanes.ipvs.test_compile import FACTS, ONE, TWO, port
 
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
-from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.servicemap import ServicePort
 
 WEB, OTHER = "default/web", "default/other"
 
 
 def contents(*elsewhere: str) -> Contents:
-    return Contents(Layout("ip", FACTS, FACTS.addresses), elsewhere)
+    return Contents(IpvsLayout("ip", FACTS, FACTS.addresses), elsewhere)
 
 
 def told(delta: Delta) -> list[str]:

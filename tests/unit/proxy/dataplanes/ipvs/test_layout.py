@@ -4,14 +4,14 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.proxy.dataplanes.ipvs.test_compile import FACTS
 
-from podwire.proxy.dataplanes.ipvs.layout import Layout
+from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import CLUSTER_IP, SETS, SOURCE_CIDR, declare, set_name
 from podwire.proxy.servicemap import NodeFacts
 from podwire.state.chain_marks import PROXY_IPVS
 
 
-def layout(facts: NodeFacts = FACTS, family: str = "ip") -> Layout:
-    return Layout(family, facts, facts.addresses)
+def layout(facts: NodeFacts = FACTS, family: str = "ip") -> IpvsLayout:
+    return IpvsLayout(family, facts, facts.addresses)
 
 
 def chain(name: str, facts: NodeFacts = FACTS, table: str = "nat") -> list[str]:

@@ -6,10 +6,10 @@ import pytest
 from podwire.proxy.dataplanes.nftables.adopted import Known
 from podwire.proxy.dataplanes.nftables.compile import PortCompiler
 from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.layout import Layout, Shape, capacity_of
+from podwire.proxy.dataplanes.nftables.layout import NftablesLayout, Shape, capacity_of
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 
-LAYOUT = Layout("ip", NodeFacts(name="n1", addresses=("192.168.99.1",)))
+LAYOUT = NftablesLayout("ip", NodeFacts(name="n1", addresses=("192.168.99.1",)))
 ENDPOINTS = tuple(Endpoint(f"10.0.0.{number}", 8080, number % 2 == 0) for number in range(1, 8))
 PORT = ServicePort(
     service="default/web",

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS as ENDPOINTS_OF_A_LIST
 from podwire.proxy.dataplanes.nftables.contents import Contents
-from podwire.proxy.dataplanes.nftables.layout import TABLE, Layout, Shape
+from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout, Shape
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.state.nft import Element
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff
 from podwire.state.nft_types import HOST_ORDER
 
 NODE = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.0.0.0/8",), service_cidrs=("172.30.0.0/16",))
-LAYOUT = Layout("ip", NODE)
+LAYOUT = NftablesLayout("ip", NODE)
 
 ENDPOINTS = st.lists(
     st.builds(Endpoint, st.integers(1, 8).map("10.0.0.{}".format), st.just(8080), st.booleans()),
@@ -225,7 +225,7 @@ def test_a_restart_takes_the_slots_over() -> None:
 
 @pytest.mark.parametrize("family", ["ip", "ip6"])
 def test_the_constant_part(family: str) -> None:
-    table = Layout(family, NODE).table(frozenset((Shape("cluster", 4),)), {})
+    table = NftablesLayout(family, NODE).table(frozenset((Shape("cluster", 4),)), {})
     assert (table.family, table.name) == (family, TABLE)
     assert [str(rule) for rule in table.chain("cluster-4").rules][-8:] == [
         f"dnat {family} to {family} daddr . meta l4proto . th dport . numgen random mod {among} map @endpoints"

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
-from podwire.proxy.dataplanes.userspace.layout import Layout
+from podwire.proxy.dataplanes.userspace.layout import UserspaceLayout
 from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
 from podwire.state.nft import Table
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction
 
 NODE = NodeFacts(name="n1", addresses=("192.168.99.1", "fd99::1"), pod_cidrs=("10.0.0.0/8",))
-LAYOUT = Layout("ip", NODE)
+LAYOUT = UserspaceLayout("ip", NODE)
 HERE, THERE = Endpoint("10.0.0.1", 8080, True), Endpoint("10.1.0.1", 8080)
 WEB = ServicePort(
     service="default/web",
@@ -54,7 +54,7 @@ def test_a_pool_has_what_the_relay_needs() -> None:
 
 
 def test_without_an_address_of_the_family_nothing_is_relayed() -> None:
-    bare = Layout("ip6", NodeFacts(name="n1", addresses=("192.168.99.1",)))
+    bare = UserspaceLayout("ip6", NodeFacts(name="n1", addresses=("192.168.99.1",)))
     assert pools((like(family="ip6", cluster_ip="fd96::1"),), bare) == ()
 
 
