@@ -16,7 +16,7 @@ from podwire.model.changed import Changed
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.observe.distribution import Distribution, doubling
+from podwire.observe.distribution import Distribution, doubling_bounds
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.dataplane import PolicyDataPlane
@@ -29,7 +29,7 @@ from podwire.policy.status.series import Series
 from podwire.why.explain import explain_connection
 from podwire.why.policy_text import one_audited
 
-_BUCKETS = doubling(0.001, 14)
+_BUCKETS = doubling_bounds(0.001, 14)
 """Seconds: 1 ms to 8 s."""
 
 

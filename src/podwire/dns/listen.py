@@ -16,7 +16,7 @@ from typing import Any
 
 from podwire.dns import wire
 from podwire.dns.metrics import Counters, Labels
-from podwire.dns.respond import Ask, Reply, failure, respond, udp_limit
+from podwire.dns.respond import Reply, UpstreamQuery, failure, respond, udp_limit
 from podwire.dns.zone import Zone
 
 Peer = tuple[Any, ...]
@@ -25,7 +25,7 @@ Peer = tuple[Any, ...]
 Send = Callable[[bytes], None]
 """Sends the reply to a request that upstream had to answer."""
 
-OnAsk = Callable[[Ask, bytes, bool, Send], None]
+OnAsk = Callable[[UpstreamQuery, bytes, bool, Send], None]
 """Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply."""
 
 _CAPACITY = 20_000
@@ -123,7 +123,7 @@ class UdpListener:
         outcome = respond(self._zone, data, udp_ceiling=self._udp_size)
         if outcome is None or link is None:
             return
-        if isinstance(outcome, Ask):
+        if isinstance(outcome, UpstreamQuery):
             self._hand_over(outcome, data, peer, loop)
             return
         cell = self._counters.cell(labels_of(outcome, "udp", self._family))
@@ -134,7 +134,7 @@ class UdpListener:
                 replies.clear()
             replies[data[2:]] = CachedReply(outcome, cell)
 
-    def _hand_over(self, ask: Ask, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
+    def _hand_over(self, ask: UpstreamQuery, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         link = self._socket
         if link is None:
             return
@@ -209,7 +209,7 @@ class TcpListener:
 
     async def _reply(self, data: bytes, family: str) -> bytes | None:
         outcome = respond(self._zone, data)
-        if isinstance(outcome, Ask):
+        if isinstance(outcome, UpstreamQuery):
             waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self._on_ask(outcome, data, True, lambda reply: None if waiting.done() else waiting.set_result(reply))
             return await waiting

@@ -31,7 +31,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     step: int = 0
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
+class UpstreamQuery(msgspec.Struct, frozen=True, gc=False):
     """Upstream must be asked for ``name``; ``answer`` holds the alias records found so far."""
 
     query: Query
@@ -45,7 +45,7 @@ def udp_limit(query: Query, ceiling: int) -> int:
     return min(max(size, wire.MIN_UDP_BYTES), ceiling)
 
 
-def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Ask | None:
+def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | UpstreamQuery | None:
     """The reply to a request, or that upstream must be asked; ``udp_ceiling`` 0 means TCP.
 
     None means that nothing is sent: the message is a reply, or too short to be answered.
@@ -69,9 +69,9 @@ def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Ask | N
         # A target would exceed 255 bytes.
         return failure(query, limit)
     if answer.foreign:
-        return Ask(query, query.name)
+        return UpstreamQuery(query, query.name)
     if answer.follow:
-        return Ask(query, answer.follow, answer)
+        return UpstreamQuery(query, answer.follow, answer)
     return finish(query, answer, limit)
 
 
@@ -121,7 +121,7 @@ def _rotation(query: Query, answer: Answer, data: bytes) -> tuple[tuple[int, int
     return (start, start + count * step), step
 
 
-def merge(ask: Ask, found: Message, limit: int) -> Reply:
+def merge(ask: UpstreamQuery, found: Message, limit: int) -> Reply:
     """The reply that has the records of an alias, then the records that upstream gave for its target."""
     alias = ask.answer or Answer()
     answer = Answer(

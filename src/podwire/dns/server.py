@@ -19,7 +19,7 @@ from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_ups
 from podwire.dns.listen import Send, TcpListener, UdpListener, labels_of
 from podwire.dns.metrics import Counters, Series, render
 from podwire.dns.names import address_bytes
-from podwire.dns.respond import Ask, Reply, failure, merge, udp_limit
+from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
 from podwire.dns.sockets import Bound, bind, usable
 from podwire.dns.watch import ZoneWatch
 from podwire.dns.wire import Edns, Message
@@ -97,7 +97,7 @@ class DnsServer:
         for udp in self._udp:
             udp.forget()
 
-    def forward(self, ask: Ask, data: bytes, tcp: bool, send: Send) -> None:
+    def forward(self, ask: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
         """Answers from the cache of foreign names or starts asking upstream; runs on the loop."""
         if ask.answer is None:
             kept = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
@@ -107,7 +107,7 @@ class DnsServer:
                 return
         self._asking.start("forward", self._forward(ask, data, tcp, send))
 
-    async def _forward(self, ask: Ask, data: bytes, tcp: bool, send: Send) -> None:
+    async def _forward(self, ask: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
         limit = 65535 if tcp else udp_limit(ask.query, self.config.udp_size)
         try:
             reply = await (self._relay(ask, data, tcp, limit) if ask.answer is None else self._chase(ask, tcp, limit))
@@ -119,7 +119,7 @@ class DnsServer:
         self._count(reply, tcp)
         send(reply.data)
 
-    async def _relay(self, ask: Ask, data: bytes, tcp: bool, limit: int) -> Reply:
+    async def _relay(self, ask: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
         found = await self._forwarder.ask(data, tcp=tcp)
         if found is None:
             return failure(ask.query, limit)
@@ -129,7 +129,7 @@ class DnsServer:
         self._foreign.put(data, found, tcp=tcp, now_s=self._clock.monotonic())
         return Reply(found, ask.query.qtype, found[3] & 0xF)
 
-    async def _chase(self, ask: Ask, tcp: bool, limit: int) -> Reply:
+    async def _chase(self, ask: UpstreamQuery, tcp: bool, limit: int) -> Reply:
         """The reply for an alias whose target is foreign."""
         edns = Edns(size=self.config.udp_size)
         request = wire.encode(Message(0, wire.RD, ask.name, ask.query.qtype, edns=edns))
@@ -166,7 +166,7 @@ class DnsServer:
         return render(series)
 
 
-def _truncated(ask: Ask, limit: int) -> Reply:
+def _truncated(ask: UpstreamQuery, limit: int) -> Reply:
     reply = failure(ask.query, limit, wire.NOERROR)
     data = bytearray(reply.data)
     data[2] = (data[2] | wire.TC >> 8) & ~(wire.AA >> 8)

@@ -59,7 +59,7 @@ class Stream:
             self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
 
     def write_framed(self, chunk: bytes) -> None:
-        """Sends bytes that carry their chunk framing already (see :func:`frame`)."""
+        """Sends bytes that carry their chunk framing already (see :func:`encode_chunk`)."""
         if not self.closed:
             self._connection.send(chunk)
 
@@ -84,7 +84,7 @@ class Stream:
         self._connection.abort()
 
 
-def frame(data: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
     """``data`` as one HTTP chunk, for bytes that many streams will send."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
@@ -101,8 +101,8 @@ class Streaming(msgspec.Struct, frozen=True):
 class Upgrade(msgspec.Struct, frozen=True):
     """Hands the connection over.
 
-    ``take(transport, leftover)`` writes the 101 answer (see :func:`switching`) and returns the protocol that takes over
-    the transport. Reading is paused until it returns.
+    ``take(transport, leftover)`` writes the 101 answer (see :func:`encode_switching`) and returns the protocol that
+    takes over the transport. Reading is paused until it returns.
     """
 
     take: Callable[[asyncio.Transport, bytes], asyncio.BaseProtocol]
@@ -112,7 +112,7 @@ Result: TypeAlias = Response | Streaming | Upgrade
 Handler: TypeAlias = Callable[[Request], Result | Awaitable[Result]]
 
 
-def switching(headers: tuple[tuple[str, str], ...]) -> bytes:
+def encode_switching(headers: tuple[tuple[str, str], ...]) -> bytes:
     """The head of a 101 answer with these headers."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
     return f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("latin-1")

@@ -17,13 +17,13 @@ Problems = Callable[[], Sequence[str]]
 def health_routes(live: Problems, ready: Problems, metrics: Callable[[], bytes]) -> dict[str, Handler]:
     """The routes of a component whose problems and metrics these functions return."""
     return {
-        "/healthz": lambda request: verdict(live()),
-        "/livez": lambda request: verdict(live()),
-        "/readyz": lambda request: verdict(ready()),
+        "/healthz": lambda request: health_response(live()),
+        "/livez": lambda request: health_response(live()),
+        "/readyz": lambda request: health_response(ready()),
         "/metrics": lambda request: Response(200, metrics(), METRICS_TEXT),
     }
 
 
-def verdict(problems: Sequence[str]) -> Response:
+def health_response(problems: Sequence[str]) -> Response:
     """200 ``ok`` without problems, else 503 with a line for each."""
     return text_response(503, "\n".join(problems)) if problems else text_response(200, "ok")

@@ -16,7 +16,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessa
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import generate_accept_token
 
-from podwire.http.answer import Upgrade, switching
+from podwire.http.answer import Upgrade, encode_switching
 from podwire.http.message import Request
 
 _WAITING = 1 << 20
@@ -152,7 +152,7 @@ def accept(request: Request, protocol: str, serve: Callable[[WebSocket], None]) 
     )  # fmt: skip
 
     def take(transport: asyncio.Transport, leftover: bytes) -> asyncio.BaseProtocol:
-        transport.write(switching(headers))
+        transport.write(encode_switching(headers))
         connection = WebSocket(transport)
         serve(connection)
         if leftover:

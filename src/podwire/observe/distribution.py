@@ -44,6 +44,6 @@ class Distribution:
         return Histogram(name, text, tuple(zip(bounds, counts, strict=True)), self._sum, labels or {})
 
 
-def doubling(first: float, count: int) -> tuple[float, ...]:
+def doubling_bounds(first: float, count: int) -> tuple[float, ...]:
     """``count`` bounds, each twice its predecessor."""
     return tuple(first * 2**power for power in range(count))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from podwire.model.service import EndpointSlice
-from podwire.observe.distribution import Distribution, Histogram, doubling
+from podwire.observe.distribution import Distribution, Histogram, doubling_bounds
 from podwire.observe.health import Metric, Sample
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.servicemap import ServicePort
@@ -21,7 +21,7 @@ from podwire.runtime.clock import Clock, parse_rfc3339
 FAMILIES = ("IPv4", "IPv6")
 
 _NO_COUNTS = Counts()
-_SYNC_BOUNDS = doubling(0.001, 15)
+_SYNC_BOUNDS = doubling_bounds(0.001, 15)
 _PROGRAMMING_BOUNDS = tuple(chain((0.25, 0.5), range(1, 60), range(60, 120, 5), range(120, 330, 30)))
 _KINDS = {"ip": "IPv4", "ip6": "IPv6"}
 _PACKETS = {

@@ -13,7 +13,7 @@ import pytest
 from podwire.dns import wire
 from podwire.dns.names import address_bytes
 from podwire.dns.records import endpoint_host
-from podwire.dns.respond import Ask, merge, respond
+from podwire.dns.respond import UpstreamQuery, merge, respond
 from podwire.dns.zone import Zone, ZoneOptions
 from podwire.model.meta import ObjectReference
 from podwire.model.pod import Pod
@@ -69,7 +69,7 @@ def _lines(section: list[Any]) -> list[str]:
     return sorted(found)
 
 
-def _upstream_message(case: dict[str, Any], ask: Ask) -> wire.Message:
+def _upstream_message(case: dict[str, Any], ask: UpstreamQuery) -> wire.Message:
     oracle = dns.message.from_text(
         "id 1\nopcode QUERY\nrcode NOERROR\nflags QR TC\n;QUESTION\n"
         f"{case['upstream']['answer'][0].split()[0]} IN {case['type']}\n;ANSWER\n"
@@ -91,7 +91,7 @@ def test_answer(suite: dict[str, Any], case: dict[str, Any]) -> None:
     query = dns.message.make_query(case["name"], case["type"], use_edns=0, payload=4096)
 
     outcome = respond(zone, query.to_wire(), udp_ceiling=4096)
-    if isinstance(outcome, Ask):
+    if isinstance(outcome, UpstreamQuery):
         outcome = merge(outcome, _upstream_message(case, outcome), 4096)
 
     assert outcome is not None
@@ -123,7 +123,7 @@ def test_name_servers_are_the_services_in_front_of_us(case: dict[str, Any]) -> N
     query = dns.message.make_query("inter.webs.test.", "NS")
     outcome = respond(zone, query.to_wire(), udp_ceiling=1232)
 
-    assert outcome is not None and not isinstance(outcome, Ask)
+    assert outcome is not None and not isinstance(outcome, UpstreamQuery)
     reply = dns.message.from_wire(outcome.data, one_rr_per_rrset=True)
     glue = sorted([line.split()[0], line.split()[2], line.split()[3]] for line in _lines(reply.additional))
     assert glue == sorted(case["expect"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from podwire.dns.listen import CachedReply
 from podwire.dns.names import address_bytes
-from podwire.dns.respond import Ask, Reply, respond
+from podwire.dns.respond import Reply, UpstreamQuery, respond
 from podwire.dns.zone import Zone, ZoneOptions
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServiceSpec
@@ -119,7 +119,7 @@ def test_noise_is_answered_or_dropped(data: bytes) -> None:
 
 
 def test_foreign_names_are_to_be_asked_upstream() -> None:
-    assert isinstance(respond(make_zone(), dns.message.make_query("example.com", "A").to_wire()), Ask)
+    assert isinstance(respond(make_zone(), dns.message.make_query("example.com", "A").to_wire()), UpstreamQuery)
 
 
 def test_rotation_puts_each_address_first_once() -> None:

@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from podwire.http.answer import Stream, Streaming, Upgrade, switching
+from podwire.http.answer import Stream, Streaming, Upgrade, encode_switching
 from podwire.http.message import Limits, Request, Response
 from podwire.http.server import HttpServer
 from podwire.runtime.clock import SystemClock
@@ -17,7 +17,7 @@ async def _late(request: Request) -> Response:
 class _Echo(asyncio.Protocol):
     def __init__(self, transport: asyncio.Transport, leftover: bytes) -> None:
         self._transport = transport
-        transport.write(switching((("Upgrade", "echo"), ("Connection", "Upgrade"))) + leftover)
+        transport.write(encode_switching((("Upgrade", "echo"), ("Connection", "Upgrade"))) + leftover)
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(data.upper())

@@ -1,6 +1,6 @@
 """Histograms, and how they read in the page of metrics."""
 
-from podwire.observe.distribution import Distribution, doubling
+from podwire.observe.distribution import Distribution, doubling_bounds
 from podwire.observe.health import Health
 
 
@@ -14,7 +14,7 @@ def test_buckets_count_up_to_their_bound() -> None:
 
 
 def test_doubling() -> None:
-    assert doubling(0.001, 3) == (0.001, 0.002, 0.004)
+    assert doubling_bounds(0.001, 3) == (0.001, 0.002, 0.004)
 
 
 def test_the_text_form() -> None:

@@ -96,7 +96,7 @@ def problems(definition: Object) -> list[Cause]:
     return found
 
 
-class Served:
+class CustomVersion:
     """What one version of a custom kind has besides its :class:`Kind`."""
 
     __slots__ = ("columns", "node", "raw", "scale")
@@ -116,7 +116,7 @@ class CustomResources:
         self._store = store
         self._kinds = kinds
         self._clock = clock
-        self._served: dict[Key, Served] = {}
+        self._served: dict[Key, CustomVersion] = {}
         self._waiting: set[str] = set()
         self._deletion = Deletion(store, clock)
         self.on_kinds: tuple[Callable[[], None], ...] = ()
@@ -131,7 +131,7 @@ class CustomResources:
         for entry in self._store.entries(TABLE):
             self._consider(entry)
 
-    def served(self, kind: Kind) -> Served | None:
+    def served(self, kind: Kind) -> CustomVersion | None:
         """Schema and columns of a custom kind."""
         return self._served.get((kind.group, kind.version, kind.plural))
 
@@ -179,7 +179,7 @@ class CustomResources:
         for kind in kinds_of(definition):
             key = (kind.group, kind.version, kind.plural)
             self._kinds[key] = kind
-            self._served[key] = Served(versions[kind.version])
+            self._served[key] = CustomVersion(versions[kind.version])
 
     def _tell(self) -> None:
         for observer in self.on_kinds:

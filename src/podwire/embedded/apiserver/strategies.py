@@ -91,7 +91,7 @@ def prepare_create(kind: Kind, obj: Object) -> None:
     if kind.has_status and kind.table not in _KEEPS_STATUS_ON_CREATE:
         obj.pop("status", None)
         if kind.table == "/pods":
-            obj["status"] = {"phase": "Pending", "qosClass": quality_of(obj.get("spec") or {})}
+            obj["status"] = {"phase": "Pending", "qosClass": qos_class_of(obj.get("spec") or {})}
         elif not kind.custom:
             obj["status"] = dict(_INITIAL_STATUS.get(kind.table, {}))
     if counts_generations(kind):
@@ -163,7 +163,7 @@ def _content(kind: Kind, obj: Object) -> Object:
     return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion", "kind")}
 
 
-def quality_of(spec: Object) -> str:
+def qos_class_of(spec: Object) -> str:
     """The quality-of-service class of a pod: Guaranteed, Burstable or BestEffort."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     any_set = False

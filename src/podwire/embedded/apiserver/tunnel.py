@@ -19,7 +19,7 @@ from podwire.embedded.apiserver.kinds import KINDS
 from podwire.embedded.apiserver.settings import Settings
 from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError, Disconnected
-from podwire.http.answer import Result, Stream, Streaming, Upgrade, switching
+from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
 from podwire.http.client import ClientConnection, connect, encode_request
 from podwire.http.message import Response
 from podwire.runtime.tasks import TaskSet
@@ -193,7 +193,7 @@ async def _copy(connection: ClientConnection, stream: Stream) -> None:
 def _join(connection: ClientConnection, client: asyncio.Transport, leftover: bytes) -> _Pipe:
     """Joins the client and the node after the node has switched protocols; returns the client's protocol."""
     node, early = connection.detach()
-    client.write(switching(tuple(connection.headers.items())) + early)
+    client.write(encode_switching(tuple(connection.headers.items())) + early)
     node.write(leftover)
     node.set_protocol(_Pipe(node, client))
     node.resume_reading()

@@ -23,7 +23,7 @@ from podwire.embedded.apiserver.fields import Filter, parse_filter
 from podwire.embedded.apiserver.reads import Reader, parse_version
 from podwire.embedded.apiserver.store import Change, Entry, Store, Table
 from podwire.errors import ApiError
-from podwire.http.answer import Stream, Streaming, frame
+from podwire.http.answer import Stream, Streaming, encode_chunk
 
 _encode = msgspec.json.Encoder().encode
 
@@ -104,7 +104,7 @@ class Watch:
         key = (view, kind)
         cached = change.frames.get(key)
         if cached is None:
-            cached = change.frames[key] = frame(
+            cached = change.frames[key] = encode_chunk(
                 b'{"type":"%b","object":%b}\n' % (kind.encode(), self._object(view, entry))
             )
         return cached
@@ -130,7 +130,7 @@ class Watch:
                 "kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": [],
                 "metadata": {"resourceVersion": str(version)}, "rows": [{"cells": [], "object": obj}],
             }  # fmt: skip
-        return frame(_encode({"type": "BOOKMARK", "object": obj}) + b"\n")
+        return encode_chunk(_encode({"type": "BOOKMARK", "object": obj}) + b"\n")
 
 
 def _transition(found: Filter, change: Change) -> str:

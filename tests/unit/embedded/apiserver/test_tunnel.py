@@ -11,7 +11,7 @@ import pytest
 
 from podwire.embedded.apiserver.server import Server
 from podwire.embedded.apiserver.settings import Settings
-from podwire.http.answer import Result, Stream, Streaming, Upgrade, switching
+from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
 from podwire.http.message import Request, Response
 from podwire.http.server import HttpServer
 from podwire.http.tls import server_context, subject_of
@@ -24,7 +24,7 @@ POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"nam
 class Shout(asyncio.Protocol):
     def __init__(self, transport: asyncio.Transport, leftover: bytes) -> None:
         self.transport = transport
-        transport.write(switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))) + leftover.upper())
+        transport.write(encode_switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))) + leftover.upper())
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data.upper())
@@ -36,7 +36,7 @@ class Swallow(asyncio.Protocol):
     def __init__(self, transport: asyncio.Transport, leftover: bytes) -> None:
         self.transport = transport
         self.size = len(leftover)
-        transport.write(switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))))
+        transport.write(encode_switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))))
 
     def data_received(self, data: bytes) -> None:
         self.size += len(data)

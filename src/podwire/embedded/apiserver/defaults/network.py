@@ -3,7 +3,7 @@
 Addresses, node ports and address families of a Service are not defaults but allocations: see ``allocate``.
 """
 
-from podwire.embedded.apiserver.defaults.pods import Json, every, fill, section
+from podwire.embedded.apiserver.defaults.pods import Json, fill, items_of, section
 
 _AFFINITY_S = 10_800
 
@@ -17,7 +17,7 @@ def fill_service(obj: Json) -> None:
     elif spec["sessionAffinity"] == "ClientIP":
         client = section(section(spec, "sessionAffinityConfig"), "clientIP")
         fill(client, {"timeoutSeconds": _AFFINITY_S})
-    for port in every(spec, "ports"):
+    for port in items_of(spec, "ports"):
         fill(port, {"protocol": "TCP"})
         if port.get("targetPort") in (None, 0, "") and port.get("port") is not None:
             port["targetPort"] = port["port"]
@@ -30,29 +30,29 @@ def fill_service(obj: Json) -> None:
     if kind == "LoadBalancer":
         fill(spec, {"allocateLoadBalancerNodePorts": True})
     fill(section(obj, "status"), {"loadBalancer": {}})
-    for entry in every(obj["status"]["loadBalancer"], "ingress"):
+    for entry in items_of(obj["status"]["loadBalancer"], "ingress"):
         if entry.get("ip"):
             fill(entry, {"ipMode": "VIP"})
 
 
 def fill_endpoints(obj: Json) -> None:
     """Defaults of Endpoints."""
-    for subset in every(obj, "subsets"):
-        for port in every(subset, "ports"):
+    for subset in items_of(obj, "subsets"):
+        for port in items_of(subset, "ports"):
             fill(port, {"protocol": "TCP"})
 
 
 def fill_endpoint_slice(obj: Json) -> None:
     """Defaults of an EndpointSlice."""
-    for port in every(obj, "ports"):
+    for port in items_of(obj, "ports"):
         fill(port, {"name": "", "protocol": "TCP"})
 
 
 def fill_network_policy(obj: Json) -> None:
     """Defaults of a NetworkPolicy: it is about ingress, and about egress if it has such rules."""
     spec = section(obj, "spec")
-    for rule in every(spec, "ingress", "egress"):
-        for port in every(rule, "ports"):
+    for rule in items_of(spec, "ingress", "egress"):
+        for port in items_of(rule, "ports"):
             fill(port, {"protocol": "TCP"})
     if not spec.get("policyTypes"):
         spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 
 from podwire.embedded.apiserver.defaults import network, pods, workloads
-from podwire.embedded.apiserver.defaults.pods import Json, every, fill, section
+from podwire.embedded.apiserver.defaults.pods import Json, fill, items_of, section
 from podwire.embedded.apiserver.kinds import Kind
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -49,7 +49,7 @@ def _storage_class(obj: Json) -> None:
 def _binding(obj: Json) -> None:
     if isinstance(obj.get("roleRef"), dict):
         fill(obj["roleRef"], {"apiGroup": _RBAC})
-    for subject in every(obj, "subjects"):
+    for subject in items_of(obj, "subjects"):
         if subject.get("kind") in ("User", "Group"):
             fill(subject, {"apiGroup": _RBAC})
 

@@ -26,7 +26,7 @@ def fill(target: Json, values: Mapping[str, Any]) -> None:
             target[key] = value
 
 
-def every(found: Json, *fields: str) -> Iterator[Json]:
+def items_of(found: Json, *fields: str) -> Iterator[Json]:
     """All objects in the named lists of objects."""
     for field in fields:
         for item in found.get(field) or ():
@@ -68,7 +68,7 @@ def _container(container: Json) -> None:
             "terminationMessagePolicy": "File",
         },
     )
-    for port in every(container, "ports"):
+    for port in items_of(container, "ports"):
         fill(port, {"protocol": "TCP"})
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         if isinstance(container.get(probe), dict):
@@ -77,7 +77,7 @@ def _container(container: Json) -> None:
     for hook in (container.get("lifecycle") or {}).values():
         if isinstance(hook, dict):
             _http(hook)
-    for variable in every(container, "env"):
+    for variable in items_of(container, "env"):
         source = variable.get("valueFrom") or {}
         if isinstance(source.get("fieldRef"), dict):
             fill(source["fieldRef"], {"apiVersion": "v1"})
@@ -86,7 +86,7 @@ def _container(container: Json) -> None:
 
 
 def _downward(source: Json) -> None:
-    for item in every(source, "items"):
+    for item in items_of(source, "items"):
         if isinstance(item.get("fieldRef"), dict):
             fill(item["fieldRef"], {"apiVersion": "v1"})
 
@@ -98,7 +98,7 @@ def _volume(volume: Json) -> None:
         if isinstance(volume.get(kind), dict):
             fill(volume[kind], {"defaultMode": _MODE})
     _downward(volume.get("downwardAPI") or {})
-    for source in every(volume.get("projected") or {}, "sources"):
+    for source in items_of(volume.get("projected") or {}, "sources"):
         _downward(source.get("downwardAPI") or {})
         if isinstance(source.get("serviceAccountToken"), dict):
             fill(source["serviceAccountToken"], {"expirationSeconds": 3600})
@@ -124,9 +124,9 @@ def fill_spec(spec: Json) -> None:
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
-    for container in every(spec, "containers", "initContainers", "ephemeralContainers"):
+    for container in items_of(spec, "containers", "initContainers", "ephemeralContainers"):
         _container(container)
-    for volume in every(spec, "volumes"):
+    for volume in items_of(spec, "volumes"):
         _volume(volume)
 
 
@@ -158,10 +158,10 @@ def _tolerate(spec: Json) -> None:
     spec["tolerations"] = found
 
 
-def quality(spec: Json) -> str:
+def qos_class(spec: Json) -> str:
     """The quality-of-service class: BestEffort, Burstable or Guaranteed."""
     guaranteed, requested = True, False
-    for container in every(spec, "containers", "initContainers"):
+    for container in items_of(spec, "containers", "initContainers"):
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
         for name in ("cpu", "memory"):
@@ -184,12 +184,12 @@ def fill_pod(pod: Json) -> None:
             "preemptionPolicy": "PreemptLowerPriority",
         },
     )
-    for container in every(spec, "containers", "initContainers"):
+    for container in items_of(spec, "containers", "initContainers"):
         _requests(container)
-        for port in every(container, "ports") if spec.get("hostNetwork") else ():
+        for port in items_of(container, "ports") if spec.get("hostNetwork") else ():
             fill(port, {"hostPort": port.get("containerPort")})
     _tolerate(spec)
-    fill(section(pod, "status"), {"phase": "Pending", "qosClass": quality(spec)})
+    fill(section(pod, "status"), {"phase": "Pending", "qosClass": qos_class(spec)})
 
 
 def mount_token(pod: Json, name: str) -> None:
@@ -199,11 +199,11 @@ def mount_token(pod: Json, name: str) -> None:
     already; a volume for the purpose that is in the spec (of a copied pod) is used in place of a new one.
     """
     spec = section(pod, "spec")
-    given = (v["name"] for v in every(spec, "volumes") if str(v.get("name", "")).startswith(TOKEN_VOLUME))
+    given = (v["name"] for v in items_of(spec, "volumes") if str(v.get("name", "")).startswith(TOKEN_VOLUME))
     found = next(given, None)
     mount = {"name": found or name, "readOnly": True, "mountPath": _TOKEN_PATH}
     used = False
-    for container in every(spec, "containers", "initContainers"):
+    for container in items_of(spec, "containers", "initContainers"):
         mounts = container.get("volumeMounts") or []
         if not any(item.get("mountPath") == _TOKEN_PATH for item in mounts):
             container["volumeMounts"] = [*mounts, dict(mount)]

@@ -1,6 +1,6 @@
 """Defaults of the workload kinds: ``pkg/apis/{apps,batch,autoscaling}/v1/defaults.go`` of Kubernetes."""
 
-from podwire.embedded.apiserver.defaults.pods import Json, every, fill, fill_template, section
+from podwire.embedded.apiserver.defaults.pods import Json, fill, fill_template, items_of, section
 
 _QUARTER = "25%"
 _UNLIMITED = 2**31 - 1
@@ -57,7 +57,7 @@ def fill_stateful_set(obj: Json) -> None:
         fill(section(strategy, "rollingUpdate"), {"partition": 0})
     retention = section(spec, "persistentVolumeClaimRetentionPolicy")
     fill(retention, {"whenDeleted": "Retain", "whenScaled": "Retain"})
-    for claim in every(spec, "volumeClaimTemplates"):
+    for claim in items_of(spec, "volumeClaimTemplates"):
         fill(claim, {"kind": "PersistentVolumeClaim", "apiVersion": "v1"})
         fill(section(claim, "spec"), {"volumeMode": "Filesystem"})
         fill(section(claim, "status"), {"phase": "Pending"})

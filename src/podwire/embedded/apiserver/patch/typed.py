@@ -100,12 +100,12 @@ def to_set(value: Any, schema: SchemaNode) -> Node:
     return out
 
 
-def whole(value: Any, schema: SchemaNode) -> Node:
+def all_fields(value: Any, schema: SchemaNode) -> Node:
     """Every field of a value, each struct and list on the way included."""
     out: Node = dict(LEAF)
     if value and _takes_apart(value, schema):
         for step, item, sub in _children(value, schema):
-            out[step] = whole(item, sub)
+            out[step] = all_fields(item, sub)
     return out
 
 
@@ -127,7 +127,7 @@ def _compare(old: Any, new: Any, schema: SchemaNode, out: tuple[Node, Node, Node
     for step, item, sub in _children(new, schema):
         past = before.pop(step, ABSENT)
         if past is ABSENT:
-            out[0][step] = whole(item, sub)
+            out[0][step] = all_fields(item, sub)
         elif past != item or type(past) is not type(item):
             below: tuple[Node, Node, Node] = ({}, {}, {})
             _compare(past, item, sub, below)
@@ -136,7 +136,7 @@ def _compare(old: Any, new: Any, schema: SchemaNode, out: tuple[Node, Node, Node
                     tree[step] = found
     for step, item in before.items():
         sub = (schema.child(step[2:]) if isinstance(old, dict) else schema.items) or FREE
-        out[1][step] = whole(item, sub)
+        out[1][step] = all_fields(item, sub)
 
 
 def merge(live: Any, applied: Any, schema: SchemaNode) -> Any:

@@ -72,7 +72,7 @@ def parse_time(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def human(seconds: float) -> str:
+def human_duration(seconds: float) -> str:
     """``75s``, ``3m5s``, ``25m``, ``3h7m``, ``2d3h``, ``9d``, ``2y40d``."""
     total = int(seconds)
     if total < -1:
@@ -99,7 +99,7 @@ def _two(large: int, unit: str, small: int, subunit: str) -> str:
 def since(text: str | None, now: datetime) -> str:
     """How long ago an API time was."""
     found = parse_time(text)
-    return human((now - found).total_seconds()) if found else UNKNOWN
+    return human_duration((now - found).total_seconds()) if found else UNKNOWN
 
 
 def age(obj: Json, now: datetime) -> str:

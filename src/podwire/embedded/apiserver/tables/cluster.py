@@ -18,7 +18,7 @@ from podwire.embedded.apiserver.tables.cells import (
     condition,
     count,
     flag,
-    human,
+    human_duration,
     is_true,
     name,
     plain,
@@ -207,7 +207,7 @@ def _request(obj: Json, now: datetime) -> list[Any]:
         age(obj, now),
         at(obj, "spec.signerName", NONE),
         at(obj, "spec.username", ""),
-        human(seconds) if seconds else NONE,
+        human_duration(seconds) if seconds else NONE,
         ",".join(states + issued) or "Pending",
     ]
 

@@ -21,7 +21,7 @@ from podwire.embedded.apiserver.tables.cells import (
     at,
     condition,
     count,
-    human,
+    human_duration,
     is_true,
     name,
     parse_time,
@@ -99,7 +99,7 @@ def _restarts(statuses: Iterable[Json], now: datetime) -> str:
         ended = parse_time(at(status, "lastState.terminated.finishedAt"))
         if ended is not None and (last is None or ended > last):
             last = ended
-    return f"{total} ({human((now - last).total_seconds())} ago)" if total and last else str(total)
+    return f"{total} ({human_duration((now - last).total_seconds())} ago)" if total and last else str(total)
 
 
 def _phase(pod: Json) -> str:

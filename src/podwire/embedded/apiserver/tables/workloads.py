@@ -18,7 +18,7 @@ from podwire.embedded.apiserver.tables.cells import (
     containers,
     count,
     flag,
-    human,
+    human_duration,
     is_true,
     labels,
     name,
@@ -105,7 +105,7 @@ def _duration(obj: Json, now: datetime) -> str:
     if start is None:
         return ""
     end = parse_time(at(obj, "status.completionTime")) or now
-    return human((end - start).total_seconds())
+    return human_duration((end - start).total_seconds())
 
 
 def _job(obj: Json, now: datetime) -> list[Any]:

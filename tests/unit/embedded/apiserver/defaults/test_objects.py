@@ -61,7 +61,7 @@ QUALITIES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("resources", "want"), QUALITIES)
 def test_quality(resources: dict[str, Any], want: str) -> None:
-    assert pods.quality({"containers": [{**CONTAINER, "resources": resources}]}) == want
+    assert pods.qos_class({"containers": [{**CONTAINER, "resources": resources}]}) == want
 
 
 def test_probes_and_volumes() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from podwire.embedded.apiserver.kinds import BY_KIND, KINDS
 from podwire.embedded.apiserver.tables import columns
-from podwire.embedded.apiserver.tables.cells import human, selector
+from podwire.embedded.apiserver.tables.cells import human_duration, selector
 from podwire.embedded.apiserver.tables.jsonpath import find
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -37,7 +37,7 @@ HUMAN = {
 
 @pytest.mark.parametrize("seconds", HUMAN)
 def test_durations(seconds: int) -> None:
-    assert human(seconds) == HUMAN[seconds]
+    assert human_duration(seconds) == HUMAN[seconds]
 
 
 def running(name: str, *, ready: bool = True, restarts: int = 0, **rest: Any) -> dict[str, Any]:
