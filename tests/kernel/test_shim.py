@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from podwire.embedded.kubelet.execution import Ends, Setting, run_command
+from podwire.embedded.kubelet.execution import CommandContext, ExitCodes, run_command
 from podwire.embedded.kubelet.orders import Answer, ContainerOrder, ShimOrder
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
 
@@ -37,11 +37,11 @@ def shim(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     process.wait()
 
 
-def with_container(folder: Path, body: Callable[[ShimClient, Ends], Awaitable[None]]) -> None:
+def with_container(folder: Path, body: Callable[[ShimClient, ExitCodes], Awaitable[None]]) -> None:
     """Runs ``body`` while a container ``c`` sleeps."""
 
     async def main() -> None:
-        ends = Ends()
+        ends = ExitCodes()
 
         def event(answer: Answer) -> None:
             if not answer.container:
@@ -64,8 +64,8 @@ def with_container(folder: Path, body: Callable[[ShimClient, Ends], Awaitable[No
 def test_programs_that_end_while_others_begin(shim: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     """One that has ended by the time that its start is read does not take the shim along."""
 
-    async def body(client: ShimClient, ends: Ends) -> None:
-        setting = Setting("c", {"PATH": os.environ["PATH"]})
+    async def body(client: ShimClient, ends: ExitCodes) -> None:
+        setting = CommandContext("c", {"PATH": os.environ["PATH"]})
 
         async def series(number: int) -> list[str]:
             said = []

@@ -17,7 +17,7 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, inventory, launch, objects, overview, readiness
 from podwire.local.config import ClusterConfig, remember_config
-from podwire.local.control import Ask, ask
+from podwire.local.control import ControlRequest, send_request
 from podwire.local.manifests import Manifest
 from podwire.local.probe import collect, result
 from podwire.local.probe.plan import Attempt
@@ -52,7 +52,7 @@ def run(request: UpRequest, say: Say) -> int:
         topology = inventory.establish(request.name, request.config.segments, request.state, _routed_networks())
         launch.ensure_supervisor(topology)
         argument = msgspec.to_builtins(request.config)
-        ask(launch.control_socket(topology), Ask(do="ensure", argument=argument), say)
+        send_request(launch.control_socket(topology), ControlRequest(do="ensure", argument=argument), say)
         remember_config(topology, request.config)
         return asyncio.run(_finish(request, topology, say))
 

@@ -1,8 +1,8 @@
 """The control socket of a cluster's supervisor: requests and progress as lines of JSON.
 
-The client sends one :class:`Ask`. The server answers with any number of :class:`Tell` that carry progress, and a last
-one that carries the outcome: ``done`` or ``problem``. The socket's folder belongs to root, so its permissions are
-the access control. Cost: nothing while idle.
+The client sends one :class:`ControlRequest`. The server answers with any number of :class:`ControlReply` lines that
+carry progress, and a last one that carries the outcome: ``done`` or ``problem``. The socket's folder belongs to root,
+so its permissions are the access control. Cost: nothing while idle.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from podwire.errors import ClusterError, ConfigError, PodwireError
 _LINE_LIMIT = 1 << 20
 
 
-class Ask(msgspec.Struct, frozen=True, omit_defaults=True):
+class ControlRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request: what to do, and its argument."""
 
     do: str
     argument: dict[str, Any] = {}
 
 
-class Tell(msgspec.Struct, frozen=True, omit_defaults=True):
+class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of an answer."""
 
     progress: str = ""
@@ -36,7 +36,7 @@ class Tell(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Progress = Callable[[str], None]
-Handler = Callable[[Ask, Progress], Awaitable[dict[str, Any]]]
+Handler = Callable[[ControlRequest, Progress], Awaitable[dict[str, Any]]]
 
 
 class ControlServer:
@@ -58,27 +58,27 @@ class ControlServer:
             await server.serve_forever()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        def tell(message: Tell) -> None:
+        def reply(message: ControlReply) -> None:
             writer.write(msgspec.json.encode(message) + b"\n")
 
         try:
-            ask = msgspec.json.decode(await reader.readline(), type=Ask)
-            done = await self._handler(ask, lambda text: tell(Tell(progress=text)))
-            tell(Tell(done=done))
+            send_request = msgspec.json.decode(await reader.readline(), type=ControlRequest)
+            done = await self._handler(send_request, lambda text: reply(ControlReply(progress=text)))
+            reply(ControlReply(done=done))
         except msgspec.DecodeError as failure:
-            tell(Tell(problem=f"not a request: {failure}"))
+            reply(ControlReply(problem=f"not a request: {failure}"))
         except PodwireError as failure:
-            tell(Tell(problem=str(failure), wrong_input=isinstance(failure, ConfigError)))
+            reply(ControlReply(problem=str(failure), wrong_input=isinstance(failure, ConfigError)))
         except ConnectionError:
             pass
         finally:
             writer.close()
 
 
-def ask(path: Path, request: Ask, progress: Progress, timeout_s: float = 120.0) -> dict[str, Any]:
-    """Sends a request and returns the outcome, telling progress on the way.
+def send_request(path: Path, request: ControlRequest, progress: Progress, timeout_s: float = 120.0) -> dict[str, Any]:
+    """Sends a request and returns the outcome; ``progress`` gets what the supervisor reports meanwhile.
 
-    Raises: ClusterError when nobody answers or the outcome is a problem; ConfigError for wrong input.
+    Raises: ClusterError when no supervisor answers or the request failed; ConfigError for wrong input.
     """
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
@@ -86,12 +86,14 @@ def ask(path: Path, request: Ask, progress: Progress, timeout_s: float = 120.0) 
             sock.connect(str(path))
             sock.sendall(msgspec.json.encode(request) + b"\n")
             for line in _lines(sock):
-                tell = msgspec.json.decode(line, type=Tell)
-                if tell.problem:
-                    raise ConfigError("podwire", "", tell.problem) if tell.wrong_input else ClusterError(tell.problem)
-                if tell.done is not None:
-                    return tell.done
-                progress(tell.progress)
+                reply = msgspec.json.decode(line, type=ControlReply)
+                if reply.problem:
+                    raise (
+                        ConfigError("podwire", "", reply.problem) if reply.wrong_input else ClusterError(reply.problem)
+                    )
+                if reply.done is not None:
+                    return reply.done
+                progress(reply.progress)
         except (OSError, msgspec.DecodeError) as failure:
             raise ClusterError(f"the supervisor does not answer on {path}: {failure}") from failure
     raise ClusterError(f"the supervisor ended before it had answered; its log is {path.parent / 'log/supervisor.log'}")

@@ -21,7 +21,7 @@ from podwire.kube.config import load_kubeconfig
 from podwire.local import cgroup, components, credentials, drain
 from podwire.local.addons import ensure as addons
 from podwire.local.config import ClusterConfig, check_config, recall_config
-from podwire.local.control import Ask, ControlServer, Progress
+from podwire.local.control import ControlRequest, ControlServer, Progress
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import plan
 from podwire.local.topology import Topology
@@ -72,10 +72,10 @@ class ClusterSupervisor:
         cgroup.join(pid, self._cgroup)
         return pid
 
-    async def _handle(self, ask: Ask, progress: Progress) -> dict[str, Any]:
-        if ask.do != "ensure":
-            raise ClusterError(f"unknown request {ask.do!r}")
-        config = msgspec.convert(ask.argument, ClusterConfig)
+    async def _handle(self, request: ControlRequest, progress: Progress) -> dict[str, Any]:
+        if request.do != "ensure":
+            raise ClusterError(f"unknown request {request.do!r}")
+        config = msgspec.convert(request.argument, ClusterConfig)
         check_config(config, "podwire")
         async with self._changing:
             await self._ensure(config, progress)

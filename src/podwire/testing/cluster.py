@@ -37,7 +37,7 @@ from podwire.local.conformance.attempts import Trials
 from podwire.local.manifests import Manifest, Written, in_order, parse_manifests, rank, read_manifests
 from podwire.local.probe import collect
 from podwire.local.probe.execute import Prober
-from podwire.local.probe.plan import Attempt, Expecting, Facts, Place, place_of, pods_named
+from podwire.local.probe.plan import Attempt, Expectations, PacketSource, ProbeInputs, pods_named, source_of
 from podwire.local.probe.result import Result
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
@@ -161,17 +161,17 @@ class Cluster:
 
     def pod(self, word: str) -> "Source":
         """Pods: ``shop/web-0``, those of a Deployment by its name, labels (``shop/app=web``); looked for when asked."""
-        return Source(self, word, lambda facts: tuple(place_of(pod) for pod in pods_named(facts, word, "pod")))
+        return Source(self, word, lambda facts: tuple(source_of(pod) for pod in pods_named(facts, word, "pod")))
 
     def node(self, name: str) -> "Source":
         """A node, as its own programs and pods in its network reach others."""
 
-        def places(facts: Facts) -> tuple[Place, ...]:
+        def places(facts: ProbeInputs) -> tuple[PacketSource, ...]:
             found = [(node, address) for node, address in facts.node_addresses if node == name]
             if not found:
                 known = ", ".join(node for node, _ in facts.node_addresses)
                 raise ConfigError("node", "", f"there is no node {name!r}; there are {known}")
-            return tuple(Place(name=f"node/{name}", node=name, host_network=True, address=ip) for _, ip in found)
+            return tuple(PacketSource(name=f"node/{name}", node=name, host_network=True, address=ip) for _, ip in found)
 
         return Source(self, f"node/{name}", places)
 
@@ -179,15 +179,15 @@ class Cluster:
     def outside(self) -> "Source":
         """Somebody outside of the cluster."""
 
-        def places(facts: Facts) -> tuple[Place, ...]:
+        def places(facts: ProbeInputs) -> tuple[PacketSource, ...]:
             address = external(facts)
-            return (Place(name=address, namespace=NAMESPACE, address=address),)
+            return (PacketSource(name=address, namespace=NAMESPACE, address=address),)
 
         return Source(self, "outside", places)
 
     def outside_at(self, address: str) -> "Source":
         """Somebody outside of the cluster who has this address."""
-        place = Place(name=address, namespace=NAMESPACE, address=address)
+        place = PacketSource(name=address, namespace=NAMESPACE, address=address)
         return Source(self, address, lambda _facts: (place,))
 
     @contextlib.contextmanager
@@ -238,12 +238,12 @@ class Cluster:
             await clock.sleep(_POLL_S)
         await self._settled(timeout_s)
 
-    async def _settled(self, timeout_s: float) -> Facts:
+    async def _settled(self, timeout_s: float) -> ProbeInputs:
         """The objects, once all of them have taken effect."""
         clock = self._client.clock
         deadline = clock.monotonic() + timeout_s
         while True:
-            facts = await collect.facts_of(self._client, self._topology)
+            facts = await collect.collect_inputs(self._client, self._topology)
             nodes = [node for node, _ in facts.node_addresses]
             pages = await asyncio.gather(*(asyncio.to_thread(self._seen, node) for node in nodes))
             problem = unsettled(facts, dict(zip(nodes, pages, strict=True)))
@@ -263,7 +263,7 @@ class Cluster:
     async def _reach(self, source: "Source", target: str, timeout_s: float) -> Reached:
         facts = await self._settled(TIMEOUT_S)
         written = Written(self._manifests)
-        expecting = Expecting(facts, written.line)
+        expecting = Expectations(facts, written.line)
         places = source.places(facts)
         attempts = [attempt for place in places for attempt in attempts_of(expecting, place, target)]
         if not attempts:
@@ -284,15 +284,15 @@ class Cluster:
 
         return Reached(source.word, target, results, said)
 
-    async def _tried(self, expecting: Expecting, attempts: list[Attempt], timeout_s: float) -> tuple[Result, ...]:
+    async def _tried(self, expecting: Expectations, attempts: list[Attempt], timeout_s: float) -> tuple[Result, ...]:
         if attempts[0].port.protocol == SCTP:
             return tuple(await asyncio.to_thread(self._associated, expecting, attempts))
         nobodys = [attempt for attempt in attempts if not attempt.named and _is_nobodys(expecting, attempt)]
-        prober = collect.prober_of(self._topology, expecting.facts, self._client.clock, timeout_s)
+        prober = collect.prober_of(self._topology, expecting.inputs, self._client.clock, timeout_s)
         async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in nobodys):
             return await self._with_names(prober, attempts)
 
-    def _associated(self, expecting: Expecting, attempts: list[Attempt]) -> list[Result]:
+    def _associated(self, expecting: Expectations, attempts: list[Attempt]) -> list[Result]:
         namespaces = collect.pod_namespaces(self._topology)
 
         def namespace_of(address: str) -> Path | None:
@@ -316,7 +316,7 @@ class Cluster:
 class Source:
     """Where connections come from."""
 
-    def __init__(self, owner: Cluster, word: str, places: Callable[[Facts], tuple[Place, ...]]) -> None:
+    def __init__(self, owner: Cluster, word: str, places: Callable[[ProbeInputs], tuple[PacketSource, ...]]) -> None:
         self._cluster = owner
         self.word = word
         self.places = places
@@ -340,10 +340,10 @@ async def _connect(kubeconfig: str) -> Client:
     return Client(load_kubeconfig(kubeconfig), SystemClock(), manager=objects.MANAGER)
 
 
-def _is_nobodys(expecting: Expecting, attempt: Attempt) -> bool:
+def _is_nobodys(expecting: Expectations, attempt: Attempt) -> bool:
     """Whether an address is of no pod, node or Service, nor of this machine."""
     party = expecting.verdicts.party(attempt.address)
-    facts = expecting.facts
+    facts = expecting.inputs
     services = {ip for s in facts.services for ip in (s.spec.cluster_ip, *s.spec.cluster_ips, *s.spec.external_ips)}
     return party.pod is None and not party.node and attempt.address not in {*services, facts.host_address}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from podwire.cluster.inforce import Versions, difference
 from podwire.cluster.names import NODE_ROUTING
 from podwire.controllers.endpointslice.endpoints import desired
-from podwire.local.probe.plan import DNS_SERVICE, Facts
+from podwire.local.probe.plan import DNS_SERVICE, ProbeInputs
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.service import EndpointPort, EndpointSlice, Service
 from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
@@ -18,7 +18,7 @@ from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME
 _SERVICES, _SLICES = "services", "endpointslices"
 
 
-def unsettled(facts: Facts, pages: Mapping[str, Iterable[str]]) -> str:
+def unsettled(facts: ProbeInputs, pages: Mapping[str, Iterable[str]]) -> str:
     """What has not taken effect yet; ``pages`` are what the nodes' agents say. Empty: everything has."""
     wanted = versions(facts)
     return (
@@ -29,7 +29,7 @@ def unsettled(facts: Facts, pages: Mapping[str, Iterable[str]]) -> str:
     )
 
 
-def versions(facts: Facts) -> Versions:
+def versions(facts: ProbeInputs) -> Versions:
     """The versions of the objects that agents follow."""
     world = facts.world
     services = (s.metadata for s in facts.services if PROXY_NAME_LABEL not in s.metadata.labels)
@@ -54,13 +54,13 @@ def _node(node: str, lines: Iterable[str], wanted: Versions) -> str:
     return f"{node}: {problem}" if problem else ""
 
 
-def _routing(facts: Facts) -> str:
+def _routing(facts: ProbeInputs) -> str:
     """A node that has not told the others yet how its pods are reached."""
     silent = [node.metadata.name for node in facts.world.nodes if NODE_ROUTING not in node.metadata.annotations]
     return f"the way to pods of {silent[0]} is not known yet" if silent else ""
 
 
-def _endpoints(facts: Facts) -> str:
+def _endpoints(facts: ProbeInputs) -> str:
     """A Service whose slices are not what its pods make them."""
     nodes = {node.metadata.name: node for node in facts.world.nodes}
     have: dict[str, set[tuple[object, ...]]] = {}
@@ -96,7 +96,7 @@ def _numbers(ports: Iterable[EndpointPort]) -> frozenset[tuple[str, str, int]]:
     return frozenset((port.name or "", port.protocol or "TCP", port.port or 0) for port in ports)
 
 
-def _dns(facts: Facts) -> str:
+def _dns(facts: ProbeInputs) -> str:
     """Cluster DNS without anybody who answers."""
     service = next((s for s in facts.services if key_of(s.metadata) == DNS_SERVICE), None)
     if service is None or _ready(service, facts.slices):

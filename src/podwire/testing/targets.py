@@ -23,10 +23,10 @@ from podwire.errors import ConfigError
 from podwire.local.probe.plan import (
     PROTOCOLS,
     Attempt,
-    Expecting,
-    Facts,
-    Place,
+    Expectations,
+    PacketSource,
     Port,
+    ProbeInputs,
     declared_ports,
     named_attempts,
     node_port_attempts,
@@ -76,7 +76,7 @@ def parse_target(word: str) -> Target:
     return Target(word=word, name=name, port=port, protocol=protocol)
 
 
-def attempts_of(expecting: Expecting, place: Place, word: str) -> tuple[Attempt, ...]:
+def attempts_of(expecting: Expectations, place: PacketSource, word: str) -> tuple[Attempt, ...]:
     """The connections that a word means for who is at a place.
 
     Raises: ConfigError for a word that names nothing.
@@ -88,23 +88,23 @@ def attempts_of(expecting: Expecting, place: Place, word: str) -> tuple[Attempt,
     return found
 
 
-def _attempts(expecting: Expecting, place: Place, target: Target) -> tuple[Attempt, ...]:
+def _attempts(expecting: Expectations, place: PacketSource, target: Target) -> tuple[Attempt, ...]:
     if target.name == "external":
-        address = external(expecting.facts)
+        address = external(expecting.inputs)
         return _to_address(expecting, place, target, address, target.port or str(EXTERNAL_PORT))
     if _is_address(target.name):
         return _to_address(expecting, place, target, target.name, target.port)
     kind, _, name = target.name.partition("/")
     if kind == "node":
-        return _to_address(expecting, place, target, _node_address(expecting.facts, target, name), target.port)
+        return _to_address(expecting, place, target, _node_address(expecting.inputs, target, name), target.port)
     if kind in ("svc", "service") and name:
-        return _to_service(expecting, place, target, service_named(expecting.facts, target.name))
+        return _to_service(expecting, place, target, service_named(expecting.inputs, target.name))
     if name:
         return _to_pods(expecting, place, target)
-    return _to_service(expecting, place, target, _looked_up(expecting.facts, place, target))
+    return _to_service(expecting, place, target, _looked_up(expecting.inputs, place, target))
 
 
-def external(facts: Facts) -> str:
+def external(facts: ProbeInputs) -> str:
     """The address of who is outside, of the first family of the cluster."""
     return EXTERNAL6 if facts.node_addresses and ":" in facts.node_addresses[0][1] else EXTERNAL
 
@@ -117,7 +117,9 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _to_address(expecting: Expecting, place: Place, target: Target, address: str, number: str) -> tuple[Attempt, ...]:
+def _to_address(
+    expecting: Expectations, place: PacketSource, target: Target, address: str, number: str
+) -> tuple[Attempt, ...]:
     if not number.isdigit():
         raise ConfigError("reaches", "", f"{target.word!r}: expected the number of a port")
     port = Port(number=int(number), protocol=target.protocol)
@@ -125,8 +127,8 @@ def _to_address(expecting: Expecting, place: Place, target: Target, address: str
     return (expecting.judged(attempt, _verdict(expecting, place, attempt)),)
 
 
-def _verdict(expecting: Expecting, place: Place, attempt: Attempt) -> Verdict | None:
-    port, source, facts = attempt.port, expecting.party(place), expecting.facts
+def _verdict(expecting: Expectations, place: PacketSource, attempt: Attempt) -> Verdict | None:
+    port, source, facts = attempt.port, expecting.party(place), expecting.inputs
     for service in facts.services:
         if attempt.address in _addresses(service):
             return expecting.verdicts.service(source, service, port.number, port.protocol)
@@ -144,7 +146,7 @@ def _addresses(service: Service) -> tuple[str, ...]:
     return tuple(ip for ip in (service.spec.cluster_ip, *service.spec.cluster_ips) if ip not in ("", "None"))
 
 
-def _node_address(facts: Facts, target: Target, name: str) -> str:
+def _node_address(facts: ProbeInputs, target: Target, name: str) -> str:
     for node, address in facts.node_addresses:
         if node == name:
             return address
@@ -152,9 +154,9 @@ def _node_address(facts: Facts, target: Target, name: str) -> str:
     raise ConfigError("reaches", "", f"{target.word!r}: there is no node {name!r}; there are {known}")
 
 
-def _to_pods(expecting: Expecting, place: Place, target: Target) -> tuple[Attempt, ...]:
+def _to_pods(expecting: Expectations, place: PacketSource, target: Target) -> tuple[Attempt, ...]:
     found: list[Attempt] = []
-    for pod in pods_named(expecting.facts, target.name, "reaches"):
+    for pod in pods_named(expecting.inputs, target.name, "reaches"):
         if pod.metadata.uid == place.pod_uid:
             continue
         declared = tuple(dict.fromkeys(declared_ports(pod)))
@@ -186,9 +188,9 @@ def _number(target: Target, declared: Sequence[Port], named: dict[str, int]) -> 
     raise ConfigError("reaches", "", f"{target.word!r}: {problem}; there are: {offered}")
 
 
-def _to_service(expecting: Expecting, place: Place, target: Target, service: Service) -> tuple[Attempt, ...]:
+def _to_service(expecting: Expectations, place: PacketSource, target: Target, service: Service) -> tuple[Attempt, ...]:
     ports = [Port(number=port.port, protocol=port.protocol) for port in service.spec.ports]
-    named = {port.name: port.port for port in service.spec.ports} | _looked_up_ports(expecting.facts, service)
+    named = {port.name: port.port for port in service.spec.ports} | _looked_up_ports(expecting.inputs, service)
     port = Port(number=_number(target, ports, named), protocol=target.protocol)
     if place.node and not place.pod_uid and _addresses(service):  # a node's programs do not ask cluster DNS
         return _to_address(expecting, place, target, _addresses(service)[0], str(port.number))
@@ -201,7 +203,7 @@ def _to_service(expecting: Expecting, place: Place, target: Target, service: Ser
     return tuple(found)
 
 
-def _looked_up_ports(facts: Facts, service: Service) -> dict[str, int]:
+def _looked_up_ports(facts: ProbeInputs, service: Service) -> dict[str, int]:
     """The ports of a headless Service's endpoints by their names, as who looks them up gets them."""
     if not service.headless:
         return {}
@@ -209,7 +211,7 @@ def _looked_up_ports(facts: Facts, service: Service) -> dict[str, int]:
     return {port.name: port.port for piece in pieces for port in piece.ports or () if port.name and port.port}
 
 
-def _looked_up(facts: Facts, place: Place, target: Target) -> Service:
+def _looked_up(facts: ProbeInputs, place: PacketSource, target: Target) -> Service:
     """The Service of a DNS name, with the search path of a pod.
 
     Raises: ConfigError.

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from podwire.cluster.world import World
-from podwire.local.probe.plan import Facts
+from podwire.local.probe.plan import ProbeInputs
 from podwire.model.meta import Condition, Object, ObjectMeta
 from podwire.model.node import Node
 from podwire.model.pod import Container, Pod, PodSpec, PodStatus
@@ -38,7 +38,7 @@ SLICE = EndpointSlice(
     ports=(EndpointPort(name="", protocol="TCP", port=80),),
 )
 NODE = Node(metadata=ObjectMeta(name="node-1", resource_version="2", annotations={"podwire.io/routing": "vxlan"}))
-FACTS = Facts(
+FACTS = ProbeInputs(
     pods=(POD,),
     services=(SERVICE,),
     slices=(SLICE,),

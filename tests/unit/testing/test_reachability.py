@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.local.probe.plan import Attempt, Place, Port
+from podwire.local.probe.plan import Attempt, PacketSource, Port
 from podwire.local.probe.result import Result
 from podwire.testing.reachability import JUDGED, Reached, Undecided
 
@@ -11,7 +11,7 @@ BECAUSE = "shop/web -> shop/db TCP 80: dropped at ingress: isolated by shop/deny
 
 def result(name: str, *, reached: bool, because: str = "", either: bool = False) -> Result:
     attempt = Attempt(
-        source=Place(name=name),
+        source=PacketSource(name=name),
         target="shop/db",
         address="10.0.0.1",
         port=Port(number=80),

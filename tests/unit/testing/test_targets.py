@@ -4,7 +4,7 @@ import pytest
 
 from podwire.cluster.world import World
 from podwire.errors import ConfigError
-from podwire.local.probe.plan import Expecting, Facts, Place, place_of
+from podwire.local.probe.plan import Expectations, PacketSource, ProbeInputs, source_of
 from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
@@ -53,7 +53,7 @@ NODE = Node(
     metadata=ObjectMeta(name="node-1"),
     status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.89.0.11"),)),
 )
-FACTS = Facts(
+FACTS = ProbeInputs(
     pods=(WEB, DB_1, DB_2),
     services=(DB, PAGE, HEADLESS),
     slices=(SLICE, BARE),
@@ -61,11 +61,11 @@ FACTS = Facts(
     world=World(pods=(WEB, DB_1, DB_2), nodes=(NODE,)),
     host_address="10.89.0.1",
 )
-OUTSIDE = Place(name=EXTERNAL, namespace="outside", address=EXTERNAL)
+OUTSIDE = PacketSource(name=EXTERNAL, namespace="outside", address=EXTERNAL)
 
 
-def told(word: str, place: Place | None = None) -> list[tuple[str, str, str]]:
-    found = attempts_of(Expecting(FACTS), place or place_of(WEB), word)
+def told(word: str, place: PacketSource | None = None) -> list[tuple[str, str, str]]:
+    found = attempts_of(Expectations(FACTS), place or source_of(WEB), word)
     return [(attempt.target, attempt.address, str(attempt.port)) for attempt in found]
 
 
@@ -135,18 +135,18 @@ def test_words_that_name_nothing_are_refused(word: str, said: str) -> None:
 
 
 def test_from_a_node_a_service_is_its_address() -> None:
-    node = Place(name="node/node-1", node="node-1", host_network=True, address="10.89.0.11")
+    node = PacketSource(name="node/node-1", node="node-1", host_network=True, address="10.89.0.11")
     assert told("db.shop:sql", node) == [("db.shop", "10.96.0.9", "5432/TCP")]
 
 
 def test_outside_has_one_family() -> None:
-    six = Place(name="2001:db8::9", namespace="outside", address="2001:db8::9")
+    six = PacketSource(name="2001:db8::9", namespace="outside", address="2001:db8::9")
     with pytest.raises(ConfigError, match=r"2001:db8::9 is not of the family of 10\.89\.0\.11"):
         told("svc/shop/page", six)
 
 
 def test_a_pod_is_not_tried_from_itself() -> None:
-    assert told("shop/db:9", place_of(DB_1)) == [("shop/db-2", "10.244.0.4", "9/TCP")]
+    assert told("shop/db:9", source_of(DB_1)) == [("shop/db-2", "10.244.0.4", "9/TCP")]
     assert told("shop/web:80") == []
 
 
@@ -156,8 +156,8 @@ def test_a_service_without_node_ports_is_for_pods_alone() -> None:
 
 
 def test_policies_are_asked_also_where_nobody_listens() -> None:
-    expecting = Expecting(FACTS)
-    attempt = attempts_of(expecting, place_of(WEB), "shop/db-1:1")[0]
+    expecting = Expectations(FACTS)
+    attempt = attempts_of(expecting, source_of(WEB), "shop/db-1:1")[0]
     asked = expecting.asked[attempt]
     assert (asked.source.name, asked.destination.name, asked.port) == ("shop/web", "shop/db-1", 1)
 

@@ -56,7 +56,7 @@ SERVER_PORTS: Mapping[str, tuple[int, ...]] = {
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Rule(msgspec.Struct, frozen=True, rename="camel"):
+class ImageRule(msgspec.Struct, frozen=True, rename="camel"):
     """One entry of the user's table: exactly one of ``name`` and ``prefix``."""
 
     command: tuple[str, ...]
@@ -66,7 +66,7 @@ class Rule(msgspec.Struct, frozen=True, rename="camel"):
     working_dir: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ContainerRequest(msgspec.Struct, frozen=True):
     """What a container asks for; ``may_end`` when it is expected to run to completion."""
 
     image: str
@@ -106,7 +106,7 @@ def _names(image: str) -> tuple[str, ...]:
     return (image, full, bare, bare.removeprefix("library/"))
 
 
-def find_rule(image: str, rules: Iterable[Rule]) -> Rule | None:
+def find_rule(image: str, rules: Iterable[ImageRule]) -> ImageRule | None:
     """The user's entry for an image, or None."""
     names = _names(image)
     rules = tuple(rules)
@@ -117,7 +117,9 @@ def find_rule(image: str, rules: Iterable[Rule]) -> Rule | None:
     return max(fitting, key=lambda rule: len(rule.prefix), default=None)
 
 
-def choose(asked: Asked, rules: Iterable[Rule], entries: Iterable[str], exists: Callable[[str], bool]) -> Program:
+def choose(
+    asked: ContainerRequest, rules: Iterable[ImageRule], entries: Iterable[str], exists: Callable[[str], bool]
+) -> Program:
     """The program of a container; ``exists`` says whether an executable is on this machine."""
     rule = find_rule(asked.image, rules)
     if rule is not None:
@@ -135,7 +137,7 @@ def choose(asked: Asked, rules: Iterable[Rule], entries: Iterable[str], exists: 
     return _stand_in(asked, last)
 
 
-def _stand_in(asked: Asked, last: str) -> Program:
+def _stand_in(asked: ContainerRequest, last: str) -> Program:
     ports = asked.ports
     if not ports:
         numbers = dict.fromkeys(SERVER_PORTS.get(last, ()) + asked.probed)

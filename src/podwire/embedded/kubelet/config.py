@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from podwire.embedded.images.table import Rule
+from podwire.embedded.images.table import ImageRule
 from podwire.errors import ConfigError
 from podwire.model.document import convert, not_yaml
 from podwire.observe.log import Level
@@ -76,7 +76,7 @@ class KubeletConfig(_Section, frozen=True):
     resolv_conf: str = "/etc/resolv.conf"
     cgroup: str = ""
     """A cgroup v2 directory for this node's pods; empty when there is none."""
-    images: tuple[Rule, ...] = ()
+    images: tuple[ImageRule, ...] = ()
     capacity: dict[str, str] = {}
     """Overrides of the node's capacity (cpu, memory, pods, ephemeral-storage)."""
     log_level: Level = "info"

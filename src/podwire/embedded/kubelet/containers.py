@@ -1,126 +1,149 @@
-"""From a container of a pod to the order for its shim: program, environment, files, mounts."""
+"""Starts the containers of a pod and follows them to their end: records, back-off, adoption and loss.
 
-import os
-import secrets
-import shutil
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+What is to be started, and in which order, :func:`podwire.embedded.kubelet.lifecycle.plan` decides.
+"""
 
 import msgspec
 
-from podwire.embedded.images.table import DEFAULT_PATH, Asked, Program, Rule, choose
-from podwire.embedded.kubelet.environment import Objects, PodFacts, compile_environment, expand
-from podwire.embedded.kubelet.lifecycle import ContainerState
-from podwire.embedded.kubelet.orders import ContainerOrder, Mount, User
-from podwire.embedded.kubelet.volumes import sub_path
-from podwire.embedded.standin.answers import Identity, Port, StandinOrder
-from podwire.errors import ConfigError
-from podwire.model.pod import Container, Pod, Probe
+from podwire.embedded.kubelet.containerorder import compile_order
+from podwire.embedded.kubelet.containerrecords import ContainerRecords
+from podwire.embedded.kubelet.execution import CommandContext
+from podwire.embedded.kubelet.inputs import InputProvider
+from podwire.embedded.kubelet.lifecycle import ContainerState, back_off, should_restart
+from podwire.embedded.kubelet.podstate import PodState
+from podwire.embedded.kubelet.probes import Probes
+from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, ProtocolError
+from podwire.runtime.clock import parse_rfc3339, rfc3339
 
-ENTRIES = ("dns", "standin")
-
-
-class Supplies(msgspec.Struct, frozen=True):
-    """What a container is made of besides its own specification.
-
-    ``volumes`` are prepared paths by name; ``files`` go into the container's own /etc.
-    """
-
-    facts: PodFacts
-    services: Mapping[str, str]
-    objects: Any
-    volumes: Mapping[str, Path]
-    files: Mapping[str, str]
-    rules: tuple[Rule, ...]
-    directory: Path
+_RETRY_S = 2.0
 
 
-def asked_of(container: Container, pod: Pod, argv: tuple[tuple[str, ...], tuple[str, ...]]) -> Asked:
-    """What the image table needs to know; ``argv`` is the expanded command and arguments."""
-    probes: Iterable[Probe | None] = (container.startup_probe, container.readiness_probe, container.liveness_probe)
-    numbers: list[int] = []
-    for probe in probes:
-        if probe is not None:
-            action = probe.http_get or probe.tcp_socket or probe.grpc
-            if action is not None and isinstance(action.port, int):
-                numbers.append(action.port)
-    is_init = container in pod.spec.init_containers and container.restart_policy != "Always"
-    once = pod.spec.restart_policy != "Always" and container.restart_policy != "Always"
-    may_end = once or container in pod.spec.ephemeral_containers
-    return Asked(
-        image=container.image, command=argv[0], args=argv[1],
-        ports=tuple((p.container_port, p.protocol) for p in container.ports), probed=tuple(numbers),
-        init=is_init, may_end=may_end,
-    )  # fmt: skip
+class Containers:
+    """The container runs of one pod."""
 
+    def __init__(self, state: PodState, probes: Probes, inputs: InputProvider) -> None:
+        self._state = state
+        self._probes = probes
+        self._inputs = inputs
+        self._records = ContainerRecords(state.sandbox.containers)
 
-def compile_order(state: ContainerState, attempt: int, supplies: Supplies) -> ContainerOrder:
-    """The order for one run of a container.
+    async def start(self, name: str) -> None:
+        """Starts a container; when that is not possible its state says why and when to try again."""
+        state, container = self._state, self._state.containers[name]
+        spec, client = container.spec, state.sandbox.client
+        if client is None:
+            return
+        try:
+            inputs = await self._inputs.current()
+            order = compile_order(container, container.attempts, inputs)
+        except ConfigError as failure:
+            self._hold(container, "CreateContainerConfigError", failure.problem, "Failed")
+            return
+        except (ApiError, ApiUnreachable, ProtocolError, OSError, TimeoutError) as failure:
+            self._hold(container, "ContainerCreating", f"MountVolume.SetUp failed: {failure}", "FailedMount")
+            return
+        attempt, container.attempts = container.attempts, container.attempts + 1
+        state.event("Normal", "Pulled", f'Container image "{spec.image}" already present on machine', spec)
+        state.exits[name].clear()
+        state.command_contexts[name] = CommandContext(name, order.env, order.cwd)
+        try:
+            answer = await client.start(order)
+        except ClusterError:
+            return
+        state.event("Normal", "Created", f"Container created: {name}", spec)
+        container.previous, container.waiting = container.record or container.previous, ("", "")
+        self.read_record(name, attempt)
+        if answer.problem:
+            state.event("Warning", "Failed", f"Error: {answer.problem}", spec)
+            return
+        state.event("Normal", "Started", f"Container started: {name}", spec)
+        self._records.delete(name, attempt - 2)
+        if container.running and not container.ephemeral:
+            self._probes.begin(container)
 
-    Raises: ConfigError when the container's configuration cannot be met; nothing has been made then.
-    """
-    container, facts = state.spec, supplies.facts
-    objects: Objects = supplies.objects
-    own = compile_environment(container, facts, supplies.services, objects)
-    env = {"PATH": DEFAULT_PATH, "HOSTNAME": supplies.files.get("/etc/hostname", "").strip(), "HOME": "/root"} | own
-    if container.tty:
-        env.setdefault("TERM", "xterm")
-    argv = (tuple(expand(a, own) for a in container.command), tuple(expand(a, own) for a in container.args))
-    program = choose(
-        asked_of(container, facts.pod, argv), supplies.rules, ENTRIES,
-        lambda name: shutil.which(name, path=env["PATH"]) is not None,
-    )  # fmt: skip
-    directory = supplies.directory / "containers"
-    stem = f"{container.name}.{attempt}"
-    return ContainerOrder(
-        name=container.name, attempt=attempt, id=secrets.token_hex(32),
-        record=str(directory / f"{stem}.json"), log=str(directory / f"{stem}.log"),
-        argv=program.argv, entry=program.entry, payload=_payload(program, container, facts, argv, env),
-        env={**program.env, **env}, cwd=container.working_dir or program.working_dir or "/",
-        mounts=(*_mounts(container, supplies, own), _termination(container, directory / f"{stem}.message")),
-        files=dict(supplies.files), user=None if program.entry else _user(container, facts.pod),
-        stdin=container.stdin, stdin_once=container.stdin_once, tty=container.tty,
-    )  # fmt: skip
+    def _hold(self, container: ContainerState, reason: str, message: str, event: str) -> None:
+        """Notes why a container cannot be started yet."""
+        shown = message if reason == "CreateContainerConfigError" else ""
+        if container.waiting != (reason, shown):
+            text = f"Error: {message}" if event == "Failed" else message
+            self._state.event("Warning", event, text, container.spec)
+        container.waiting = (reason, shown)
+        container.retry_at = self._state.now() + _RETRY_S
+        self._inputs.dirty = True
 
+    def retry(self) -> None:
+        """Starts containers at once that wait for an object which has changed now."""
+        for container in self._state.containers.values():
+            if container.waiting[0] in ("CreateContainerConfigError", "ContainerCreating"):
+                container.retry_at = 0.0
 
-def _payload(
-    program: Program, container: Container, facts: PodFacts, argv: tuple[tuple[str, ...], ...], env: Mapping[str, str]
-) -> bytes:
-    if program.entry == "standin":
-        meta = facts.pod.metadata
-        identity = Identity(meta.name, meta.namespace, facts.node, container.name)
-        ports = tuple(Port(number, protocol) for number, protocol in program.ports)
-        return msgspec.json.encode(StandinOrder(identity, container.image, ports, ends=program.ends))
-    if program.entry:
-        return msgspec.json.encode({"command": argv[0], "args": argv[1], "env": env})
-    return b""
+    def adopt(self) -> bool:
+        """Takes over the containers that an earlier kubelet started; False when their sandbox has gone meanwhile."""
+        state = self._state
+        status = state.pod.status
+        ready = {s.name for s in status.container_statuses + status.init_container_statuses if s.ready}
+        alive = state.sandbox.adopt()
+        for name, container in state.containers.items():
+            attempts = self._records.attempts(name)
+            if not attempts:
+                continue
+            container.attempts = attempts[-1] + 1
+            container.backoff_s = back_off(0.0, 0.0)[1] if container.attempts > 1 else 0.0
+            if len(attempts) > 1:
+                container.previous = self._records.load(name, attempts[-2])
+            container.record = self._records.load(name, attempts[-1])
+            if container.running and alive and not container.ephemeral:
+                self._probes.begin(container, ready=name in ready)
+        return alive
 
+    def lose(self) -> None:
+        """The sandbox has gone, and with it every container: they have ended, and start in the next sandbox."""
+        state = self._state
+        for container in state.containers.values():
+            if container.running and container.record is not None:
+                record = msgspec.structs.replace(
+                    container.record, finished_at=rfc3339(state.node.clock.now()), code=137,
+                    reason="ContainerStatusUnknown",
+                )  # fmt: skip
+                self._records.save(record)
+                container.record = record
+                self._ended(container)
+            if state.pod.spec.restart_policy != "Never" and not container.ephemeral:
+                container.previous = container.record or container.previous
+                container.record, container.waiting, container.retry_at = None, ("", ""), 0.0
 
-def _mounts(container: Container, supplies: Supplies, variables: Mapping[str, str]) -> list[Mount]:
-    found = []
-    for wanted in container.volume_mounts:
-        source = supplies.volumes.get(wanted.name)
-        if source is None:
-            raise ConfigError("volumeMounts", "name", f'volume "{wanted.name}" not found')
-        inner = expand(wanted.sub_path_expr, variables) if wanted.sub_path_expr else wanted.sub_path
-        target = wanted.mount_path if wanted.mount_path.startswith("/") else f"/{wanted.mount_path}"
-        found.append(Mount(str(sub_path(source, inner)), target.rstrip("/") or "/", wanted.read_only))
-    return sorted(found, key=lambda mount: mount.target.count("/"))
+    def read_record(self, name: str, attempt: int) -> None:
+        """Takes what the shim wrote of a run: that it started, or how it ended."""
+        container = self._state.containers[name]
+        record = self._records.load(name, attempt)
+        before = container.record
+        if record is None or (before is not None and before.attempt == attempt and before.finished):
+            return
+        container.record = record
+        if record.finished:
+            self._ended(container)
 
+    def _ended(self, container: ContainerState) -> None:
+        state, record, name = self._state, container.record, container.spec.name
+        assert record is not None
+        container.ready = container.started = container.starting = False
+        self._probes.end(name)
+        if not record.message:
+            message = self._records.message(name, record.attempt)
+            container.record = record = msgspec.structs.replace(record, message=message)
+        state.exits[name].set()
+        if container.ephemeral:
+            return
+        ran_s = (parse_rfc3339(record.finished_at) - parse_rfc3339(record.started_at)).total_seconds()
+        wait_s, container.backoff_s = back_off(container.backoff_s, ran_s)
+        container.retry_at = state.now() + wait_s
+        policy = "Always" if container.sidecar else state.pod.spec.restart_policy
+        if should_restart(policy, record.code) and wait_s and not state.leaving:
+            self._back_off(container, wait_s)
 
-def _termination(container: Container, message: Path) -> Mount:
-    fd = os.open(message, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    os.fchmod(fd, 0o666)
-    os.close(fd)
-    return Mount(str(message.resolve()), container.termination_message_path or "/dev/termination-log")
-
-
-def _user(container: Container, pod: Pod) -> User | None:
-    merged = {**(pod.spec.security_context or {}), **(container.security_context or {})}
-    if merged.get("runAsUser") is None and merged.get("runAsGroup") is None:
-        return None
-    groups = [int(g) for g in merged.get("supplementalGroups") or ()]
-    if merged.get("fsGroup") is not None:
-        groups.append(int(merged["fsGroup"]))
-    return User(int(merged.get("runAsUser") or 0), int(merged.get("runAsGroup") or 0), tuple(groups))
+    def _back_off(self, container: ContainerState, wait_s: float) -> None:
+        meta, name = self._state.pod.metadata, container.spec.name
+        where = f"container={name} pod={meta.name}_{meta.namespace}({meta.uid})"
+        container.waiting = ("CrashLoopBackOff", f"back-off {wait_s:g}s restarting failed {where}")
+        text = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
+        self._state.event("Warning", "BackOff", text, container.spec)

@@ -1,4 +1,4 @@
-"""What the pods of one node share: the node's ground, the API, the clock, events and background tasks."""
+"""What the pods of one node share: the host of the sandboxes, the API, the clock, events and background tasks."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.objects import ApiObjects
 from podwire.embedded.kubelet.resolver import Resolver
-from podwire.embedded.kubelet.sandbox import Ground
+from podwire.embedded.kubelet.sandbox import SandboxHost
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, Severity
 from podwire.kube.informer import Informer
@@ -25,7 +25,7 @@ class NodeContext:
     """Shared by every pod worker; nothing in it belongs to one pod."""
 
     config: KubeletConfig
-    ground: Ground
+    host: SandboxHost
     client: Client
     clock: Clock
     tasks: TaskSet

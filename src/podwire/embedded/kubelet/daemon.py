@@ -21,7 +21,7 @@ from podwire.embedded.kubelet.node import NodeKeeper
 from podwire.embedded.kubelet.objects import ApiObjects
 from podwire.embedded.kubelet.pods import Pods
 from podwire.embedded.kubelet.resolver import parse_resolver
-from podwire.embedded.kubelet.sandbox import SHIM_ENTRY, Ground
+from podwire.embedded.kubelet.sandbox import SHIM_ENTRY, SandboxHost
 from podwire.embedded.kubelet.server import KubeletServer
 from podwire.embedded.kubelet.shim import run_shim
 from podwire.errors import ClusterError
@@ -65,13 +65,13 @@ def main(path: str, kubeconfig: str | None = None) -> None:
     serve(msgspec.structs.replace(config, kubeconfig=kubeconfig) if kubeconfig else config)
 
 
-def _ground(config: KubeletConfig, fork_server: ForkServer, network: Network, clock: Clock) -> Ground:
+def _sandbox_host(config: KubeletConfig, fork_server: ForkServer, network: Network, clock: Clock) -> SandboxHost:
     run_dir, state_dir = Path(config.run_dir), Path(config.state_dir)
     (run_dir / "root").mkdir(parents=True, exist_ok=True)
     (state_dir / "pods").mkdir(parents=True, exist_ok=True)
     hidden = (*config.hidden, config.run_dir, config.netns_dir, "/run/netns")
     mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-    return Ground(
+    return SandboxHost(
         node=config.node, addresses=config.addresses, run=run_dir, state=state_dir, netns=Path(config.netns_dir),
         cgroup=Path(config.cgroup) if config.cgroup else None, binds=machine_binds(mountinfo, hidden),
         fork_server=fork_server, network=network, clock=clock,
@@ -97,14 +97,14 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
     tasks = TaskSet(report)
     network = Network(config.cni)
     keeper = NodeKeeper(config, client, network, clock)
-    ground = _ground(config, fork_server, network, clock)
+    host = _sandbox_host(config, fork_server, network, clock)
     services = Informer(client, SERVICES)
     pod_informer = Informer(client, PODS, field_selector=f"spec.nodeName={config.node}")
     events = EventRecorder(client, "kubelet", host=config.node)
     async with Supervisor(clock, report) as supervisor:
         objects = ApiObjects(client, supervisor)
         context = NodeContext(
-            config=config, ground=ground, client=client, clock=clock, tasks=tasks, events=events,
+            config=config, host=host, client=client, clock=clock, tasks=tasks, events=events,
             objects=objects, services=services,
             node_resolver=parse_resolver(_text(config.resolv_conf)), node_hosts=_text("/etc/hosts"),
             allocatable=keeper.capacity,

@@ -97,7 +97,7 @@ def _variables_of(service: Service) -> dict[str, str]:
     return found
 
 
-class PodFacts(msgspec.Struct, frozen=True):
+class PodFields(msgspec.Struct, frozen=True):
     """What is known of a pod when one of its containers starts."""
 
     pod: Pod
@@ -107,7 +107,7 @@ class PodFacts(msgspec.Struct, frozen=True):
     allocatable: Mapping[str, str] = {}
 
 
-def field(path: str, facts: PodFacts) -> str:
+def field(path: str, facts: PodFields) -> str:
     """The value of a downward API ``fieldPath``.
 
     Raises: ConfigError when the path is not supported.
@@ -142,7 +142,7 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def resource(reference: Mapping[str, Any], facts: PodFacts, container: Container) -> str:
+def resource(reference: Mapping[str, Any], facts: PodFields, container: Container) -> str:
     """The value of a ``resourceFieldRef``, rounded up; a limit that is not set is the node's allocatable."""
     name = reference.get("containerName") or container.name
     spec = facts.pod.spec
@@ -155,7 +155,7 @@ def resource(reference: Mapping[str, Any], facts: PodFacts, container: Container
 
 
 def compile_environment(
-    container: Container, facts: PodFacts, services: Mapping[str, str], objects: Objects
+    container: Container, facts: PodFields, services: Mapping[str, str], objects: Objects
 ) -> dict[str, str]:
     """The container's own variables on top of those of ``services``.
 
@@ -192,7 +192,7 @@ def _from_source(source: Mapping[str, Any], namespace: str, objects: Objects) ->
 
 
 def _from_reference(
-    reference: Mapping[str, Any], facts: PodFacts, container: Container, objects: Objects
+    reference: Mapping[str, Any], facts: PodFields, container: Container, objects: Objects
 ) -> str | None:
     if found := reference.get("fieldRef"):
         return field(found.get("fieldPath", ""), facts)

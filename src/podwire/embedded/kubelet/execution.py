@@ -17,7 +17,7 @@ _OUTPUT = 10 << 10
 _FORGET = 256
 
 
-class Ends:
+class ExitCodes:
     """Exit codes of programs run inside containers, by pid; a code that comes before it is asked for is kept."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Ends:
         self._waiting.clear()
 
 
-class Setting(msgspec.Struct, frozen=True):
+class CommandContext(msgspec.Struct, frozen=True):
     """What a command in a container inherits from it."""
 
     container: str
@@ -58,13 +58,13 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 async def run_command(
-    client: ShimClient, ends: Ends, setting: Setting, command: Sequence[str], timeout_s: float
+    client: ShimClient, exit_codes: ExitCodes, context: CommandContext, command: Sequence[str], timeout_s: float
 ) -> Outcome:
     """Runs a command to its end; success is status 0, the message its output."""
     output = os.memfd_create("output")
     nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     order = ExecOrder(
-        container=setting.container, argv=tuple(command), env=dict(setting.env), cwd=setting.cwd or "/"
+        container=context.container, argv=tuple(command), env=dict(context.env), cwd=context.cwd or "/"
     )  # fmt: skip
     try:
         answer = await client.exec(order, (nothing, output, output))
@@ -72,7 +72,7 @@ async def run_command(
             return Outcome(False, answer.problem)
         try:
             async with asyncio.timeout(timeout_s):
-                code = await ends.wait(answer.pid)
+                code = await exit_codes.wait(answer.pid)
         except TimeoutError:
             await client.signal("", signal.SIGKILL, pid=answer.pid)
             return Outcome(False, f'command "{" ".join(command)}" timed out after {timeout_s:g}s')
@@ -88,18 +88,18 @@ async def run_command(
 class PodTarget:
     """Where probes and hooks of a pod go: its address and its containers."""
 
-    def __init__(self, sandbox: Sandbox, ends: Ends) -> None:
+    def __init__(self, sandbox: Sandbox, exit_codes: ExitCodes) -> None:
         self._sandbox = sandbox
-        self._ends = ends
+        self._exit_codes = exit_codes
 
     @property
     def address(self) -> str:
         """The pod's first address."""
         return next(iter(self._sandbox.record.ips), "127.0.0.1")
 
-    async def execute(self, setting: Setting, command: tuple[str, ...], timeout_s: float) -> Outcome:
+    async def execute(self, context: CommandContext, command: tuple[str, ...], timeout_s: float) -> Outcome:
         """Runs a command in a container."""
         client = self._sandbox.client
         if client is None:
             return Outcome(False, "the container is not running")
-        return await run_command(client, self._ends, setting, command, timeout_s)
+        return await run_command(client, self._exit_codes, context, command, timeout_s)

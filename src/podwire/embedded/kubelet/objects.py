@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from podwire.embedded.kubelet.volumes import Tokens, TokenWish, config_map_data, secret_data, token_wishes
+from podwire.embedded.kubelet.volumes import TokenRequest, Tokens, config_map_data, secret_data, token_requests
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json, Resource
@@ -101,14 +101,14 @@ class PodTokens:
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._held: dict[TokenWish, tuple[str, float]] = {}
+        self._held: dict[TokenRequest, tuple[str, float]] = {}
 
     async def for_volumes(self, pod: Pod, volumes: Iterable[Mapping[str, Any]]) -> tuple[Tokens, float]:
         """The tokens that volumes project, and when (monotonic) the first has to be renewed; 0 without any.
 
         Raises: ApiError, ApiUnreachable.
         """
-        wanted = {wish for volume in volumes for wish in token_wishes(volume)}
+        wanted = {wish for volume in volumes for wish in token_requests(volume)}
         for wish in wanted:
             held = self._held.get(wish)
             if held is None or held[1] <= self._clock.monotonic():
@@ -116,7 +116,7 @@ class PodTokens:
         tokens = {wish: self._held[wish][0] for wish in wanted}
         return Tokens(tokens, self._client.config.ca), min((self._held[wish][1] for wish in wanted), default=0.0)
 
-    async def _request(self, pod: Pod, wish: TokenWish) -> tuple[str, float]:
+    async def _request(self, pod: Pod, wish: TokenRequest) -> tuple[str, float]:
         meta = pod.metadata
         spec: Json = {
             "expirationSeconds": wish.life_s,

@@ -56,12 +56,12 @@ class Pods:
         await asyncio.get_running_loop().create_future()
 
     def _read_records(self) -> list[PodRecord]:
-        directory = self._node.ground.state / "pods"
+        directory = self._node.host.state / "pods"
         found = [load_record(path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
         return [record for record in found if record is not None]
 
     def _clear_cgroups(self) -> None:
-        cgroup = self._node.ground.cgroup
+        cgroup = self._node.host.cgroup
         for path in cgroup.iterdir() if cgroup is not None and cgroup.is_dir() else ():
             if path.is_dir() and path.name not in self.workers:
                 kill_cgroup(path)
@@ -69,7 +69,7 @@ class Pods:
     async def _collect(self) -> None:
         valid = [state.sandbox.record.sandbox for state in self.states if state.sandbox.record.sandbox]
         try:
-            await self._node.ground.network.collect(valid)
+            await self._node.host.network.collect(valid)
         except CniError as failure:
             self._log.info("network not collected", problem=failure)
 

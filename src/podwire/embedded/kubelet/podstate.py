@@ -3,7 +3,7 @@
 The classes that act on a pod share this state and do not know the worker that calls them. References go one way:
 
     PodWorker -> Containers -> Probes -> Stopper -> PodState -> NodeContext
-              -> Provisions, Reporter, SandboxStarter, Remover -> PodState
+              -> InputProvider, Reporter, SandboxStarter, Remover -> PodState
 """
 
 import asyncio
@@ -11,8 +11,8 @@ import asyncio
 import msgspec
 
 from podwire.embedded.kubelet.context import NodeContext
-from podwire.embedded.kubelet.environment import PodFacts
-from podwire.embedded.kubelet.execution import Ends, PodTarget, Setting
+from podwire.embedded.kubelet.environment import PodFields
+from podwire.embedded.kubelet.execution import CommandContext, ExitCodes, PodTarget
 from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
 from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.status import Json, PodVerdict, render_status
@@ -33,8 +33,8 @@ class PodState:
         self.node = node
         self.sandbox = sandbox
         self.wakeup = Wakeup(node.clock)
-        self.ends = Ends()
-        self.target = PodTarget(sandbox, self.ends)
+        self.exit_codes = ExitCodes()
+        self.target = PodTarget(sandbox, self.exit_codes)
         self.gone = False
         """Whether the object is no longer in the API."""
         self.leaving = False
@@ -46,7 +46,7 @@ class PodState:
         self.containers: dict[str, ContainerState] = {}
         self.exits: dict[str, asyncio.Event] = {}
         """By container: set while it does not run."""
-        self.settings: dict[str, Setting] = {}
+        self.command_contexts: dict[str, CommandContext] = {}
         self._add_containers(pod)
 
     def _add_containers(self, pod: Pod) -> None:
@@ -76,14 +76,14 @@ class PodState:
         """Monotonic seconds."""
         return self.node.clock.monotonic()
 
-    def setting(self, container: str) -> Setting:
+    def command_context(self, container: str) -> CommandContext:
         """The environment of commands in a container; an empty one when an earlier kubelet started the container."""
-        return self.settings.get(container) or Setting(container, {})
+        return self.command_contexts.get(container) or CommandContext(container, {})
 
-    def facts(self) -> PodFacts:
+    def fields(self) -> PodFields:
         """What the downward API shows."""
         node = self.node
-        return PodFacts(self.pod, node.ground.node, self.sandbox.record.ips, node.ground.addresses, node.allocatable)
+        return PodFields(self.pod, node.host.node, self.sandbox.record.ips, node.host.addresses, node.allocatable)
 
     def event(self, severity: Severity, reason: str, message: str, container: Container | None = None) -> None:
         """Records an Event of the pod or of one container."""
@@ -99,7 +99,7 @@ class PodState:
         """The pod's status now."""
         record, node = self.sandbox.record, self.node
         verdict = msgspec.structs.replace(
-            self.verdict, host_ips=node.ground.addresses, ips=record.ips, up=self.sandbox.up,
+            self.verdict, host_ips=node.host.addresses, ips=record.ips, up=self.sandbox.up,
             start_time=record.started_at,
         )  # fmt: skip
         status = msgspec.structs.replace(self.pod.status, conditions=self.conditions)

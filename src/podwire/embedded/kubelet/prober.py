@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from podwire.embedded.kubelet.execution import PodTarget, Setting
+from podwire.embedded.kubelet.execution import CommandContext, PodTarget
 from podwire.embedded.kubelet.probing import Kind, ProbeState
 from podwire.embedded.kubelet.traffic import Outcome, check_grpc, get_http, open_tcp, port_number
 from podwire.model.pod import Container, Probe
@@ -33,10 +33,10 @@ class Prober:
     """The probes of one run."""
 
     def __init__(
-        self, container: Container, setting: Setting, target: PodTarget, clock: Clock, changed: Changed
+        self, container: Container, context: CommandContext, target: PodTarget, clock: Clock, changed: Changed
     ) -> None:
         self._container = container
-        self._setting = setting
+        self._context = context
         self._target = target
         self._clock = clock
         self._changed = changed
@@ -107,7 +107,7 @@ class Prober:
         if probe.grpc is not None:
             return await check_grpc(probe.grpc, address, timeout_s)
         if probe.exec is not None:
-            return await self._target.execute(self._setting, probe.exec.command, timeout_s)
+            return await self._target.execute(self._context, probe.exec.command, timeout_s)
         return Outcome(True)
 
     async def end(self) -> None:

@@ -33,7 +33,7 @@ class Probes:
         def changed(kind: Kind, verdict: ProbeState, outcome: Outcome) -> None:
             self._on_result(container, prober, kind, outcome)
 
-        prober = Prober(spec, state.setting(spec.name), state.target, state.node.clock, changed)
+        prober = Prober(spec, state.command_context(spec.name), state.target, state.node.clock, changed)
         self._probers[spec.name] = prober
         hook = spec.lifecycle.post_start if spec.lifecycle is not None else None
         if hook is not None and not ready:
@@ -61,7 +61,9 @@ class Probes:
 
     async def _post_start(self, container: ContainerState, prober: Prober, hook: LifecycleHandler) -> None:
         state, spec = self._state, container.spec
-        outcome = await Hooks(spec, state.setting(spec.name), state.target, state.node.clock).run(hook, _POST_START_S)
+        outcome = await Hooks(spec, state.command_context(spec.name), state.target, state.node.clock).run(
+            hook, _POST_START_S
+        )
         container.starting = False
         if self._probers.get(spec.name) is not prober:
             return

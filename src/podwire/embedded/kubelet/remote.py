@@ -128,15 +128,15 @@ class RemoteSession:
 
     async def execute(self, connection: WebSocket) -> None:
         """Runs a command for the client, to its end or the client's."""
-        setting = self._state.setting(self._container)
-        env = dict(setting.env)
+        context = self._state.command_context(self._container)
+        env = dict(context.env)
         if self._options.tty:
             env.setdefault("TERM", "xterm")
         order = ExecOrder(
             container=self._container,
             argv=self._options.command,
             env=env,
-            cwd=setting.cwd or "/",
+            cwd=context.cwd or "/",
             tty=self._options.tty,
         )
         streams = _Streams(self._options)
@@ -149,7 +149,7 @@ class RemoteSession:
             if answer.problem:
                 self._finish(connection, None, f"OCI runtime exec failed: exec failed: {answer.problem}")
                 return
-            await self._serve(connection, streams, lambda: self._state.ends.wait(answer.pid), self._kill(answer))
+            await self._serve(connection, streams, lambda: self._state.exit_codes.wait(answer.pid), self._kill(answer))
         except ClusterError as failure:
             self._finish(connection, None, str(failure))
         finally:

@@ -49,7 +49,7 @@ class Remover:
                 self._retry()
                 return False
         shutil.rmtree(state.sandbox.directory, ignore_errors=True)
-        shutil.rmtree(state.node.ground.run / "memory" / state.pod.metadata.uid, ignore_errors=True)
+        shutil.rmtree(state.node.host.run / "memory" / state.pod.metadata.uid, ignore_errors=True)
         return True
 
     def _retry(self) -> None:

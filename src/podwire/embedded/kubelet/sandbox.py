@@ -23,6 +23,7 @@ from podwire.kernel import netns
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
 from podwire.runtime.child import Placement
+from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
 from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.process import is_running, send_signal, start_ticks
@@ -32,7 +33,7 @@ _CGROUP_TRIES = 100
 _CGROUP_WAIT_S = 0.01
 
 
-class Ground(msgspec.Struct, frozen=True):
+class SandboxHost(msgspec.Struct, frozen=True):
     """What sandboxes of one node share."""
 
     node: str
@@ -42,9 +43,9 @@ class Ground(msgspec.Struct, frozen=True):
     netns: Path
     cgroup: Path | None
     binds: tuple[str, ...]
-    fork_server: Any
-    network: Any
-    clock: Any
+    fork_server: ForkServer
+    network: Network
+    clock: Clock
 
     @property
     def root(self) -> Path:
@@ -75,11 +76,11 @@ class Sandbox:
     """The sandbox of one pod; ``client`` is there while its shim is."""
 
     def __init__(
-        self, ground: Ground, record: PodRecord, event: Callable[[Answer], None], lost: Callable[[], None]
+        self, host: SandboxHost, record: PodRecord, event: Callable[[Answer], None], lost: Callable[[], None]
     ) -> None:
         """``event`` gets what the shim reports; ``lost`` is called when the shim has gone by itself."""
-        self._ground = ground
-        self._network: Network = ground.network
+        self._host = host
+        self._network = host.network
         self._event = event
         self._lost = lost
         self._log = Log("kubelet.sandbox")
@@ -90,7 +91,7 @@ class Sandbox:
     @property
     def directory(self) -> Path:
         """The pod's directory."""
-        return self._ground.pod_dir(self.record.uid)
+        return self._host.pod_dir(self.record.uid)
 
     @property
     def containers(self) -> Path:
@@ -116,17 +117,17 @@ class Sandbox:
         Raises: CniError, KernelError, ClusterError, OSError; nothing is left but what :meth:`remove` takes away.
         """
         sandbox = secrets.token_hex(16)
-        host = pod.spec.host_network
-        cgroup = "" if self._ground.cgroup is None else str(self._ground.cgroup / self.record.uid)
-        path = "" if host else str(self._ground.netns / f"pod-{sandbox}")
+        on_host = pod.spec.host_network
+        cgroup = "" if self._host.cgroup is None else str(self._host.cgroup / self.record.uid)
+        path = "" if on_host else str(self._host.netns / f"pod-{sandbox}")
         self._closing = False
         self._save(
-            sandbox=sandbox, netns=path, cgroup=cgroup, attached=not host, ips=(),
-            port_mappings=() if host else port_mappings(pod), result=msgspec.Raw(b"null"),
+            sandbox=sandbox, netns=path, cgroup=cgroup, attached=not on_host, ips=(),
+            port_mappings=() if on_host else port_mappings(pod), result=msgspec.Raw(b"null"),
         )  # fmt: skip
-        if host:
+        if on_host:
             self._start_shim(pod)
-            self._save(ips=self._ground.addresses)
+            self._save(ips=self._host.addresses)
             return
         netns.create(path)
         result, problem = await asyncio.gather(
@@ -140,21 +141,21 @@ class Sandbox:
         self._save(ips=addresses(result), result=msgspec.Raw(msgspec.json.encode(result)))
 
     async def _start_shim_meanwhile(self, pod: Pod) -> None:
-        await self._ground.clock.sleep(0)  # The plugin starts first; the shim is forked while it works.
+        await self._host.clock.sleep(0)  # The plugin starts first; the shim is forked while it works.
         self._start_shim(pod)
 
     def _start_shim(self, pod: Pod) -> None:
         if self.record.cgroup:
             Path(self.record.cgroup).mkdir(parents=True, exist_ok=True)
         order = ShimOrder(
-            hostname=pod_hostname(pod, self._ground.node), root=str(self._ground.root), cgroup=self.record.cgroup,
-            host_network=pod.spec.host_network, binds=self._ground.binds,
+            hostname=pod_hostname(pod, self._host.node), root=str(self._host.root), cgroup=self.record.cgroup,
+            host_network=pod.spec.host_network, binds=self._host.binds,
         )  # fmt: skip
         placement = Placement(
             title=f"podwire-shim {self.record.namespace}/{self.record.name}", netns=self.record.netns,
             log=str(self.directory / "shim.log"), daemon=True,
         )  # fmt: skip
-        fork_server: ForkServer = self._ground.fork_server
+        fork_server = self._host.fork_server
         with listen(self._socket) as listener:
             pid = fork_server.spawn(SHIM_ENTRY, msgspec.msgpack.encode(order), (listener.fileno(),), placement)
         self._save(shim_pid=pid, shim_ticks=start_ticks(pid))
@@ -162,7 +163,7 @@ class Sandbox:
 
     @property
     def _socket(self) -> Path:
-        return self._ground.run / f"{self.record.uid}.sock"
+        return self._host.run / f"{self.record.uid}.sock"
 
     def adopt(self) -> bool:
         """Connects to the shim that a former kubelet left; False when it has gone."""
@@ -219,7 +220,7 @@ class Sandbox:
         for _ in range(_CGROUP_TRIES):
             if kill_cgroup(Path(record.cgroup)):
                 return
-            await self._ground.clock.sleep(_CGROUP_WAIT_S)
+            await self._host.clock.sleep(_CGROUP_WAIT_S)
 
 
 def kill_cgroup(cgroup: Path) -> bool:

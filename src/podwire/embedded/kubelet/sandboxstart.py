@@ -30,7 +30,7 @@ class SandboxStarter:
         """
         state, node = self._state, self._state.node
         sandbox = state.sandbox
-        if node.ground.network.problem is not None and not state.pod.spec.host_network:
+        if node.host.network.problem is not None and not state.pod.spec.host_network:
             state.wakeup.wake_in(_NETWORK_S)
             await self._reporter.report()
             return False

@@ -87,7 +87,7 @@ class Stopper:
         hook = spec.lifecycle.pre_stop if spec.lifecycle is not None else None
         if hook is None or not container.running or container.ephemeral or left_s <= 0:
             return
-        hooks = Hooks(spec, state.setting(spec.name), state.target, state.node.clock)
+        hooks = Hooks(spec, state.command_context(spec.name), state.target, state.node.clock)
         outcome = await hooks.run(hook, max(_MIN_HOOK_S, left_s))
         if not outcome.success:
             state.event("Warning", "FailedPreStopHook", f"PreStopHook failed: {outcome.message}", spec)

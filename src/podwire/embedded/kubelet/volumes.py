@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.kubelet.environment import Objects, PodFacts, field, resource
+from podwire.embedded.kubelet.environment import Objects, PodFields, field, resource
 from podwire.errors import ConfigError
 
 _DATA = "..data"
@@ -32,7 +32,7 @@ class File(msgspec.Struct, frozen=True):
 Files = dict[str, File]
 
 
-class TokenWish(msgspec.Struct, frozen=True):
+class TokenRequest(msgspec.Struct, frozen=True):
     """A service account token that a volume projects; an empty audience is the API server's own."""
 
     audience: str = ""
@@ -42,7 +42,7 @@ class TokenWish(msgspec.Struct, frozen=True):
 class Tokens(msgspec.Struct, frozen=True):
     """Service account tokens at hand, and the cluster's certificate authority."""
 
-    by_wish: Mapping[TokenWish, str] = {}
+    by_wish: Mapping[TokenRequest, str] = {}
     ca: bytes = b""
 
 
@@ -54,14 +54,14 @@ class Content(msgspec.Struct, frozen=True):
     tokens: Tokens = Tokens()
 
 
-def token_wishes(volume: Mapping[str, Any]) -> tuple[TokenWish, ...]:
+def token_requests(volume: Mapping[str, Any]) -> tuple[TokenRequest, ...]:
     """The tokens that a volume projects."""
     sources = (volume.get("projected") or {}).get("sources") or ()
     return tuple(_token_wish(s["serviceAccountToken"]) for s in sources if s.get("serviceAccountToken"))
 
 
-def _token_wish(found: Mapping[str, Any]) -> TokenWish:
-    return TokenWish(str(found.get("audience") or ""), int(found.get("expirationSeconds") or TokenWish().life_s))
+def _token_wish(found: Mapping[str, Any]) -> TokenRequest:
+    return TokenRequest(str(found.get("audience") or ""), int(found.get("expirationSeconds") or TokenRequest().life_s))
 
 
 def object_kinds(volume: Mapping[str, Any]) -> bool:
@@ -107,7 +107,7 @@ def _projection(source: Mapping[str, Any], content: Content, mode: int) -> Files
 
 def _config_map(found: Mapping[str, Any], content: Content, mode: int) -> Files:
     objects: Objects = content.objects
-    facts: PodFacts = content.facts
+    facts: PodFields = content.facts
     name = str(found.get("name", ""))
     if name == "kube-root-ca.crt" and content.tokens.ca:
         data: Mapping[str, bytes] | None = {"ca.crt": content.tokens.ca}
@@ -118,7 +118,7 @@ def _config_map(found: Mapping[str, Any], content: Content, mode: int) -> Files:
 
 def _secret(found: Mapping[str, Any], content: Content, mode: int) -> Files:
     objects: Objects = content.objects
-    facts: PodFacts = content.facts
+    facts: PodFields = content.facts
     name = str(found.get("name", ""))
     return _select(found, objects.secret(facts.pod.metadata.namespace, name), f'secret "{name}"', mode)
 
@@ -143,7 +143,7 @@ def _select(found: Mapping[str, Any], data: Mapping[str, bytes] | None, what: st
 
 
 def _downward(found: Mapping[str, Any], content: Content, mode: int) -> Files:
-    facts: PodFacts = content.facts
+    facts: PodFields = content.facts
     files: Files = {}
     for item in found.get("items") or ():
         if reference := item.get("fieldRef"):
@@ -211,7 +211,7 @@ def _link_names(directory: Path, names: set[str]) -> None:
             visible.symlink_to(f"{_DATA}/{name}")
 
 
-class Places(msgspec.Struct, frozen=True):
+class VolumeRoots(msgspec.Struct, frozen=True):
     """Directories of one pod: volumes, those in memory, and claims of the node."""
 
     volumes: Path
@@ -219,7 +219,7 @@ class Places(msgspec.Struct, frozen=True):
     claims: Path
 
 
-def prepare(volume: Mapping[str, Any], namespace: str, places: Places) -> Path:
+def prepare(volume: Mapping[str, Any], namespace: str, places: VolumeRoots) -> Path:
     """The directory or file that stands for a volume, made if need be; content of API objects comes later.
 
     Raises: ConfigError when a hostPath is not of the type it should be.

@@ -9,13 +9,13 @@ The worker decides the next step. The classes that carry the step out share the 
 
 import msgspec
 
-from podwire.embedded.kubelet.containerstart import Containers
+from podwire.embedded.kubelet.containers import Containers
 from podwire.embedded.kubelet.context import NodeContext
+from podwire.embedded.kubelet.inputs import InputProvider
 from podwire.embedded.kubelet.lifecycle import plan
 from podwire.embedded.kubelet.orders import Answer, PodRecord
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.probes import Probes
-from podwire.embedded.kubelet.provisions import Provisions
 from podwire.embedded.kubelet.removal import Remover
 from podwire.embedded.kubelet.reporter import Reporter
 from podwire.embedded.kubelet.sandbox import Sandbox
@@ -32,13 +32,13 @@ class PodWorker:
         """``record`` is what an earlier kubelet left of this pod; the pod is adopted then."""
         meta = pod.metadata
         sandbox_record = record or PodRecord(uid=meta.uid, namespace=meta.namespace, name=meta.name)
-        sandbox = Sandbox(node.ground, sandbox_record, self._on_event, self._on_lost)
+        sandbox = Sandbox(node.host, sandbox_record, self._on_event, self._on_lost)
         self.state = PodState(pod, node, sandbox)
         self._stopper = Stopper(self.state)
-        self._provisions = Provisions(self.state)
+        self._inputs = InputProvider(self.state)
         self._reporter = Reporter(self.state)
         self._probes = Probes(self.state, self._stopper)
-        self._containers = Containers(self.state, self._probes, self._provisions)
+        self._containers = Containers(self.state, self._probes, self._inputs)
         self._starter = SandboxStarter(self.state, self._reporter)
         self._remover = Remover(self.state, self._stopper, self._reporter)
         self._adopting = record is not None
@@ -51,20 +51,20 @@ class PodWorker:
         if pod is None:
             self.state.gone = True
         else:
-            self._provisions.dirty |= _shown(pod) != _shown(self.state.pod)
+            self._inputs.dirty |= _shown(pod) != _shown(self.state.pod)
             self.state.update(pod)
         self._stopper.hurry()
         self.state.wakeup.wake()
 
     def refresh_volumes(self) -> None:
         """An object that the pod's volumes may show has changed."""
-        self._provisions.dirty = True
+        self._inputs.dirty = True
         self._containers.retry()
         self.state.wakeup.wake()
 
     def _on_event(self, answer: Answer) -> None:
         if not answer.container:
-            self.state.ends.note(answer)
+            self.state.exit_codes.note(answer)
             return
         container = self.state.containers.get(answer.container)
         if container is not None and container.record is not None and container.record.attempt == answer.attempt:
@@ -73,7 +73,7 @@ class PodWorker:
 
     def _on_lost(self) -> None:
         self._lost = True
-        self.state.ends.lose()
+        self.state.exit_codes.lose()
         self.state.wakeup.wake()
 
     # -- the loop
@@ -136,7 +136,7 @@ class PodWorker:
             for name in actions.start:
                 await self._containers.start(name)
         await self._probes.settle()
-        await self._provisions.keep_current()
+        await self._inputs.keep_current()
         await self._reporter.report()
 
     def _overdue(self) -> bool:

@@ -1,1 +1,1 @@
-"""The scheduler of local clusters: facts, filters, scores, the decision, and the loop that binds."""
+"""The scheduler of local clusters: usage of nodes, filters, scores, the decision, and the loop that binds."""

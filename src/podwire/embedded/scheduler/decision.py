@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from podwire.embedded.scheduler.facts import Facts, NodeFacts, PodFacts
-from podwire.embedded.scheduler.filters import Refusal, demand, refusal
+from podwire.embedded.scheduler.filters import Refusal, constraints_of, refusal
 from podwire.embedded.scheduler.matching import domains, in_domain, node_term_matches, untolerated
+from podwire.embedded.scheduler.usage import NodeUsage, PodDemand, SchedulerState
 from podwire.model.pod import PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
 
 
@@ -23,15 +23,15 @@ class Decision:
     message: str = ""
 
 
-def choose(pod: PodFacts, facts: Facts) -> Decision:
+def choose(pod: PodDemand, state: SchedulerState) -> Decision:
     """The best node that can take the pod."""
-    if not facts.nodes:
+    if not state.nodes:
         return Decision(message="no nodes available to schedule pods")
-    asked = demand(pod, facts)
-    able: list[NodeFacts] = []
+    constraints = constraints_of(pod, state)
+    able: list[NodeUsage] = []
     refusals: list[Refusal] = []
-    for node in facts.nodes.values():
-        refused = refusal(asked, node)
+    for node in state.nodes.values():
+        refused = refusal(constraints, node)
         if refused is None:
             able.append(node)
         else:
@@ -40,7 +40,7 @@ def choose(pod: PodFacts, facts: Facts) -> Decision:
         return Decision(message=explain(refusals))
     if len(able) == 1:
         return Decision(node=able[0].name)
-    return Decision(node=_best(pod, able, facts))
+    return Decision(node=_best(pod, able, state))
 
 
 def explain(refusals: Sequence[Refusal]) -> str:
@@ -64,7 +64,7 @@ def _listed(reasons: Counter[str]) -> str:
     return ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
 
 
-def _best(pod: PodFacts, nodes: Sequence[NodeFacts], facts: Facts) -> str:
+def _best(pod: PodDemand, nodes: Sequence[NodeUsage], state: SchedulerState) -> str:
     totals = dict.fromkeys((node.name for node in nodes), 0.0)
 
     def add(weight: float, raw: Sequence[float], *, less_is_better: bool = False) -> None:
@@ -85,15 +85,15 @@ def _best(pod: PodFacts, nodes: Sequence[NodeFacts], facts: Facts) -> str:
     if spec.affinity is not None:
         if spec.affinity.node_affinity is not None and spec.affinity.node_affinity.preferred:
             add(2, [_preferred(pod, node) for node in nodes])
-        add(2, _neighbourhood(pod, nodes, facts))
+        add(2, _neighbourhood(pod, nodes, state))
     for constraint in spec.topology_spread_constraints:
         term = PodAffinityTerm(topology_key=constraint.topology_key, label_selector=constraint.label_selector)
         if constraint.when_unsatisfiable == "ScheduleAnyway":
-            add(2, _crowd(pod, term, nodes, facts), less_is_better=True)
+            add(2, _crowd(pod, term, nodes, state), less_is_better=True)
     return min(totals, key=lambda name: (-round(totals[name], 6), name))
 
 
-def _load(pod: PodFacts, node: NodeFacts) -> float:
+def _load(pod: PodDemand, node: NodeUsage) -> float:
     shares = []
     for name in ("cpu", "memory"):
         room = node.allocatable.get(name, 0)
@@ -102,18 +102,18 @@ def _load(pod: PodFacts, node: NodeFacts) -> float:
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def _soft_taints(pod: PodFacts, node: NodeFacts) -> float:
+def _soft_taints(pod: PodDemand, node: NodeUsage) -> float:
     soft = [taint for taint in node.node.spec.taints if taint.effect == "PreferNoSchedule"]
     return sum(untolerated(pod.pod.spec.tolerations, (one,), ("PreferNoSchedule",)) is not None for one in soft)
 
 
-def _preferred(pod: PodFacts, node: NodeFacts) -> float:
+def _preferred(pod: PodDemand, node: NodeUsage) -> float:
     affinity = pod.pod.spec.affinity
     terms = affinity.node_affinity.preferred if affinity is not None and affinity.node_affinity is not None else ()
     return sum(term.weight for term in terms if node_term_matches(term.preference, node.node))
 
 
-def _neighbourhood(pod: PodFacts, nodes: Sequence[NodeFacts], facts: Facts) -> list[float]:
+def _neighbourhood(pod: PodDemand, nodes: Sequence[NodeUsage], state: SchedulerState) -> list[float]:
     affinity = pod.pod.spec.affinity
     scores = [0.0] * len(nodes)
     if affinity is None:
@@ -121,7 +121,7 @@ def _neighbourhood(pod: PodFacts, nodes: Sequence[NodeFacts], facts: Facts) -> l
     for terms, sign in ((_weighted(affinity.pod_affinity), 1), (_weighted(affinity.pod_anti_affinity), -1)):
         for weighted in terms:
             term = weighted.pod_affinity_term
-            found = domains(term, pod.pod.metadata.namespace, facts)
+            found = domains(term, pod.pod.metadata.namespace, state)
             for at, node in enumerate(nodes):
                 scores[at] += sign * weighted.weight * in_domain(node, term.topology_key, found)
     return scores
@@ -131,10 +131,10 @@ def _weighted(affinity: PodAffinity | None) -> tuple[WeightedPodAffinityTerm, ..
     return affinity.preferred if affinity is not None else ()
 
 
-def _crowd(pod: PodFacts, term: PodAffinityTerm, nodes: Sequence[NodeFacts], facts: Facts) -> list[float]:
+def _crowd(pod: PodDemand, term: PodAffinityTerm, nodes: Sequence[NodeUsage], state: SchedulerState) -> list[float]:
     counts: Counter[str] = Counter()
     selector = term.label_selector
-    for node in facts.nodes.values():
+    for node in state.nodes.values():
         value = node.labels.get(term.topology_key)
         if value is not None and selector is not None:
             counts[value] += sum(

@@ -1,13 +1,12 @@
 """Which nodes can take a pod, and why the others cannot, in Kubernetes' words. Pure.
 
-What depends on the pod alone is computed once (:class:`Demand`); each node then costs a few comparisons.
+What depends on the pod alone is computed once (:class:`PodConstraints`); each node then costs a few comparisons.
 Source: ``k8s.io/kubernetes/pkg/scheduler/framework/plugins``, in the order of the default profile.
 """
 
 from collections import Counter
 from dataclasses import dataclass
 
-from podwire.embedded.scheduler.facts import Facts, NodeFacts, PodFacts
 from podwire.embedded.scheduler.matching import (
     affine_namespaces,
     domains,
@@ -16,6 +15,7 @@ from podwire.embedded.scheduler.matching import (
     term_selects,
     untolerated,
 )
+from podwire.embedded.scheduler.usage import NodeUsage, PodDemand, SchedulerState
 from podwire.model.node import Taint
 from podwire.model.pod import PodAffinityTerm, TopologySpreadConstraint
 
@@ -42,10 +42,10 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PodConstraints:
     """What a pod asks of any node."""
 
-    facts: PodFacts
+    demand: PodDemand
     affine: tuple[tuple[PodAffinityTerm, set[str]], ...]
     first_of_group: bool
     anti: tuple[tuple[PodAffinityTerm, set[str]], ...]
@@ -53,35 +53,35 @@ class Demand:
     spreads: tuple[Spread, ...]
 
 
-def demand(pod: PodFacts, facts: Facts) -> Demand:
+def constraints_of(pod: PodDemand, state: SchedulerState) -> PodConstraints:
     """What ``pod`` asks, given what runs now."""
     affinity = pod.pod.spec.affinity
     own = pod.pod.metadata.namespace
     terms = affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
-    affine = tuple((term, domains(term, own, facts)) for term in terms)
+    affine = tuple((term, domains(term, own, state)) for term in terms)
     # A pod that would satisfy its own terms may be the first of its group.
-    selects_itself = all(term_selects(term, affine_namespaces(term, own, facts), pod.pod) for term in terms)
-    return Demand(
-        facts=pod,
+    selects_itself = all(term_selects(term, affine_namespaces(term, own, state), pod.pod) for term in terms)
+    return PodConstraints(
+        demand=pod,
         affine=affine,
         first_of_group=bool(terms) and selects_itself and not any(found for _, found in affine),
-        anti=tuple((term, domains(term, own, facts)) for term in pod.anti_affinity),
-        repelled=_repelled(pod, facts),
+        anti=tuple((term, domains(term, own, state)) for term in pod.anti_affinity),
+        repelled=_repelled(pod, state),
         spreads=tuple(
-            _spread(pod, one, facts)
-            for one in pod.pod.spec.topology_spread_constraints
-            if one.when_unsatisfiable == "DoNotSchedule"
+            _spread(pod, constraint, state)
+            for constraint in pod.pod.spec.topology_spread_constraints
+            if constraint.when_unsatisfiable == "DoNotSchedule"
         ),
     )
 
 
-def refusal(asked: Demand, node: NodeFacts) -> Refusal | None:
+def refusal(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
     """Why the node cannot take the pod, or None when it can."""
-    return _by_rules(asked, node) or _by_resources(asked, node) or _by_neighbours(asked, node)
+    return _by_rules(constraints, node) or _by_resources(constraints, node) or _by_neighbours(constraints, node)
 
 
-def _by_rules(asked: Demand, node: NodeFacts) -> Refusal | None:
-    pod, spec = asked.facts.pod, node.node.spec
+def _by_rules(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
+    pod, spec = constraints.demand.pod, node.node.spec
     if spec.unschedulable and untolerated(pod.spec.tolerations, (UNSCHEDULABLE,), HARD):
         return Refusal(("node(s) were unschedulable",))
     taint = untolerated(pod.spec.tolerations, spec.taints, HARD) if spec.taints else None
@@ -92,20 +92,20 @@ def _by_rules(asked: Demand, node: NodeFacts) -> Refusal | None:
     return None
 
 
-def _by_resources(asked: Demand, node: NodeFacts) -> Refusal | None:
-    if asked.facts.host_ports and _port_taken(asked.facts, node):
+def _by_resources(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
+    if constraints.demand.host_ports and _port_taken(constraints.demand, node):
         return Refusal(("node(s) didn't have free ports for the requested pod ports",), movable=True)
     lacking: list[str] = []
     limit = node.allocatable.get("pods")
     if limit is not None and (len(node.pods) + 1) * 1000 > limit:
         lacking.append("Too many pods")
-    for name, amount in asked.facts.requests.items():
+    for name, amount in constraints.demand.requests.items():
         if amount and node.used[name] + amount > node.allocatable.get(name, 0):
             lacking.append(f"Insufficient {name}")
     return Refusal(tuple(lacking), movable=True) if lacking else None
 
 
-def _port_taken(pod: PodFacts, node: NodeFacts) -> bool:
+def _port_taken(pod: PodDemand, node: NodeUsage) -> bool:
     for other in node.pods.values():
         for address, protocol, port in other.host_ports:
             for mine in pod.host_ports:
@@ -115,44 +115,44 @@ def _port_taken(pod: PodFacts, node: NodeFacts) -> bool:
     return False
 
 
-def _by_neighbours(asked: Demand, node: NodeFacts) -> Refusal | None:
-    for spread in asked.spreads:
+def _by_neighbours(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
+    for spread in constraints.spreads:
         value = node.labels.get(spread.constraint.topology_key)
         if value is None:
             return Refusal(("node(s) didn't match pod topology spread constraints (missing required label)",))
         if spread.counts.get(value, 0) + spread.counts_itself - spread.least > spread.constraint.max_skew:
             return Refusal(("node(s) didn't match pod topology spread constraints",), movable=True)
-    for term, found in asked.affine:
+    for term, found in constraints.affine:
         has_key = term.topology_key in node.labels
-        if not has_key or not (asked.first_of_group or in_domain(node, term.topology_key, found)):
+        if not has_key or not (constraints.first_of_group or in_domain(node, term.topology_key, found)):
             return Refusal(("node(s) didn't match pod affinity rules",))
-    for term, found in asked.anti:
+    for term, found in constraints.anti:
         if in_domain(node, term.topology_key, found):
             return Refusal(("node(s) didn't match pod anti-affinity rules",), movable=True)
-    if any(node.labels.get(key) == value for key, value in asked.repelled):
+    if any(node.labels.get(key) == value for key, value in constraints.repelled):
         return Refusal(("node(s) didn't satisfy existing pods anti-affinity rules",), movable=True)
     return None
 
 
-def _repelled(pod: PodFacts, facts: Facts) -> frozenset[tuple[str, str]]:
+def _repelled(pod: PodDemand, state: SchedulerState) -> frozenset[tuple[str, str]]:
     """Domains (key, value) that pods already running keep free of this one."""
     found: set[tuple[str, str]] = set()
-    for where, other in facts.anti_affine.values():
-        place = facts.nodes.get(where)
+    for where, other in state.anti_affine.values():
+        place = state.nodes.get(where)
         if place is None:
             continue
         for term in other.anti_affinity:
             value = place.labels.get(term.topology_key)
-            namespaces = affine_namespaces(term, other.pod.metadata.namespace, facts)
+            namespaces = affine_namespaces(term, other.pod.metadata.namespace, state)
             if value is not None and term_selects(term, namespaces, pod.pod):
                 found.add((term.topology_key, value))
     return frozenset(found)
 
 
-def _spread(pod: PodFacts, constraint: TopologySpreadConstraint, facts: Facts) -> Spread:
+def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: SchedulerState) -> Spread:
     selector = constraint.label_selector
     counts: Counter[str] = Counter()
-    for node in facts.nodes.values():
+    for node in state.nodes.values():
         value = node.labels.get(constraint.topology_key)
         if value is None or not node_wanted(pod.pod, node.node):
             continue
@@ -165,7 +165,7 @@ def _spread(pod: PodFacts, constraint: TopologySpreadConstraint, facts: Facts) -
     )
 
 
-def _counts(selector: object, pod: PodFacts, other: PodFacts) -> bool:
+def _counts(selector: object, pod: PodDemand, other: PodDemand) -> bool:
     meta = other.pod.metadata
     if selector is None or meta.namespace != pod.pod.metadata.namespace or meta.deletion_timestamp is not None:
         return False

@@ -5,7 +5,7 @@ Source: ``k8s.io/component-helpers/scheduling/corev1``.
 
 from collections.abc import Iterable, Sequence
 
-from podwire.embedded.scheduler.facts import Facts, NodeFacts
+from podwire.embedded.scheduler.usage import NodeUsage, SchedulerState
 from podwire.model.node import Node, Taint
 from podwire.model.pod import NodeSelector, NodeSelectorTerm, Pod, PodAffinityTerm, Toleration
 
@@ -54,14 +54,14 @@ def untolerated(tolerations: Sequence[Toleration], taints: Iterable[Taint], effe
     return None
 
 
-def affine_namespaces(term: PodAffinityTerm, own: str, facts: Facts) -> frozenset[str] | None:
+def affine_namespaces(term: PodAffinityTerm, own: str, state: SchedulerState) -> frozenset[str] | None:
     """The namespaces that a term looks at; None for all."""
     if term.namespace_selector is None:
         return frozenset(term.namespaces or (own,))
     selector = term.namespace_selector
     if not selector.match_labels and not selector.match_expressions:
         return None
-    chosen = {name for name, labels in facts.namespaces.items() if selector.matches(labels)}
+    chosen = {name for name, labels in state.namespaces.items() if selector.matches(labels)}
     return frozenset(chosen | set(term.namespaces))
 
 
@@ -72,11 +72,11 @@ def term_selects(term: PodAffinityTerm, namespaces: frozenset[str] | None, other
     return term.label_selector is not None and term.label_selector.matches(other.metadata.labels)
 
 
-def domains(term: PodAffinityTerm, own: str, facts: Facts) -> set[str]:
+def domains(term: PodAffinityTerm, own: str, state: SchedulerState) -> set[str]:
     """The values of the term's topology key on nodes that run a pod it speaks of."""
-    namespaces = affine_namespaces(term, own, facts)
+    namespaces = affine_namespaces(term, own, state)
     found: set[str] = set()
-    for node in facts.nodes.values():
+    for node in state.nodes.values():
         value = node.labels.get(term.topology_key)
         if value is None or value in found:
             continue
@@ -85,6 +85,6 @@ def domains(term: PodAffinityTerm, own: str, facts: Facts) -> set[str]:
     return found
 
 
-def in_domain(node: NodeFacts, key: str, values: set[str]) -> bool:
+def in_domain(node: NodeUsage, key: str, values: set[str]) -> bool:
     """Whether the node lies in one of the domains."""
     return node.labels.get(key) in values

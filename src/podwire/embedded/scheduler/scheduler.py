@@ -1,18 +1,18 @@
 """The loop of the scheduler: pending pods in, bindings out.
 
 How it works: pods without a node wait in order of priority and age; each round decides all of them against
-facts in memory, counting every decision at once, and binds them side by side. A pod that goes nowhere is parked
+its state in memory, counting every decision at once, and binds them side by side. A pod that goes nowhere is parked
 until something changes that could help (a node, a pod that goes, labels).
 
 Guarantees: 1. one API write per pod that fits; 2. decisions never wait for bindings; 3. a binding that fails
-is undone in the facts and the pod is tried again after a backoff; 4. parked pods are tried at most every 0.2 s,
+is undone in this state and the pod is tried again after a backoff; 4. parked pods are tried at most every 0.2 s,
 and every 30 s without any change; 5. the same refusal is written to a pod once.
 """
 
 import asyncio
 
 from podwire.embedded.scheduler.decision import Decision, choose
-from podwire.embedded.scheduler.facts import Facts, PodFacts, pod_facts
+from podwire.embedded.scheduler.usage import PodDemand, SchedulerState, pod_demand
 from podwire.errors import Conflict, NotFound
 from podwire.kube.client import STRATEGIC_MERGE_PATCH
 from podwire.kube.controller import API_FAILURES, Environment
@@ -40,7 +40,7 @@ class Scheduler:
         self._recorder = environment.recorder(NAME)
         self._log = Log("scheduler")
         self._pods = environment.of(PODS)
-        self._facts = Facts()
+        self._state = SchedulerState()
         self._pending: dict[str, Pod] = {}
         self._parked: dict[str, Pod] = {}
         self._said: dict[str, str] = {}
@@ -58,15 +58,15 @@ class Scheduler:
 
     def _namespace_changed(self, key: str, _old: Object | None, new: Object | None) -> None:
         if new is None:
-            self._facts.namespaces.pop(key, None)
+            self._state.namespaces.pop(key, None)
         else:
-            self._facts.namespaces[key] = new.metadata.labels
+            self._state.namespaces[key] = new.metadata.labels
 
     def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
         if new is None:
-            self._facts.drop_node(key)
+            self._state.drop_node(key)
             return
-        self._facts.put_node(new)
+        self._state.put_node(new)
         if old is None or _offer(old) != _offer(new):
             self._unpark()
 
@@ -85,12 +85,12 @@ class Scheduler:
             self._pending.pop(uid, None)
             self._parked.pop(uid, None)
             self._said.pop(uid, None)
-            if old is None or self._facts.node_of(uid) != new.spec.node_name or _changed(old, new):
-                self._facts.place(pod_facts(new), new.spec.node_name)
+            if old is None or self._state.node_of(uid) != new.spec.node_name or _changed(old, new):
+                self._state.put_pod(pod_demand(new), new.spec.node_name)
                 self._unpark()
         elif new.metadata.deletion_timestamp is not None:
             self._forget(uid)
-        elif _ours(new) and not self._facts.node_of(uid):
+        elif _ours(new) and not self._state.node_of(uid):
             asks_otherwise = old is None or _changed(old, new) or old.spec != new.spec
             if uid not in self._parked or asks_otherwise:
                 self._parked.pop(uid, None)
@@ -101,7 +101,7 @@ class Scheduler:
         self._pending.pop(uid, None)
         self._parked.pop(uid, None)
         self._said.pop(uid, None)
-        if self._facts.remove(uid):
+        if self._state.drop_pod(uid):
             self._unpark()
 
     def _unpark(self) -> None:
@@ -134,11 +134,11 @@ class Scheduler:
         work = []
         for pod in batch:
             self._pending.pop(pod.metadata.uid, None)
-            facts = pod_facts(pod)
-            decision = choose(facts, self._facts)
+            demand = pod_demand(pod)
+            decision = choose(demand, self._state)
             if decision.node:
-                self._facts.place(facts, decision.node)
-                work.append(self._bind(facts, decision.node))
+                self._state.put_pod(demand, decision.node)
+                work.append(self._bind(demand, decision.node))
             else:
                 self._parked[pod.metadata.uid] = pod
                 self._queue.add_after("parked", _AGAIN_S)
@@ -147,8 +147,8 @@ class Scheduler:
             if not isinstance(failure, API_FAILURES):
                 raise failure
 
-    async def _bind(self, facts: PodFacts, node: str) -> None:
-        meta = facts.pod.metadata
+    async def _bind(self, demand: PodDemand, node: str) -> None:
+        meta = demand.pod.metadata
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -171,9 +171,9 @@ class Scheduler:
         """Counts a pod whose binding failed as its object says: an answer that was lost may have been a yes."""
         pod = self._pods.get(key_of(meta))
         if pod is not None and pod.metadata.uid == meta.uid and pod.spec.node_name and not pod.finished:
-            self._facts.place(pod_facts(pod), pod.spec.node_name)
+            self._state.put_pod(pod_demand(pod), pod.spec.node_name)
         else:
-            self._facts.remove(meta.uid)
+            self._state.drop_pod(meta.uid)
             self._unpark()
 
     async def _refuse(self, pod: Pod, decision: Decision) -> None:

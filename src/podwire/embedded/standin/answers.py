@@ -34,7 +34,7 @@ class StandinOrder(msgspec.Struct, frozen=True):
     ends: bool = False
 
 
-class Said(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True):
     """One answer as it goes over the wire in JSON."""
 
     pod: str
@@ -54,20 +54,20 @@ class HttpAnswer(msgspec.Struct, frozen=True):
     delay_s: float = 0.0
 
 
-def say(identity: Identity, port: Port, client: str) -> Said:
+def compose_answer(identity: Identity, port: Port, client: str) -> Answer:
     """The answer to any question on ``port`` from ``client``; a mapped IPv4 address is shown as IPv4."""
-    return Said(
+    return Answer(
         identity.pod, identity.namespace, identity.node, identity.container,
         port.number, port.protocol, client.removeprefix("::ffff:"),
     )  # fmt: skip
 
 
-def line(said: Said) -> bytes:
+def line(answer: Answer) -> bytes:
     """The one-line form of raw TCP and UDP."""
-    return msgspec.json.encode(said) + b"\n"
+    return msgspec.json.encode(answer) + b"\n"
 
 
-def answer_http(path: str, said: Said) -> HttpAnswer:
+def answer_http(path: str, answer: Answer) -> HttpAnswer:
     """The answer to a GET of ``path``: ``/status/<code>``, ``/sleep?ms=``, anything else 200."""
     parts = [part for part in path.partition("?")[0].split("/") if part]
     query = dict(parse_qsl(path.partition("?")[2]))
@@ -76,7 +76,7 @@ def answer_http(path: str, said: Said) -> HttpAnswer:
         status = int(parts[1])
     elif parts == ["sleep"]:
         delay_s = min(60.0, int(query.get("ms", "0") or 0) / 1000) if query.get("ms", "0").isdigit() else 0.0
-    return HttpAnswer(status, line(said), delay_s)
+    return HttpAnswer(status, line(answer), delay_s)
 
 
 def called_urls(path: str) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ from podwire.embedded.standin.answers import (
     StandinOrder,
     answer_http,
     called_urls,
+    compose_answer,
     line,
-    say,
 )
 from podwire.embedded.standin.grpc import PREFACE, HealthServer
 from podwire.errors import Disconnected
@@ -109,7 +109,7 @@ class _Connection(asyncio.Protocol):
     def _speak_lines(self, data: bytes) -> None:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for _ in lines:
-            self._write(line(say(self._server.identity, self._port, self._client)))
+            self._write(line(compose_answer(self._server.identity, self._port, self._client)))
         if len(self._buffer) > _MAX_LINE and self._transport is not None:
             self._transport.abort()
 
@@ -124,7 +124,7 @@ class _Web:
     async def answer(self, request: Request) -> Response:
         """The answer to any request, after the wait that its path asks for; logged."""
         identity, clock = self._server.identity, self._server.clock
-        said = say(identity, self._port, request.peer)
+        said = compose_answer(identity, self._port, request.peer)
         if urls := called_urls(request.target):
             calls = await asyncio.gather(*(_call(url, clock) for url in urls))
             body = msgspec.json.encode({**msgspec.to_builtins(said), "calls": calls}) + b"\n"
@@ -176,7 +176,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
         if self._transport is not None:
-            self._transport.sendto(line(say(self._server.identity, self._port, str(addr[0]))), addr)
+            self._transport.sendto(line(compose_answer(self._server.identity, self._port, str(addr[0]))), addr)
 
 
 def _bind(port: Port) -> socket.socket:

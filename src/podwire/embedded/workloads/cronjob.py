@@ -15,7 +15,7 @@ import msgspec
 from podwire.embedded.workloads.cronschedule import Schedule, parse_schedule
 from podwire.embedded.workloads.jobplan import finished
 from podwire.embedded.workloads.podstate import parse_time
-from podwire.embedded.workloads.template import Json, Owner
+from podwire.embedded.workloads.template import Json, PodOwner
 from podwire.errors import AlreadyExists, ConfigError, NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
@@ -101,7 +101,7 @@ def job_body(item: CronJob, at: datetime.datetime) -> Json:
             "namespace": meta.namespace,
             "labels": dict(given.get("labels") or {}),
             "annotations": annotations,
-            "ownerReferences": [Owner("batch/v1", "CronJob", meta).reference],
+            "ownerReferences": [PodOwner("batch/v1", "CronJob", meta).reference],
         },
         "spec": dict(template.get("spec") or {}),
     }
@@ -134,7 +134,7 @@ class CronJobController:
         item = self._objects.get(key)
         if item is None or item.metadata.deletion_timestamp is not None:
             return
-        owner = Owner("batch/v1", "CronJob", item.metadata)
+        owner = PodOwner("batch/v1", "CronJob", item.metadata)
         try:
             schedule = parse_schedule(item.spec.schedule)
             zone = ZoneInfo(item.spec.time_zone) if item.spec.time_zone else datetime.UTC
@@ -154,7 +154,7 @@ class CronJobController:
         if chosen.again_s is not None:
             self._loop.queue.add_after(key, chosen.again_s)
 
-    async def _start(self, owner: Owner, body: Json) -> None:
+    async def _start(self, owner: PodOwner, body: Json) -> None:
         try:
             await self._client.create(JOBS, body, owner.meta.namespace)
         except AlreadyExists:

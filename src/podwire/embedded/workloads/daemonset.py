@@ -18,7 +18,7 @@ from podwire.embedded.workloads.podwriter import Pods, PodWriter
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
 from podwire.embedded.workloads.revisions import HASH, Revisions
 from podwire.embedded.workloads.rollout import resolve
-from podwire.embedded.workloads.template import Json, Owner, pod_of, with_label
+from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
 from podwire.kube.controller import Environment
 from podwire.kube.resources import DAEMONSETS, NODES, PODS
 from podwire.model.node import Node, Taint
@@ -117,7 +117,7 @@ def should_stay(probe: Pod, node: Node) -> bool:
 def pod_body(daemon: DaemonSet, digest: str, node: str) -> Json:
     """The pod for one node."""
     template = with_label(daemon.spec.template, HASH, digest)
-    owner = Owner("apps/v1", "DaemonSet", daemon.metadata)
+    owner = PodOwner("apps/v1", "DaemonSet", daemon.metadata)
     body = pod_of(template, owner)
     body["spec"] = for_node(body["spec"], node)
     return body
@@ -252,7 +252,7 @@ class DaemonSetController:
         daemon = self._daemons.get(key)
         if daemon is None:
             return
-        owner = Owner("apps/v1", "DaemonSet", daemon.metadata)
+        owner = PodOwner("apps/v1", "DaemonSet", daemon.metadata)
         revision = await self._revisions.ensure(owner, daemon.spec.template)
         uid = daemon.metadata.uid
         if revision is None or not self._writer.own.seen(uid):

@@ -9,7 +9,7 @@ from typing import Any
 
 from podwire.embedded.workloads import deploymentstatus, rollout
 from podwire.embedded.workloads.rollout import Sets
-from podwire.embedded.workloads.template import HASH_LABEL, Owner, equal_templates, template_hash, with_label
+from podwire.embedded.workloads.template import HASH_LABEL, PodOwner, equal_templates, template_hash, with_label
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
@@ -94,7 +94,7 @@ class DeploymentController:
             self._loop.queue.add_after(key, delay_s)
 
     async def _adopt(self, deployment: Deployment) -> None:
-        owner = Owner("apps/v1", "Deployment", deployment.metadata)
+        owner = PodOwner("apps/v1", "Deployment", deployment.metadata)
         prefix = f"{deployment.metadata.namespace}/"
         for key, item in list(self._environment.of(REPLICASETS).objects.items()):
             if key.startswith(prefix) and self._adoptable(deployment, item):
@@ -151,7 +151,7 @@ class DeploymentController:
                 "namespace": meta.namespace,
                 "labels": template["metadata"]["labels"],
                 "annotations": annotations,
-                "ownerReferences": [Owner("apps/v1", "Deployment", meta).reference],
+                "ownerReferences": [PodOwner("apps/v1", "Deployment", meta).reference],
             },
             "spec": {
                 "replicas": size,
@@ -226,7 +226,7 @@ class DeploymentController:
             return
         way = "up" if after > before else "down"
         message = f"Scaled {way} replica set {name} from {before} to {after}"
-        subject = Owner("apps/v1", "Deployment", deployment.metadata).subject
+        subject = PodOwner("apps/v1", "Deployment", deployment.metadata).subject
         self._recorder.event(subject, "Normal", "ScalingReplicaSet", message)
 
     async def _write_status(self, deployment: Deployment, sets: Sets, event: Condition | None) -> None:

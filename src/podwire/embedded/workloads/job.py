@@ -3,7 +3,7 @@
 from podwire.embedded.workloads import jobplan
 from podwire.embedded.workloads.podwriter import Pods, PodWriter
 from podwire.embedded.workloads.replicaset import owner_keys
-from podwire.embedded.workloads.template import Json, Owner, pod_of, with_label
+from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
 from podwire.errors import NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.resources import JOBS, PODS
@@ -27,7 +27,7 @@ def pod_body(job: Job, index: int) -> Json:
     }
     for key, value in labels.items():
         template = with_label(template, key, value)
-    body = pod_of(template, Owner("batch/v1", "Job", meta))
+    body = pod_of(template, PodOwner("batch/v1", "Job", meta))
     if index == jobplan.NO_INDEX:
         return body
     pod_meta, spec = body["metadata"], body["spec"]
@@ -83,7 +83,7 @@ class JobController:
         if left_s is not None:
             self._loop.queue.add_after(key, left_s)
         pods = Pods(tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)))
-        owner = Owner("batch/v1", "Job", job.metadata)
+        owner = PodOwner("batch/v1", "Job", job.metadata)
         chosen = jobplan.plan(job, pods.owned, now)
         failure = await self._writer.create_many(owner, [pod_body(job, index) for index in chosen.start])
         failure = await self._writer.delete_many(owner, chosen.delete) or failure
@@ -95,7 +95,7 @@ class JobController:
         if chosen.again_s is not None:
             self._loop.queue.add_after(key, chosen.again_s)
 
-    def _say_ended(self, owner: Owner, ended: Condition) -> None:
+    def _say_ended(self, owner: PodOwner, ended: Condition) -> None:
         if ended.type == "Complete":
             self._recorder.event(owner.subject, "Normal", "Completed", "Job completed")
         else:

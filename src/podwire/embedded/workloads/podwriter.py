@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from podwire.embedded.workloads.template import Owner
+from podwire.embedded.workloads.template import PodOwner
 from podwire.errors import ApiError, NotFound
 from podwire.kube.controller import API_FAILURES, Environment, namespace_ends
 from podwire.kube.ownwrites import OwnWrites
@@ -35,7 +35,7 @@ class PodWriter:
         self._recorder = environment.recorder(component)
         self.own = OwnWrites(environment.of(PODS))
 
-    async def create(self, owner: Owner, pod: Json) -> Json:
+    async def create(self, owner: PodOwner, pod: Json) -> Json:
         """The pod as stored.
 
         Raises: ApiError after a FailedCreate event (none where the namespace is being deleted).
@@ -52,7 +52,7 @@ class PodWriter:
         self._recorder.event(owner.subject, "Normal", "SuccessfulCreate", f"Created pod: {name}")
         return stored
 
-    async def create_many(self, owner: Owner, pods: Sequence[Json]) -> BaseException | None:
+    async def create_many(self, owner: PodOwner, pods: Sequence[Json]) -> BaseException | None:
         """Creates in growing batches; the first failure, after which no further batch was begun."""
         at, size = 0, 1
         while at < len(pods):
@@ -62,7 +62,7 @@ class PodWriter:
             at, size = at + size, size * 2
         return None
 
-    async def delete(self, owner: Owner, pod: Pod, reason: str = "SuccessfulDelete") -> None:
+    async def delete(self, owner: PodOwner, pod: Pod, reason: str = "SuccessfulDelete") -> None:
         """Tells a pod to go; one that is gone already is fine.
 
         Raises: the API's errors; the pod counts as staying then, so that it is told again.
@@ -78,11 +78,11 @@ class PodWriter:
             raise
         self._recorder.event(owner.subject, "Normal", reason, f"Deleted pod: {meta.name}")
 
-    async def delete_many(self, owner: Owner, pods: Iterable[Pod]) -> BaseException | None:
+    async def delete_many(self, owner: PodOwner, pods: Iterable[Pod]) -> BaseException | None:
         """Tells pods to go, all at once; the first failure."""
         return expected(await in_parallel(self.delete(owner, pod) for pod in pods))
 
-    async def claim(self, owner: Owner, matches: Callable[[Pod], bool], pods: Pods) -> tuple[Pod, ...]:
+    async def claim(self, owner: PodOwner, matches: Callable[[Pod], bool], pods: Pods) -> tuple[Pod, ...]:
         """The owner's pods: those it owns and that match, and orphans, which it adopts; others are released.
 
         Raises: the API's errors.
@@ -100,7 +100,7 @@ class PodWriter:
                 mine.append(pod)
         return tuple(mine)
 
-    async def _patch_owners(self, owner: Owner, pod: Pod, references: list[Json]) -> None:
+    async def _patch_owners(self, owner: PodOwner, pod: Pod, references: list[Json]) -> None:
         meta = pod.metadata
         patch = {"metadata": {"uid": meta.uid, "ownerReferences": references}}
         self.own.wrote(owner.meta.uid, await self._client.patch(PODS, meta.name, patch, meta.namespace))

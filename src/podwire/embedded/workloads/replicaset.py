@@ -15,7 +15,7 @@ import msgspec
 
 from podwire.embedded.workloads.podstate import active, available_in_s, victims
 from podwire.embedded.workloads.podwriter import Pods, PodWriter
-from podwire.embedded.workloads.template import Owner, pod_of
+from podwire.embedded.workloads.template import PodOwner, pod_of
 from podwire.errors import NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
@@ -41,7 +41,7 @@ _BURST = 500
 class Replicated:
     """What a ReplicaSet and a ReplicationController have in common."""
 
-    owner: Owner
+    owner: PodOwner
     replicas: int
     selector: LabelSelector
     template: Template
@@ -86,7 +86,7 @@ def plan(wanted: Replicated, pods: tuple[Pod, ...], now: datetime.datetime) -> P
 def replicaset_view(item: ReplicaSet) -> Replicated:
     """A ReplicaSet as what both have in common."""
     return Replicated(
-        Owner("apps/v1", "ReplicaSet", item.metadata),
+        PodOwner("apps/v1", "ReplicaSet", item.metadata),
         item.spec.replicas,
         item.spec.selector or LabelSelector(),
         item.spec.template,
@@ -98,7 +98,7 @@ def replicaset_view(item: ReplicaSet) -> Replicated:
 def controller_view(item: ReplicationController) -> Replicated:
     """A ReplicationController as what both have in common."""
     return Replicated(
-        Owner("v1", "ReplicationController", item.metadata),
+        PodOwner("v1", "ReplicationController", item.metadata),
         item.spec.replicas,
         LabelSelector(match_labels=item.spec.selector),
         item.spec.template,

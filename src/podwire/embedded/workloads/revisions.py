@@ -8,7 +8,7 @@ revision the next number. ``kubectl rollout undo`` reads ``data`` as a patch of 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from podwire.embedded.workloads.template import Json, Owner, template_hash
+from podwire.embedded.workloads.template import Json, PodOwner, template_hash
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
@@ -74,7 +74,7 @@ class Revisions:
         """All revisions of an owner, oldest first."""
         return tuple(sorted(self._owned.of(uid).values(), key=lambda item: item.revision))
 
-    async def ensure(self, owner: Owner, template: Template) -> ControllerRevision | None:
+    async def ensure(self, owner: PodOwner, template: Template) -> ControllerRevision | None:
         """The revision of the template, made or renumbered when needed; None: not seen yet, look again."""
         uid = owner.meta.uid
         if not self._own.seen(uid):
@@ -89,7 +89,7 @@ class Revisions:
             self._own.wrote(uid, stored)
         return known.current
 
-    async def prune(self, owner: Owner, used: Iterable[str], limit: int) -> None:
+    async def prune(self, owner: PodOwner, used: Iterable[str], limit: int) -> None:
         """Deletes revisions beyond the limit."""
         for item in surplus(self.of(owner.meta.uid), used, limit):
             try:
@@ -97,7 +97,7 @@ class Revisions:
             except NotFound:
                 continue
 
-    async def _create(self, owner: Owner, template: Template, number: int) -> ControllerRevision | None:
+    async def _create(self, owner: PodOwner, template: Template, number: int) -> ControllerRevision | None:
         for collisions in (None, *range(number, number + _NAMES)):
             digest = template_hash(template, collisions)
             body = {
@@ -122,7 +122,7 @@ class Revisions:
             return None
         return None
 
-    async def _adopted(self, owner: Owner, body: Json) -> bool:
+    async def _adopted(self, owner: PodOwner, body: Json) -> bool:
         """Takes over a revision of the name and content of ``body`` that nobody owns; whether it is the owner's now.
 
         An owner that was deleted without its pods leaves its revisions to the next one of its name.

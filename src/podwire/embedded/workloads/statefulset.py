@@ -11,7 +11,7 @@ from podwire.embedded.workloads.ordinals import Plan, Revision, ordinal_of, plan
 from podwire.embedded.workloads.podwriter import Pods, PodWriter, expected
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
 from podwire.embedded.workloads.revisions import HASH, Revisions, template_of
-from podwire.embedded.workloads.template import Json, Owner, pod_of, with_label
+from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.controller import Environment
 from podwire.kube.ownwrites import OwnWrites
@@ -34,7 +34,7 @@ def pod_body(item: StatefulSet, template: Template, ordinal: int, digest: str) -
         ("apps.kubernetes.io/pod-index", str(ordinal)),
     ):
         template = with_label(template, key, value)
-    body = pod_of(template, Owner("apps/v1", "StatefulSet", meta), name)
+    body = pod_of(template, PodOwner("apps/v1", "StatefulSet", meta), name)
     spec = body["spec"] | {"hostname": name}
     if item.spec.service_name:
         spec["subdomain"] = item.spec.service_name
@@ -101,7 +101,7 @@ class StatefulSetController:
         item = self._objects.get(key)
         if item is None:
             return
-        owner = Owner("apps/v1", "StatefulSet", item.metadata)
+        owner = PodOwner("apps/v1", "StatefulSet", item.metadata)
         update = await self._revisions.ensure(owner, item.spec.template)
         uid = item.metadata.uid
         if update is None or not self._writer.own.seen(uid) or not self._own.seen(uid):
@@ -133,7 +133,7 @@ class StatefulSetController:
             self._loop.queue.add_after(key, chosen.again_s)
 
     async def _act(
-        self, item: StatefulSet, owner: Owner, chosen: Plan, templates: dict[str, Template]
+        self, item: StatefulSet, owner: PodOwner, chosen: Plan, templates: dict[str, Template]
     ) -> BaseException | None:
         names = [f"{item.metadata.name}-{ordinal}" for ordinal, _ in chosen.create]
         failure = expected(await in_parallel(self._claim(item, name) for name in names))

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class PodOwner:
     """A controller of pods."""
 
     api_version: str
@@ -91,7 +91,7 @@ def equal_templates(one: Template, other: Template) -> bool:
     return without_label(one, HASH_LABEL) == without_label(other, HASH_LABEL)
 
 
-def pod_of(template: Template, owner: Owner, name: str = "") -> Json:
+def pod_of(template: Template, owner: PodOwner, name: str = "") -> Json:
     """A pod of the template, owned by ``owner``; without a name the API appends one to the owner's."""
     given = template.get("metadata") or {}
     kept = {key: copy.copy(given[key]) for key in ("labels", "annotations", "finalizers") if given.get(key)}

@@ -1,4 +1,4 @@
-"""The facts that a probe needs: from the API, and from the folders of the local cluster."""
+"""Collects what a probe needs: from the API, and from the folders of the local cluster."""
 
 import asyncio
 from ipaddress import ip_address
@@ -26,15 +26,15 @@ from podwire.kube.resources import (
 from podwire.local import credentials
 from podwire.local.addons import ensure as addons
 from podwire.local.probe.execute import Lookup, Prober
-from podwire.local.probe.plan import DNS_SERVICE, HOST, Facts, Place
+from podwire.local.probe.plan import DNS_SERVICE, HOST, PacketSource, ProbeInputs
 from podwire.local.topology import Topology
 from podwire.model.meta import key_of
 from podwire.policy.evaluate import EvaluationOptions
 from podwire.runtime.clock import Clock
 
 
-async def facts_of(client: Client, topology: Topology) -> Facts:
-    """What the plan reads, from lists at the same time."""
+async def collect_inputs(client: Client, topology: Topology) -> ProbeInputs:
+    """What the plan reads; all lists are requested at the same time."""
     pods, services, nodes, slices, world, rules = await asyncio.gather(
         client.list(PODS),
         client.list(SERVICES),
@@ -43,7 +43,7 @@ async def facts_of(client: Client, topology: Topology) -> Facts:
         _policies(client),
         _rules(client),
     )
-    return Facts(
+    return ProbeInputs(
         pods=tuple(pods.items),
         services=tuple(sorted(services.items, key=lambda s: (s.metadata.namespace, s.metadata.name))),
         node_addresses=tuple((n.metadata.name, n.internal_ips[0]) for n in nodes.items if n.internal_ips),
@@ -56,7 +56,7 @@ async def facts_of(client: Client, topology: Topology) -> Facts:
 
 
 async def _policies(client: Client) -> World:
-    """What policies say; an API without cluster policies has none."""
+    """The objects of policies; empty for kinds that the API does not serve."""
     namespaces, policies, cluster_policies = await asyncio.gather(
         client.list(NAMESPACES), client.list(NETWORKPOLICIES), list_if_served(client, CLUSTERNETWORKPOLICIES)
     )
@@ -64,7 +64,7 @@ async def _policies(client: Client) -> World:
 
 
 async def _rules(client: Client) -> EvaluationOptions:
-    """What the cluster's settings say of what the API leaves open."""
+    """The cluster's settings for what the NetworkPolicy API leaves open."""
     try:
         found = await client.get(CONFIGMAPS, addons.NETWORK_CONFIG, addons.SYSTEM_NAMESPACE)
     except NotFound:
@@ -82,25 +82,27 @@ def pod_namespaces(topology: Topology) -> dict[str, Path]:
     return found
 
 
-async def prober(topology: Topology, client: Client, clock: Clock, timeout_s: float = 1.0) -> tuple[Prober, Facts]:
-    """A prober for the pods of a local cluster, and the facts to plan with."""
-    facts = await facts_of(client, topology)
-    return prober_of(topology, facts, clock, timeout_s), facts
+async def prober(
+    topology: Topology, client: Client, clock: Clock, timeout_s: float = 1.0
+) -> tuple[Prober, ProbeInputs]:
+    """A prober for the pods of a local cluster, and the inputs of its plan."""
+    inputs = await collect_inputs(client, topology)
+    return prober_of(topology, inputs, clock, timeout_s), inputs
 
 
-def prober_of(topology: Topology, facts: Facts, clock: Clock, timeout_s: float = 1.0) -> Prober:
-    """A prober for the places of a local cluster."""
-    server = next((s.spec.cluster_ip for s in facts.services if key_of(s.metadata) == DNS_SERVICE), "")
+def prober_of(topology: Topology, inputs: ProbeInputs, clock: Clock, timeout_s: float = 1.0) -> Prober:
+    """A prober for the sources of a local cluster."""
+    server = next((s.spec.cluster_ip for s in inputs.services if key_of(s.metadata) == DNS_SERVICE), "")
     namespaces = pod_namespaces(topology)
 
-    def namespace_of(place: Place) -> Path | None:
-        if place.name == HOST:
+    def namespace_of(sender: PacketSource) -> Path | None:
+        if sender.name == HOST:
             return None
-        if place.namespace:
-            return Path(topology.netns(place.namespace))
-        if place.host_network:
-            return Path(topology.netns(place.node))
-        return namespaces[place.pod_uid]
+        if sender.namespace:
+            return Path(topology.netns(sender.namespace))
+        if sender.host_network:
+            return Path(topology.netns(sender.node))
+        return namespaces[sender.pod_uid]
 
     return Prober(namespace_of, Lookup(server=server, query=_query, addresses=_addresses), clock, timeout_s)
 

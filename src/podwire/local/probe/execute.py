@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from podwire.kernel import netns
-from podwire.local.probe.plan import Attempt, Place
+from podwire.local.probe.plan import Attempt, PacketSource
 from podwire.local.probe.result import Result
 from podwire.runtime.clock import Clock
 
@@ -35,8 +35,8 @@ DENIED_S = {"TCP": 0.1, "UDP": 0.25}
 _AT_ONCE = 32
 """Attempts under way at a time: more would only queue in this process and spoil the times."""
 
-NamespaceOf = Callable[[Place], Path | None]
-"""The namespace file of a place; None for the host's own."""
+NamespaceOf = Callable[[PacketSource], Path | None]
+"""The namespace file of a sender; None for the host's own."""
 
 
 class _Answer(msgspec.Struct):
@@ -78,18 +78,18 @@ class Prober:
 
         return tuple(await asyncio.gather(*(one(number, attempt) for number, attempt in enumerate(attempts))))
 
-    async def _resolve(self, attempts: Sequence[Attempt]) -> dict[tuple[Place, str], str]:
-        patience: dict[tuple[Place, str], float] = {}
+    async def _resolve(self, attempts: Sequence[Attempt]) -> dict[tuple[PacketSource, str], str]:
+        patience: dict[tuple[PacketSource, str], float] = {}
         for attempt in attempts:
             if attempt.named:
                 question = _question(attempt)
                 patience[question] = max(patience.get(question, 0.0), self._patience_s(attempt, "UDP"))
-        by_place: dict[Place, list[tuple[Place, str]]] = {}
+        by_place: dict[PacketSource, list[tuple[PacketSource, str]]] = {}
         for question in patience:
             by_place.setdefault(question[0], []).append(question)
-        asking: list[tuple[tuple[Place, str], socket.socket]] = []
-        for place, asked in by_place.items():
-            with netns.inside(self._namespace_of(place)):
+        asking: list[tuple[tuple[PacketSource, str], socket.socket]] = []
+        for sender, asked in by_place.items():
+            with netns.inside(self._namespace_of(sender)):
                 family = socket.AF_INET6 if ":" in self._lookup.server else socket.AF_INET
                 asking += [(question, _socket(family, socket.SOCK_DGRAM)) for question in asked]
         answers = await asyncio.gather(
@@ -116,20 +116,22 @@ class Prober:
             found = self._lookup.addresses(reply) if reply else ()
             return found[0] if found else ""
 
-    def _open(self, attempts: Sequence[Attempt], names: dict[tuple[Place, str], str]) -> dict[int, socket.socket]:
-        by_place: dict[Place, list[int]] = {}
+    def _open(
+        self, attempts: Sequence[Attempt], names: dict[tuple[PacketSource, str], str]
+    ) -> dict[int, socket.socket]:
+        by_place: dict[PacketSource, list[int]] = {}
         for number, attempt in enumerate(attempts):
             by_place.setdefault(attempt.source, []).append(number)
         opened: dict[int, socket.socket] = {}
-        for place, numbers in by_place.items():
-            with netns.inside(self._namespace_of(place)):
+        for sender, numbers in by_place.items():
+            with netns.inside(self._namespace_of(sender)):
                 for number in numbers:
                     attempt = attempts[number]
                     address = names.get(_question(attempt), "" if attempt.named else attempt.address)
                     if address:
                         opened[number] = _socket_for(address, attempt.port.protocol)
-                        if place.namespace:
-                            opened[number].bind((place.address, 0))
+                        if sender.namespace:
+                            opened[number].bind((sender.address, 0))
         return opened
 
     async def _try(self, attempt: Attempt, sock: socket.socket | None, address: str) -> Result:
@@ -191,7 +193,7 @@ class Prober:
         return b""
 
 
-def _question(attempt: Attempt) -> tuple[Place, str]:
+def _question(attempt: Attempt) -> tuple[PacketSource, str]:
     return attempt.source, attempt.address
 
 

@@ -1,4 +1,4 @@
-"""What to probe: from words on the command line and cluster facts to a list of attempts; pure.
+"""What to probe: from words on the command line and cluster inputs to a list of attempts; pure.
 
 Words name sources and targets:
 
@@ -11,8 +11,8 @@ Words name sources and targets:
 ``svc/shop/web``          a Service, asked by its DNS name; from the host, by its NodePorts
 ========================  ==========================================================================
 
-What is expected of each is what the objects promise: a pod answers on the ports that it declares while it is Ready, a
-Service where an endpoint may be chosen, and policies have their say in both, and in whether a name can be looked up.
+The expectation of each attempt follows from the objects: a pod answers on the ports that it declares while it is Ready,
+a Service answers where an endpoint may be chosen. Policies may forbid both, and the lookup of a name.
 
 Cost: sources x targets x ports attempts, a socket each.
 """
@@ -38,8 +38,8 @@ DNS_SERVICE = "kube-system/kube-dns"
 DNS_PORT = 53
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where packets leave from: the host (empty name of a node), a pod, a node, or somewhere outside."""
+class PacketSource(msgspec.Struct, frozen=True):
+    """Where packets leave from: the host (``node`` is empty), a pod, a node, or a machine outside of the cluster."""
 
     name: str
     """``host``, ``namespace/pod``, or what a reader calls it."""
@@ -47,9 +47,9 @@ class Place(msgspec.Struct, frozen=True):
     node: str = ""
     host_network: bool = False
     namespace: str = ""
-    """The namespace of the fabric that it is in, where it is neither of those."""
+    """Of a machine outside: the fabric namespace that it is in."""
     address: str = ""
-    """Its address then, and that of a node."""
+    """Of a machine outside and of a node: the address."""
 
 
 class Port(msgspec.Struct, frozen=True, order=True):
@@ -65,7 +65,7 @@ class Port(msgspec.Struct, frozen=True, order=True):
 class Attempt(msgspec.Struct, frozen=True):
     """One connection to try."""
 
-    source: Place
+    source: PacketSource
     target: str
     """``namespace/pod``, ``svc/namespace/name``, ``node:port of svc`` or ``host``."""
     address: str
@@ -75,13 +75,13 @@ class Attempt(msgspec.Struct, frozen=True):
     """Whether ``address`` is a DNS name."""
     expected: bool = True
     either: bool = False
-    """Whether both are well: policies let some endpoints of the Service through and not others."""
+    """Whether either outcome is acceptable: policies let some endpoints of the Service through and not others."""
     because: str = ""
-    """What policies have against it, in one line."""
+    """Why policies forbid the connection, in one line; empty when they allow it."""
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What the plan reads of the cluster; ``node_addresses`` is (node, address) in node order."""
+class ProbeInputs(msgspec.Struct, frozen=True):
+    """What the plan reads of the cluster; ``node_addresses`` has (node, address) in node order."""
 
     pods: tuple[Pod, ...]
     services: tuple[Service, ...]
@@ -89,10 +89,10 @@ class Facts(msgspec.Struct, frozen=True):
     domain: str = "cluster.local"
     slices: tuple[EndpointSlice, ...] = ()
     world: World = World()
-    """What policies are about."""
+    """The objects that policies select and name."""
     rules: EvaluationOptions = EvaluationOptions()
     host_address: str = ""
-    """This machine on the fabric."""
+    """The address of this machine on the fabric."""
     host_port: int = 0
     """The TCP port that always answers there."""
 
@@ -110,36 +110,36 @@ def parse_port(word: str) -> Port:
 
 
 def plan(
-    facts: Facts, sources: tuple[str, ...], targets: tuple[str, ...], ports: tuple[Port, ...]
+    inputs: ProbeInputs, sources: tuple[str, ...], targets: tuple[str, ...], ports: tuple[Port, ...]
 ) -> tuple[Attempt, ...]:
     """The attempts for the given words, source by source, target by target; a pod is not tried from itself.
 
     Raises: ConfigError for a word that names nothing.
     """
-    places = [place for word in sources for place in source_places(facts, word)]
-    expecting = Expecting(facts)
+    senders = [sender for word in sources for sender in sources_named(inputs, word)]
+    expectations = Expectations(inputs)
     attempts: list[Attempt] = []
-    for place in dict.fromkeys(places):
+    for sender in dict.fromkeys(senders):
         for word in targets:
-            attempts.extend(_towards(expecting, place, word, ports))
+            attempts.extend(_towards(expectations, sender, word, ports))
     return tuple(dict.fromkeys(attempts))
 
 
-def source_places(facts: Facts, word: str) -> tuple[Place, ...]:
-    """The places a word names.
+def sources_named(inputs: ProbeInputs, word: str) -> tuple[PacketSource, ...]:
+    """The sources that a word names.
 
-    Raises: ConfigError.
+    Raises: ConfigError when it names none.
     """
     if word == HOST:
-        return (Place(name=HOST),)
+        return (PacketSource(name=HOST),)
     if word.startswith(("svc/", "service/")):
         raise ConfigError("--from", "", f"{word!r}: packets leave from pods or from the host, not from a Service")
-    return tuple(place_of(pod) for pod in pods_named(facts, word, "--from"))
+    return tuple(source_of(pod) for pod in pods_named(inputs, word, "--from"))
 
 
-def place_of(pod: Pod) -> Place:
+def source_of(pod: Pod) -> PacketSource:
     """A pod as a source."""
-    return Place(
+    return PacketSource(
         name=f"{pod.metadata.namespace}/{pod.metadata.name}",
         pod_uid=pod.metadata.uid,
         node=pod.spec.node_name,
@@ -153,12 +153,12 @@ def running(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(sorted(alive, key=lambda p: (p.metadata.namespace, p.metadata.name)))
 
 
-def pods_named(facts: Facts, word: str, option: str) -> tuple[Pod, ...]:
+def pods_named(inputs: ProbeInputs, word: str, option: str) -> tuple[Pod, ...]:
     """The running pods that a word names.
 
     Raises: ConfigError when there is none.
     """
-    pods = running(facts.pods)
+    pods = running(inputs.pods)
     if word == "all":
         found = [p for p in pods if p.metadata.namespace != SYSTEM_NAMESPACE] or list(pods)
     else:
@@ -180,26 +180,26 @@ def _by_selector(pods: list[Pod], text: str) -> list[Pod]:
     return [p for p in pods if selector.matches(p.metadata.labels)]
 
 
-class Expecting:
-    """What is expected of attempts."""
+class Expectations:
+    """The expected outcome of attempts."""
 
-    def __init__(self, facts: Facts, lines: Lines = no_line) -> None:
-        self.facts = facts
-        self.verdicts = Verdicts(facts.world, facts.slices, facts.rules, lines)
+    def __init__(self, inputs: ProbeInputs, lines: Lines = no_line) -> None:
+        self.inputs = inputs
+        self.verdicts = Verdicts(inputs.world, inputs.slices, inputs.rules, lines)
         self.asked: dict[Attempt, Connection] = {}
-        """What policies were asked about an attempt."""
-        self._pods = {pod.metadata.uid: pod for pod in facts.pods}
-        self._dns = next((s for s in facts.services if key_of(s.metadata) == DNS_SERVICE), None)
+        """The connection of an attempt that policies decided on."""
+        self._pods = {pod.metadata.uid: pod for pod in inputs.pods}
+        self._dns = next((s for s in inputs.services if key_of(s.metadata) == DNS_SERVICE), None)
 
-    def party(self, place: Place) -> Party:
-        """A place as an end of connections."""
-        pod = self._pods.get(place.pod_uid)
+    def party(self, sender: PacketSource) -> Party:
+        """A source as one end of connections."""
+        pod = self._pods.get(sender.pod_uid)
         if pod is not None:
             return self.verdicts.pod(pod)
-        return self.verdicts.party(place.address or self.facts.host_address)
+        return self.verdicts.party(sender.address or self.inputs.host_address)
 
     def judged(self, attempt: Attempt, verdict: Verdict | None) -> Attempt:
-        """The attempt with what policies say of it; None: there is nobody to reach."""
+        """The attempt with the verdict of policies; None means that no endpoint can be reached."""
         if verdict is None:
             return msgspec.structs.replace(attempt, expected=False)
         if attempt.expected:
@@ -210,61 +210,61 @@ class Expecting:
             self.asked[attempt] = verdict.asked
         return attempt
 
-    def lookup(self, place: Place) -> Verdict:
-        """Whether a place may ask cluster DNS."""
-        found = self.verdicts.service(self.party(place), self._dns, DNS_PORT, "UDP") if self._dns is not None else None
+    def lookup(self, sender: PacketSource) -> Verdict:
+        """Whether policies let a source reach cluster DNS."""
+        found = self.verdicts.service(self.party(sender), self._dns, DNS_PORT, "UDP") if self._dns is not None else None
         if found is None or not found.because:
             return Verdict(allowed=True)
         return msgspec.structs.replace(found, because=f"cluster DNS: {found.because}")
 
 
-def _towards(expecting: Expecting, place: Place, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
-    facts = expecting.facts
+def _towards(expectations: Expectations, sender: PacketSource, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
+    inputs = expectations.inputs
     if word.startswith(("svc/", "service/")):
-        return _to_service(expecting, place, service_named(facts, word), ports)
+        return _to_service(expectations, sender, service_named(inputs, word), ports)
     if word == HOST:
-        return _to_host(expecting, place, ports)
+        return _to_host(expectations, sender, ports)
     return [
         attempt
-        for pod in pods_named(facts, word, "--to")
-        if place.pod_uid != pod.metadata.uid
-        for attempt in to_pod(expecting, place, pod, ports)
+        for pod in pods_named(inputs, word, "--to")
+        if sender.pod_uid != pod.metadata.uid
+        for attempt in to_pod(expectations, sender, pod, ports)
     ]
 
 
-def _to_host(expecting: Expecting, place: Place, ports: tuple[Port, ...]) -> list[Attempt]:
-    """From a pod to this machine: who names a port expects somebody there."""
-    if place.name == HOST:
+def _to_host(expectations: Expectations, sender: PacketSource, ports: tuple[Port, ...]) -> list[Attempt]:
+    """From a pod to this machine; a port that the user names is expected to answer."""
+    if sender.name == HOST:
         return []
-    facts = expecting.facts
-    source, host = expecting.party(place), expecting.verdicts.party(facts.host_address)
+    inputs = expectations.inputs
+    source, host = expectations.party(sender), expectations.verdicts.party(inputs.host_address)
     attempts = []
-    for port in ports or (Port(number=facts.host_port),):
-        verdict = expecting.verdicts.between(source, host, port.number, port.protocol)
-        attempt = Attempt(source=place, target=HOST, address=facts.host_address, port=port)
-        attempts.append(expecting.judged(attempt, verdict))
+    for port in ports or (Port(number=inputs.host_port),):
+        verdict = expectations.verdicts.between(source, host, port.number, port.protocol)
+        attempt = Attempt(source=sender, target=HOST, address=inputs.host_address, port=port)
+        attempts.append(expectations.judged(attempt, verdict))
     return attempts
 
 
-def to_pod(expecting: Expecting, place: Place, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
-    """The attempts from one place to one pod: the given ports, else all it declares.
+def to_pod(expectations: Expectations, sender: PacketSource, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
+    """The attempts from one source to one pod: at the given ports, else at all that the pod declares.
 
     The host has no route to pods, so from there only pods in the host network can be reached.
     """
     declared = tuple(dict.fromkeys(declared_ports(pod)))
-    reachable = place.name != HOST or pod.spec.host_network
-    source, destination = expecting.party(place), expecting.verdicts.pod(pod)
+    reachable = sender.name != HOST or pod.spec.host_network
+    source, destination = expectations.party(sender), expectations.verdicts.pod(pod)
     attempts = []
     for port in ports or declared:
         attempt = Attempt(
-            source=place,
+            source=sender,
             target=f"{pod.metadata.namespace}/{pod.metadata.name}",
             address=pod.addresses[0],
             port=port,
             expected=reachable and port in declared and pod.ready,
         )
-        verdict = expecting.verdicts.between(source, destination, port.number, port.protocol)
-        attempts.append(expecting.judged(attempt, verdict))
+        verdict = expectations.verdicts.between(source, destination, port.number, port.protocol)
+        attempts.append(expectations.judged(attempt, verdict))
     return attempts
 
 
@@ -279,50 +279,54 @@ def declared_ports(pod: Pod) -> list[Port]:
     ]
 
 
-def service_named(facts: Facts, word: str) -> Service:
+def service_named(inputs: ProbeInputs, word: str) -> Service:
     """The Service that ``svc/namespace/name`` names.
 
     Raises: ConfigError.
     """
     parts = word.split("/")
     namespace, name = (parts[1], parts[2]) if len(parts) == 3 else ("default", parts[-1])
-    for service in facts.services:
+    for service in inputs.services:
         if (service.metadata.namespace, service.metadata.name) == (namespace, name):
             return service
     raise ConfigError("--to", "", f"{word!r}: there is no Service {name} in namespace {namespace}")
 
 
-def _to_service(expecting: Expecting, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
-    if place.name == HOST:
-        return node_port_attempts(expecting, service, ports)
-    return named_attempts(expecting, place, service, ports)
+def _to_service(
+    expectations: Expectations, sender: PacketSource, service: Service, ports: tuple[Port, ...]
+) -> list[Attempt]:
+    if sender.name == HOST:
+        return node_port_attempts(expectations, service, ports)
+    return named_attempts(expectations, sender, service, ports)
 
 
-def named_attempts(expecting: Expecting, place: Place, service: Service, ports: tuple[Port, ...]) -> list[Attempt]:
+def named_attempts(
+    expectations: Expectations, sender: PacketSource, service: Service, ports: tuple[Port, ...]
+) -> list[Attempt]:
     """The attempts from a pod to a Service by its DNS name.
 
     A headless Service is asked at its target ports when they are numbers.
     """
     meta = service.metadata
     offered = tuple(_offered(service))
-    source, lookup = expecting.party(place), expecting.lookup(place)
+    source, lookup = expectations.party(sender), expectations.lookup(sender)
     attempts = []
     for port in ports or offered:
         attempt = Attempt(
-            source=place,
+            source=sender,
             target=f"svc/{meta.namespace}/{meta.name}",
-            address=f"{meta.name}.{meta.namespace}.svc.{expecting.facts.domain}",
+            address=f"{meta.name}.{meta.namespace}.svc.{expectations.inputs.domain}",
             port=port,
             named=True,
             expected=port in offered,
         )
-        found = expecting.verdicts.service(source, service, port.number, port.protocol)
-        attempts.append(expecting.judged(attempt, _first_hindrance(lookup, found)))
+        found = expectations.verdicts.service(source, service, port.number, port.protocol)
+        attempts.append(expectations.judged(attempt, _first_hindrance(lookup, found)))
     return attempts
 
 
 def _first_hindrance(lookup: Verdict, verdict: Verdict | None) -> Verdict | None:
-    """Of looking a name up and of what follows, what hinders; who cannot look up needs no endpoint."""
+    """The verdict that forbids first: that of the lookup, then that of the connection."""
     if verdict is None or (lookup.allowed and not lookup.either):
         return verdict
     return lookup if verdict.allowed else msgspec.structs.replace(lookup, allowed=False, either=False)
@@ -337,57 +341,57 @@ def _offered(service: Service) -> Iterable[Port]:
 
 
 def node_port_attempts(
-    expecting: Expecting, service: Service, ports: tuple[Port, ...], place: Place | None = None
+    expectations: Expectations, service: Service, ports: tuple[Port, ...], sender: PacketSource | None = None
 ) -> list[Attempt]:
-    """The attempts from the host, or another place outside, to each node's address at the Service's NodePorts."""
-    place = place or Place(name=HOST)
+    """The attempts from the host, or another machine outside, to each node's address at the Service's NodePorts."""
+    sender = sender or PacketSource(name=HOST)
     meta = service.metadata
-    facts = expecting.facts
-    client = expecting.party(place)
+    inputs = expectations.inputs
+    client = expectations.party(sender)
     attempts = []
-    for node, address in facts.node_addresses:
+    for node, address in inputs.node_addresses:
         for port in service.spec.ports:
             asked = not ports or Port(number=port.port, protocol=port.protocol) in ports
             if not port.node_port or port.protocol not in PROTOCOLS or not asked:
                 continue
             attempt = Attempt(
-                source=place,
+                source=sender,
                 target=f"{node}:{port.node_port} of svc/{meta.namespace}/{meta.name}",
                 address=address,
                 port=Port(number=port.node_port, protocol=port.protocol),
             )
-            found = expecting.verdicts.node_port(node, client, service, port.node_port, port.protocol)
-            attempts.append(expecting.judged(attempt, found))
+            found = expectations.verdicts.node_port(node, client, service, port.node_port, port.protocol)
+            attempts.append(expectations.judged(attempt, found))
     return attempts
 
 
-def overview(facts: Facts, most: int = 9) -> tuple[Attempt, ...]:
+def overview(inputs: ProbeInputs, most: int = 9) -> tuple[Attempt, ...]:
     """The attempts behind the table of ``podwire up``.
 
     At most ``most`` pods, chosen round-robin over nodes, each to each; from the first of them on each node,
     every Service by name; from the host every NodePort on every node.
     """
-    chosen = _spread(facts, most)
-    expecting = Expecting(facts)
+    chosen = _spread(inputs, most)
+    expectations = Expectations(inputs)
     attempts = [
         attempt
         for source in chosen
         for pod in chosen
         if pod is not source
-        for attempt in to_pod(expecting, place_of(source), pod, ())
+        for attempt in to_pod(expectations, source_of(source), pod, ())
     ]
     fronts = {pod.spec.node_name: pod for pod in reversed(chosen)}
     for _, pod in sorted(fronts.items()):
-        for service in facts.services:
+        for service in inputs.services:
             if service.spec.type != "ExternalName" and service.spec.ports:
-                attempts.extend(named_attempts(expecting, place_of(pod), service, ()))
-    for service in facts.services:
-        attempts.extend(node_port_attempts(expecting, service, ()))
+                attempts.extend(named_attempts(expectations, source_of(pod), service, ()))
+    for service in inputs.services:
+        attempts.extend(node_port_attempts(expectations, service, ()))
     return tuple(attempts)
 
 
-def _spread(facts: Facts, most: int) -> list[Pod]:
-    pods = [p for p in running(facts.pods) if declared_ports(p) and not p.spec.host_network]
+def _spread(inputs: ProbeInputs, most: int) -> list[Pod]:
+    pods = [p for p in running(inputs.pods) if declared_ports(p) and not p.spec.host_network]
     shown = [p for p in pods if p.metadata.namespace != SYSTEM_NAMESPACE] or pods
     queues: dict[str, list[Pod]] = {}
     for pod in shown:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from podwire.embedded.images.table import Asked, Program, Rule, choose, find_rule, repository
+from podwire.embedded.images.table import ContainerRequest, ImageRule, Program, choose, find_rule, repository
 
 HERE = {"sh", "bash", "/bin/sh", "sleep", "curl", "python3", "/opt/app"}
 ENTRIES = ("dns", "standin")
 RULES = (
-    Rule(("/opt/app", "--fast"), name="acme/app", env={"MODE": "local"}, working_dir="/srv"),
-    Rule(("python3", "-m", "http.server"), prefix="ghcr.io/acme/"),
-    Rule(("python3", "special"), prefix="ghcr.io/acme/special"),
+    ImageRule(("/opt/app", "--fast"), name="acme/app", env={"MODE": "local"}, working_dir="/srv"),
+    ImageRule(("python3", "-m", "http.server"), prefix="ghcr.io/acme/"),
+    ImageRule(("python3", "special"), prefix="ghcr.io/acme/special"),
 )
 
 
@@ -53,28 +53,28 @@ def stand_in(*ports: int, ends: bool = False) -> Program:
     ("asked", "expected"),
     [
         (
-            Asked("acme/app", args=("-v",)),
+            ContainerRequest("acme/app", args=("-v",)),
             Program(("/opt/app", "--fast", "-v"), env={"MODE": "local"}, working_dir="/srv"),
         ),
-        (Asked("ghcr.io/acme/x", command=("sh", "-c"), args=("ls",)), Program(("sh", "-c", "ls"))),
-        (Asked("ghcr.io/acme/x", command=("/no/such",)), Program(("python3", "-m", "http.server"))),
-        (Asked("podwire/dns"), Program(entry="dns")),
-        (Asked("registry.example/podwire/dns:1"), Program(entry="dns")),
-        (Asked("podwire/standin", ports=((7, "TCP"),)), stand_in(7)),
-        (Asked("busybox:1.36", command=("sh", "-c", "ls")), Program(("sh", "-c", "ls"))),
-        (Asked("busybox", args=("sleep", "9")), Program(("sleep", "9"))),
-        (Asked("curlimages/curl", args=("-s", "http://a")), Program(("curl", "-s", "http://a"))),
-        (Asked("python:3.12-slim", command=("python3", "-c", "1")), Program(("python3", "-c", "1"))),
-        (Asked("alpine", command=("nc", "-l")), stand_in()),
-        (Asked("nginx", command=("sh", "-c", "nginx"), ports=((8080, "TCP"),)), stand_in(8080)),
-        (Asked("nginx"), stand_in(80)),
-        (Asked("bitnami/redis:7"), stand_in(6379)),
-        (Asked("mycorp/api", probed=(9000, 9000)), stand_in(9000)),
-        (Asked("postgres", command=("sh", "-c", "until pg_isready"), init=True), stand_in(ends=True)),
-        (Asked("mycorp/migrate", may_end=True), stand_in(ends=True)),
-        (Asked("mycorp/serve", ports=((80, "TCP"),), may_end=True), stand_in(80)),
+        (ContainerRequest("ghcr.io/acme/x", command=("sh", "-c"), args=("ls",)), Program(("sh", "-c", "ls"))),
+        (ContainerRequest("ghcr.io/acme/x", command=("/no/such",)), Program(("python3", "-m", "http.server"))),
+        (ContainerRequest("podwire/dns"), Program(entry="dns")),
+        (ContainerRequest("registry.example/podwire/dns:1"), Program(entry="dns")),
+        (ContainerRequest("podwire/standin", ports=((7, "TCP"),)), stand_in(7)),
+        (ContainerRequest("busybox:1.36", command=("sh", "-c", "ls")), Program(("sh", "-c", "ls"))),
+        (ContainerRequest("busybox", args=("sleep", "9")), Program(("sleep", "9"))),
+        (ContainerRequest("curlimages/curl", args=("-s", "http://a")), Program(("curl", "-s", "http://a"))),
+        (ContainerRequest("python:3.12-slim", command=("python3", "-c", "1")), Program(("python3", "-c", "1"))),
+        (ContainerRequest("alpine", command=("nc", "-l")), stand_in()),
+        (ContainerRequest("nginx", command=("sh", "-c", "nginx"), ports=((8080, "TCP"),)), stand_in(8080)),
+        (ContainerRequest("nginx"), stand_in(80)),
+        (ContainerRequest("bitnami/redis:7"), stand_in(6379)),
+        (ContainerRequest("mycorp/api", probed=(9000, 9000)), stand_in(9000)),
+        (ContainerRequest("postgres", command=("sh", "-c", "until pg_isready"), init=True), stand_in(ends=True)),
+        (ContainerRequest("mycorp/migrate", may_end=True), stand_in(ends=True)),
+        (ContainerRequest("mycorp/serve", ports=((80, "TCP"),), may_end=True), stand_in(80)),
     ],
     ids=str,
 )
-def test_choose(asked: Asked, expected: Program) -> None:
+def test_choose(asked: ContainerRequest, expected: Program) -> None:
     assert choose(asked, RULES, ENTRIES, HERE.__contains__) == expected

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from podwire.embedded.kubelet.environment import PodFacts, compile_environment, expand, quantity, service_variables
+from podwire.embedded.kubelet.environment import PodFields, compile_environment, expand, quantity, service_variables
 from podwire.errors import ConfigError
 from podwire.model.pod import Pod
 from podwire.model.service import Service
@@ -20,7 +20,7 @@ POD = msgspec.convert(
     },
     Pod,
 )
-FACTS = PodFacts(POD, "node-1", ("10.0.0.5",), ("192.0.2.1",), {"cpu": "8"})
+FACTS = PodFields(POD, "node-1", ("10.0.0.5",), ("192.0.2.1",), {"cpu": "8"})
 
 
 class Held:

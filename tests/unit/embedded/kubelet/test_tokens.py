@@ -8,7 +8,7 @@ import msgspec
 from tests.fakes.clock import FakeClock
 
 from podwire.embedded.kubelet.objects import PodTokens
-from podwire.embedded.kubelet.volumes import TokenWish
+from podwire.embedded.kubelet.volumes import TokenRequest
 from podwire.model.pod import Pod
 from podwire.runtime.clock import rfc3339
 
@@ -46,7 +46,7 @@ def test_a_token_is_bound_to_its_pod_and_renewed_in_time() -> None:
         issuer = Issuer(clock)
         tokens = PodTokens(issuer, clock)  # type: ignore[arg-type]
         volumes = [_volume({"path": "token", "expirationSeconds": 1000})]
-        wish = TokenWish("", 1000)
+        wish = TokenRequest("", 1000)
         found, renew_at = await tokens.for_volumes(POD, volumes)
         assert (found.by_wish, found.ca, renew_at) == ({wish: "t1"}, b"PEM", 800.0)
         reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-1"}
@@ -67,7 +67,7 @@ def test_each_audience_and_life_has_its_token_and_the_first_to_end_is_due() -> N
         tokens = PodTokens(issuer, clock)  # type: ignore[arg-type]
         volumes = [_volume({"path": "a", "audience": "vault"}, {"path": "b", "expirationSeconds": 600}, {"path": "c"})]
         found, renew_at = await tokens.for_volumes(POD, volumes)
-        assert found.by_wish.keys() == {TokenWish("vault"), TokenWish("", 600), TokenWish()}
+        assert found.by_wish.keys() == {TokenRequest("vault"), TokenRequest("", 600), TokenRequest()}
         assert sorted(str(spec.get("audiences")) for *_, spec in issuer.requests) == ["None", "None", "['vault']"]
         assert renew_at == 480.0
         assert await tokens.for_volumes(POD, [{"name": "e", "emptyDir": {}}]) == (

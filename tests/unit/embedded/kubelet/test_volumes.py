@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.embedded.kubelet.environment import PodFacts
+from podwire.embedded.kubelet.environment import PodFields
 from podwire.embedded.kubelet.volumes import (
     Content,
     File,
-    Places,
+    TokenRequest,
     Tokens,
-    TokenWish,
+    VolumeRoots,
     compile_files,
     config_map_data,
     prepare,
     secret_data,
     sub_path,
-    token_wishes,
+    token_requests,
     write_files,
 )
 from podwire.errors import ConfigError
@@ -43,7 +43,9 @@ TOKEN_VOLUME = {"name": "kube-api-access-abcde", "projected": {"sources": [
     {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
 ]}}  # fmt: skip
 CONTENT = Content(
-    PodFacts(POD, "node-1"), Held(), Tokens({TokenWish(life_s=3607): "tok", TokenWish("vault", 600): "tok2"}, b"PEM")
+    PodFields(POD, "node-1"),
+    Held(),
+    Tokens({TokenRequest(life_s=3607): "tok", TokenRequest("vault", 600): "tok2"}, b"PEM"),
 )
 
 
@@ -85,8 +87,8 @@ def test_what_is_wrong_is_named(volume: dict[str, Any], problem: str) -> None:
 
 
 def test_tokens_that_a_volume_projects() -> None:
-    assert token_wishes(TOKEN_VOLUME) == (TokenWish("", 3607),)
-    assert token_wishes({"emptyDir": {}}) == ()
+    assert token_requests(TOKEN_VOLUME) == (TokenRequest("", 3607),)
+    assert token_requests({"emptyDir": {}}) == ()
 
 
 def test_data_of_objects() -> None:
@@ -108,7 +110,7 @@ def test_an_update_replaces_everything_at_once(tmp_path: Path) -> None:
 
 
 def test_places(tmp_path: Path) -> None:
-    places = Places(tmp_path / "v", tmp_path / "m", tmp_path / "c")
+    places = VolumeRoots(tmp_path / "v", tmp_path / "m", tmp_path / "c")
     assert prepare({"name": "e", "emptyDir": {}}, "ns", places) == tmp_path / "v/e"
     assert prepare({"name": "e", "emptyDir": {"medium": "Memory"}}, "ns", places) == tmp_path / "m/e"
     claim = {"name": "d", "persistentVolumeClaim": {"claimName": "data-db-0"}}

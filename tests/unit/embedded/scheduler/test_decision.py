@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from podwire.embedded.scheduler.decision import Decision, choose, explain
-from podwire.embedded.scheduler.facts import Facts, pod_facts
-from podwire.embedded.scheduler.filters import Refusal, demand, refusal
+from podwire.embedded.scheduler.filters import Refusal, constraints_of, refusal
 from podwire.embedded.scheduler.matching import node_wanted, tolerates, untolerated
+from podwire.embedded.scheduler.usage import SchedulerState, pod_demand
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec, NodeStatus, Taint
 from podwire.model.pod import Pod, Toleration
@@ -48,19 +48,19 @@ def pod(
     return msgspec.convert({"metadata": meta, "spec": {"containers": [{"name": "c"}]} | (spec or {})}, Pod)
 
 
-def cluster(*nodes: Node) -> Facts:
-    facts = Facts()
+def cluster(*nodes: Node) -> SchedulerState:
+    state = SchedulerState()
     for one in nodes or (node("n1"), node("n2"), node("n3")):
-        facts.put_node(one)
-    return facts
+        state.put_node(one)
+    return state
 
 
-def put(facts: Facts, one: Pod, where: str) -> None:
-    facts.place(pod_facts(one), where)
+def put(state: SchedulerState, one: Pod, where: str) -> None:
+    state.put_pod(pod_demand(one), where)
 
 
-def decide(one: Pod, facts: Facts) -> Decision:
-    return choose(pod_facts(one), facts)
+def decide(one: Pod, state: SchedulerState) -> Decision:
+    return choose(pod_demand(one), state)
 
 
 def container(requests: dict[str, str] | None = None, ports: Iterable[JsonObject] = ()) -> JsonObject:
@@ -102,19 +102,19 @@ def test_refusals(spec: JsonObject, reason: str) -> None:
 
 def test_taints_cordons_and_counts_are_named_as_in_kubernetes() -> None:
     control = Taint(key="node-role.kubernetes.io/control-plane", effect="NoSchedule")
-    facts = cluster(node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"}))
-    assert decide(pod("p"), facts).message == (
+    state = cluster(node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"}))
+    assert decide(pod("p"), state).message == (
         "0/3 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint "
         "{node-role.kubernetes.io/control-plane: }, 1 node(s) were unschedulable. "
         "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, "
         "2 Preemption is not helpful for scheduling."
     )
     tolerant = pod("q", {"tolerations": [{"operator": "Exists"}]})
-    assert decide(tolerant, facts).node in ("n1", "n2")
+    assert decide(tolerant, state).node in ("n1", "n2")
 
 
 def test_no_nodes() -> None:
-    assert decide(pod("p"), Facts()).message == "no nodes available to schedule pods"
+    assert decide(pod("p"), SchedulerState()).message == "no nodes available to schedule pods"
 
 
 @pytest.mark.parametrize(
@@ -148,30 +148,30 @@ def test_node_affinity_by_name_and_operators() -> None:
 
 
 def test_host_ports() -> None:
-    facts = cluster(node("n1"), node("n2"))
+    state = cluster(node("n1"), node("n2"))
     port = {"containerPort": 80, "hostPort": 8080}
-    put(facts, pod("a", container(ports=[port])), "n1")
-    assert decide(pod("b", container(ports=[port])), facts).node == "n2"
-    put(facts, pod("b", container(ports=[port])), "n2")
-    refused = decide(pod("c", container(ports=[port])), facts)
+    put(state, pod("a", container(ports=[port])), "n1")
+    assert decide(pod("b", container(ports=[port])), state).node == "n2"
+    put(state, pod("b", container(ports=[port])), "n2")
+    refused = decide(pod("c", container(ports=[port])), state)
     assert "2 node(s) didn't have free ports for the requested pod ports" in refused.message
     other = container(ports=[port | {"protocol": "UDP"}])
-    assert decide(pod("d", other), facts).node
-    put(facts, pod("e", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "10.0.0.1"}])), "n1")
+    assert decide(pod("d", other), state).node
+    put(state, pod("e", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "10.0.0.1"}])), "n1")
     loopback = pod("f", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "127.0.0.1"}]))
-    assert refusal(demand(pod_facts(loopback), facts), facts.nodes["n1"]) is None
+    assert refusal(constraints_of(pod_demand(loopback), state), state.nodes["n1"]) is None
     host = pod("g", container(ports=[{"containerPort": 8080}]) | {"hostNetwork": True})
-    assert "free ports" in decide(host, facts).message
+    assert "free ports" in decide(host, state).message
 
 
 def test_requests_fill_nodes_and_are_given_back() -> None:
-    facts = cluster(node("n1"))
+    state = cluster(node("n1"))
     big = container({"cpu": "1500m"})
-    put(facts, pod("a", big), "n1")
-    assert "Insufficient cpu" in decide(pod("b", big), facts).message
-    assert facts.remove("a")
-    assert not facts.remove("a")
-    assert decide(pod("b", big), facts).node == "n1"
+    put(state, pod("a", big), "n1")
+    assert "Insufficient cpu" in decide(pod("b", big), state).message
+    assert state.drop_pod("a")
+    assert not state.drop_pod("a")
+    assert decide(pod("b", big), state).node == "n1"
 
 
 def test_init_containers_and_sidecars_count() -> None:
@@ -182,53 +182,53 @@ def test_init_containers_and_sidecars_count() -> None:
             {"name": "i", "resources": {"requests": {"cpu": "1"}}},
         ],
     }
-    assert pod_facts(pod("p", spec)).requests == {"cpu": 1200}
+    assert pod_demand(pod("p", spec)).requests == {"cpu": 1200}
 
 
 def test_pod_affinity_follows_and_the_first_of_a_group_may_start() -> None:
-    facts = cluster()
+    state = cluster()
     group = pod("a", {"affinity": {"podAffinity": {AFFINE: [term({"g": "1"})]}}}, {"g": "1"})
-    first = decide(group, facts).node
-    put(facts, group, first)
+    first = decide(group, state).node
+    put(state, group, first)
     for name in "bcd":
         follower = pod(name, {"affinity": {"podAffinity": {AFFINE: [term({"g": "1"})]}}}, {"g": "1"})
-        assert decide(follower, facts).node == first
-        put(facts, follower, first)
+        assert decide(follower, state).node == first
+        put(state, follower, first)
 
 
 def test_anti_affinity_both_ways_and_namespaces() -> None:
-    facts = cluster()
+    state = cluster()
     shy = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"})]}}}
     for name in "abc":
         one = pod(name, shy, {"g": "1"})
-        put(facts, one, decide(one, facts).node)
-    assert {facts.node_of(name) for name in "abc"} == {"n1", "n2", "n3"}
-    assert "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), facts).message
+        put(state, one, decide(one, state).node)
+    assert {state.node_of(name) for name in "abc"} == {"n1", "n2", "n3"}
+    assert "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), state).message
     plain = pod("e", labels={"g": "1"})
-    assert "3 node(s) didn't satisfy existing pods anti-affinity rules" in decide(plain, facts).message
-    assert decide(pod("f", labels={"g": "1"}, namespace="other"), facts).node
-    facts.namespaces = {"d": {"team": "x"}, "other": {"team": "y"}}
+    assert "3 node(s) didn't satisfy existing pods anti-affinity rules" in decide(plain, state).message
+    assert decide(pod("f", labels={"g": "1"}, namespace="other"), state).node
+    state.namespaces = {"d": {"team": "x"}, "other": {"team": "y"}}
     everywhere = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"}, namespaceSelector={})]}}}
-    assert decide(pod("g", everywhere, namespace="other"), facts).node == ""
+    assert decide(pod("g", everywhere, namespace="other"), state).node == ""
     some = {"affinity": {"podAntiAffinity": {AFFINE: [
         term({"g": "1"}, namespaceSelector={"matchLabels": {"team": "y"}})]}}}  # fmt: skip
-    assert decide(pod("h", some, namespace="other"), facts).node
+    assert decide(pod("h", some, namespace="other"), state).node
 
 
 def test_hard_spread_over_zones() -> None:
-    facts = cluster(node("n1", {"zone": "a"}), node("n2", {"zone": "a"}), node("n3", {"zone": "b"}))
+    state = cluster(node("n1", {"zone": "a"}), node("n2", {"zone": "a"}), node("n3", {"zone": "b"}))
     spread = {"topologySpreadConstraints": [
         {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {"matchLabels": {"x": "y"}}}]}  # fmt: skip
     zones = []
     for n in range(6):
         one = pod(f"p{n}", spread, {"x": "y"})
-        where = decide(one, facts).node
-        put(facts, one, where)
-        zones.append(facts.nodes[where].labels["zone"])
+        where = decide(one, state).node
+        put(state, one, where)
+        zones.append(state.nodes[where].labels["zone"])
         assert abs(zones.count("a") - zones.count("b")) <= 1
-    facts.put_node(node("n3", {"zone": "b"}, unschedulable=True))
-    put(facts, pod("extra", labels={"x": "y"}), "n1")
-    assert "topology spread constraints" in decide(pod("last", spread, {"x": "y"}), facts).message
+    state.put_node(node("n3", {"zone": "b"}, unschedulable=True))
+    put(state, pod("extra", labels={"x": "y"}), "n1")
+    assert "topology spread constraints" in decide(pod("last", spread, {"x": "y"}), state).message
 
 
 PREFERENCES = [
@@ -246,38 +246,38 @@ PREFERENCES = [
 
 @pytest.mark.parametrize(("spec", "want"), [row[1:] for row in PREFERENCES], ids=[row[0] for row in PREFERENCES])
 def test_preferences(spec: JsonObject, want: str) -> None:
-    facts = cluster(node("n1"), node("n2"), node("n3", {"disk": "ssd"}))
-    put(facts, pod("there", labels={"x": "y"}), "n1")
-    assert decide(pod("p", spec), facts).node == want
+    state = cluster(node("n1"), node("n2"), node("n3", {"disk": "ssd"}))
+    put(state, pod("there", labels={"x": "y"}), "n1")
+    assert decide(pod("p", spec), state).node == want
 
 
 def test_soft_taints_are_avoided() -> None:
     soft = Taint(key="k", effect="PreferNoSchedule")
-    facts = cluster(node("n1", taints=(soft,)), node("n2"))
-    assert decide(pod("p"), facts).node == "n2"
+    state = cluster(node("n1", taints=(soft,)), node("n2"))
+    assert decide(pod("p"), state).node == "n2"
 
 
 def test_pods_of_one_owner_spread_and_pods_balance() -> None:
-    facts = cluster()
+    state = cluster()
     for n in range(30):
         one = pod(f"p{n}", owner=f"rs{n % 5}")
-        put(facts, one, decide(one, facts).node)
-    assert [len(n.pods) for n in facts.nodes.values()] == [10, 10, 10]
-    for facts_of_node in facts.nodes.values():
+        put(state, one, decide(one, state).node)
+    assert [len(n.pods) for n in state.nodes.values()] == [10, 10, 10]
+    for facts_of_node in state.nodes.values():
         assert set(facts_of_node.owners.values()) == {2}
 
 
 def test_a_node_that_comes_back_still_has_its_pods() -> None:
-    facts = cluster(node("n1"))
-    put(facts, pod("early"), "n2")
-    put(facts, pod("a"), "n1")
-    facts.drop_node("n1")
-    facts.put_node(node("n1"))
-    facts.put_node(node("n2"))
-    assert list(facts.nodes["n1"].pods) == ["a"]
-    assert list(facts.nodes["n2"].pods) == ["early"]
-    put(facts, pod("a"), "n2")
-    assert list(facts.nodes["n1"].pods) == []
+    state = cluster(node("n1"))
+    put(state, pod("early"), "n2")
+    put(state, pod("a"), "n1")
+    state.drop_node("n1")
+    state.put_node(node("n1"))
+    state.put_node(node("n2"))
+    assert list(state.nodes["n1"].pods) == ["a"]
+    assert list(state.nodes["n2"].pods) == ["early"]
+    put(state, pod("a"), "n2")
+    assert list(state.nodes["n1"].pods) == []
 
 
 def test_explain_sorts_reasons() -> None:
@@ -287,8 +287,8 @@ def test_explain_sorts_reasons() -> None:
 
 
 def test_a_thousand_pods_are_spread_over_a_hundred_nodes() -> None:
-    facts = cluster(*(node(f"n{n:03}", room={"cpu": "64", "memory": "256Gi", "pods": "110"}) for n in range(100)))
+    state = cluster(*(node(f"n{n:03}", room={"cpu": "64", "memory": "256Gi", "pods": "110"}) for n in range(100)))
     for n in range(1000):
         one = pod(f"p{n}", container({"cpu": "100m", "memory": "64Mi"}), owner=f"rs{n % 10}")
-        put(facts, one, decide(one, facts).node)
-    assert {len(n.pods) for n in facts.nodes.values()} == {10}
+        put(state, one, decide(one, state).node)
+    assert {len(n.pods) for n in state.nodes.values()} == {10}

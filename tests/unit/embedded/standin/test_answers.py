@@ -9,11 +9,11 @@ from podwire.embedded.standin.answers import (
     Port,
     answer_http,
     called_urls,
+    compose_answer,
     line,
-    say,
 )
 
-SAID = say(Identity("web-1", "shop", "node-2", "web"), Port(80), "::ffff:10.244.1.5")
+SAID = compose_answer(Identity("web-1", "shop", "node-2", "web"), Port(80), "::ffff:10.244.1.5")
 
 
 def test_an_answer_names_pod_and_client() -> None:

@@ -6,7 +6,7 @@ from tests.unit.embedded.workloads.sample_pods import NOW, make_pod
 
 from podwire.embedded.workloads.podstate import available_in_s, victims
 from podwire.embedded.workloads.replicaset import Replicated, plan, replicaset_view
-from podwire.embedded.workloads.template import Owner, equal_templates, pod_of, template_hash, with_label
+from podwire.embedded.workloads.template import PodOwner, equal_templates, pod_of, template_hash, with_label
 from podwire.model.meta import ObjectMeta
 from podwire.model.selector import LabelSelector
 from podwire.model.workload import ReplicaSet, ReplicaSetStatus, changed_status
@@ -18,7 +18,7 @@ TEMPLATE: dict[str, Any] = {
 
 
 def wanted(replicas: int, min_ready_s: int = 0, **meta: Any) -> Replicated:
-    owner = Owner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", generation=3, namespace="d", **meta))
+    owner = PodOwner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", generation=3, namespace="d", **meta))
     return Replicated(owner, replicas, LabelSelector(), TEMPLATE, min_ready_s, ReplicaSetStatus())
 
 
@@ -64,7 +64,7 @@ def test_victims_in_order() -> None:
 
 
 def test_pods_carry_the_template_verbatim() -> None:
-    owner = Owner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", namespace="d"))
+    owner = PodOwner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", namespace="d"))
     body = pod_of(TEMPLATE, owner)
     assert body["spec"] == {"unknownField": {"x": [1]}}
     assert body["metadata"]["generateName"] == "rs-"

@@ -1,7 +1,7 @@
 import pytest
 
 from podwire.errors import ConfigError
-from podwire.local.probe.plan import Facts, Port, overview, parse_port, plan
+from podwire.local.probe.plan import Port, ProbeInputs, overview, parse_port, plan
 from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
@@ -32,7 +32,7 @@ def endpoints(name: str, *addresses: str) -> EndpointSlice:
     )
 
 
-FACTS = Facts(
+FACTS = ProbeInputs(
     pods=(
         pod("web-1", "node-1", "10.244.0.2"),
         pod("web-2", "node-2", "10.244.1.2"),

@@ -1,13 +1,13 @@
 import json
 
-from podwire.local.probe.plan import HOST, Attempt, Place, Port
+from podwire.local.probe.plan import HOST, Attempt, PacketSource, Port
 from podwire.local.probe.result import Result, as_json, as_table, overview, summary
 
-WEB = Place(name="shop/web", pod_uid="1", node="node-1")
-DB = Place(name="shop/db", pod_uid="2", node="node-2")
+WEB = PacketSource(name="shop/web", pod_uid="1", node="node-1")
+DB = PacketSource(name="shop/db", pod_uid="2", node="node-2")
 
 
-def result(source: Place, target: str, *, reached: bool = True, named: bool = False, error: str = "") -> Result:
+def result(source: PacketSource, target: str, *, reached: bool = True, named: bool = False, error: str = "") -> Result:
     attempt = Attempt(source=source, target=target, address="10.0.0.1", port=Port(number=80), named=named)
     return Result(attempt, reached=reached, ms=1.25, answered_by="shop/db", source_seen="10.1.1.1", error=error)
 
@@ -38,7 +38,7 @@ def test_the_overview_has_three_parts_and_names_failures() -> None:
             result(WEB, "shop/db"),
             result(DB, "shop/web", reached=False, error="refused"),
             result(WEB, "svc/shop/db", named=True),
-            result(Place(name=HOST), "node-1:30080 of svc/shop/web"),
+            result(PacketSource(name=HOST), "node-1:30080 of svc/shop/web"),
         ]
     )
     assert text.splitlines()[:4] == [
@@ -53,7 +53,7 @@ def test_the_overview_has_three_parts_and_names_failures() -> None:
     assert text.endswith("3 of 4 as expected, median 1.2 ms; 1 NOT as expected")
 
 
-def denied(source: Place, target: str, *, reached: bool = False, either: bool = False) -> Result:
+def denied(source: PacketSource, target: str, *, reached: bool = False, either: bool = False) -> Result:
     because = "cluster DNS: shop/web -> shop/db TCP 80: dropped at ingress: isolated by shop/db; nearest rule shop/db"
     attempt = Attempt(
         source=source,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from podwire.cluster.world import Party, World
-from podwire.local.probe.plan import Facts, Port, plan
+from podwire.local.probe.plan import Port, ProbeInputs, plan
 from podwire.local.probe.verdicts import Verdicts
 from podwire.model.meta import Condition, Object, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
@@ -55,11 +55,11 @@ def slices(service: Service, port: EndpointPort, *pods: Pod) -> EndpointSlice:
     return EndpointSlice(metadata=meta, address_type="IPv4", endpoints=ends, ports=(port,))
 
 
-def facts(*policies: NetworkPolicy, mode: str = "nftables") -> Facts:
+def facts(*policies: NetworkPolicy, mode: str = "nftables") -> ProbeInputs:
     dns = pod("dns", 2, 9)
     pods = (WEB, DB_1, DB_2, HOSTED, dns)
     nodes = (node(1, mode), node(2, mode))
-    return Facts(
+    return ProbeInputs(
         pods=pods,
         services=(DB, DNS),
         node_addresses=(("node-1", "10.89.0.11"), ("node-2", "10.89.0.12")),
@@ -73,7 +73,7 @@ def facts(*policies: NetworkPolicy, mode: str = "nftables") -> Facts:
     )
 
 
-def told(found: Facts, source: str, target: str, *ports: Port) -> list[tuple[str, bool, bool, bool]]:
+def told(found: ProbeInputs, source: str, target: str, *ports: Port) -> list[tuple[str, bool, bool, bool]]:
     """Of each attempt the target, whether it is expected, whether both are well, and whether policies speak."""
     return [(a.target, a.expected, a.either, bool(a.because)) for a in plan(found, (source,), (target,), ports)]
 

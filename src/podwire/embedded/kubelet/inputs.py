@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from podwire.embedded.kubelet.containers import Supplies
+from podwire.embedded.kubelet.containerorder import ContainerInputs
 from podwire.embedded.kubelet.environment import service_variables
 from podwire.embedded.kubelet.objects import PodTokens
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.resolver import pod_hostname, pod_hosts, pod_resolver
-from podwire.embedded.kubelet.volumes import Content, Places, compile_files, object_kinds, prepare, write_files
+from podwire.embedded.kubelet.volumes import Content, VolumeRoots, compile_files, object_kinds, prepare, write_files
 from podwire.errors import ApiError, ApiUnreachable, ConfigError, ProtocolError
 from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 
 
-class Provisions:
+class InputProvider:
     """The provisions of one pod; ``dirty`` asks for the content of volumes to be made anew."""
 
     def __init__(self, state: PodState) -> None:
@@ -25,7 +25,7 @@ class Provisions:
         self._renew_at = 0.0
         self.dirty = True
 
-    async def supply(self) -> Supplies:
+    async def current(self) -> ContainerInputs:
         """Everything that a container needs now.
 
         Raises: ConfigError naming what is missing; ApiError, ApiUnreachable, TimeoutError, OSError.
@@ -35,13 +35,13 @@ class Provisions:
         node, pod, ips = state.node, state.pod, state.sandbox.record.ips
         links = pod.spec.enable_service_links is not False
         variables = service_variables(node.services.objects.values(), pod.metadata.namespace, links=links)
-        hostname = pod_hostname(pod, node.ground.node)
+        hostname = pod_hostname(pod, node.host.node)
         config = node.config
         hosts = pod_hosts(pod, ips, hostname, config.cluster_domain, node.node_hosts)
         resolver = pod_resolver(pod, node.node_resolver, config.cluster_dns, config.cluster_domain)
         files = {"/etc/hostname": f"{hostname}\n", "/etc/hosts": hosts, "/etc/resolv.conf": str(resolver)}
-        return Supplies(
-            state.facts(), variables, node.objects, self._paths, files, config.images, state.sandbox.directory
+        return ContainerInputs(
+            state.fields(), variables, node.objects, self._paths, files, config.images, state.sandbox.directory
         )
 
     async def keep_current(self) -> None:
@@ -59,7 +59,7 @@ class Provisions:
     async def _refresh(self) -> None:
         """Brings volumes up to date where something may have changed.
 
-        Raises: as :meth:`supply`.
+        Raises: as :meth:`current`.
         """
         state = self._state
         if not self.dirty and not (self._renew_at and state.now() >= self._renew_at):
@@ -69,9 +69,9 @@ class Provisions:
         await node.objects.ready_for(pod)
         tokens, self._renew_at = await self._tokens.for_volumes(pod, volumes)
         directory = state.sandbox.directory
-        memory = node.ground.run / "memory" / pod.metadata.uid
-        places = Places(directory / "volumes", memory, node.ground.state / "claims")
-        content = Content(state.facts(), node.objects, tokens)
+        memory = node.host.run / "memory" / pod.metadata.uid
+        places = VolumeRoots(directory / "volumes", memory, node.host.state / "claims")
+        content = Content(state.fields(), node.objects, tokens)
         stamp = f"{node.clock.now():%Y_%m_%d_%H_%M_%S.%f}"
         for volume in volumes:
             name = str(volume["name"])

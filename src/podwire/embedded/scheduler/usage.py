@@ -1,7 +1,7 @@
-"""What the scheduler knows: nodes with what runs on them, kept current pod by pod.
+"""What the scheduler knows: the nodes and the pods that use them, kept current pod by pod.
 
 Adding or removing a pod costs a few dictionary updates, so the state is never rebuilt. A pod that was just
-bound counts from the moment of the decision, before the API shows it.
+bound counts from the moment of the decision, before the API shows the binding.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ HostPort = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class PodFacts:
-    """A pod and what is computed of it once."""
+class PodDemand:
+    """A pod and the values that are computed from it once."""
 
     pod: Pod
     requests: dict[str, int]
@@ -29,13 +29,13 @@ class PodFacts:
 
 
 @dataclass(slots=True)
-class NodeFacts:
+class NodeUsage:
     """A node and the pods on it; resources in thousandths."""
 
     node: Node
     allocatable: dict[str, int]
     used: Counter[str] = field(default_factory=Counter)
-    pods: dict[str, PodFacts] = field(default_factory=dict)
+    pods: dict[str, PodDemand] = field(default_factory=dict)
     owners: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -49,75 +49,75 @@ class NodeFacts:
         return self.node.metadata.labels
 
 
-class Facts:
+class SchedulerState:
     """All nodes; pods by uid."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, NodeFacts] = {}
+        self.nodes: dict[str, NodeUsage] = {}
         self.namespaces: dict[str, dict[str, str]] = {}
-        self.anti_affine: dict[str, tuple[str, PodFacts]] = {}
-        self._where: dict[str, str] = {}
-        self._homeless: dict[str, dict[str, PodFacts]] = {}
+        self.anti_affine: dict[str, tuple[str, PodDemand]] = {}
+        self._node_names: dict[str, str] = {}
+        self._unplaced: dict[str, dict[str, PodDemand]] = {}
 
     def put_node(self, node: Node) -> None:
-        """Adds a node or takes over its new form."""
+        """Adds a node or takes its new version."""
         allocatable = _amounts({**node.status.capacity, **node.status.allocatable})
         known = self.nodes.get(node.metadata.name)
         if known is not None:
             known.node, known.allocatable = node, allocatable
             return
-        self.nodes[node.metadata.name] = NodeFacts(node, allocatable)
-        for facts in self._homeless.pop(node.metadata.name, {}).values():
-            self._add(node.metadata.name, facts)
+        self.nodes[node.metadata.name] = NodeUsage(node, allocatable)
+        for demand in self._unplaced.pop(node.metadata.name, {}).values():
+            self._add(node.metadata.name, demand)
 
     def drop_node(self, name: str) -> None:
         """Forgets a node; its pods are kept for the case that it comes back."""
         gone = self.nodes.pop(name, None)
         if gone is not None and gone.pods:
-            self._homeless[name] = dict(gone.pods)
+            self._unplaced[name] = dict(gone.pods)
 
-    def place(self, facts: PodFacts, node: str) -> None:
+    def put_pod(self, demand: PodDemand, node: str) -> None:
         """Counts a pod on a node, moving it when it was counted elsewhere."""
-        self.remove(facts.pod.metadata.uid)
-        self._where[facts.pod.metadata.uid] = node
+        self.drop_pod(demand.pod.metadata.uid)
+        self._node_names[demand.pod.metadata.uid] = node
         if node in self.nodes:
-            self._add(node, facts)
+            self._add(node, demand)
         else:
-            self._homeless.setdefault(node, {})[facts.pod.metadata.uid] = facts
-        if facts.anti_affinity:
-            self.anti_affine[facts.pod.metadata.uid] = (node, facts)
+            self._unplaced.setdefault(node, {})[demand.pod.metadata.uid] = demand
+        if demand.anti_affinity:
+            self.anti_affine[demand.pod.metadata.uid] = (node, demand)
 
-    def remove(self, uid: str) -> bool:
+    def drop_pod(self, uid: str) -> bool:
         """Stops counting a pod; whether it was counted."""
         self.anti_affine.pop(uid, None)
-        node = self._where.pop(uid, None)
+        node = self._node_names.pop(uid, None)
         if node is None:
             return False
-        self._homeless.get(node, {}).pop(uid, None)
-        place = self.nodes.get(node)
-        facts = place.pods.pop(uid, None) if place is not None else None
-        if place is not None and facts is not None:
-            place.used.subtract(facts.requests)
-            place.owners[facts.owner] -= 1
+        self._unplaced.get(node, {}).pop(uid, None)
+        usage = self.nodes.get(node)
+        demand = usage.pods.pop(uid, None) if usage is not None else None
+        if usage is not None and demand is not None:
+            usage.used.subtract(demand.requests)
+            usage.owners[demand.owner] -= 1
         return True
 
     def node_of(self, uid: str) -> str:
-        """Where a pod is counted; empty for nowhere."""
-        return self._where.get(uid, "")
+        """The name of the node that a pod is counted on; empty for none."""
+        return self._node_names.get(uid, "")
 
-    def _add(self, node: str, facts: PodFacts) -> None:
-        place = self.nodes[node]
-        place.pods[facts.pod.metadata.uid] = facts
-        place.used.update(facts.requests)
-        place.owners[facts.owner] += 1
+    def _add(self, node: str, demand: PodDemand) -> None:
+        usage = self.nodes[node]
+        usage.pods[demand.pod.metadata.uid] = demand
+        usage.used.update(demand.requests)
+        usage.owners[demand.owner] += 1
 
 
-def pod_facts(pod: Pod) -> PodFacts:
-    """What is computed of a pod once; requests that do not parse count as none."""
+def pod_demand(pod: Pod) -> PodDemand:
+    """The values that are computed from a pod once; requests that do not parse count as none."""
     owner = controller_of(pod.metadata)
     affinity = pod.spec.affinity
     anti = affinity.pod_anti_affinity if affinity is not None else None
-    return PodFacts(
+    return PodDemand(
         pod=pod,
         requests=_requests(pod),
         host_ports=_host_ports(pod),

@@ -1,0 +1,128 @@
+"""From a container of a pod to the order for its shim: program, environment, files, mounts."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.images.table import DEFAULT_PATH, ContainerRequest, ImageRule, Program, choose
+from podwire.embedded.kubelet.environment import Objects, PodFields, compile_environment, expand
+from podwire.embedded.kubelet.lifecycle import ContainerState
+from podwire.embedded.kubelet.orders import ContainerOrder, Mount, User
+from podwire.embedded.kubelet.volumes import sub_path
+from podwire.embedded.standin.answers import Identity, Port, StandinOrder
+from podwire.errors import ConfigError
+from podwire.model.pod import Container, Pod, Probe
+
+ENTRIES = ("dns", "standin")
+
+
+class ContainerInputs(msgspec.Struct, frozen=True):
+    """What a container is made of besides its own specification.
+
+    ``volumes`` are prepared paths by name; ``files`` go into the container's own /etc.
+    """
+
+    fields: PodFields
+    services: Mapping[str, str]
+    objects: Any
+    volumes: Mapping[str, Path]
+    files: Mapping[str, str]
+    rules: tuple[ImageRule, ...]
+    directory: Path
+
+
+def container_request(
+    container: Container, pod: Pod, argv: tuple[tuple[str, ...], tuple[str, ...]]
+) -> ContainerRequest:
+    """What the image table needs to know; ``argv`` is the expanded command and arguments."""
+    probes: Iterable[Probe | None] = (container.startup_probe, container.readiness_probe, container.liveness_probe)
+    numbers: list[int] = []
+    for probe in probes:
+        if probe is not None:
+            action = probe.http_get or probe.tcp_socket or probe.grpc
+            if action is not None and isinstance(action.port, int):
+                numbers.append(action.port)
+    is_init = container in pod.spec.init_containers and container.restart_policy != "Always"
+    once = pod.spec.restart_policy != "Always" and container.restart_policy != "Always"
+    may_end = once or container in pod.spec.ephemeral_containers
+    return ContainerRequest(
+        image=container.image, command=argv[0], args=argv[1],
+        ports=tuple((p.container_port, p.protocol) for p in container.ports), probed=tuple(numbers),
+        init=is_init, may_end=may_end,
+    )  # fmt: skip
+
+
+def compile_order(state: ContainerState, attempt: int, inputs: ContainerInputs) -> ContainerOrder:
+    """The order for one run of a container.
+
+    Raises: ConfigError when the container's configuration cannot be met; nothing has been made then.
+    """
+    container, fields = state.spec, inputs.fields
+    objects: Objects = inputs.objects
+    own = compile_environment(container, fields, inputs.services, objects)
+    env = {"PATH": DEFAULT_PATH, "HOSTNAME": inputs.files.get("/etc/hostname", "").strip(), "HOME": "/root"} | own
+    if container.tty:
+        env.setdefault("TERM", "xterm")
+    argv = (tuple(expand(a, own) for a in container.command), tuple(expand(a, own) for a in container.args))
+    program = choose(
+        container_request(container, fields.pod, argv), inputs.rules, ENTRIES,
+        lambda name: shutil.which(name, path=env["PATH"]) is not None,
+    )  # fmt: skip
+    directory = inputs.directory / "containers"
+    stem = f"{container.name}.{attempt}"
+    return ContainerOrder(
+        name=container.name, attempt=attempt, id=secrets.token_hex(32),
+        record=str(directory / f"{stem}.json"), log=str(directory / f"{stem}.log"),
+        argv=program.argv, entry=program.entry, payload=_payload(program, container, fields, argv, env),
+        env={**program.env, **env}, cwd=container.working_dir or program.working_dir or "/",
+        mounts=(*_mounts(container, inputs, own), _termination(container, directory / f"{stem}.message")),
+        files=dict(inputs.files), user=None if program.entry else _user(container, fields.pod),
+        stdin=container.stdin, stdin_once=container.stdin_once, tty=container.tty,
+    )  # fmt: skip
+
+
+def _payload(
+    program: Program, container: Container, fields: PodFields, argv: tuple[tuple[str, ...], ...], env: Mapping[str, str]
+) -> bytes:
+    if program.entry == "standin":
+        meta = fields.pod.metadata
+        identity = Identity(meta.name, meta.namespace, fields.node, container.name)
+        ports = tuple(Port(number, protocol) for number, protocol in program.ports)
+        return msgspec.json.encode(StandinOrder(identity, container.image, ports, ends=program.ends))
+    if program.entry:
+        return msgspec.json.encode({"command": argv[0], "args": argv[1], "env": env})
+    return b""
+
+
+def _mounts(container: Container, inputs: ContainerInputs, variables: Mapping[str, str]) -> list[Mount]:
+    found = []
+    for wanted in container.volume_mounts:
+        source = inputs.volumes.get(wanted.name)
+        if source is None:
+            raise ConfigError("volumeMounts", "name", f'volume "{wanted.name}" not found')
+        inner = expand(wanted.sub_path_expr, variables) if wanted.sub_path_expr else wanted.sub_path
+        target = wanted.mount_path if wanted.mount_path.startswith("/") else f"/{wanted.mount_path}"
+        found.append(Mount(str(sub_path(source, inner)), target.rstrip("/") or "/", wanted.read_only))
+    return sorted(found, key=lambda mount: mount.target.count("/"))
+
+
+def _termination(container: Container, message: Path) -> Mount:
+    fd = os.open(message, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    os.fchmod(fd, 0o666)
+    os.close(fd)
+    return Mount(str(message.resolve()), container.termination_message_path or "/dev/termination-log")
+
+
+def _user(container: Container, pod: Pod) -> User | None:
+    merged = {**(pod.spec.security_context or {}), **(container.security_context or {})}
+    if merged.get("runAsUser") is None and merged.get("runAsGroup") is None:
+        return None
+    groups = [int(g) for g in merged.get("supplementalGroups") or ()]
+    if merged.get("fsGroup") is not None:
+        groups.append(int(merged["fsGroup"]))
+    return User(int(merged.get("runAsUser") or 0), int(merged.get("runAsGroup") or 0), tuple(groups))
