@@ -104,7 +104,7 @@ def test_what_diff_foretells_comes_and_check_says_what_is_wrong(clean: Cluster, 
     clean.apply(_DENY.replace("app: db", "app: dv"))
     checked = run("policy", "check", "--name", clean.name)
     assert checked.returncode == 1, checked.stderr
-    assert "warning: NetworkPolicy default/deny spec.podSelector: it selects nothing" in checked.stdout
+    assert "warning: NetworkPolicy default/deny spec.podSelector: it selects no pod" in checked.stdout
     assert "app=db" in checked.stdout
 
 

@@ -432,7 +432,7 @@ def test_a_udp_flow_that_keeps_its_endpoint(world: Cluster, mode: str) -> None:
         (("nobody", "svc/web"), 2, "names no running pod"),
         (("client", "svc/web", "99999"), 2, "expected a number"),
         (("client", "svc/web:http"), 2, "has no port 'http'"),
-        (("client", "svc/none", "-6"), 2, "not both have an IPv6 address"),
+        (("client", "svc/none", "-6"), 2, "do not both have an IPv6 address"),
         (("client", "node/node-9", "80"), 2, "there is no node 'node-9'"),
         (("client", "svc/web", "--kubeconfig", "/nowhere"), 2, "/nowhere: cannot be read"),
     ],

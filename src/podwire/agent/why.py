@@ -71,7 +71,7 @@ def this_node(config: AgentConfig, settings: Mapping[str, str]) -> Callable[[str
 
     def access(name: str) -> NodeAccess:
         if name != config.node_name:
-            problem = f"node {name} decides, and this is {config.node_name}; run this there, or take --planned"
+            problem = f"node {name} decides, and this is {config.node_name}; run this command there, or use --planned"
             raise ClusterError(problem)
         return node_access(config, settings)
 

@@ -1,7 +1,7 @@
-"""How commands reach an API: they wait for it as long as ``--request-timeout`` says.
+"""How commands reach an API server, and the option ``--request-timeout``.
 
-Without the option an answer has to begin within ``PATIENCE_S``, whatever the server does, and may then take as long as
-long lists do; with it, each request has to be answered whole in that time, as with kubectl.
+Without the option, an answer must begin within ``PATIENCE_S`` and may then take as long as it needs, as long lists do.
+With the option, each answer must be complete within that time, as with kubectl.
 """
 
 import os
@@ -33,9 +33,9 @@ request_timeout = click.option(
     metavar="TIME",
     expose_value=False,
     callback=_keep,
-    help=f"For one answer of the API: 30s, 2m; 0 is for ever.  [default: {PATIENCE_S:g}s until it begins]",
+    help=f"For one answer of the API: 30s, 2m; 0: no limit.  [default: {PATIENCE_S:g}s until it begins]",
 )
-"""The option; :func:`client_of` heeds it."""
+"""The option; :func:`client_of` applies it."""
 
 
 def client_of(kubeconfig: str | None) -> Client:
@@ -47,7 +47,7 @@ def client_of(kubeconfig: str | None) -> Client:
 
 
 def within(config: ApiConfig) -> ApiConfig:
-    """The API, waited for as the command was told."""
+    """The API with the time limits of the command's option."""
     context = click.get_current_context(silent=True)
     seconds = context.meta.get(_KEY) if context is not None else None
     return patient(config) if seconds is None else patient(config, seconds or None, seconds or None)

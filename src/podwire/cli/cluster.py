@@ -35,7 +35,7 @@ running_option = click.option(
 )
 """For commands that change no cluster."""
 
-recursive_option = click.option("-R", "--recursive", is_flag=True, help="Folders below the given ones are read too.")
+recursive_option = click.option("-R", "--recursive", is_flag=True, help="Read the folders below the given folders too.")
 
 
 @click.command()
@@ -73,8 +73,8 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
 
     Nodes are network namespaces with their own agent and kubelet; pods are real processes; kubectl works. The command
     can be repeated: it starts what is missing, adds or removes nodes, switches the routing backend, applies the
-    manifests again, and leaves the rest running; what is not said stays as it is. With -f it waits until the applied
-    workloads are Ready.
+    manifests again, and leaves the rest running; settings that are not given stay as they are. With -f it waits until
+    the applied workloads are Ready.
 
     \b
     podwire up --nodes 3 -f examples/shop --probe
@@ -122,7 +122,7 @@ def _configured(
 @name_option
 @click.option("--all", "every", is_flag=True, help="Every local cluster of this machine.")
 def down(name: str, every: bool) -> None:
-    """Take a local cluster away, leaving the machine as it was.
+    """Remove a local cluster, leaving the machine as it was before.
 
     Works in any state: also when processes were killed or `podwire up` was interrupted.
     """
@@ -134,7 +134,7 @@ def down(name: str, every: bool) -> None:
         with inventory.locked(one):
             topology = inventory.find(one)
             if topology is None:
-                click.echo(f"cluster {one!r} is not there")
+                click.echo(f"there is no cluster {one!r}")
             else:
                 teardown.destroy(topology)
                 click.echo(f"cluster {one!r} is gone")

@@ -10,17 +10,17 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("podwire.cli.policy_list:list_policies", "Show policies: where they are in force, and what they drop."),
     "counters": ("podwire.cli.policy_list:counters", "Show how many packets each rule has decided."),
     "log": ("podwire.cli.policy_log:log", "Show what policies drop, packet by packet, with the reason."),
-    "check": ("podwire.cli.policy_check:check", "Find what is probably not meant in policies."),
+    "check": ("podwire.cli.policy_check:check", "Find probable mistakes in policies."),
     "diff": ("podwire.cli.policy_diff:diff", "Show whose connections another set of policies would change."),
 }
 """Name of the command: where it is, and its line in the overview."""
 
 
 class _Group(LazyGroup):
-    """The commands; without one, `list` with the options that are there."""
+    """The commands; without a command name, `list` gets the options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts in the command that is not said."""
+        """Puts `list` before the options where no command is given."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -30,5 +30,5 @@ class _Group(LazyGroup):
 def policy() -> None:
     """NetworkPolicies: whether they are in force, what they drop, and what is wrong with them.
 
-    Without a command, `list`, which takes options then: `podwire policy -n shop`.
+    Without a command, `list` runs and takes the options: `podwire policy -n shop`.
     """

@@ -1,8 +1,8 @@
-"""What the agents of a cluster's nodes tell of policies.
+"""How commands ask the agents of a cluster's nodes about policies.
 
-Those of this machine are asked on their sockets. Those of a cluster elsewhere are asked by its API server, which passes
-requests on to a port of each node (``nodes/NAME:PORT/proxy``): 32 at a time, so that one that does not answer keeps
-nobody else waiting.
+Agents of this machine are asked on their sockets. Agents of a remote cluster are asked through its API server, which
+forwards requests to a port of each node (``nodes/NAME:PORT/proxy``). 32 nodes are asked at a time, so that a node that
+does not answer does not delay the others.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ class Agents(Protocol):
     """The agents that can be asked from here."""
 
     @property
-    def again_s(self) -> float:
-        """How often they may be asked for what is new."""
+    def poll_s(self) -> float:
+        """Seconds between two requests for new lines."""
         ...
 
     @property
@@ -46,9 +46,9 @@ class Agents(Protocol):
         ...
 
     def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[NodeLine]:
-        """The lines of each node's page; nodes that do not answer are put into ``failures``, with the reason.
+        """The lines of each node's page; ``failures`` gets the reason for each node that does not answer.
 
-        Raises: ApiError, ApiUnreachable when nobody can be asked.
+        Raises: ApiError, ApiUnreachable when no agent can be asked.
         """
         ...
 
@@ -63,7 +63,7 @@ class LocalAgents(NamedTuple):
 
     sockets: Mapping[str, Path]
     """By the names of their nodes."""
-    again_s: float = 0.3
+    poll_s: float = 0.3
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -83,9 +83,9 @@ class LocalAgents(NamedTuple):
 
 
 class RemoteAgents:
-    """Agents of the nodes of a cluster, by its API server."""
+    """Agents of a remote cluster, asked through its API server."""
 
-    again_s = 2.0
+    poll_s = 2.0
 
     def __init__(self, kubeconfig: str | None) -> None:
         self._kubeconfig = kubeconfig
@@ -111,7 +111,7 @@ class RemoteAgents:
                 yield node, line
 
     def close(self) -> None:
-        """Lets go of the API."""
+        """Closes the connection to the API server."""
         if self._client is not None:
             self._runner.run(self._client.close())
         self._runner.close()
@@ -153,7 +153,7 @@ async def _page(client: Client, node: str, port: int, page: str) -> list[Line] |
 
 
 def _refusal(failure: ApiError, path: str) -> str:
-    """Why a node told nothing: what the API server says of it, or what the agent does."""
+    """Why a node did not answer, from the answer of the API server or of the agent."""
     if failure.code == http.client.FORBIDDEN and failure.reason == "Forbidden":
         return "the API does not let you ask nodes (get nodes/proxy)"
     if failure.code == http.client.NOT_FOUND and not failure.reason and path == LOG_PAGE:
@@ -183,7 +183,7 @@ def agent_of_file(file: str) -> LocalAgents:
 
 @contextmanager
 def agents_of(topology: Topology | None, kubeconfig: str | None, config_file: str | None = None) -> Iterator[Agents]:
-    """Those that a command is about.
+    """The agents of the cluster that a command is about.
 
     Raises: ConfigError, ClusterError.
     """

@@ -10,17 +10,16 @@ from podwire.policy.check.checks import check as find
 from podwire.policy.check.finding import NOTE, SEVERITIES, Finding
 from podwire.policy.check.phrases import count
 
-_HELP = """Find what is probably not meant in NetworkPolicies and ClusterNetworkPolicies.
+_HELP = """Find probable mistakes in NetworkPolicies and ClusterNetworkPolicies.
 
-Selectors that match nothing, ports that no pod has, rules that have no effect, policies that isolate more or less than
-they seem to, and what is usually forgotten. Each finding names the object, the field and its line, says what happens
-and what to do. docs/policy-check.md lists all of them. With -f nothing is asked of a cluster: pods come from the
-workloads in the files, and what the files do not have is not held against a policy.
+It finds selectors that match nothing, ports that no pod has, rules without effect, policies that isolate more or less
+than they seem to, and rules that are often forgotten, such as the rule for DNS. Each finding names the object, the
+field and its line, and says what happens and what to do. docs/policy-check.md lists all findings. With -f no cluster is
+asked: pods come from the workloads in the files, and a policy is not blamed for objects that the files leave out.
 
-An annotation `podwire.io/ignore: service-port,no-dns` of a policy takes out these findings about it.
+The annotation `podwire.io/ignore: service-port,no-dns` of a policy hides these findings about it.
 
-Exit status 0 when there is no error and no warning (with --strict: no note either), 1 when there is one, 2 when the
-files are wrong.
+Exit status 0 without errors and warnings (with --strict: without notes too), 1 with one, 2 when the files are wrong.
 
 \b
 podwire policy check -f manifests/
@@ -63,7 +62,7 @@ def check(  # noqa: PLR0913 - one parameter an option, as click calls it
 
 
 def counts(finding: Finding, *, strict: bool) -> bool:
-    """Whether a finding makes the exit status 1; what was not checked never does."""
+    """Whether a finding makes the exit status 1; the finding ``not-checked`` never does."""
     return finding.severity != NOTE or (strict and finding.id != "not-checked")
 
 
@@ -75,7 +74,7 @@ def located(objects: PolicyObjects) -> tuple[Finding, ...]:
 
 
 def summary(objects: PolicyObjects, found: tuple[Finding, ...]) -> str:
-    """How much was looked at, and how much was found."""
+    """How many policies and pods were checked, and the number of findings of each severity."""
     world = objects.world
     policies = len(world.policies) + len(world.cluster_policies)
     looked = (

@@ -23,16 +23,16 @@ T = TypeVar("T", Object, NetworkPolicy, ClusterNetworkPolicy)
 
 _LIVE = "live"
 
-_HELP = """Show whose connections change their verdict between two sets of policies.
+_HELP = """Show which connections change their verdict between two sets of policies.
 
-OLD and NEW are files, folders, `-` (standard input), or the word `live` for the cluster that runs. Of every two
-workloads, of nodes and of the addresses that policies speak of, it tells on which ports connections were allowed and
-are denied now, or the other way round, and by which rule of which policy before and after. All ports and protocols
-count, not only declared ones. Policies in audit are not in force.
+OLD and NEW are files, folders, `-` (standard input), or the word `live` for the running cluster. For each pair of
+workloads, nodes and address ranges of policies, the output shows the ports on which connections were allowed and are
+now denied, or the reverse, and which rule of which policy decides before and after. All ports and protocols count, not
+only declared ports. Policies in audit are not in force.
 
-Pods, Namespaces and Nodes come from each side; a side without pods is compared with the pods of the other. With -f,
-both sides have the objects of these files besides. Against `live`, policies and Namespaces of the other side are taken
-as applied to the cluster.
+Pods, Namespaces and Nodes come from each side; a side without pods takes the pods of the other side. With -f, both
+sides also have the objects of these files. Against `live`, the policies and Namespaces of the other side are added to
+the cluster's.
 
 Exit status 0 when nothing changes, 1 when something does, 2 when the input is wrong.
 
@@ -43,7 +43,7 @@ podwire policy diff old/ new/ -f workloads.yaml
 
 
 class Sides(NamedTuple):
-    """What was asked for."""
+    """The arguments OLD and NEW, and --prune."""
 
     old: str
     new: str
@@ -58,8 +58,10 @@ class Sides(NamedTuple):
 @name_option
 @request_timeout
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
-@click.option("--prune", is_flag=True, help="With `live`: policies that the other side does not have are taken out.")
-@click.option("--police-own-node", is_flag=True, help="Pods are held to NetworkPolicies on the way to their own node.")
+@click.option("--prune", is_flag=True, help="With `live`: leave out policies that the other side does not have.")
+@click.option(
+    "--police-own-node", is_flag=True, help="NetworkPolicies also apply to connections from pods to their own node."
+)
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.pass_context
 def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
@@ -100,7 +102,7 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
 
 
 def combined(old: World, new: World, asked: Sides, notes: list[str]) -> tuple[World, World]:
-    """Both sides, completed by what only the other one can know; ``notes`` says what was done.
+    """Both sides, completed with the objects that only the other side has; ``notes`` gets what was completed.
 
     Raises: ConfigError when neither side has pods.
     """
@@ -120,7 +122,7 @@ def combined(old: World, new: World, asked: Sides, notes: list[str]) -> tuple[Wo
 
 
 def in_audit(old: World, new: World, asked: Sides) -> Iterator[str]:
-    """Which policies of each side are in audit, and so count for nothing there."""
+    """A note for each side that has policies in audit, which are not in force there."""
     for world, side in ((old, asked.old), (new, asked.new)):
         every: tuple[NetworkPolicy | ClusterNetworkPolicy, ...] = (*world.policies, *world.cluster_policies)
         names = sorted(key_of(each.metadata) for each in every if annotations.in_audit(each.metadata.annotations))
@@ -134,7 +136,7 @@ def _with_pods_of(world: World, other: World) -> World:
 
 
 def _applied(live: World, files: World, asked: Sides, notes: list[str]) -> World:
-    """The cluster as it were with what the files have of policies and Namespaces."""
+    """The cluster with the policies and Namespaces of the files added."""
     place = asked.new if asked.old == _LIVE else asked.old
     notes.append(f"pods are those of the cluster; policies and Namespaces of {place} are taken as applied to it")
     policies, cluster_policies = _by_name(files.policies), _by_name(files.cluster_policies)

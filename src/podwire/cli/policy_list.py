@@ -20,25 +20,25 @@ from podwire.runtime.clock import SystemClock
 
 _NAMED = 3
 """Policies that are named in one cell."""
-_TOLD = 10
-"""Policies of which it is said where they are not in force."""
+_SHOWN = 10
+"""Policies for which the nodes without them are shown."""
 _LIST_HELP = """Show the policies of a cluster: what they select, where they are in force, and what they drop.
 
-NODES are those of the Ready nodes that enforce policies on which this very form of the policy is in force,
-IN-FORCE-FOR how long it has been on all of them; the object says so too, in its annotation `podwire.io/enforced`.
-DROPPED are packets that the policy dropped, AUDITED those that it would have dropped if it were not in audit. Agents of
-a local cluster are asked on this machine, others by way of the API server, where they have a port for it. Nodes that
-could not be asked are named, and 17+ is what the others told.
+NODES counts the Ready nodes that enforce policies: on how many of them the current version of the policy is in force.
+IN-FORCE-FOR is the time since it is in force on all of them; the annotation `podwire.io/enforced` of the policy has the
+same. DROPPED counts packets that the policy dropped, AUDITED packets that it would have dropped outside of audit.
+Agents of a local cluster are asked on this machine; other agents are asked through the API server, if they have a
+health port. Nodes that do not answer are named, and 17+ is the count of the nodes that answered.
 
 \b
 podwire policy list
 podwire policy list -n shop -o json
 podwire policy list --kubeconfig FILE
 """
-_COUNTERS_HELP = """Show how many packets each rule has dropped, has let through, or would have dropped but for audit.
+_COUNTERS_HELP = """Show how many packets each rule dropped, allowed, or would have dropped outside of audit.
 
-POLICY is `namespace/name`, or the name of a cluster policy; without it all are shown. A line without a rule stands for
-what no rule of these policies allows. Of allowed connections every packet counts that goes from the client.
+POLICY is `namespace/name`, or the name of a cluster policy; without it all are shown. A line without a rule counts
+packets that no rule of these policies allows. Of an allowed connection, every packet from the client counts.
 
 \b
 podwire policy counters
@@ -73,10 +73,10 @@ def list_policies(context: click.Context, name: str, kubeconfig: str | None, nam
         return 0
     click.echo(columns([HEAD, *(each.cells() for each in found)]))
     missing = [f"{each.namespace}/{each.name} is not in force on {text}" for each in found for text in each.missing]
-    for line in missing[:_TOLD]:
+    for line in missing[:_SHOWN]:
         click.echo(line.removeprefix("/"))
-    if len(missing) > _TOLD:
-        click.echo(f"and {len(missing) - _TOLD} more")
+    if len(missing) > _SHOWN:
+        click.echo(f"and {len(missing) - _SHOWN} more")
     return 0
 
 
@@ -85,7 +85,7 @@ def _in(line: PolicyRow, namespace: str) -> bool:
 
 
 def packets(agents: Agents) -> tuple[Packets | None, list[str]]:
-    """What the nodes that answer have to tell, None where none does, and which nodes do not, and why.
+    """The counts of the nodes that answer (None where no node answers), and a message for each node that does not.
 
     Raises: ApiError, ApiUnreachable when nobody can be asked.
     """
@@ -153,6 +153,6 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def shorten(policies: Sequence[str]) -> str:
-    """The first ones of what may be hundreds; JSON has them all."""
+    """The first few policies, which may be hundreds; JSON has all of them."""
     more = f",... ({len(policies)})" if len(policies) > _NAMED else ""
-    return ",".join(policies[:_NAMED]) + more or "(none speaks of it)"
+    return ",".join(policies[:_NAMED]) + more or "(none applies)"

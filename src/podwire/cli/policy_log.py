@@ -15,11 +15,11 @@ from podwire.cli.target import local_cluster
 from podwire.policy.status.logged import LoggedPacket, log_line
 from podwire.policy.status.nodes import LOG_PAGE, complaints
 
-_HELP = """Show what policies have dropped, would have dropped in audit, or let through where that is logged.
+_HELP = """Show packets that policies dropped, would have dropped in audit, or allowed (where that is logged).
 
 Each line names both ends and the reason, in the words of `podwire why`. Agents keep the last 1,000 lines of their node,
-and write them to their log as well. What is logged, and how much of it, is set by `policy.log` and by the annotation
-`podwire.io/log: all|drops|none` of a policy; at most some packets a second of each rule are told.
+and also write them to their log. The setting `policy.log` and the annotation `podwire.io/log: all|drops|none` of a
+policy choose which packets are logged; the number of packets a second of each rule is limited.
 
 \b
 podwire policy log
@@ -36,9 +36,13 @@ _ALL = 1000
 @request_timeout
 @click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@click.option("--last", type=click.IntRange(0), default=_ALL, show_default=True, help="So many lines of each node.")
-@click.option("--policy", metavar="POLICY", default="", help="Only of this one: namespace/name, or a cluster policy.")
+@click.option("-f", "--follow", is_flag=True, help="Show new lines until interrupted.")
+@click.option(
+    "--last", type=click.IntRange(0), default=_ALL, show_default=True, help="At most this many lines of each node."
+)
+@click.option(
+    "--policy", metavar="POLICY", default="", help="Only this policy: namespace/name, or the name of a cluster policy."
+)
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.pass_context
 def log(  # noqa: PLR0913 - one parameter an option, as click calls it
@@ -65,11 +69,11 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
                 return 1 if reader.failures else 0
             sys.stdout.flush()
             last = _ALL
-            time.sleep(agents.again_s)
+            time.sleep(agents.poll_s)
 
 
 def last_of(found: Sequence[LoggedPacket], policy: str, last: int) -> list[LoggedPacket]:
-    """What is about a policy, or all; of each node the last so many."""
+    """The last lines of each node, at most ``last``; only those about ``policy`` where it is given."""
     shown: list[LoggedPacket] = []
     left: Counter[str] = Counter()
     for one in reversed(found):
@@ -80,7 +84,7 @@ def last_of(found: Sequence[LoggedPacket], policy: str, last: int) -> list[Logge
 
 
 class Reader:
-    """Reads the logs of nodes, again and again."""
+    """Reads the logs of nodes repeatedly; each line once."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -90,13 +94,13 @@ class Reader:
         """Nodes whose agents did not answer the last time, and why."""
 
     def complaints(self) -> list[str]:
-        """The failures that were not told yet."""
+        """Messages for failures that were not returned before."""
         new = {node: problem for node, problem in self.failures.items() if self._told.get(node) != problem}
         self._told = dict(self.failures)
         return complaints(new)
 
     def read(self, last: int) -> list[LoggedPacket]:
-        """What nodes have to tell beyond what was read, in the order of time; of each at most the last so many."""
+        """The lines of all nodes that were not read before, by time; of each node at most the last ``last``."""
         self.failures.clear()
         found = self._ask({node: self._seen.get(node, 0) for node in self._agents.nodes}, last)
         found += self._ask(dict.fromkeys(self._anew(found), 0), last)
@@ -107,13 +111,13 @@ class Reader:
         return sorted(made, key=lambda one: one.at)
 
     def _anew(self, found: Sequence[NodeLine]) -> Iterator[str]:
-        """The nodes whose agents were started anew, and so begin at 1 again."""
+        """The nodes whose agents were restarted, so that their line numbers begin at 1 again."""
         quiet = self._seen.keys() - {node for node, _ in found} - self.failures.keys()
         for node, newest in self._ask(dict.fromkeys(sorted(quiet), 0), 1):
             if newest["number"] < self._seen[node]:
                 yield node
 
     def _ask(self, after: Mapping[str, int], last: int) -> list[NodeLine]:
-        """At most the last so many lines of each node, after a number."""
+        """At most the last ``last`` lines of each node after a line number."""
         pages = {node: f"{LOG_PAGE}?after={number}&last={last}" for node, number in after.items()}
         return list(self._agents.ask(pages, self.failures)) if pages else []

@@ -1,4 +1,4 @@
-"""The objects that policies are judged by, all of them: from files, or from a cluster's API."""
+"""All objects on which the verdicts of policies depend: from files, or from a cluster's API."""
 
 import asyncio
 import os
@@ -28,11 +28,11 @@ from podwire.policy.check.context import ClusterDetails
 T = TypeVar("T")
 
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""Where kubectl keeps what was written."""
+"""The annotation in which kubectl keeps the applied manifest."""
 
 
 class PolicyObjects(NamedTuple):
-    """A cluster as policies see it, and where its objects stand."""
+    """A cluster as policies see it, and the files and lines of its objects."""
 
     world: World
     details: ClusterDetails
@@ -91,7 +91,7 @@ async def _ask(kubeconfig: str) -> PolicyObjects:
 
 
 async def read_objects(client: Client) -> PolicyObjects:
-    """All objects that matter.
+    """All these objects of a cluster.
 
     Raises: ApiError.
     """
@@ -113,7 +113,7 @@ async def read_objects(client: Client) -> PolicyObjects:
 
 
 def _written(kind: str, policy: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """What kubectl was given, if it was kubectl and it is still so."""
+    """The manifest that kubectl applied, if there is one and its rules are still those of the object."""
     text = policy.metadata.annotations.get(_APPLIED, "")
     if not text:
         return []

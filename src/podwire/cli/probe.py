@@ -60,7 +60,9 @@ def probe(
     wanted = tuple(plan.parse_port(word) for word in ports)
     results = asyncio.run(session.run(inventory.existing(name), (sources, targets, wanted), timeout_s))
     if not results:
-        raise ConfigError("podwire probe", "", "between these there is nothing to try; --port names ports")
+        raise ConfigError(
+            "podwire probe", "", "there is no port to try between these sources and targets; give one with --port"
+        )
     if output == "json":
         for one in results:
             click.echo(result.as_json(one))

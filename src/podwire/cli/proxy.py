@@ -1,4 +1,4 @@
-"""The command ``podwire proxy``: what an operator does with the Service proxy of the machine he is on."""
+"""The command ``podwire proxy``: operations on the Service proxy of this machine."""
 
 import click
 
@@ -12,8 +12,9 @@ def proxy() -> None:
 def cleanup() -> None:
     """Remove all rules of Services from this machine's kernel: podwire's of every mode, and kube-proxy's.
 
-    For a node that shall not forward for Services any more, or before another proxy takes over. Stop the agent first:
-    one that runs puts its rules back within a second. Connections that exist end; nothing of others is touched.
+    Use it on a node that shall not forward for Services any more, or before another proxy takes over. Stop the agent
+    first: a running agent puts its rules back within a second. Existing connections to Services end. Rules of other
+    programs stay.
     """
     from podwire.proxy import leftovers
 
@@ -28,8 +29,9 @@ def cleanup() -> None:
 def relay() -> None:
     """Run the relay of mode userspace in the foreground, apart from the agent.
 
-    An agent in that mode starts a relay by itself, which outlives it. In a container it would end with the container:
-    there this runs in one of its own, with the host's network, before the agent. The agent finds it.
+    An agent in mode userspace starts a relay by itself, and the relay outlives the agent. In a container, the relay
+    would end with the container. There, run this command in a container of its own, with the host's network, before the
+    agent starts; the agent finds the relay.
     """
     from podwire.proxy.dataplanes.userspace import process
 

@@ -22,7 +22,7 @@ from podwire.state.drift import Difference
 from podwire.state.share import Share
 
 TROUBLE = 2
-"""Exit status of ``--diff`` when it could not compare, as of diff(1)."""
+"""Exit status of ``--diff`` when the comparison is not possible, as with diff(1)."""
 
 
 @click.command()
@@ -46,10 +46,11 @@ def state(  # noqa: PLR0913 - one parameter an option, as click calls it
 
     NODE is a node's name; in a local cluster also `switch`, `router` or `host`, which hold the fabric alone. Each part
     of podwire tells links, addresses, routes, neighbours, sysctls and nftables tables; `cni` also the inside of each
-    pod. The text can be saved and given back with --saved, when the agent is down or to see what has changed since.
+    pod. The text can be saved and read again with --saved, when the agent is down or to see what has changed since.
 
-    With --diff a line with + is what the kernel lacks, one with - what it holds of ours and should not. What belongs to
-    others is never shown. The exit status is then 0 without a difference, 1 with one, 2 when it cannot be told.
+    With --diff, a line with + is missing in the kernel, and a line with - is an object of podwire that should not be
+    there. Objects of other programs are never shown. The exit status is then 0 without a difference, 1 with one, 2 when
+    the comparison is not possible.
 
     \b
     podwire state node-1 --part cni
@@ -74,7 +75,7 @@ def state(  # noqa: PLR0913 - one parameter an option, as click calls it
 
 
 class _Request(NamedTuple):
-    """What was asked for, as typed."""
+    """The arguments and options, as typed."""
 
     node: str
     name: str
@@ -115,7 +116,7 @@ def _local(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
 
 
 def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
-    """What the agent tells.
+    """The lines of the agent's answer.
 
     Raises: ClusterError when it does not answer.
     """

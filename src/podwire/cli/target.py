@@ -12,9 +12,10 @@ from podwire.local.topology import Topology
 
 
 def local_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Topology | None:
-    """The local cluster that is meant; None for one that is not local. ``named``: the name was typed.
+    """The local cluster that a command is about; None for a remote cluster. ``named``: the name was typed.
 
-    A kubeconfig is a local cluster's by its place, or, where it was copied, by the API server that it leads to.
+    A kubeconfig belongs to a local cluster if it is in the folder of the cluster, or if it names the API server of the
+    cluster.
 
     Raises: ClusterError when there is no local cluster of that name.
     """

@@ -38,16 +38,16 @@ _Nodes = Callable[[Client, Mapping[str, str]], Awaitable[Access]]
 
 _HELP = """Explain what becomes of a connection.
 
-Says which node decides, which Service and which rule match, which endpoints may get the connection and why the others
-may not, whether the source is masqueraded and why, what policies say of each end and which of their rules decides, and
-where the connection ends. The rules are those that the nodes' kernels hold at this moment; where they are not what they
-should be, that is shown too.
+The answer says which node decides, which Service and which rule match, which endpoints may get the connection and why
+the others may not, whether the source is masqueraded and why, what policies say of each end and which of their rules
+decides, and where the connection ends. The rules are those that the nodes' kernels hold at this moment; differences
+from the planned rules are shown too.
 
 \b
 FROM: shop/web-0        a pod, or the pods of a Deployment by its name
       shop/app=web      a label selector in a namespace
       node/node-1       a node itself
-      external          anybody outside
+      external          a client outside the cluster
       host              this machine, of a local cluster
       192.0.2.7         an address
 TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
@@ -58,9 +58,9 @@ TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       external, host    as above
 PORT: 80, 53/UDP, http, ICMP
 
-With -f nothing is asked of a cluster: the objects come from files, the rules are those that a node should hold.
+With -f no cluster is asked: the objects come from files, and the rules are those that a node should hold.
 
-Exit status 0 when it is explained, 1 when it cannot be told (no API, no such kernel), 2 when the words are wrong.
+Exit status 0 with an answer, 1 without one (the API or a kernel cannot be read), 2 when the arguments are wrong.
 
 \b
 podwire why shop/app=web svc/shop/catalog
@@ -72,7 +72,7 @@ podwire why --manifests manifests/ shop/web shop/db 5432
 
 
 class _Request(NamedTuple):
-    """What was typed beside the question."""
+    """The options that choose the cluster and the nodes."""
 
     name: str
     kubeconfig: str | None
@@ -126,7 +126,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
 ) -> int:
     """Explains and prints."""
     if mode and not (planned or files):
-        raise ConfigError("--mode", "", "is for --planned and -f; otherwise the node's own is in force")
+        raise ConfigError("--mode", "", "is only for --planned and -f; without them the node's own mode is followed")
     asked = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
@@ -157,7 +157,7 @@ def _explain(asked: TypedQuestion, request: _Request, topology: Topology | None)
             "podwire why",
             "",
             "the rules of this cluster's nodes cannot be read from here: run this on the node that decides with "
-            "--config FILE (the agent's configuration), or take --planned",
+            "--config FILE (the agent's configuration), or use --planned",
         )
     kubeconfig = request.kubeconfig or (config.kubeconfig if config is not None else "")
     return asyncio.run(_by_api(asked, request, kubeconfig, _own(config) if config is not None else _remote, written))

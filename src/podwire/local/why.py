@@ -33,7 +33,7 @@ def local_nodes(topology: Topology, settings: Mapping[str, str]) -> Callable[[st
     def access(name: str) -> NodeAccess:
         file = Path(topology.node_run(name)) / "agent.yaml"
         if not file.exists():
-            raise ClusterError(f"node {name} is none of local cluster {topology.name!r}")
+            raise ClusterError(f"node {name} is not a node of local cluster {topology.name!r}")
         return node_access(agent_config.load(file), settings, netns=Path(topology.netns(name)))
 
     return access

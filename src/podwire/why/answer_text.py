@@ -75,7 +75,7 @@ def _lists(hop: Hop) -> Iterator[str]:
         yield from _endpoints(hop.endpoints)
     if hop.drift:
         yield ""
-        yield "differs from what should be (+ is missing, - is too much)"
+        yield "differs from the plan (+ is missing, - is extra)"
         yield from (f"  {one.sign} {one.where}: {one.text}" for one in hop.drift)
 
 

@@ -107,7 +107,7 @@ class NodeKernels:
         try:
             next(fetch(access.agent_socket, "/state?part=none", _AGENT_S), "")
         except OSError:
-            silent = f"the agent of {node.metadata.name} does not answer: its rules stay as they are until it does"
+            silent = f"the agent of {node.metadata.name} does not answer: its rules do not change until it runs"
             return (*problems, silent)
         except ProtocolError:
             pass  # it answers that it has no such part

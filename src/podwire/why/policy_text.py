@@ -62,7 +62,7 @@ def outcome(answer: Answer) -> Iterator[str]:
 
 def _let_through(said: PolicyVerdict) -> str:
     rules = [each.message for each in (said.egress, said.ingress) if each.rule is not None]
-    return f"let through: {' and '.join(rules) or 'no policy has a say'}"
+    return f"let through: {' and '.join(rules) or 'no policy applies'}"
 
 
 def _reason(said: PolicyVerdict, *, alone: bool) -> str:
@@ -167,7 +167,7 @@ def _node(said: NodeEnforcement) -> Iterator[str]:
     word = "DROPPED" if said.outcome == "dropped" else "allowed"
     yield _line("enforced", f"{word} on {said.node}, by {rules}")
     if said.drift or said.drifted:
-        yield _line("", "Drift: that is not what should be (+ is missing, - is too much)")
+        yield _line("", "Drift: the kernel differs from the plan (+ is missing, - is extra)")
         yield from (_line("", f"  {one.sign} {one.where}: {one.text}") for one in said.drift)
 
 

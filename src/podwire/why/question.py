@@ -25,7 +25,7 @@ OUTSIDE = ("192.0.2.1", "2001:db8::1")
 
 
 _SHOWN = 5
-_OUTSIDE = "of what is outside of the cluster, give the address"
+_OUTSIDE = "for a destination outside the cluster, give its address"
 
 
 class TypedQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ class _Poser:
         if not running:
             raise ConfigError(argument, "", f"{ref.word!r} names no running pod; {await self._running(namespace)}")
         if len(running) > 1:
-            self.notes.append(f"{ref.word} are {len(running)} pods; this is for {running[0].metadata.name}")
+            self.notes.append(f"{ref.word} matches {len(running)} pods; the answer is for {running[0].metadata.name}")
         return running[0]
 
     async def _running(self, namespace: str) -> str:
@@ -261,7 +261,7 @@ class _Poser:
             number, protocol = await self._only_port(target, port)
         node = client.node or where or self._entry((target,))
         if ip_address(target).is_unspecified or ip_address(target).is_multicast:
-            raise ConfigError("TO", "", f"{target} is nobody's address that a connection could go to")
+            raise ConfigError("TO", "", f"{target} is not an address that a connection can go to")
         if ip_address(target).is_loopback:
             if not client.on_node:
                 raise ConfigError("TO", "", f"{target} is the client itself; no node sees that")
@@ -280,7 +280,7 @@ class _Poser:
         for service in await self.objects.services_at(target, 0):
             number, protocol, _ = _service_port(service, *port)
             return str(number), protocol
-        raise ConfigError("PORT", "", f"which port of {target}? no Service has this address, so it has to be said")
+        raise ConfigError("PORT", "", f"no Service has the address {target}, so give the port")
 
     def _same_family(self, sources: Sequence[str], targets: Sequence[str], place: ConnectionEnd) -> tuple[str, str]:
         for target in targets:
@@ -293,7 +293,9 @@ class _Poser:
         if not targets:
             raise ConfigError("TO", "", f"{place} has no address")
         wanted = {"ip": "an IPv4 address", "ip6": "an IPv6 address"}.get(self.asked.family, "addresses of one family")
-        raise ConfigError("TO", "", f"not both have {wanted}: FROM has {', '.join(sources)}, TO {', '.join(targets)}")
+        raise ConfigError(
+            "TO", "", f"FROM and TO do not both have {wanted}: FROM has {', '.join(sources)}, TO {', '.join(targets)}"
+        )
 
     def _entry(self, targets: Sequence[str]) -> Node:
         """The node that gets a packet from outside."""
@@ -304,7 +306,7 @@ class _Poser:
                 return node
         ready = [node for node in self.nodes.values() if node.ready and node.internal_ips] or list(self.nodes.values())
         name = ready[0].metadata.name
-        self.notes.append(f"the network outside chooses which node gets this; shown is {name} (--node names another)")
+        self.notes.append(f"the network outside chooses the node; the answer is for {name} (--node chooses another)")
         return ready[0]
 
 
@@ -351,7 +353,7 @@ def _service_port(service: Service, port: str, protocol: str) -> tuple[int, str,
     listed = ", ".join(f"{p.name + ' ' if p.name else ''}{p.port}/{p.protocol}" for p in service.spec.ports)
     if not port:
         if len(ports) != 1:
-            raise ConfigError("PORT", "", f"{name} has several ports, or none like that; say which of {listed}")
+            raise ConfigError("PORT", "", f"{name} has several ports or no such port; give one of {listed}")
         fits = ports
     elif port.isdigit():
         fits = [p for p in ports if p.port == int(port)]

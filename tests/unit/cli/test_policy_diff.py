@@ -90,9 +90,9 @@ def test_policies_of_kinds_that_are_not_enforced_are_named_with_what_replaces_th
     for name in ("old", "new"):
         (folder / name / "admin.yaml").write_text(older)
     found = diff(folder, "old", "new", "-f", "pods.yaml")
-    assert [line for line in found.output.splitlines() if "passed over" in line] == [
-        f"AdminNetworkPolicy a in {folder}/{name}/admin.yaml:1 is passed over: "
-        "podwire enforces no AdminNetworkPolicy of policy.networking.k8s.io/v1alpha1; "
+    assert [line for line in found.output.splitlines() if "is skipped" in line] == [
+        f"AdminNetworkPolicy a in {folder}/{name}/admin.yaml:1 is skipped: "
+        "podwire does not enforce AdminNetworkPolicy of policy.networking.k8s.io/v1alpha1; "
         "ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 with tier Admin has taken its place"
         for name in ("old", "new")
     ]
@@ -109,7 +109,7 @@ def test_a_policy_that_goes_from_audit_into_force_changes_verdicts(folder: Path)
     lines = found.output.splitlines()
     assert lines[0] == f"in audit and so not in force in {folder}/old: shop/db"
     assert lines[-1].endswith("pairs now denied, 0 pairs now allowed")
-    assert "    before: allowed, no policy has a say" in lines
+    assert "    before: allowed, no policy applies" in lines
     assert diff(folder, "new", "old", "-f", "pods.yaml").output.splitlines()[-1].startswith("0 pairs now denied, ")
     (folder / "new" / "policy.yaml").write_text(audited.replace("5432", "1"))
     assert diff(folder, "old", "new", "-f", "pods.yaml").return_value == 0

@@ -202,7 +202,7 @@ def test_pods_in_the_network_of_a_node(tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text(MANIFESTS + hosted.replace("10.244.0.5", "192.168.7.1"))
     found = asked(str(tmp_path), "web-1", "pod/web-2", "80")
     assert found["policies"][0]["egress"]["reason"] == "NoPod"
-    assert "pod default/web-1 is in the network of node-1; policies take it for that node" in found["notes"]
+    assert "pod default/web-1 uses the network of node-1; policies treat it as that node" in found["notes"]
 
 
 def test_policies_as_text(guarded: str) -> None:

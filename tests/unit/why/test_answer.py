@@ -106,7 +106,7 @@ endpoint         used  chance  why        pod             node
 10.244.0.3:3000  yes   100%    ready      shop/catalog-1  node-1
 [fd44::9]:3000   no    -       not ready  -               -
 
-differs from what should be (+ is missing, - is too much)
+differs from the plan (+ is missing, - is extra)
   + ip t: map services { y }
 
 rules, in the order in which they matched

@@ -201,7 +201,7 @@ def test_rules_that_differ() -> None:
     )
     lines = list(answer_text.render(answer(said(SHUT, "shop/db", drifted), outcome="dropped")))
     assert lines[2] == "outcome   DROPPED by the rules of its nodes: all of it"
-    place = lines.index("          Drift: that is not what should be (+ is missing, - is too much)")
+    place = lines.index("          Drift: the kernel differs from the plan (+ is missing, - is extra)")
     assert lines[place + 1] == "            - ip podwire-policy in-1: drop"
 
 

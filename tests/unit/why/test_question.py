@@ -185,22 +185,25 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "svc/shop/none"), "no Service none in namespace shop"),
         (
             ("client", "www.example.com"),
-            "no DNS name of a Service, such as .*; of what is outside of the cluster, give",
+            "no DNS name of a Service, such as .*; for a destination outside the cluster, give",
         ),
-        (("client", "example.com:443"), "no Service example in namespace com; of what is outside of the cluster, give"),
+        (
+            ("client", "example.com:443"),
+            "no Service example in namespace com; for a destination outside the cluster, give",
+        ),
         (("client", "web.shop:80/UDP", "80/TCP"), "'80/TCP' is not the port in 'web.shop:80/UDP'"),
         (("client", "shop/web-a"), "which port of shop/web-a; it declares http 8080/TCP, dns 53/UDP, dns-tcp 53/TCP"),
         (("client", "shop/web-a", "https"), "shop/web-a has no port 'https'; it declares http 8080/TCP, dns"),
         (("client", "shop/web-b", "http"), "shop/web-b has no port 'http'; it declares none, so give a number"),
-        (("client", "0.0.0.0", "80"), "0.0.0.0 is nobody's address"),
-        (("client", "224.0.0.1", "80"), "224.0.0.1 is nobody's address"),
+        (("client", "0.0.0.0", "80"), "0.0.0.0 is not an address"),
+        (("client", "224.0.0.1", "80"), "224.0.0.1 is not an address"),
         (("client", "none/web", "80"), "names no running pod; in namespace none there is none"),
         (("client", "svc/kube-system/dns"), "dns 53/UDP, dns-tcp 53/TCP, metrics 9153/TCP"),
         (("client", "svc/kube-system/dns:http"), "no port 'http'"),
         (("client", "svc/shop/web:80", "81"), "not the port in"),
-        (("client", "10.96.0.99"), "which port of 10.96.0.99"),
+        (("client", "10.96.0.99"), "no Service has the address 10.96.0.99"),
         (("client", "127.0.0.1:80"), "the client itself"),
-        (("client", "fd96::10"), "not both have addresses of one family: FROM has .*, TO fd96::10"),
+        (("client", "fd96::10"), "FROM and TO do not both have addresses of one family: FROM has .*, TO fd96::10"),
         (("external", "external:443"), "no node of the cluster sees that"),
         (("shop/nobody", "svc/web"), "names no running pod; in namespace shop there is host, web-a, web-b"),
         (("node/node-9", "svc/shop/web"), "there is bare, node-1, node-2"),
@@ -221,7 +224,7 @@ def test_nobody_translates_the_port_of_a_headless_service() -> None:
         assert {end.port for end in hop.endpoints} == {port}, word
         assert ("to port 80 of the pods, not to 8080" in hop.message) == (port == 80), word
     assert posed("shop/web-a", "svc/headless:53/UDP").protocol == "udp"
-    with pytest.raises(ConfigError, match="not both have an IPv6 address"):
+    with pytest.raises(ConfigError, match="do not both have an IPv6 address"):
         posed("shop/web-a", "svc/headless", family="ip6")
 
 

@@ -43,13 +43,13 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
                 elif network.prefixlen == network.max_prefixlen and str(network.network_address) in pods:
                     pod = pods[str(network.network_address)]
                     text = (
-                        f"this is pod {some_pods([pod])} today; when it is made anew it has another address, and this "
-                        "one is somebody else's. Write a podSelector"
+                        f"this is pod {some_pods([pod])} today; a pod that takes its place has another address. "
+                        "Write a podSelector"
                     )
                     yield policy.finding("block-of-one-pod", field, text)
                 elif _within(network, ranges):
                     text = (
-                        f"{network} is addresses of pods, whichever has them at the moment. Write selectors of pods, "
+                        f"{network} contains addresses of pods, which pass from pod to pod. Write selectors of pods, "
                         "unless all pods of a range are meant"
                     )
                     yield policy.finding("block-of-pods", field, text)
@@ -68,7 +68,7 @@ def _bits(policy: PolicyOutline, field: str, text: str, network: Network) -> Ite
     try:
         ip_network(text.strip())
     except ValueError:
-        said = f"{text} has bits behind its prefix and means {network}. Write that"
+        said = f"{text} has bits behind its prefix and means {network}. Write {network}"
         yield policy.finding("host-bits", field, said)
 
 

@@ -52,7 +52,7 @@ def _ignored(annotations: Mapping[str, str]) -> frozenset[str]:
 def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding]:
     wrong = sorted(word for word in ignored if word not in KINDS)
     if wrong:
-        text = f"there is no finding {some(wrong)}"
+        text = f"there is no kind of finding {some(wrong)}"
         yield policy.finding("unknown-ignore", f"metadata.annotations[{POLICY_IGNORE}]", text)
 
 

@@ -9,54 +9,54 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 """The gravest first."""
 
 KINDS: Mapping[str, tuple[str, str]] = {
-    "section-ignored": (ERROR, "rules of a direction that is none of the policy's types"),
+    "section-ignored": (ERROR, "rules of a direction that policyTypes does not name"),
     "end-before-port": (ERROR, "a range of ports that ends before it begins"),
-    "except-outside": (ERROR, "an exception that is no part of its block"),
-    "no-address": (ERROR, "a block that is no range of addresses"),
-    "given-twice": (WARNING, "a policy that the files have a second time"),
+    "except-outside": (ERROR, "an exception outside of its block"),
+    "no-address": (ERROR, "a block that is not a range of addresses"),
+    "given-twice": (WARNING, "a policy that the files define twice"),
     "not-enforced": (WARNING, "a policy of a kind that podwire does not enforce"),
     "selects-nothing": (WARNING, "a policy that selects no pod"),
     "peer-matches-nothing": (WARNING, "a peer that no pod, namespace or node matches"),
     "own-namespace-only": (WARNING, "a podSelector for which only pods of other namespaces have the labels"),
-    "host-network-only": (WARNING, "a selector that matches only pods with their node's network, or ended ones"),
+    "host-network-only": (WARNING, "a selector that matches only pods in the host network, or finished pods"),
     "peers-or": (WARNING, "two peers of which either is enough, where both together were probably meant"),
-    "isolates-ingress-too": (WARNING, "egress rules without policyTypes: nobody reaches the pods any more"),
-    "does-not-isolate": (WARNING, "an empty list of rules that isolates nobody, because of policyTypes"),
+    "isolates-ingress-too": (WARNING, "egress rules without policyTypes: the pods cannot be reached any more"),
+    "does-not-isolate": (WARNING, "an empty list of rules that isolates no pod, because of policyTypes"),
     "empty-list-allows-all": (WARNING, "`from`, `to` or `ports` that is empty: it restricts nothing"),
     "port-name-unknown": (WARNING, "a named port that no pod has"),
-    "port-name-protocol": (WARNING, "a named port that pods have with another protocol only"),
-    "service-port": (WARNING, "the port of a Service, where policies see that of its pods"),
-    "port-protocol": (WARNING, "a port that pods declare with another protocol only"),
-    "no-dns": (WARNING, "pods that may connect to others and cannot look up names"),
+    "port-name-protocol": (WARNING, "a named port that pods have only with another protocol"),
+    "service-port": (WARNING, "the port of a Service; policies see the port of its pods"),
+    "port-protocol": (WARNING, "a port that pods declare only with another protocol"),
+    "no-dns": (WARNING, "pods that may connect to others but cannot look up names"),
     "block-of-services": (WARNING, "a block with addresses of Services, which policies never see"),
-    "block-of-one-pod": (WARNING, "a block with the address of a pod, which the next pod of its kind will not have"),
-    "host-bits": (WARNING, "a block with bits behind its prefix"),
-    "one-family": (WARNING, "all of IPv4 or IPv6, and nothing of the other, for pods that have both"),
-    "never-reached": (WARNING, "a rule of a cluster policy that earlier rules leave nothing for"),
-    "overruled": (WARNING, "a rule of a NetworkPolicy that a cluster policy denies all of"),
-    "equal-priority": (WARNING, "rules of two cluster policies that contradict each other at one priority"),
-    "unknown-kind": (WARNING, "a peer or port of a kind that podwire does not know, taken as closed"),
-    "unknown-annotation": (WARNING, "an annotation of podwire.io that is not known, or has a value that is not"),
+    "block-of-one-pod": (WARNING, "a block with the address of one pod, which changes when the pod is replaced"),
+    "host-bits": (WARNING, "a block with address bits behind its prefix"),
+    "one-family": (WARNING, "all addresses of IPv4 or of IPv6 but none of the other, for pods that have both"),
+    "never-reached": (WARNING, "a rule of a cluster policy that never decides, because earlier rules cover it"),
+    "overruled": (WARNING, "a rule of a NetworkPolicy whose connections a cluster policy denies"),
+    "equal-priority": (WARNING, "contradicting rules of two cluster policies with equal priority"),
+    "unknown-kind": (WARNING, "a peer or port of a kind that podwire does not know; it allows nothing"),
+    "unknown-annotation": (WARNING, "an annotation of podwire.io with an unknown name or value"),
     "unknown-ignore": (WARNING, "an annotation that ignores a kind of finding which does not exist"),
-    "covered": (NOTE, "a rule that other rules cover: without it nothing would change"),
-    "block-of-pods": (NOTE, "a block with addresses of pods, which are given to one pod and then to another"),
+    "covered": (NOTE, "a rule that other rules cover: it changes nothing"),
+    "block-of-pods": (NOTE, "a block with addresses of pods, which pass from pod to pod"),
     "allows-all": (NOTE, "a rule without any restriction"),
     "in-audit": (NOTE, "a policy in audit: it is not in force"),
     "no-rules": (NOTE, "a cluster policy without rules"),
     "port-name-partly": (NOTE, "a named port that only some of the selected pods have"),
-    "host-network-partly": (NOTE, "selected pods with their node's network, for which no policy holds"),
-    "not-checked": (NOTE, "what the files do not have: pods or labels of a namespace"),
+    "host-network-partly": (NOTE, "selected pods in the host network, to which no policy applies"),
+    "not-checked": (NOTE, "a selector of pods or labels that the files do not have"),
 }
-"""By name: how grave it is, and what it is."""
+"""The severity and the description of each kind of finding, by its identifier."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is probably not meant."""
+    """One probable mistake."""
 
     id: str
     severity: str
     kind: str
-    """Of the object: NetworkPolicy or ClusterNetworkPolicy, or what is not enforced."""
+    """The kind of the object: NetworkPolicy, ClusterNetworkPolicy, or a kind that podwire does not enforce."""
     name: str
     """``namespace/name`` of the object."""
     field: str
@@ -64,7 +64,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """What happens, and what to do about it."""
     where: str = ""
-    """``file:line`` of the field; empty where the object is none of a file."""
+    """``file:line`` of the field; empty for an object that is in no file."""
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""

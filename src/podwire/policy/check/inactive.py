@@ -7,8 +7,8 @@ from podwire.policy.check.context import ClusterIndex, UnenforcedPolicy
 from podwire.policy.check.finding import KINDS, Finding
 
 _AUDIT = {
-    "NetworkPolicy": "it isolates nobody and drops nothing, only counts and logs what it would drop; what else is said "
-    "of it here is for when it is in force",
+    "NetworkPolicy": "it isolates no pod and drops nothing, it only counts and logs what it would drop. Other "
+    "findings about it are for when it is in force",
     "ClusterNetworkPolicy": "it neither denies nor accepts nor passes, only counts and logs what it would drop; what "
     "else is said of it here is for when it is in force",
 }
@@ -31,7 +31,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
         if policy.audit:
             yield policy.finding("in-audit", f"metadata.annotations[{POLICY_MODE}]", _AUDIT[policy.kind])
         if before := index.details.duplicates.get(policy.name):
-            text = f"it is also in {before}; which one is in force depends on the order, here it is this one"
+            text = f"it is also in {before}; the one that is applied last is in force, and this one is checked"
             yield policy.finding("given-twice", "metadata.name", text)
     for other in index.details.unenforced:
         yield _not_enforced(other)
@@ -40,17 +40,17 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 def skipped_note(other: UnenforcedPolicy) -> str:
     """The sentence for a policy that counts for nothing, where others are judged."""
     what = f"{other.kind} {other.name} in {other.where}"
-    return f"{what} is passed over: podwire enforces no {other.kind} of {other.api_version}; {_instead(other)}"
+    return f"{what} is skipped: podwire does not enforce {other.kind} of {other.api_version}; {_instead(other)}"
 
 
 def _instead(other: UnenforcedPolicy) -> str:
     found = _INSTEAD.get(other.kind, "") if other.api_version in _UPSTREAM else ""
-    return found or "only what else enforces it in the cluster makes it hold"
+    return found or "it has an effect only if another component of the cluster enforces it"
 
 
 def _not_enforced(other: UnenforcedPolicy) -> Finding:
     instead = _instead(other)
-    text = f"podwire enforces no {other.kind} of {other.api_version}, and does not check it: {instead}"
+    text = f"podwire neither enforces nor checks {other.kind} of {other.api_version}: {instead}"
     name = "not-enforced"
     return Finding(
         id=name, severity=KINDS[name][0], kind=other.kind, name=other.name, field="kind", text=text, where=other.where

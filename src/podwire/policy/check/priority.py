@@ -30,9 +30,9 @@ def _two(index: ClusterIndex, one: PolicyOutline, other: PolicyOutline) -> Itera
             if mine.action == theirs.action or not _ports_meet(mine, theirs) or not _peers_meet(index, mine, theirs):
                 continue
             text = (
-                f"{theirs.action} here and {mine.action} in {mine.path} of {one.key} speak of the same, and both "
-                f"policies have priority {one.priority}: the API leaves open which goes first (podwire: {one.key}, by "
-                "its name). Give them different priorities"
+                f"{theirs.action} here and {mine.action} in {mine.path} of {one.key} match the same connections, and "
+                f"both policies have priority {one.priority}: the API leaves the order open (podwire: {one.key} first, "
+                "by its name). Give them different priorities"
             )
             yield other.finding("equal-priority", theirs.path, text)
             return

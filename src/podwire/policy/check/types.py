@@ -12,11 +12,11 @@ from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import EGRESS, INGRESS, PolicyOutline
 
-_SECTIONS = ((INGRESS, "ingress", "from", "come in"), (EGRESS, "egress", "to", "go out"))
+_SECTIONS = ((INGRESS, "ingress", "from"), (EGRESS, "egress", "to"))
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """Types and lists of all policies."""
+    """Findings about the types and the lists of rules of all policies."""
     stored = {key_of(policy.metadata): policy for policy in index.world.policies}
     for policy in index.policies:
         yield from _every(policy)
@@ -24,7 +24,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
             yield from _ignored(policy, stored[policy.key])
             yield from _written(policy, index.details.written.get(policy.name, {}).get("spec") or {})
         elif not policy.rules:
-            text = "it has no rules, so it changes nothing: cluster policies isolate nobody by being there"
+            text = "it has no rules, so it changes nothing: a cluster policy without rules isolates no pod"
             yield policy.finding("no-rules", "spec", text)
 
 
@@ -32,7 +32,7 @@ def _every(policy: PolicyOutline) -> Iterator[Finding]:
     for rule in policy.rules:
         if not rule.known:
             does = "it matches nothing" if rule.action == "Accept" else "it denies everything in its direction"
-            text = f"it has a peer or port of a kind that podwire does not know, so {does}"
+            text = f"it has a peer or a port of a kind that podwire does not know, so {does}"
             yield policy.finding("unknown-kind", rule.path, text)
         elif rule.everyone and not rule.ports and policy.kind == "NetworkPolicy":
             words = "come in from everywhere" if rule.direction == INGRESS else "go everywhere"
@@ -43,11 +43,11 @@ def _every(policy: PolicyOutline) -> Iterator[Finding]:
 
 
 def _ignored(policy: PolicyOutline, stored: NetworkPolicy) -> Iterator[Finding]:
-    for direction, section, _, words in _SECTIONS:
+    for direction, section, _ in _SECTIONS:
         rules = stored.spec.ingress if direction == INGRESS else stored.spec.egress
         if rules and direction not in policy.types:
             text = (
-                f"nobody reads it, because policyTypes has no {direction}: the pods {words} as if it were not there. "
+                f"it has no effect, because policyTypes does not name {direction}. "
                 f"Add {direction} to policyTypes, or take the section out"
             )
             yield policy.finding("section-ignored", f"spec.{section}", text)
@@ -61,11 +61,13 @@ def _written(policy: PolicyOutline, spec: Mapping[str, Any]) -> Iterator[Finding
             "policyTypes: [Egress], or [Ingress, Egress] if that is meant"
         )
         yield policy.finding("isolates-ingress-too", "spec.egress", text)
-    for direction, section, word, words in _SECTIONS:
+    for direction, section, word in _SECTIONS:
         rules = spec.get(section)
         if rules == [] and direction not in policy.types:
-            named = "an empty list is as good as none, and policyTypes does not name the direction"
-            text = f"it does not keep the pods from what they {words}: {named}. Add {direction} to policyTypes"
+            text = (
+                f"it isolates no pod: an empty list counts as absent, and policyTypes does not name {direction}. Add "
+                f"{direction} to policyTypes"
+            )
             yield policy.finding("does-not-isolate", f"spec.{section}", text)
         for place, rule in enumerate(rules or () if direction in policy.types else ()):
             for field in (word, "ports"):
@@ -77,5 +79,5 @@ def _written(policy: PolicyOutline, spec: Mapping[str, Any]) -> Iterator[Finding
 def _all(field: str, direction: str) -> str:
     if field == "ports":
         return "all ports and protocols. To allow none, leave the rule out"
-    whom = "comes from" if direction == INGRESS else "is reached"
-    return f"everybody, wherever it {whom}. To allow nobody, leave the rule out"
+    peers = "every source" if direction == INGRESS else "every destination"
+    return f"{peers}. To allow none, leave the rule out"

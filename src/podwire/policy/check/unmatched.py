@@ -39,8 +39,8 @@ def _unknown(index: ClusterIndex, selector: PodSelector) -> str:
         return ""
     names = index.namespaces_of(selector)
     if not names:
-        return "no namespace of the files is meant: whom this selects is not checked"
-    return f"the files have no pods of namespace {some(names)}: what selects pods there is not checked"
+        return "the files have no namespace that this selects: it is not checked"
+    return f"the files have no pods of namespace {some(names)}: selectors of its pods are not checked"
 
 
 def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
     selector = policy.subject
     reason = _reason(index, selector)
     everybody = selector.pods == LabelSelector()
-    text = f"it selects nothing, so it is in force for nobody: {reason}"
+    text = f"it selects no pod, so it has no effect: {reason}"
     yield policy.finding("selects-nothing", policy.subject_path, text, NOTE if everybody else WARNING)
 
 
@@ -125,7 +125,7 @@ def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, sele
         )
         return policy.finding("own-namespace-only", peer.pods_path, text)
     severity = NOTE if selector.pods == LabelSelector() else WARNING
-    text = f"no pod is meant by it: {_reason(index, selector)}"
+    text = f"it matches no pod: {_reason(index, selector)}"
     return policy.finding("peer-matches-nothing", peer.pods_path, text, severity)
 
 
@@ -140,14 +140,14 @@ def _namespaces(
     if "name" in keys and "name" not in known:
         advice = f". Kubernetes gives every namespace the label {NAME_LABEL}, and none called name"
     if index.details.complete or advice:
-        yield policy.finding("peer-matches-nothing", peer.namespaces_path, f"no pod is meant by it: {reason}{advice}")
+        yield policy.finding("peer-matches-nothing", peer.namespaces_path, f"it matches no pod: {reason}{advice}")
     elif wanted.match_labels.get(NAME_LABEL) in _ALWAYS_THERE:
         return
     elif is_similar(wanted, _labels(index)):
-        text = f"no namespace of the files is meant by it: {reason}"
+        text = f"it matches no namespace of the files: {reason}"
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, text)
     else:
-        text = f"no namespace of the files is meant by it ({wanted.requirements()}): whether it exists is not checked"
+        text = f"it matches no namespace of the files ({wanted.requirements()}): whether it exists is not checked"
         yield policy.finding("not-checked", peer.namespaces_path, text)
 
 
@@ -159,4 +159,4 @@ def _nodes(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline) -> Ite
         return
     if index.details.complete or not index.details.assumed_addresses:
         reason = explain_mismatch(peer.nodes, [(node.metadata.labels, 1) for node in nodes], "node")
-        yield policy.finding("peer-matches-nothing", f"{peer.path}.nodes", f"no node is meant by it: {reason}")
+        yield policy.finding("peer-matches-nothing", f"{peer.path}.nodes", f"it matches no node: {reason}")

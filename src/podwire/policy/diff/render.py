@@ -156,7 +156,7 @@ def _range(first: int, last: int) -> str:
 def _outcome(outcome: Outcome, line: Line) -> str:
     if outcome.allowed:
         reasons = " and ".join(_reason(reason, line) for reason in outcome.reasons)
-        return f"allowed by {reasons}" if reasons else "allowed, no policy has a say"
+        return f"allowed by {reasons}" if reasons else "allowed, no policy applies"
     return "denied: " + "; ".join(_reason(reason, line) for reason in outcome.reasons)
 
 

@@ -80,7 +80,7 @@ def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
         if place.kind == "Pod" and place.address:
             party = world.party(place.address)
             if party.pod is None and party.node:
-                yield f"pod {place.name} is in the network of {party.node}; policies take it for that node"
+                yield f"pod {place.name} uses the network of {party.node}; policies treat it as that node"
 
 
 def _of_services(answer: Answer, world: World, found: Sequence[PolicyVerdict]) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _message(found: PolicyVerdict, nodes: Sequence[NodeEnforcement], *, passes: 
     where = ", ".join(one.node for one in other)
     if any(one.drifted for one in nodes):
         word = "pass" if passes else "drop"
-        return f"the rules of {where} {word} it and are not those that should be; by the objects: {found.message}"
+        return f"the rules of {where} {word} it but differ from the planned rules; by the objects: {found.message}"
     last = (one.steps[-1].object for one in other if one.steps)
     because = next((f": {text}" for text in last if text), " that serve no policy")
     return f"dropped by rules of {where}{because}; by policies: {found.message}"

@@ -48,7 +48,7 @@ class PolicyReader:
         node = next((node for node in self._world.nodes if node.metadata.name == self._name), None)
         access = self._access()
         if access is None or node is None:
-            note = f"the policy rules of {self._name} cannot be read from here; its part is what policies say"
+            note = f"the policy rules of {self._name} cannot be read from here; the answer for it is what policies say"
             return PolicyRules(mode="", notes=(note,))
         if "policy" not in access.parts:
             return PolicyRules(mode="", notes=(f"the agent of {self._name} enforces no policies (no part policy)",))

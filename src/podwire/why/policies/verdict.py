@@ -129,7 +129,7 @@ class _Explainer:
         )
 
     def _word(self) -> str:
-        """Why no policy has a say in what is not exempt."""
+        """Why no policy applies to a connection that is not exempt."""
         cluster = any(True for tier in _TIERS for _ in self.case.in_order(tier))
         return "NotSpokenOf" if cluster else "NotSelected"
 

@@ -30,7 +30,7 @@ End = tuple[Word, str, int, bool]
 """Where a connection ends: word, address and port behind the rules, whether masqueraded."""
 
 _RELAYED = "the relay opens a connection of its own to the endpoint, from the node's address"
-_OUT = "what a pod sends to where no pods are gets the node's address"
+_OUT = "packets from a pod to an address outside the pod network get the node's address"
 _FAMILIES = {"ip": "IPv4", "ip6": "IPv6"}
 
 
@@ -127,8 +127,8 @@ class _Explainer:
         often = f"{outcome} in {words[outcome]:.0%} of connections, {rest}; " if rest else ""
         should = f"by the objects it is {self.decision.outcome}: {self.decision.reason.message}"
         if drift:
-            return Reason(reason="Drift", message=f"{often}the rules in force are not those that should be; {should}")
-        return Reason(reason="Mode", message=f"{often}so does mode {self.view.mode}; {should}")
+            return Reason(reason="Drift", message=f"{often}the rules in force differ from the planned rules; {should}")
+        return Reason(reason="Mode", message=f"{often}mode {self.view.mode} does this on purpose; {should}")
 
     def _service(self) -> ServiceMatch | None:
         front = self.front
@@ -190,7 +190,7 @@ class _Explainer:
                 return _told(True, Reason(reason="Routing", message=_OUT)), leaving
             if why is not None and masqueraded == self.decision.masquerade:
                 return _told(masqueraded, why), leaving
-            return _told(masqueraded, Reason(reason="Rules", message="so say the rules")), leaving
+            return _told(masqueraded, Reason(reason="Rules", message="the rules in force say so")), leaving
         return self._routed(leaving)
 
     def _here(self, address: str) -> bool:

@@ -35,7 +35,7 @@ def read_rules(
     machine = Machine(addresses=frozenset(own))
     if "proxy" not in access.parts:
         other = f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)"
-        note = f"{other}; what is said of them is what the objects mean"
+        note = f"{other}; the answer for Services is made from the objects alone"
         return ServiceRules(mode="", facts=facts, machine=machine, notes=(note,))
     mode = mode or node.metadata.annotations.get(NODE_PROXY, "")
     if not mode and network is not None and access.metrics is not None:

@@ -226,9 +226,9 @@ def test_policies_of_others_are_told() -> None:
     found = described(POLICIES + "---\n" + other)
     assert [manifest.kind for manifest in found.others] == ["CiliumNetworkPolicy"]
     assert found.notes[0] == (
-        "CiliumNetworkPolicy shop/c in x.yaml:22 is passed over: "
-        "podwire enforces no CiliumNetworkPolicy of cilium.io/v2; "
-        "only what else enforces it in the cluster makes it hold"
+        "CiliumNetworkPolicy shop/c in x.yaml:22 is skipped: "
+        "podwire does not enforce CiliumNetworkPolicy of cilium.io/v2; "
+        "it has an effect only if another component of the cluster enforces it"
     )
 
 

@@ -19,7 +19,7 @@ def test_policies_that_come_twice() -> None:
 def test_policies_in_audit_are_not_in_force() -> None:
     found = said(inactive.check, policy("shop/web", "podSelector: {}", mode="audit"), policy("a", "", mode="audit"))
     assert [each[:2] for each in found] == [("in-audit", "metadata.annotations[podwire.io/mode]")] * 2
-    assert found[0][2].startswith("it isolates nobody and drops nothing")
+    assert found[0][2].startswith("it isolates no pod and drops nothing")
     assert found[1][2].startswith("it neither denies nor accepts nor passes")
     assert ids(inactive.check, policy("shop/web", "podSelector: {}", mode="enforce")) == []
 
@@ -27,8 +27,9 @@ def test_policies_in_audit_are_not_in_force() -> None:
 def test_policies_of_another_kind() -> None:
     (found,) = inactive.check(index(unenforced=(CILIUM,)))
     assert str(found) == (
-        "c.yaml:1: warning: CiliumNetworkPolicy shop/web kind: podwire enforces no CiliumNetworkPolicy of cilium.io/v2"
-        ", and does not check it: only what else enforces it in the cluster makes it hold [not-enforced]"
+        "c.yaml:1: warning: CiliumNetworkPolicy shop/web kind: podwire neither enforces nor checks "
+        "CiliumNetworkPolicy of cilium.io/v2: it has an effect only if another component of the cluster enforces it "
+        "[not-enforced]"
     )
 
 
@@ -42,7 +43,11 @@ def test_policies_of_another_kind() -> None:
             "v1alpha2 with tier Baseline has taken its place",
         ),
         ("extensions/v1beta1", "NetworkPolicy", "podwire reads networking.k8s.io/v1"),
-        ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "only what else enforces it in the cluster makes it hold"),
+        (
+            "crd.antrea.io/v1beta1",
+            "ClusterNetworkPolicy",
+            "it has an effect only if another component of the cluster enforces it",
+        ),
     ],
 )
 def test_what_has_taken_the_place_of_an_old_kind(version: str, kind: str, instead: str) -> None:
@@ -50,7 +55,7 @@ def test_what_has_taken_the_place_of_an_old_kind(version: str, kind: str, instea
     (found,) = inactive.check(index(unenforced=(old,)))
     assert found.text.endswith(instead)
     sentence = inactive.skipped_note(old)
-    assert sentence.startswith(f"{kind} a in a.yaml:1 is passed over: podwire enforces no {kind} of {version}; ")
+    assert sentence.startswith(f"{kind} a in a.yaml:1 is skipped: podwire does not enforce {kind} of {version}; ")
     assert sentence.endswith(instead)
 
 

@@ -41,7 +41,7 @@ def test_text() -> None:
 def test_everything() -> None:
     found = list(text(compare(world(), world(f"shop/db: {_DB}, policyTypes: [Ingress]")), (nowhere, nowhere)))
     assert "  now denied: everything" in found
-    assert "    before: allowed, no policy has a say" in found
+    assert "    before: allowed, no policy applies" in found
     assert "    after:  denied: no ingress rule of shop/db allows it" in found
 
 

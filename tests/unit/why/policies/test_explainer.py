@@ -207,7 +207,9 @@ def test_rules_that_are_missing() -> None:
     world, none = case(QUIET).world, case(FREE).world
     said = only(with_policies(answered(WEB, DB, 5432), world, Nodes(world, none)))
     assert (said.outcome, said.nodes[0].drifted) == ("allowed", True)
-    assert said.message.startswith("the rules of n1 pass it and are not those that should be; by the objects: shop/web")
+    assert said.message.startswith(
+        "the rules of n1 pass it but differ from the planned rules; by the objects: shop/web"
+    )
     assert any(each.sign == "+" and "counter drop" in each.text for each in said.nodes[0].drift)
 
 
@@ -215,7 +217,7 @@ def test_rules_that_are_too_much() -> None:
     world, none = case(QUIET).world, case(FREE).world
     found = with_policies(answered(WEB, DB, 5432), none, Nodes(none, world))
     assert found.outcome == "dropped"
-    assert only(found).message.startswith("the rules of n1 drop it and are not those that should be")
+    assert only(found).message.startswith("the rules of n1 drop it but differ from the planned rules")
     assert any(each.sign == "-" and "counter drop" in each.text for each in only(found).nodes[0].drift)
 
 
