@@ -152,13 +152,6 @@ def _explain(asked: TypedQuestion, request: _Request, topology: Topology | None)
         kubeconfig = str(credentials.kubeconfig_path(topology, "admin"))
         return asyncio.run(_by_api(with_host(asked, topology), request, kubeconfig, _local(topology), written))
     config = _own_config(request)
-    if config is None and not request.planned:
-        raise ConfigError(
-            "podwire why",
-            "",
-            "the rules of this cluster's nodes cannot be read from here: run this on the node that decides with "
-            "--config FILE (the agent's configuration), or use --planned",
-        )
     kubeconfig = request.kubeconfig or (config.kubeconfig if config is not None else "")
     return asyncio.run(_by_api(asked, request, kubeconfig, _own(config) if config is not None else _remote, written))
 
@@ -187,6 +180,13 @@ async def _by_api(asked: TypedQuestion, request: _Request, kubeconfig: str, node
     """The answer with the objects of an API server."""
     client = client_of(kubeconfig or None)
     try:
+        if nodes is _remote and not request.planned:
+            raise ConfigError(
+                "podwire why",
+                "",
+                "the rules of this cluster's nodes cannot be read from here: run this on the node that decides with "
+                "--config FILE (the agent's configuration), or use --planned",
+            )
         access = await nodes(client, await cluster_settings(client))
         cluster = Cluster(
             objects=ApiObjects(client),
