@@ -10,18 +10,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig, ClusterSettings, overlay
-from podwire.agent.degraded import (
+from podwire.agent.statepage import StatePage
+from podwire.cluster.announcer import Announcer
+from podwire.cluster.degraded import (
     BRIDGE_NOT_SEEN,
     CONNECTION_TABLE_FULL,
     FEATURE_MISSING,
     PEER_UNREACHED,
     POD_NOT_FOUND,
     SETTINGS_REFUSED,
-    Notes,
+    DegradedModes,
 )
-from podwire.agent.statepage import StatePage
 from podwire.cluster.inforce import InForcePage
 from podwire.cni import program
 from podwire.cni.service import CniService
@@ -71,7 +71,7 @@ class Agent:
         self.nodes = Informer(client, NODES, field_selector=alone)
         self.announcer = Announcer(client, config.node_name, self._all, networked="routing" in config.parts)
         self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
-        self.notes = Notes(self.announcer, self.events, config.node_name, self._all)
+        self.degraded = DegradedModes(self.announcer, self.events, config.node_name, self._all)
         self.machine = KernelMachine()
         self.state_page = StatePage()
         self.in_force = InForcePage()
@@ -103,7 +103,7 @@ class Agent:
             self._leave_policies()
         if "proxy" in self.config.parts:
             self._make_services(tasks)
-        tasks |= {"nodes": self.nodes.run, "notes": self.notes.run, "events": self.events.run}
+        tasks |= {"nodes": self.nodes.run, "degraded modes": self.degraded.run, "events": self.events.run}
         try:
             async with supervisor:
                 for name, body in tasks.items():
@@ -171,8 +171,8 @@ class Agent:
             me, _ = router.me()
             if cni is not None and me is not None:
                 cni.set_node(_pod_node(plan.pod_mtu, me.addresses, self._own()))
-            self.notes.note("routing", FEATURE_MISSING, router.missing)
-            self.notes.note("peers", PEER_UNREACHED, router.unreached)
+            self.degraded.report("routing", FEATURE_MISSING, router.missing)
+            self.degraded.report("peers", PEER_UNREACHED, router.unreached)
             return await self.announcer.announce(plan.facts.annotations(), network=True)
 
         async def route() -> None:
@@ -199,9 +199,9 @@ class Agent:
                 found = overlay(self.config.routing, data, f"ConfigMap {key}", self.config.proxy, self.config.policy)
             except ConfigError as problem:
                 text = f"{problem}; the last good settings stay (routing.backend {last[0]})"
-                self.notes.note("settings", SETTINGS_REFUSED, text)
+                self.degraded.report("settings", SETTINGS_REFUSED, text)
                 return
-            self.notes.note("settings", SETTINGS_REFUSED, "")
+            self.degraded.report("settings", SETTINGS_REFUSED, "")
             last[0] = found.routing.backend
             for take_over in self._on_settings:
                 take_over(found)
@@ -239,7 +239,7 @@ class Agent:
         policies = PolicyPart(self.config, self.client, self.nodes, self.events)
 
         def note() -> None:
-            self.notes.note("policy", FEATURE_MISSING, self._policies_lack(policies.mode, policies.lacking))
+            self.degraded.report("policy", FEATURE_MISSING, self._policies_lack(policies.mode, policies.lacking))
 
         note()
         if cni is not None:
@@ -275,8 +275,8 @@ class Agent:
 
         others = OtherPlugins(self.config, policies, self.clock)
         others.tell(
-            lambda text: self.notes.note("bridges", BRIDGE_NOT_SEEN, text and f"policy: {text}"),
-            lambda text: self.notes.note("pods", POD_NOT_FOUND, text and f"policy: {text}"),
+            lambda text: self.degraded.report("bridges", BRIDGE_NOT_SEEN, text and f"policy: {text}"),
+            lambda text: self.degraded.report("pods", POD_NOT_FOUND, text and f"policy: {text}"),
         )
         self.health.metrics["policy others"] = others.samples
         tasks |= others.tasks()
@@ -301,14 +301,14 @@ class Agent:
         except Unsupported as missing:
             mode = parse_settings(self.config.proxy).mode
             problem = f"{self._lacks(mode, missing)}; Services are not programmed"
-            self.notes.note("proxy", FEATURE_MISSING, problem)
+            self.degraded.report("proxy", FEATURE_MISSING, problem)
             self.health.ready["proxy"] = lambda: problem
             return
 
         def note() -> None:
             failed = services.problem
             text = f"{self._lacks(*failed)}; {services.mode} is used" if failed is not None else ""
-            self.notes.note("proxy", FEATURE_MISSING, text)
+            self.degraded.report("proxy", FEATURE_MISSING, text)
 
         async def ready() -> None:
             if self._settings is not None:
@@ -316,7 +316,7 @@ class Agent:
 
         self._on_settings.append(lambda settings: services.configure(settings.proxy))
         tasks |= services.tasks(self.health, self.announcer, note, ready)
-        table = OccupancyWatch(self.clock, lambda text: self.notes.note("conntrack", CONNECTION_TABLE_FULL, text))
+        table = OccupancyWatch(self.clock, lambda text: self.degraded.report("conntrack", CONNECTION_TABLE_FULL, text))
         self.health.metrics["conntrack"] = table.samples
         tasks["conntrack"] = table.run
         self.state_page.parts["proxy"] = lambda: [services.share()]

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
-from podwire.agent.policystatus import PolicyStatus
+from podwire.cluster.announcer import Announcer
 from podwire.cluster.inforce import Versions
 from podwire.cluster.names import NODE_HEALTH_PORT, NODE_POLICY
+from podwire.cluster.world import World
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
 from podwire.cni.protocol import Request
@@ -27,8 +27,10 @@ from podwire.observe.log import Log
 from podwire.policy.bridges.dataplane import BridgeIsolation, clear
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
+from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.policy.flows import FlowKeeper, forget
 from podwire.policy.modes import PolicyModes
+from podwire.policy.nodestatus import PolicyStatus
 from podwire.policy.runner import AttachedPod, Enforcement, Sources
 from podwire.policy.settings import PolicySettings
 from podwire.policy.status.nodes import port_of
@@ -36,6 +38,8 @@ from podwire.policy.switch import Switch
 from podwire.policy.trim import trim_pod
 from podwire.runtime.clock import Clock
 from podwire.state.share import Share
+from podwire.why.explain import explain_connection
+from podwire.why.policy_text import one_audited
 
 KNOWN_S = 5.0
 """How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
@@ -71,7 +75,7 @@ class PolicyPart:
             policies=self._policies,
             cluster_policies=self._cluster_policies,
         )
-        self.status = PolicyStatus(client, config.node_name, sources, self._plane)
+        self.status = PolicyStatus(client, config.node_name, sources, self._plane, _explain)
         self._enforcement = Enforcement(
             sources,
             self._plane,
@@ -275,3 +279,9 @@ class PolicyPart:
 def _attached(one: Attachment) -> AttachedPod:
     pod = f"{one.namespace}/{one.pod}" if one.pod else ""
     return AttachedPod(pod=pod, device=one.host_link, addresses=one.addresses, uid=one.uid)
+
+
+def _explain(world: World, connection: Connection, options: EvaluationOptions, audited: str) -> tuple[bool, str]:
+    verdict = explain_connection(world, connection, options)
+    text = one_audited(connection.protocol, verdict, audited) if audited else ""
+    return verdict.outcome == "allowed", text or verdict.message

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.agent.announce import Announcer
 from podwire.agent.config import AgentConfig
+from podwire.cluster.announcer import Announcer
 from podwire.cluster.inforce import Versions
 from podwire.cluster.names import NODE_PROXY
 from podwire.errors import KernelError

@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.fakes.control_plane import ControlPlane, StartControlPlane
 
-from podwire.agent.policyreport import PolicyReport
 from podwire.kube.client import Client
 from podwire.kube.resources import CONFIGMAPS, EVENTS, NETWORKPOLICIES, NODES
 from podwire.model.changed import Changed
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
+from podwire.policy.nodereport import PolicyReport
 from podwire.policy.status.report import NAMESPACE, name_of, parse
 from podwire.runtime.tasks import TaskSet
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from tests.fakes.clock import FakeClock
 
-from podwire.agent.announce import Announcer
-from podwire.agent.degraded import FEATURE_MISSING, SETTINGS_REFUSED, Notes
+from podwire.cluster.announcer import Announcer
+from podwire.cluster.degraded import FEATURE_MISSING, SETTINGS_REFUSED, DegradedModes
 from podwire.cluster.names import NODE_FALLBACK
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
@@ -43,24 +43,24 @@ def test_every_change_is_told_once() -> None:
     async def body() -> None:
         client = Client(ApiConfig("http://127.0.0.1:1"), FakeClock())
         announcer, events = Announced(client), Noted(client)
-        notes = Notes(announcer, events, "node-1", lambda: NODES)
+        degraded = DegradedModes(announcer, events, "node-1", lambda: NODES)
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(notes.run())
+            running = group.create_task(degraded.run())
 
             async def settle() -> None:
                 for _ in range(5):
                     await asyncio.sleep(0)
 
             await settle()
-            notes.note("routing", FEATURE_MISSING, "no vxlan")
-            notes.note("settings", SETTINGS_REFUSED, "a: wrong")
+            degraded.report("routing", FEATURE_MISSING, "no vxlan")
+            degraded.report("settings", SETTINGS_REFUSED, "a: wrong")
             await settle()
-            notes.note("routing", FEATURE_MISSING, "no vxlan")
-            notes.note("proxy", FEATURE_MISSING, "")
+            degraded.report("routing", FEATURE_MISSING, "no vxlan")
+            degraded.report("proxy", FEATURE_MISSING, "")
             await settle()
-            notes.note("settings", SETTINGS_REFUSED, "")
+            degraded.report("settings", SETTINGS_REFUSED, "")
             await settle()
-            notes.note("settings", SETTINGS_REFUSED, "a: wrong")
+            degraded.report("settings", SETTINGS_REFUSED, "a: wrong")
             await settle()
             running.cancel()
         await client.close()

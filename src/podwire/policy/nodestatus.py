@@ -1,12 +1,10 @@
-"""What an agent says of the policies in force on its node: report, log, counters, metrics."""
+"""The status of policies on one node: which are in force, what they drop, what their rules count, metrics."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from podwire.agent.policylog import PacketLookups, PolicyLog
-from podwire.agent.policyreport import PolicyReport
 from podwire.cluster.world import World
 from podwire.errors import KernelError
 from podwire.http.pages import Page, Query
@@ -21,22 +19,30 @@ from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.evaluate import Connection, EvaluationOptions
+from podwire.policy.nodereport import PolicyReport
+from podwire.policy.packetlog import PacketLookups, PolicyLog
 from podwire.policy.runner import Enforcement, Sources
 from podwire.policy.settings import SILENT, PolicySettings
 from podwire.policy.status.counts import Counted
 from podwire.policy.status.nodes import COUNTERS_PAGE, LOG_PAGE
 from podwire.policy.status.series import Series
-from podwire.why.explain import explain_connection
-from podwire.why.policy_text import one_audited
 
 _BUCKETS = doubling_bounds(0.001, 14)
 """Seconds: 1 ms to 8 s."""
 
 
-class PolicyStatus:
-    """The say of one agent; ``plane`` is asked for what rules count and log."""
+Explain = Callable[[World, Connection, EvaluationOptions, str], tuple[bool, str]]
+"""Whether policies let a connection through, and why. With the name of a direction: the audit finding there."""
 
-    def __init__(self, client: Client, node: str, sources: Sources, plane: PolicyDataPlane) -> None:
+
+class PolicyStatus:
+    """The policy status published by one agent.
+
+    ``plane`` says what rules count and log, ``explain`` the reason for a line of the log.
+    """
+
+    def __init__(self, client: Client, node: str, sources: Sources, plane: PolicyDataPlane, explain: Explain) -> None:
+        self._explain = explain
         self._client = client
         self._sources = sources
         self._plane = plane
@@ -52,7 +58,7 @@ class PolicyStatus:
         self.report = PolicyReport(client, node, self._own, self._meta)
 
     def follow(self, enforcement: Enforcement) -> None:
-        """From now on it is this that is told of."""
+        """Publishes the status of this enforcement from now on."""
         self._enforcement = enforcement
         sight = PacketLookups(self._node, self._plane.hit, enforcement.compiler.party, self._why)
         self.log = PolicyLog(sight, self._client.clock)
@@ -139,9 +145,7 @@ class PolicyStatus:
         return policy.metadata if policy is not None else None
 
     def _why(self, connection: Connection, audited: str) -> tuple[bool, str]:
-        found = explain_connection(self.world(connection), connection, self._rules)
-        text = one_audited(connection.protocol, found, audited) if audited else ""
-        return found.outcome == "allowed", text or found.message
+        return self._explain(self.world(connection), connection, self._rules, audited)
 
     def world(self, connection: Connection) -> World:
         """As much of the cluster as the verdict on a connection depends on."""

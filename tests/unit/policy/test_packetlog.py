@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from tests.fakes.clock import FakeClock
 
-from podwire.agent.policylog import PacketLookups, PolicyLog
 from podwire.cluster.world import Party
 from podwire.kernel.nflog import Logged
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.evaluate import Connection
+from podwire.policy.packetlog import PacketLookups, PolicyLog
 from podwire.policy.ports import Ruling
 from podwire.policy.verdicts import RuleHit
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.fakes.clock import FakeClock
 
-from podwire.agent.announce import Announcer
+from podwire.cluster.announcer import Announcer
 from podwire.errors import ApiError, ApiUnreachable
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig

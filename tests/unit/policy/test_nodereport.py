@@ -6,13 +6,13 @@ from typing import Any
 
 from tests.fakes.clock import FakeClock
 
-from podwire.agent.policyreport import PolicyReport
 from podwire.errors import ApiError, ApiUnreachable, NotFound
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.model.changed import Changed
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
+from podwire.policy.nodereport import PolicyReport
 from podwire.policy.status.digest import Digest
 from podwire.policy.status.report import Report, parse
 from podwire.runtime.tasks import TaskSet
