@@ -1,4 +1,4 @@
-"""A fabric, an API server, nodes as namespaces and agents in them, each a process of its own."""
+"""A small cluster for tests of the agent: a fabric, an API server, and node namespaces with an agent process each."""
 
 import asyncio
 import datetime

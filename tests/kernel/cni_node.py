@@ -83,7 +83,7 @@ class NodeAgent:
         self.service.close()
 
     def within(self, action: Callable[[], Any]) -> Any:
-        """What an action gives that is done where the agent's own code runs."""
+        """Runs an action in the event loop of the CNI service; returns the result."""
 
         async def body() -> Any:
             return action()

@@ -1,4 +1,4 @@
-"""Fixtures of more than one file."""
+"""Fixtures that several files use."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.kernel.cni_node import NodeAgent
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., NodeAgent]]:
-    """Makes nodes that are gone behind the test."""
+    """Makes nodes, which are removed after the test."""
     made: list[NodeAgent] = []
 
     def build(*cidrs: str) -> NodeAgent:

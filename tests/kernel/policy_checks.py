@@ -1,4 +1,4 @@
-"""Packets between the pods of one case, and what every data plane of policies owes them: used by the tests of each."""
+"""Checks with real packets that hold for every policy data plane; the tests of each data plane call them."""
 
 import contextlib
 import selectors
@@ -90,7 +90,7 @@ class Echo(threading.Thread):
 
 
 def begin(plane: Any, world: World, **policies: NetworkPolicy) -> Compiler:
-    """Has a data plane hold these policies alone."""
+    """Loads only these policies into a data plane."""
     compiler = compilers(OPEN)["n1"]
     for name, made in policies.items():
         compiler.set_policy(f"shop/{name}", made)
@@ -123,7 +123,7 @@ def answered(sock: socket.socket) -> bool:
 
 
 def arrived() -> int:
-    """Datagrams that the pod's kernel saw, whether somebody listens or not."""
+    """The number of datagrams that reached the kernel of the pod, with or without a listener."""
     words = inside("shop-db", "cat", "/proc/net/snmp").splitlines()
     names, values = (line.split() for line in words if line.startswith("Udp:"))
     counts = dict(zip(names, values, strict=True))
@@ -131,7 +131,7 @@ def arrived() -> int:
 
 
 def reaches(name: str, address: str, *, patience_s: float = QUIET_S) -> bool:
-    """Whether a datagram is answered, be it by a refusal."""
+    """Whether a datagram gets an answer; a refusal counts as an answer."""
     with netns.inside(path(name)):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sock:
@@ -148,7 +148,7 @@ def reaches(name: str, address: str, *, patience_s: float = QUIET_S) -> bool:
 
 
 def arrives(source: str, *, patience_s: float = QUIET_S) -> bool:
-    """Whether a datagram comes to the pod that its node sends from an address, as IPVS sends on what it carries."""
+    """Whether the pod gets a datagram that its node sends with this source address, as IPVS does when it forwards."""
     with netns.inside(path("n1")):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     before = arrived()
@@ -164,7 +164,7 @@ def arrives(source: str, *, patience_s: float = QUIET_S) -> bool:
 
 
 def cut_and_come_back(world: World, plane: Any) -> None:
-    """A connection is cut by the change that denies it, and goes on with the next one that allows it."""
+    """A policy change that denies a connection cuts it; the next change, which allows it, restores it."""
     compiler = begin(plane, world)
     stream, datagrams = client(socket.SOCK_STREAM), client(socket.SOCK_DGRAM)
     stream.connect((DB, 5432))
@@ -184,7 +184,7 @@ def cut_and_come_back(world: World, plane: Any) -> None:
 
 
 def shut_off_strangers(world: World, plane: Any) -> None:
-    """A pod that nobody told of neither sends nor is reached."""
+    """A pod that the agent does not know can neither send nor receive."""
     begin(plane, world)
     world.attach("shop/new", "n1", ("10.180.0.9",))
     try:
@@ -197,7 +197,7 @@ def shut_off_strangers(world: World, plane: Any) -> None:
 
 
 def stop_borrowed_addresses(world: World, plane: Any, dropped: Callable[[], int]) -> None:
-    """A pod cannot send from another one's address, wherever to; ``dropped`` counts such packets."""
+    """A pod cannot send with the address of another pod as source; ``dropped`` counts such packets."""
     begin(plane, world)
     batch("blog-db", [f"address add {WEB}/32 dev eth0"])
     try:
@@ -216,7 +216,7 @@ def stop_borrowed_addresses(world: World, plane: Any, dropped: Callable[[], int]
 
 
 def judge_by_who_sent(world: World, plane: Any) -> None:
-    """What a node sends on is judged by who sent it."""
+    """A packet that the node forwards is judged by its original sender."""
     into = policy("shop/into", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"from": [{"podSelector": {}}]}])
     compiler = begin(plane, world, into=into)
     assert arrives("192.168.99.1", patience_s=LATE_S), "the node itself"

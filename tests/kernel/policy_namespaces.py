@@ -1,4 +1,4 @@
-"""Namespaces for real packets through a policy data plane: two nodes with their pods, and somebody outside.
+"""Namespaces for real packets through a policy data plane: two nodes with their pods, and an outside host.
 
 The nodes and ``outside`` share a segment. All attempts of a case are made at once: a packet that arrives at the other
 end counts as let through, whatever its protocol, so SCTP needs no sockets of its own in the kernel.
@@ -63,7 +63,7 @@ def batch(name: str, lines: list[str]) -> None:
 
 
 def device(pod: str) -> str:
-    """The node's end of a pod."""
+    """The name of the node's end of a pod's link."""
     return pod.replace("/", "-")[-15:]
 
 
@@ -100,7 +100,7 @@ class World:
         return self
 
     def introduce(self) -> None:
-        """Neighbours know each other from the start, so that no first packet waits."""
+        """Adds permanent neighbour entries, so that no first packet waits for ARP or neighbour discovery."""
         pairs = {**ADDRESSES, "outside": OUTSIDE}
         for name in pairs:
             others = [(other, address) for other in pairs if other != name for address in pairs[other]]
@@ -112,7 +112,7 @@ class World:
         )
 
     def attach(self, pod: str, node: str, addresses: tuple[str, ...]) -> None:
-        """Wires a pod: a device on the node, its addresses, its way out."""
+        """Wires a pod: a device on the node, addresses and a default route."""
         name, place = device(pod), f"{MARK}-{device(pod)}"
         self.pods[pod] = node
         netns.create(path(name))
@@ -171,7 +171,7 @@ def place_of(case: Case, end: str) -> str:
 
 
 class Attempt:
-    """One packet on its way, told from all others by its source port, or its ICMP identifier."""
+    """One packet of a check; its source port, or its ICMP identifier, is unique."""
 
     def __init__(self, case: Case, check: Check, family: int, number: int) -> None:
         self.check, self.family, self.number = check, family, number
@@ -191,7 +191,7 @@ class Attempt:
         return {"TCP": 6, "UDP": 17, "SCTP": 132, "ICMP": icmp}[self.protocol]
 
     def payload(self) -> bytes:
-        """What follows the IP header; checksums where the way looks at them."""
+        """The payload of the IP packet, with checksums where the path checks them."""
         match self.protocol:
             case "TCP":
                 body = struct.pack("!HHIIBBHHH", self.number, self.port, 7, 0, 0x50, 0x02, 64240, 0, 0)
@@ -213,7 +213,7 @@ class Attempt:
         return body[:place] + struct.pack("!H", found) + body[place + 2 :]
 
     def send(self) -> None:
-        """Sends it from its source's namespace."""
+        """Sends the packet from the namespace of its source."""
         family = socket.AF_INET if self.family == 4 else socket.AF_INET6
         with netns.inside(path(self.places[0])), socket.socket(family, socket.SOCK_RAW, self.kind) as sock:
             sock.bind((self.source, 0))
@@ -222,7 +222,7 @@ class Attempt:
 
 
 class Watch:
-    """Sees what reaches the ends of attempts: one raw socket for each namespace, family and protocol."""
+    """Records the packets that reach their target: one raw socket for each namespace, family and protocol."""
 
     def __init__(self, attempts: list[Attempt]) -> None:
         self._selector = selectors.DefaultSelector()
@@ -238,7 +238,7 @@ class Watch:
                 self._selector.register(sock, selectors.EVENT_READ, key)
 
     def wait(self, seconds: float, expected: Iterable[Attempt] = ()) -> None:
-        """Notes what arrives, no longer than until all that is expected has arrived."""
+        """Records arriving packets until all expected ones have arrived or the time is over."""
         until, missing = time.monotonic() + seconds, list(expected)
         while (left := until - time.monotonic()) > 0:
             if expected and all(attempt.arrived for attempt in missing):
@@ -267,7 +267,7 @@ class Watch:
 
 
 def attempts_of(case: Case) -> Iterator[Attempt]:
-    """Every check in every family of it; a pod's way to itself crosses no node."""
+    """The attempts of a case: each check in each of its families, except those of a pod with itself."""
     number = _PORT
     for check in case.checks:
         for family in check.families:
@@ -277,7 +277,7 @@ def attempts_of(case: Case) -> Iterator[Attempt]:
 
 
 def failures_of(case: Case) -> list[str]:
-    """The attempts of a case that end otherwise than it says."""
+    """The attempts of a case whose result differs from the expected verdict."""
     attempts = list(attempts_of(case))
     watch = Watch(attempts)
     try:
@@ -292,5 +292,5 @@ def failures_of(case: Case) -> list[str]:
 
 
 def load(plane: Any, compiler: Compiler, world: World) -> Any:
-    """Has a data plane hold what a compiler says."""
+    """Loads the policies of a compiler into a data plane."""
     return plane.load(compiler, world.devices(compiler.node))

@@ -1,4 +1,4 @@
-"""Who answers for ever, in every protocol that asks for no answer to its answers; made by hand, on raw sockets."""
+"""A server that sends replies without end, in each protocol without a handshake, on raw sockets."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ _PUSHED = b"pushed.."
 
 
 class Kind(NamedTuple):
-    """A protocol: its number, what the client sends once, what is answered again and again."""
+    """A protocol: its number, the packet that the client sends once, and the reply that the server repeats."""
 
     number: int
     ask: bytes
@@ -47,8 +47,8 @@ def _sctp(source: int, target: int, tag: int, chunk: bytes) -> bytes:
     return head + struct.pack("<I", crc32c(head + bytes(4) + chunk)) + chunk
 
 
-class Answers(threading.Thread):
-    """A client that asked once in each protocol, and a server that goes on to answer."""
+class EndlessReplies(threading.Thread):
+    """A client that asked once in each protocol, and a server that repeats its replies."""
 
     def __init__(self, pods: tuple[str, str], client: str, server: str) -> None:
         super().__init__(daemon=True)
@@ -65,7 +65,7 @@ class Answers(threading.Thread):
         return made
 
     def ask(self) -> None:
-        """Sends what the client sends."""
+        """Sends the request of the client in each protocol."""
         for name, kind in self.kinds.items():
             self._clients[name].sendto(kind.ask, (self._addresses[1], 0))
 
@@ -76,7 +76,7 @@ class Answers(threading.Thread):
                     self._servers[name].sendto(kind.answer, (self._addresses[0], 0))
 
     def coming(self, seconds: float) -> set[str]:
-        """The protocols in which answers come from now on, until all do or the time is over."""
+        """The protocols in which replies still arrive; returns when all do, or when the time is over."""
         for name in self.kinds:
             while self._read(name) is not None:
                 pass
@@ -102,7 +102,7 @@ class Answers(threading.Thread):
             return None
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the thread and closes its sockets."""
         self._stopping.set()
         if self.is_alive():
             self.join()

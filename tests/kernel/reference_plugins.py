@@ -1,4 +1,4 @@
-"""Pods wired by the plugins of containernetworking: a device each (``ptp``), a bridge, and Flannel's arrangement.
+"""Pods wired by the plugins of containernetworking: ``ptp``, ``bridge``, and ``bridge`` as Flannel configures it.
 
 Flannel's own plugin writes a configuration for ``bridge`` and ``host-local`` out of what its daemon found and hands
 over to them; between nodes lies a vxlan device, and each node has routes, neighbours and forwarding entries for the
@@ -41,13 +41,13 @@ def configuration(arrangement: str, ranges: tuple[str, ...], directory: str, **m
 
 
 def gateway(cidr: str) -> str:
-    """Where pods' routes lead: an address that no pod of the cases has."""
+    """The gateway of the pods in a range: an address that no pod of the cases has."""
     head = cidr.partition("/")[0]
     return f"{head}fe" if ":" in head else f"{head.rpartition('.')[0]}.254"
 
 
 def plugin(node: str, name: str, command: str, conf: dict[str, Any], **variables: str) -> dict[str, Any]:
-    """Runs a plugin in a node's namespace, as a container runtime does; its result."""
+    """Runs a plugin in the namespace of a node, as a container runtime does; returns the result."""
     environment = {"CNI_COMMAND": command, "CNI_PATH": PLUGINS, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     done = subprocess.run(
         ["nsenter", f"--net={path(node)}", f"{PLUGINS}/{name}"],
@@ -62,7 +62,7 @@ def plugin(node: str, name: str, command: str, conf: dict[str, Any], **variables
 
 
 class OtherWorld(World):
-    """The cluster of the cases, with pods as other plugins wire them."""
+    """The cluster of the cases, with pods that other plugins wire."""
 
     def __init__(self, arrangement: str, directory: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class OtherWorld(World):
         return self
 
     def _tunnel(self, node: str, other: str) -> None:
-        """What flanneld makes: a device, and of each other node a route, a neighbour and where it is."""
+        """The state that flanneld makes: a device, and a route, neighbour and forwarding entry for each other node."""
         for family, name in enumerate(("flannel.1", "flannel-v6.1")):
             net, far = RANGES[node][family], RANGES[other][family]
             mine, theirs = net.partition("/")[0], far.partition("/")[0]
@@ -102,7 +102,7 @@ class OtherWorld(World):
         return configuration(self.arrangement, RANGES[node], f"{self.directory}/{node}")
 
     def attach(self, pod: str, node: str, addresses: tuple[str, ...], **more: Any) -> None:
-        """Has the plugin wire a pod; ``more`` is laid over the plugin's configuration."""
+        """Wires a pod with the plugin; ``more`` replaces fields of the plugin's configuration."""
         place = f"{MARK}-{device(pod)}"
         self.pods[pod] = node
         run("ip", "netns", "add", place)
@@ -127,11 +127,11 @@ class OtherWorld(World):
         return {one.pod: one.device for one in self.attachments(node)}
 
     def attachments(self, node: str) -> tuple[AttachedPod, ...]:
-        """Those of a node's pods, as far as they are told."""
+        """The devices of a node's pods that the policy data plane is told of."""
         return tuple(one for pod, one in self.attached.items() if self.pods[pod] == node)
 
     def ports(self, node: str) -> dict[str, str]:
-        """The ports of a node's bridge by the addresses behind them, as the kernel tells."""
+        """The bridge port behind which the kernel learned each address."""
         with Netlink(path(node)) as netlink:
             wires = bridges.read_wires(netlink)
             return {address: wire.name for wire in wires for address in bridges.addresses_behind(netlink, wire)}

@@ -1,4 +1,4 @@
-"""Servers, clients and known bytes for the relay of mode userspace."""
+"""Servers, clients and reproducible bytes for tests of the userspace relay."""
 
 import contextlib
 import hashlib
@@ -31,7 +31,7 @@ def ports(*endpoints: Endpoint, **more: object) -> dict[str, tuple[ServicePort, 
 
 
 def udp_ports(*endpoints: Endpoint) -> dict[str, tuple[ServicePort, ...]]:
-    """The same for UDP."""
+    """The same Service with UDP ports."""
     serving = frozenset(str(endpoint) for endpoint in endpoints)
     return ports(*endpoints, protocol="udp", port=53, serving=serving)
 
@@ -75,7 +75,7 @@ def client(source: str = "far", target: tuple[str, int] = VIP) -> socket.socket:
 
 
 def blocks(seed: int, size: int = SIZE) -> Iterator[bytes]:
-    """Bytes that nobody can mistake for others."""
+    """Pseudo-random bytes from a seed, in blocks."""
     numbers = random.Random(seed)
     for _ in range(size >> 16):
         yield numbers.randbytes(1 << 16)
@@ -86,7 +86,7 @@ def digest(seed: int, size: int = SIZE) -> str:
 
 
 def received(connection: socket.socket, pause: Callable[[], object] = lambda: None) -> str:
-    """The digest of everything until the end."""
+    """The digest of all bytes up to the end of the stream."""
     found = hashlib.sha256()
     while data := connection.recv(1 << 16):
         found.update(data)
@@ -101,7 +101,7 @@ def send(connection: socket.socket, seed: int) -> None:
 
 
 def both_ways(meanwhile: Callable[[], object], source: str = "far", pods: tuple[str, ...] = ("one",)) -> None:
-    """Much goes both ways at once, through the Service, and arrives as it was sent."""
+    """Sends much data in both directions at once through the Service, and asserts that it arrives unchanged."""
     seen: list[str] = []
 
     def serve(connection: socket.socket) -> None:
@@ -135,7 +135,7 @@ def state(plane: UserspaceDataPlane) -> State:
 
 
 def kill(plane: UserspaceDataPlane, which: str, times: int = 1) -> Callable[[], None]:
-    """Kills one of the relay's processes while bytes go."""
+    """Kills one process of the relay while data flows."""
 
     def strike() -> None:
         for _ in range(times):

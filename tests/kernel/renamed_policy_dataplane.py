@@ -1,4 +1,4 @@
-"""A policy data plane under another name, put into the registry where this module is loaded as a plugin of pytest."""
+"""The policy data plane ``nftables`` under a second name; loading this module as a pytest plugin registers it."""
 
 from podwire.policy import registry
 from podwire.policy.dataplanes.nftables import dataplane
@@ -6,11 +6,11 @@ from podwire.policy.dataplanes.nftables import dataplane
 clear = dataplane.clear
 
 
-class BorrowedPolicy(dataplane.NftablesPolicy):
+class RenamedPolicy(dataplane.NftablesPolicy):
     """The data plane ``nftables`` under a new name."""
 
-    name = "borrowed"
+    name = "renamed"
 
 
-registry.DATAPLANES["borrowed"] = f"{__name__}:BorrowedPolicy"
-registry.TRACERS["borrowed"] = registry.TRACERS["nftables"]
+registry.DATAPLANES["renamed"] = f"{__name__}:RenamedPolicy"
+registry.TRACERS["renamed"] = registry.TRACERS["nftables"]

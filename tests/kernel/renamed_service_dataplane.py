@@ -1,4 +1,4 @@
-"""A data plane under another name, put into the registry where this module is loaded as a plugin of pytest."""
+"""The Service data plane ``nftables`` under a second name; loading this module as a pytest plugin registers it."""
 
 from podwire.proxy import registry
 from podwire.proxy.dataplanes.nftables import dataplane
@@ -6,11 +6,11 @@ from podwire.proxy.dataplanes.nftables import dataplane
 clear = dataplane.clear
 
 
-class BorrowedDataPlane(dataplane.NftablesDataPlane):
+class RenamedDataPlane(dataplane.NftablesDataPlane):
     """The data plane ``nftables`` under a new name."""
 
-    name = "borrowed"
+    name = "renamed"
 
 
-registry.DATAPLANES["borrowed"] = f"{__name__}:BorrowedDataPlane"
-registry.TRACERS["borrowed"] = registry.TRACERS["nftables"]
+registry.DATAPLANES["renamed"] = f"{__name__}:RenamedDataPlane"
+registry.TRACERS["renamed"] = registry.TRACERS["nftables"]

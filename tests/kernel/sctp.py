@@ -1,4 +1,4 @@
-"""SCTP through rules: connections where this kernel has SCTP, elsewhere the first two packets of one, made by hand.
+"""SCTP through rules: connections when the kernel has SCTP, else the first two packets of one on raw sockets.
 
 Rules and connection tracking see INIT and INIT ACK either way. By hand, the endpoint says who it is and who asked in
 the State Cookie of its INIT ACK (RFC 4960, 3.3.2 and 3.3.3), and a refusal comes as an ICMP message or an ABORT.
@@ -55,7 +55,7 @@ def listeners(addresses: tuple[str, ...]) -> Iterator[socket.socket]:
 
 
 def answer(sock: socket.socket, name: str) -> None:
-    """Tells who answers, and whom, to who asks at a socket of :func:`listeners`."""
+    """Answers at a socket of :func:`listeners` with the name of the endpoint and the address of the client."""
     if sock.type == socket.SOCK_STREAM:
         connection, client = sock.accept()
         with connection, contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ def answer(sock: socket.socket, name: str) -> None:
 
 
 def connect(address: str, port: int, own: str, patience_s: float) -> tuple[str, str]:
-    """(who answers, whom it saw), ("refused", "") or ("dropped", ""); from this thread's namespace.
+    """Connects from this thread's namespace: (endpoint, source it saw), ("refused", "") or ("dropped", "").
 
     ``own`` is the address to use; empty: the usual one.
     """
@@ -118,12 +118,12 @@ def _shake_hands(sock: socket.socket, port: int) -> bytes:
 
 
 def _payload(sock: socket.socket, data: bytes) -> bytes:
-    """Without the header that raw sockets of IPv4 give too."""
+    """The payload without the IP header that raw sockets of IPv4 include."""
     return data if sock.family == socket.AF_INET6 else data[(data[0] & 15) * 4 :]
 
 
 def _parse(packet: bytes) -> tuple[int, int, int, bytes] | None:
-    """Source port, destination port, type and value of the first chunk; None for what is no packet."""
+    """Source port, destination port, type and value of the first chunk; None when this is no SCTP packet."""
     if len(packet) < 16:
         return None
     source_port, port = struct.unpack_from("!HH", packet)
@@ -132,7 +132,7 @@ def _parse(packet: bytes) -> tuple[int, int, int, bytes] | None:
 
 
 def _opening() -> bytes:
-    """Tag, window, streams and first number of who opens."""
+    """The value of an INIT chunk: tag, window, streams and first sequence number."""
     return struct.pack("!IIHHI", random.randint(1, 2**32 - 1), 65535, 1, 1, random.getrandbits(32))
 
 

@@ -1,4 +1,4 @@
-"""Namespaces for real packets through a proxy data plane: a node, three pods, a neighbour outside, as the cases say."""
+"""Namespaces for real packets through a Service data plane: a node, three pods and an outside host."""
 
 import asyncio
 import contextlib
@@ -51,14 +51,14 @@ def inside(name: str, *words: str) -> str:
 
 
 def ip(name: str | None, *lines: str) -> None:
-    """Runs ip(8) once for all the lines, in a namespace of ours or outside of them."""
+    """Runs ip(8) once for all lines, in a namespace of the test or in that of this process."""
     words = ("ip", *(("-n", f"{MARK}-{name}") if name else ()), "-batch", "-")
     done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{lines}: {done.stderr}"
 
 
 def near_end(name: str, index: int) -> Iterator[str]:
-    """What connects the node with a pod or with the outside, on the node."""
+    """The ip(8) commands for the node's end of a link to a pod or to the outside host."""
     yield f"link add {name} type veth peer name eth0 netns {MARK}-{name}"
     yield f"link set {name} address 02:00:00:00:01:0{index} up"
     if name == "outside":
@@ -71,7 +71,7 @@ def near_end(name: str, index: int) -> Iterator[str]:
 
 
 def far_end(name: str, index: int) -> Iterator[str]:
-    """The other end."""
+    """The ip(8) commands for the other end of the link."""
     four, six = ADDRESSES[name]
     yield f"link set eth0 address 02:00:00:00:02:0{index} up"
     if name == "outside":
@@ -89,8 +89,8 @@ def far_end(name: str, index: int) -> Iterator[str]:
     yield "route add default via fe80::99 dev eth0"
 
 
-class Answers(threading.Thread):
-    """Answers on every pod's ports, and on the node's: who answers, the client's address, the port."""
+class EchoServers(threading.Thread):
+    """Servers on the ports of all pods and the node; they answer with endpoint, client address and port."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -135,7 +135,7 @@ class Answers(threading.Thread):
 
 
 class World:
-    """The namespaces that the cases speak of."""
+    """The namespaces of the cases."""
 
     def __enter__(self) -> "World":
         ip(None, *(f"netns add {MARK}-{name}" for name in ("node", "outside", *PODS)))
@@ -155,7 +155,7 @@ class World:
             "net.ipv4.conf.all.send_redirects=0",
         )
         ip("node", "route add default via 192.168.99.2", "route add default via fd99::2")
-        self.answers = Answers()
+        self.answers = EchoServers()
         self.answers.start()
         return self
 
@@ -174,7 +174,7 @@ class World:
         bound: str = "",
         patience_s: float = PATIENCE_S,
     ) -> tuple[str, str]:
-        """(pod, source seen), ("refused", "") or ("dropped", "")."""
+        """The result of a connection: (pod, source it saw), ("refused", "") or ("dropped", "")."""
         if protocol == "sctp":
             with netns.inside(path(source)):
                 return sctp.connect(address, port, bound or ADDRESSES[source][":" in address], patience_s)
@@ -229,7 +229,7 @@ def check(world: World, packet: Packet) -> None:
 
 
 def failures_of(world: World, case: Case) -> list[str]:
-    """What becomes of the packets of a case otherwise than it says."""
+    """The packets of a case whose outcome differs from the expected one."""
     failures = []
     for packet in case.packets:
         try:
@@ -251,7 +251,7 @@ async def until(check: Any, seconds: float = 20.0) -> None:
 
 
 def changes_under_traffic(world: World, plane: Any, least: int) -> None:
-    """Endpoints and whole loads change while a client connects, for 1.5 s at least and until both did enough."""
+    """Updates and reloads endpoints while a client connects, for 1.5 s at least; asserts that no connection fails."""
     both = by_name("ClusterIP").resolved()
     web = both["default/web"][0]
     one = msgspec.structs.replace(web, cluster_endpoints=web.cluster_endpoints[:1])
@@ -280,7 +280,7 @@ def changes_under_traffic(world: World, plane: Any, least: int) -> None:
 
 
 def affinity_to_an_endpoint_that_goes(world: World, plane: Any) -> None:
-    """Its clients get another one, and keep that when it comes back."""
+    """When an endpoint goes, its clients get another endpoint and keep it when the first one comes back."""
     case = by_name("session affinity")
     resolved = case.resolved()
     plane.load(resolved)
@@ -299,7 +299,7 @@ def affinity_to_an_endpoint_that_goes(world: World, plane: Any) -> None:
 
 
 def connecting(source: str, address: str, port: int) -> socket.socket:
-    """A client whose first packet is sent now."""
+    """A client socket whose first packet is sent now."""
     with netns.inside(path(source)):
         client = socket.socket()
     client.setblocking(False)
@@ -308,7 +308,7 @@ def connecting(source: str, address: str, port: int) -> socket.socket:
 
 
 def is_connected(client: socket.socket) -> bool:
-    """Whether somebody has answered, be it to a packet that was sent again."""
+    """Whether the connection is made, also when the first packet had to be sent again."""
     with contextlib.suppress(OSError):
         client.getpeername()
         return True
@@ -316,17 +316,17 @@ def is_connected(client: socket.socket) -> bool:
 
 
 def flush() -> None:
-    """What somebody else does to all rules; connections are tracked all the same."""
+    """Deletes all rules as another program would; connection tracking stays on."""
     chain = "add chain ip other c { type filter hook prerouting priority 0; }"
     inside("node", "nft", f"flush ruleset; add table ip other; {chain}; add rule ip other c ct state new counter")
 
 
 def proxy_follows_and_heals(world: World, plane: Any) -> None:
-    """A whole proxy on sources changed by hand; what is sent while its rules are away arrives when it is sent again."""
+    """Runs a whole proxy on fake sources; packets sent while its rules are missing arrive when they are sent again."""
     case = by_name("ports and protocols are independent")
 
     async def found() -> str:
-        """Who answers, asked while the proxy goes on."""
+        """The endpoint that answers, while the proxy keeps running."""
         return (await asyncio.to_thread(world.connect, "one", "10.96.0.10", 53))[0]
 
     async def becomes(wanted: str, ask: Callable[[], Awaitable[str]] = found) -> None:
@@ -360,7 +360,7 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
             running.cancel()
 
     async def follow_flow(slices: Collection[EndpointSlice]) -> None:
-        """A UDP client with one socket goes to the endpoints of the moment, and nowhere without any."""
+        """A UDP client with one socket reaches the current endpoints, and none when there is none."""
         piece = case.slices[0]
         with netns.inside(path("far")):
             client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,4 +1,4 @@
-"""The agent's part policy as a process: CNI waits for it, a restart keeps what is in force, a poor kernel is said."""
+"""The agent's policy component: CNI waits for it, a restart keeps the rules, missing features are reported."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def pod(machine: Machine, name: str) -> None:
 
 
 def add(machine: Machine, name: str, **more: str) -> tuple[int, Any]:
-    """Exit status and answer of ADD, as kubelet asks for it, with ``more`` in its environment."""
+    """Exit status and answer of the ADD that kubelet would run, with ``more`` in the environment."""
     place = machine.root / "pods" / name
     if not place.exists():
         netns.create(place)
@@ -134,7 +134,7 @@ def test_without_nftables_pods_selected_by_policies_are_refused(machine: Machine
         pod(machine, name)
 
     def refused() -> str:
-        """Why a pod is; one that came before the policy was heard of is taken away again."""
+        """The reason why ADD refuses a pod; a pod that came before the policy arrived is removed again."""
         status, answer = add(machine, "a")
         if status == 0:
             add(machine, "a", CNI_COMMAND="DEL")

@@ -1,4 +1,4 @@
-"""What somebody takes away from a pod's wiring comes back, and what should be there is told."""
+"""Removed parts of a pod's wiring are restored, and the desired state of the wiring can be read."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from podwire.state.drift import render
 
 
 def eventually(check: Callable[[], Any]) -> None:
-    """Waits until the check is true; no look at everything comes as soon as that by itself."""
+    """Waits until the check is true, for half of the sweep interval, so that no sweep can have repaired it."""
     deadline = time.monotonic() + SWEEP_S / 2
     while not check():
         assert time.monotonic() < deadline, "not within the time"

@@ -1,4 +1,4 @@
-"""What becomes of connections: answered, refused, arrived without an answer, or silence; in both families."""
+"""Connection attempts in both families: answered, refused, arrived without an answer, or lost."""
 
 import subprocess
 from collections.abc import Iterator

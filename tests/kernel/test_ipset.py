@@ -44,7 +44,7 @@ def saved(name: str) -> IpSet:
 
 
 def drawn(kind: str, family: Family, count: int, seed: int = 1) -> dict[str, Element]:
-    """Elements as they come, some with the same addresses."""
+    """Random elements, some with the same addresses."""
     chance = random.Random(seed)
 
     def address() -> str:
@@ -139,7 +139,7 @@ def test_sizes_are_told_without_the_elements(sets: IpSets) -> None:
 
 
 def test_marks_of_elements(sets: IpSets) -> None:
-    """What ``-j SET --map-set`` gives to packets; one that changes is written over."""
+    """The mark that ``-j SET --map-set`` gives to packets; a changed mark overwrites the old one."""
     marked = {"0.0.0.0/0,eth0": Element(mark=(0x100000, 0xFFF00000)), "10.0.0.1,web": Element(mark=(0, 0xFFF00000))}
     want = IpSet(name="some", kind="hash:net,iface", marks=True, comment=True, elements=marked)
     sets.apply(want)

@@ -1,4 +1,4 @@
-"""The programs of iptables: what they are told, what they answer, and a descriptor that ticks."""
+"""The programs of iptables: their input, their answers, and the timer descriptor."""
 
 import fcntl
 import os
@@ -81,7 +81,7 @@ def nft(place: str) -> Iterator[Iptables]:
 
 
 def make(place: str) -> list[int]:
-    """Makes the table that is not there; who tells of that."""
+    """Creates the missing tables; returns what was reported about each of them."""
     found, told = find("nft"), list[int]()
     assert found is not None
     make_tables(found, ("mangle",), place, told.append)

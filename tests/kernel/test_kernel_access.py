@@ -177,7 +177,7 @@ def test_a_loop_is_told(place: Path) -> None:
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_tracked_flows_are_listed_and_forgotten(place: Path, family: socket.AddressFamily, address: str) -> None:
-    """Tracking is on in a namespace once something asks for it: here a rule of nft."""
+    """A rule of nft switches connection tracking on in the namespace."""
     with Netlink(place) as netlink:
         network.apply(netlink, NetworkState((Link("lo"),)), _nobody()).check()
     _track(place)

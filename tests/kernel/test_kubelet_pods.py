@@ -1,4 +1,4 @@
-"""The kubelet with real namespaces and processes, the embedded API server, and a small CNI plugin of the test's own.
+"""The kubelet with real namespaces and processes, the embedded API server and a small CNI plugin for the test.
 
 Everything happens in one network namespace that plays the node and the host at once.
 """

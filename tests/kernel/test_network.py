@@ -1,4 +1,4 @@
-"""Network state in real namespaces: read, applied, healed; what is foreign stays. Oracle: ip(8) and pyroute2."""
+"""Network state in real namespaces is read, applied and healed; foreign objects stay. Oracle: ip(8) and pyroute2."""
 
 import errno
 import os
@@ -81,7 +81,7 @@ def vxlan(peers: int = 2) -> NetworkState:
 
 
 def test_a_gateway_moves_from_one_device_to_another(node: Netlink) -> None:
-    """As when a node goes over from plain routes to the tunnel: the old route covers the new one's gateway."""
+    """A node changes from plain routes to the tunnel: the old route covers the gateway of the new one."""
     pods, gateway = "fd44:0:0:3::/64", "fd44:0:0:3::1"
     bare = replace(vxlan(0), rules=(), sysctls=())
     ip(node, "address add fd89::11/64 dev eth0 nodad")
@@ -126,7 +126,7 @@ def test_ip_shows_what_was_applied(node: Netlink) -> None:
 
 
 def test_the_printed_commands_do_the_same(node: Netlink) -> None:
-    """The text of a difference is a script: run by ip(8), it leaves nothing to do."""
+    """The text of a difference is a script: after ip(8) has run it, no difference is left."""
     want = replace(vxlan(), sysctls=())
     for command in str(network.plan(node, want, OWNER)).splitlines():
         tool, *words = grammar.split(command)
@@ -230,7 +230,7 @@ def test_a_foreign_device_in_the_way_is_reported_and_kept(node: Netlink) -> None
 
 
 def test_a_tunnel_turns_into_a_route_without_a_gap(node: Netlink) -> None:
-    """The route is never away: a reader that looks all the time sees one or the other."""
+    """The route is never missing: a reader that polls all the time sees the old or the new one."""
     network.apply(node, vxlan(1), OWNER).check()
     direct = NetworkState(routes=(Route("10.244.1.0/24", "10.89.0.12", "eth0"),))
     with netns.inside(node.netns):
@@ -329,7 +329,7 @@ def test_a_namespace_that_is_not_there() -> None:
 
 
 def test_a_large_state_is_read_from_a_changing_table(node: Netlink) -> None:
-    """Dumps that the kernel marks as interrupted are asked for again: nothing that stays is ever missing."""
+    """Dumps that the kernel marks as interrupted are repeated, so no object that stays is ever missing."""
     stable = tuple(Route(f"10.{i // 250}.{i % 250}.0/24", "10.89.0.12", "eth0", proto=9) for i in range(2000))
     network.add(node, NetworkState(routes=stable)).check()
     done = threading.Event()
@@ -354,7 +354,7 @@ def test_a_large_state_is_read_from_a_changing_table(node: Netlink) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_half_done_state_converges(node: Netlink, seed: int) -> None:
-    """As after ``kill -9`` between any two messages, in either direction: one apply, and nothing is left to do."""
+    """After ``kill -9`` between any two messages, one apply reaches the desired state, in either direction."""
     chance = random.Random(seed)
     owner = replace(OWNER, links=("podwire.1",))
     full = vxlan(6)

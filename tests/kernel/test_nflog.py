@@ -21,7 +21,7 @@ GROUP = 4711
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A namespace that logs what is sent to port 9 of loopback, and drops it."""
+    """A namespace that logs and drops packets to port 9 of loopback."""
     path = tmp_path / "place"
     netns.create(path)
     rules = f"""table inet t {{ chain o {{ type filter hook output priority 0;

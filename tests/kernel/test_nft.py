@@ -1,4 +1,4 @@
-"""nftables against the kernel, with nft(8) as the oracle of what it holds."""
+"""nftables in the real kernel, with nft(8) as the oracle."""
 
 import contextlib
 import os

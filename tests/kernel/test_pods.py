@@ -1,4 +1,4 @@
-"""Pods wired in real namespaces: packets pass in both families, nothing is left of a failure."""
+"""Pods wired in real namespaces: packets pass in both families, and a failure leaves no objects."""
 
 import os
 import socket
@@ -82,7 +82,7 @@ class Machine:
         return pods.is_ready(self.netlink, place, node_side(number, place), pod_side(number))
 
     def ready(self, number: int) -> None:
-        """Wires a pod, and waits until packets pass, as whoever answers ADD does."""
+        """Wires a pod and waits until packets pass, as the CNI server does before it answers ADD."""
         done = self.wire(number)
         deadline = time.monotonic() + 10
         while not done:
@@ -135,7 +135,7 @@ def test_pods_talk_at_once(machine: Machine) -> None:
     "away", ["link set eth0 down", "-6 route del local fd44::1 dev eth0 table local"], ids=["device", "address"]
 )
 def test_what_lets_no_packet_pass_is_told(machine: Machine, away: str) -> None:
-    """A device that is not up yet; an address of IPv6 that does not lead to the pod yet."""
+    """A device that is not up yet, and an IPv6 address that does not reach the pod yet."""
     machine.ready(1)
     machine.ready(2)
     subprocess.run(["nsenter", f"--net={machine.pods[0]}", "ip", *away.split()], check=True)
@@ -233,7 +233,7 @@ def test_unwired_pods_are_off_at_once_and_swept_later(machine: Machine) -> None:
 
 
 def test_a_wired_pod_drops_a_false_source(machine: Machine) -> None:
-    """rp_filter on the node's end: a packet with an address that is not the pod's does not get through."""
+    """rp_filter on the node's end drops packets whose source is not the address of the pod."""
     machine.ready(1)
     machine.ready(2)
     with Netlink(machine.pods[0]) as pod:

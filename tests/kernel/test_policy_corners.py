@@ -1,4 +1,4 @@
-"""Corners of NetworkPolicy with real packets: fragments, path MTU, neighbours, borrowed and reused addresses, size."""
+"""Corner cases of NetworkPolicy with real packets: fragments, path MTU, neighbours, spoofed addresses, size."""
 
 import os
 import socket
@@ -52,7 +52,7 @@ def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
 
 
 def enforce(planes: Planes, world: World, *policies: NetworkPolicy) -> dict[str, Compiler]:
-    """Has both nodes hold some policies."""
+    """Loads policies into both nodes."""
     made = compilers(OPEN)
     for node, plane in planes.items():
         for each in policies:
@@ -85,7 +85,7 @@ def socket_in(
 
 
 def heard(sock: socket.socket) -> bytes:
-    """What came; nothing when nothing did."""
+    """The received data; empty when none came."""
     try:
         return sock.recv(1 << 16)
     except TimeoutError:
@@ -93,7 +93,7 @@ def heard(sock: socket.socket) -> bytes:
 
 
 def passes(source: str, family: int, target: tuple[str, str], place: str, port: int, size: int = 1) -> bool:
-    """Whether a datagram from one place comes to another; what its own node sends to it next always does."""
+    """Whether a datagram arrives; a second one, which the target's own node sends, always does and ends the wait."""
     address, node = (target[six(family)], port), next(n for n in RANGES if target[0].startswith(RANGES[n][0][:-4]))
     with socket_in(place, family, port=port) as server, socket_in(source, family) as client:
         with socket_in(node, family) as control:
@@ -148,7 +148,7 @@ def test_path_mtu_messages_reach_an_isolated_pod(world: World, planes: Planes, f
 
 
 def test_neighbours_find_each_other_whatever_policies_say(world: World, planes: Planes) -> None:
-    """Discovery of IPv6 is packets; isolation of both directions, and of the own node, does not touch it."""
+    """IPv6 neighbour discovery uses packets; isolation in both directions does not affect it."""
     everything = policy("shop/all", podSelector={}, policyTypes=["Ingress", "Egress"])
     made = compilers(OPEN)["n1"]
     made.set_own_node_egress(reaches=False)
@@ -198,7 +198,7 @@ def test_a_borrowed_address_gets_nowhere(world: World, planes: Planes, family: i
 
 
 def test_packets_from_the_node_without_source_address_reach_pods(world: World, planes: Planes) -> None:
-    """So a node asks for multicast on a pod's link before its own address there is checked; that is no pod's packet."""
+    """A node sends such multicast reports on a pod's link before its own address is checked; no pod sends them."""
     enforce(planes, world, DENY)
     with netns.inside(path("shop-db")):
         hears = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x86DD))
@@ -238,7 +238,7 @@ def test_pod_cannot_take_an_address_by_arp(world: World, planes: Planes) -> None
 
 
 def replaced(world: World, old: str, new: str) -> None:
-    """A pod goes, device and all, and another one has its address."""
+    """A pod and its device go, and another pod gets the address."""
     batch("n1", [f"link delete {old.replace('/', '-')}"])
     world.detach(old)
     world.attach(new, "n1", WEB)

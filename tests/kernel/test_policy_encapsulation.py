@@ -1,4 +1,4 @@
-"""Pods that encapsulate: what a node would unpack does not come to it, what is for another pod goes on.
+"""Encapsulated packets of pods: those that a node would unpack are dropped, those for another pod pass.
 
 The node's tunnel is a VXLAN device as any overlay has it. A pod that may reach nothing of the sort sends it a packet
 whose inside says that it comes from a pod which may: past the tunnel, policies see the inside alone.
@@ -60,7 +60,7 @@ def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
 
 
 def enforce(planes: Planes, world: World, *, guarded: bool) -> None:
-    """Has both nodes hold the policy of ``ops``, with or without the rule about encapsulation."""
+    """Loads the policy of ``ops`` into both nodes, with or without the rule about encapsulation."""
     made = compilers(OPEN)
     for node, plane in planes.items():
         compiler: Compiler = made[node]
@@ -122,7 +122,7 @@ def sent(place: str, family: str, target: str, payload: bytes, port: int = 4789)
 
 
 def heard(sock: socket.socket, patience_s: float = 10.0) -> str:
-    """From whom something came; empty when nothing did."""
+    """The sender of the received packet; empty when none came."""
     sock.settimeout(patience_s)
     try:
         return str(sock.recvfrom(2048)[1][0])
@@ -131,7 +131,7 @@ def heard(sock: socket.socket, patience_s: float = 10.0) -> str:
 
 
 def dropped(planes: Planes, family: str, node: str) -> int:
-    """Packets of pods that the rule about encapsulation dropped, since it was made."""
+    """The number of pods' packets that the rule about encapsulation has dropped."""
     if planes[node].name == "nftables":
         text = inside(node, "nft", "list", "ruleset", family)
     else:
@@ -179,7 +179,7 @@ def test_the_own_node_unpacks_nothing_of_its_pods(world: World, planes: Planes, 
 
 
 def test_an_address_of_the_link_is_no_way_round(world: World, planes: Planes) -> None:
-    """A tunnel that listens everywhere also hears what pods send from and to addresses of their link."""
+    """A tunnel that listens on all addresses also gets packets that pods send with link-local addresses."""
     batch("n2", ["link set tunnel1 down", "link delete tunnel1"])
     batch("n2", [f"link add tunnel1 address {MAC} type vxlan id 8 dstport 4789 local :: nolearning"])
     batch("n2", ["link set tunnel1 up", "address add fe80::99/64 dev ops-scan nodad"])
@@ -212,7 +212,7 @@ def test_an_address_of_the_link_is_no_way_round(world: World, planes: Planes) ->
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_packet_in_a_packet_goes_to_pods_alone(world: World, planes: Planes, family: str) -> None:
-    """IP in IP, IPv6 in IP and GRE: this kernel unpacks none of them, so the packet as it is must not arrive."""
+    """IP in IP, IPv6 in IP and GRE: this kernel unpacks none of them, so the outer packet must not arrive."""
     number = of(family)[1]
     targets = {"n2": ADDRESSES["n2"][number], "n1": ADDRESSES["n1"][number], "blog-web": OTHER[number]}
 

@@ -1,4 +1,4 @@
-"""Connections when policies change: strict ends them, though the other side alone sends; keep lets them live on."""
+"""Connections when policies change: `strict` ends them, also when only the other side sends; `keep` keeps them."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from tests.kernel.policy_checks import OPEN, policy
 from tests.kernel.policy_namespaces import FACTS, World, path
-from tests.kernel.raw_responders import Answers
+from tests.kernel.raw_responders import EndlessReplies
 from tests.kernel.test_policy_packets import compilers
 
 from podwire.kernel import netns
@@ -51,7 +51,7 @@ def world() -> Iterator[World]:
 
 
 class Node:
-    """The first node with its policies, and what its agent does about flows."""
+    """The first node with its policies, and the agent's handling of connections."""
 
     def __init__(self, world: World, plane: PolicyDataPlane) -> None:
         self.world = world
@@ -67,7 +67,7 @@ class Node:
         self.losses.follow(Delta(pods=dict(self.compiler.pods)))
 
     def allow(self, *, allowed: bool) -> set[str]:
-        """Takes the policy that lets the client in away, or gives it back; who lost something by that."""
+        """Deletes or restores the policy that allows the client; returns the lost permissions."""
         self.compiler.set_policy("shop/into", INTO if allowed else None)
         delta = self.compiler.flush()
         self.plane.update(self.compiler, self.world.devices("n1"), delta)
@@ -100,7 +100,7 @@ def in_pod(name: str, family: int, kind: int) -> socket.socket:
 
 
 class Pusher(threading.Thread):
-    """A server that sends to its first client for ever, and hears nothing any more."""
+    """A server that sends to its first client without end and reads nothing."""
 
     def __init__(self, family: int, kind: int) -> None:
         super().__init__(daemon=True)
@@ -157,7 +157,7 @@ def pushed(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], sock
 
 
 def comes(sock: socket.socket, seconds: float = 10.0) -> bool:
-    """Whether anything comes that was not there before."""
+    """Whether new data comes."""
     sock.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while sock.recv(1 << 16):
@@ -190,7 +190,7 @@ def test_a_server_that_pushes_datagrams_is_stopped(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_endless_replies_are_stopped_in_protocols_without_handshake(node: Node, family: socket.AddressFamily) -> None:
     node.load(keep=False)
-    with contextlib.closing(Answers(("shop-web", "shop-db"), CLIENT[family], SERVER[family])) as answers:
+    with contextlib.closing(EndlessReplies(("shop-web", "shop-db"), CLIENT[family], SERVER[family])) as answers:
         answers.ask()
         answers.start()
         assert answers.coming(20) == answers.kinds.keys()

@@ -56,7 +56,7 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesPoli
 
 
 def differences(plane: IptablesPolicy) -> set[str]:
-    """Lines that are wanted or there, and not both."""
+    """The lines in which the desired and the actual rules differ."""
     there: list[Ruleset | IpSet] = list(held(path("n1")))
     return {line for each in there for line in each.lines()} ^ {
         line for each in plane.desired() for line in each.lines()
@@ -76,7 +76,7 @@ def test_policy_change_cuts_a_connection_and_the_next_restores_it(
 
 
 def under_flood(step: Callable[[int], None], count: int) -> None:
-    """Takes steps while datagrams flow to an allowed and to a denied port: none is lost, none leaks."""
+    """Runs steps while datagrams flow to an allowed and to a denied port: none is lost and none leaks."""
     step(0)
     before = replacement.arrived(ALLOWED), replacement.arrived(DENIED)
     flood = Flood()
@@ -96,7 +96,7 @@ def test_nothing_leaks_and_nothing_is_lost_while_rules_are_replaced(
 
 
 def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -> None:
-    """From nftables to iptables and back."""
+    """Switches from nftables to iptables and back."""
     switch = Switch(PolicyModes(path("n1")), "nftables", FACTS["n1"])
     compiler = begin(switch, world)
 
@@ -113,7 +113,7 @@ def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -
 
 
 def test_what_another_data_plane_leaves_is_no_table(world: World) -> None:
-    """Nor is there one after the agent was killed, and another mode asked for."""
+    """No gap either when the agent was killed and another mode is configured."""
     place = path("empty")
     netns.create(place)
     try:
@@ -143,7 +143,7 @@ def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: Iptabl
 
 
 def drops(chain: str) -> int:
-    """Packets that a chain dropped, whichever kind has it."""
+    """The number of packets that a chain dropped, in either kind of iptables."""
     saved = "".join(inside("n1", f"{name}-save", "-c", "-t", "mangle") for name in MANGLE.values())
     lines = [line for line in saved.splitlines() if f"-A {chain} " in line and line.endswith("-j DROP")]
     return sum(int(line[1:].partition(":")[0]) for line in lines)
@@ -223,7 +223,7 @@ def test_changes_without_notification_are_found_by_polling(
 
 
 def eventually_gone(sets: IpSets, name: str) -> None:
-    """nf_tables lets go of a set a moment after the rules that refer to it."""
+    """nf_tables releases a set a moment after the rules that refer to it."""
     until = time.monotonic() + 30
     while name in sets.names():
         with contextlib.suppress(KernelError):

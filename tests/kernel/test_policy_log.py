@@ -1,4 +1,4 @@
-"""What policies drop, and would drop in audit, with real packets: counted, and logged no more than was asked for."""
+"""Real packets that policies drop, or would drop in audit, are counted, and logged within the configured limit."""
 
 import os
 import socket
@@ -65,7 +65,7 @@ def log(world: World) -> Iterator[Nflog]:
 
 
 def compiler_of(case: Case, **annotations: str) -> Compiler:
-    """What node n1 makes of a case, with further annotations on its NetworkPolicies."""
+    """The compiler of node n1 for a case, with more annotations on its NetworkPolicies."""
     more = {f"podwire.io/{name}": value for name, value in annotations.items()}
     policies = tuple(
         replace(each, metadata=replace(each.metadata, annotations=each.metadata.annotations | more))
@@ -79,7 +79,7 @@ def enforce(plane: PolicyDataPlane, world: World, compiler: Compiler, log: LogSe
 
 
 def send(case: Case, check: Check, count: int = 1, first: int = 41_000) -> int:
-    """Sends packets of connections of their own; how many arrive."""
+    """Sends packets, each of a new connection; returns how many arrive."""
     attempts = [Attempt(case, check, 4, first + number) for number in range(count)]
     watch = Watch(attempts)
     try:

@@ -91,7 +91,7 @@ def test_forwarded_packets_are_judged_by_their_original_sender(world: World, pla
 
 
 def counter(chain: str) -> int:
-    """Packets that a base chain dropped because their source is not that of their device."""
+    """The number of packets that a base chain dropped because of a wrong source address for their device."""
     text = inside("n1", "nft", "list", "chain", "ip", TABLE, chain)
     rule = next(line for line in text.splitlines() if "@pod-devices" in line)
     return int(rule.split("counter packets ")[1].split()[0])

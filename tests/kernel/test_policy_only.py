@@ -1,4 +1,4 @@
-"""The agent with the part policy alone, on a node whose pods containernetworking's plugins wire.
+"""The agent with only the policy component, on a node whose pods are wired by the containernetworking plugins.
 
 Once with podwire-cni as the last plugin of the list, so that no packet of a pod is ever without its policies, and once
 without, where pods are found by their addresses.
@@ -43,7 +43,7 @@ while True:
 
 
 def deny(name: str, kind: str) -> dict[str, Any]:
-    """A policy that shuts pods called ``name`` off in one direction."""
+    """A policy that isolates the pods named ``name`` in one direction."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -53,7 +53,7 @@ def deny(name: str, kind: str) -> dict[str, Any]:
 
 
 class Runtime:
-    """What a container runtime does with a list of plugins."""
+    """Runs a list of plugins as a container runtime does."""
 
     def __init__(self, machine: Machine, *, chained: bool, kind: str = "bridge") -> None:
         self.machine = machine
@@ -104,7 +104,7 @@ class Runtime:
         return done.returncode, done.stdout
 
     def add(self, name: str, host_port: int = 0) -> tuple[int, dict[str, Any]]:
-        """Exit status and answer of the last plugin that was run."""
+        """Exit status and answer of the last plugin."""
         result: dict[str, Any] = {}
         status = 0
         mapping = [{"hostPort": host_port, "containerPort": 9, "protocol": "udp"}] if host_port else []
@@ -120,11 +120,11 @@ class Runtime:
         return status, result
 
     def verb(self, command: str, name: str, **more: Any) -> tuple[int, str]:
-        """podwire-cni alone."""
+        """Runs only podwire-cni."""
         return self._run(command, name, self.plugins[-1] | more)
 
     def delete(self, name: str) -> None:
-        """The plugins in turn, the last one first."""
+        """Runs DEL for all plugins, the last one first."""
         for conf in reversed(self.plugins):
             status, answer = self._run("DEL", name, conf | {"prevResult": self.results[name]})
             assert status == 0, answer
@@ -155,7 +155,7 @@ def pod(machine: Machine, name: str, address: str = "") -> None:
 
 
 def runs(machine: Machine, name: str, address: str, phase: str = "Running") -> None:
-    """What kubelet says of a pod that has its network."""
+    """The status that kubelet reports for a pod that has its network."""
     status = {"phase": phase, "podIP": address, "podIPs": [{"ip": address}]}
     machine.api("patch", PODS, name, {"status": status}, "default", subresource="status")
 
@@ -165,19 +165,19 @@ def address_of(result: dict[str, Any]) -> str:
 
 
 def received(machine: Machine, name: str) -> int:
-    """Datagrams that a pod's kernel saw."""
+    """The number of datagrams that reached a pod's kernel."""
     words = inside(machine.root / "pods" / name, "cat", "/proc/net/snmp").splitlines()
     names, values = (line.split() for line in words if line.startswith("Udp:"))
     return int(dict(zip(names, values, strict=True))["NoPorts"])
 
 
 def table(machine: Machine, family: str = "ip") -> str:
-    """The rules without what they have counted."""
+    """The rules without their counters."""
     return inside(machine.root / "node-1", "nft", "--stateless", "list", "table", family, "podwire-policy")
 
 
 def knock(machine: Machine, name: str, address: str) -> "subprocess.Popen[bytes]":
-    """Somebody in a pod's namespace who tries again and again, from before the pod has a device."""
+    """A process in the pod's namespace that sends again and again, from before the pod has a device."""
     place = machine.root / "pods" / name
     return subprocess.Popen(["nsenter", f"--net={place}", sys.executable, "-c", KNOCK, address])
 
@@ -245,7 +245,7 @@ def test_pending_changes_keep_a_node_ready_for_pods(machine: Machine) -> None:
 
 
 def restart(machine: Machine) -> None:
-    """Kills the agent and starts it again; it finds everything as it should be, and writes nothing."""
+    """Kills the agent and starts it again; asserts that it finds the desired state and writes nothing."""
     machine.kill("node-1")
     with Nft(machine.root / "node-1") as nft:
         held = nft.generation()
@@ -255,13 +255,13 @@ def restart(machine: Machine) -> None:
 
 
 def knock_once(machine: Machine) -> None:
-    """From outside, at the node's port that portmap leads to the pod."""
+    """Sends from outside to the node's port that portmap forwards to the pod."""
     with netns.inside(machine.fabric), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.sendto(b"x", ("10.89.0.11", 8009))
 
 
 def settled(machine: Machine) -> int:
-    """What has come when nothing comes any more; 0 while it does."""
+    """The number of datagrams, once no more come; 0 until then."""
     before = received(machine, "a")
     subprocess.run(["sleep", "0.3"], check=True)
     return before if received(machine, "a") == before else 0
@@ -321,7 +321,7 @@ def test_pods_are_found_and_what_a_bridge_hides_is_said(machine: Machine) -> Non
 
 
 def why(machine: Machine, source: str, target: str) -> dict[str, Any]:
-    """What `podwire why` says on the node."""
+    """The output of `podwire why` on the node."""
     words = ("why", f"default/{source}", f"default/{target}", "9/UDP", "-o", "json")
     command = (sys.executable, "-m", "podwire.cli.main", *words, "--config", str(machine.root / "node-1.yaml"))
     return dict(json.loads(inside(machine.root / "node-1", *command)))

@@ -50,7 +50,7 @@ def opened(name: str) -> Planes:
 
 @pytest.fixture(scope="module", params=tuple(DATAPLANES))
 def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
-    """One of them for all cases, so that each is loaded in place of the one before."""
+    """One data plane for all cases, so that each case replaces the one before."""
     made = opened(request.param)
     yield made
     for plane in made.values():
@@ -59,7 +59,7 @@ def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
 
 
 def compilers(case: Case) -> dict[str, Compiler]:
-    """What each node makes of a case."""
+    """The compiler of each node for a case."""
     made = {node: Compiler(node, own_node_egress=case.own_node_egress) for node in FACTS}
     for compiler in made.values():
         for each in case.world.namespaces:
@@ -78,7 +78,7 @@ def compilers(case: Case) -> dict[str, Compiler]:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks_of(case)) for case in CASES])
 def test_packet_table(world: World, planes: Planes, case: Case) -> None:
-    """Packets end as the case says; and whoever starts anew writes nothing."""
+    """Packets end as the case says, and a data plane that starts again writes nothing."""
     for node, compiler in compilers(case).items():
         load(planes[node], compiler, world)
     assert not failures_of(case)

@@ -1,4 +1,4 @@
-"""Policies on pods that other CNI plugins have wired, with real packets in both families.
+"""Policies on pods that other CNI plugins wired, with real packets in both families.
 
 The wirings are those of containernetworking's plugins: a device for each pod (``ptp``), a bridge, Flannel's.
 """
@@ -56,7 +56,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def mode() -> str:
-    """The data plane beside the bridges' table."""
+    """The data plane with the table for bridges."""
     return "nftables"
 
 
@@ -117,7 +117,7 @@ LATE_S = 10.0
 
 
 def reaches(name: str, address: str, port: int = 9, *, patience_s: float = 0.2) -> bool:
-    """Whether a datagram is answered, be it by a refusal."""
+    """Whether a datagram gets an answer; a refusal counts as an answer."""
     with netns.inside(path(name)):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     with sock:
@@ -134,7 +134,7 @@ def reaches(name: str, address: str, port: int = 9, *, patience_s: float = 0.2) 
 
 
 def forge(name: str, source: str, target: str) -> None:
-    """Sends a datagram with a source of one's choice."""
+    """Sends a datagram with the given source address."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     ends = socket.inet_pton(family, source) + socket.inet_pton(family, target)
     body = struct.pack("!HHHH", 40_000, 9, 8, 0)
@@ -148,7 +148,7 @@ def forge(name: str, source: str, target: str) -> None:
 
 
 def received(name: str) -> int:
-    """Datagrams that a pod's kernel saw, in both families."""
+    """The number of datagrams that reached a pod's kernel, in both families."""
     four = [line.split() for line in inside(name, "cat", "/proc/net/snmp").splitlines() if line.startswith("Udp:")]
     counts = dict(zip(four[0], four[1], strict=True))
     six = dict(line.split() for line in inside(name, "cat", "/proc/net/snmp6").splitlines())
@@ -156,7 +156,7 @@ def received(name: str) -> int:
 
 
 def test_nobody_sends_from_anothers_address(world: OtherWorld, planes: Planes) -> None:
-    """Neither past a policy of the other's, nor with an address that nobody has."""
+    """Neither past a policy of the other pod, nor with an address that no pod has."""
     only = {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}
     allow = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[only])
     load(world, planes, OPEN, allow)
@@ -217,7 +217,7 @@ def test_a_pod_that_nobody_told_of_is_shut_off(world: OtherWorld, planes: Planes
 
 @pytest.fixture
 def unseen(world: OtherWorld) -> Iterator[None]:
-    """A node whose bridges show IP nothing."""
+    """A node whose bridges hide packets from the IP hooks (bridge-nf-call-iptables is 0)."""
     for each in CALLS:
         sysctl.write(each, "0", path("n1"))
     yield
@@ -299,7 +299,7 @@ def test_what_is_missing_is_turned_on_for_this_bridge_alone(world: OtherWorld, p
 
 
 def with_pod(name: str, addresses: tuple[str, ...]) -> Case:
-    """The world without policies and one pod more in it."""
+    """The namespaces without policies and with one more pod."""
     like = OPEN.world.pods[0]
     document = msgspec.to_builtins(like)
     document["metadata"] |= {"name": name, "labels": {"app": name}, "uid": name}
@@ -309,7 +309,7 @@ def with_pod(name: str, addresses: tuple[str, ...]) -> Case:
 
 
 def test_policies_see_resolved_services_and_unmasqueraded_pods(world: OtherWorld, planes: Planes) -> None:
-    """A Service's address is the endpoint's by then, and the plugin's own masquerade comes later."""
+    """At this hook the Service address is already the endpoint's, and the plugin's masquerade comes later."""
     world.attach("shop/new", "n1", ("10.180.0.9", "fd18::9"), ipMasq=True)
     nat = "table ip t { chain c { type nat hook prerouting priority -100; ip daddr 10.96.0.7 dnat to 10.180.1.1; }; }"
     inside("n1", "nft", nat)
@@ -350,7 +350,7 @@ def test_pod_reaches_itself_through_a_service_others_stay_denied(world: OtherWor
 
 
 class WithoutBridgeTables(Nft):
-    """nftables of a kernel that was built without tables of the family bridge."""
+    """nftables as on a kernel without tables of the family bridge."""
 
     def commit(self, transaction: Transaction) -> None:
         if transaction.family == "bridge":
@@ -360,7 +360,7 @@ class WithoutBridgeTables(Nft):
 
 @ON_A_BRIDGE
 def test_a_kernel_without_tables_for_bridges_is_said(world: OtherWorld, planes: Planes) -> None:
-    """What passes the hooks of IP is held to policies all the same; what does not makes the change fail."""
+    """Packets at the IP hooks still follow the policies; bridged packets that skip these hooks make the change fail."""
     with WithoutBridgeTables(path("n1")) as poor:
         plane, planes["n1"]._nft = planes["n1"]._nft, poor
         try:

@@ -36,7 +36,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module", params=tuple(DATAPLANES))
 def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
-    """One of them for all seeds, so that each is loaded in place of the one before."""
+    """One data plane for all seeds, so that each seed replaces the one before."""
     made = opened(request.param)
     yield made
     for plane in made.values():
@@ -45,7 +45,7 @@ def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
 
 
 def case_of(world: facts.World, connections: Iterator[Connection], name: str) -> Case:
-    """What the evaluator expects of some connections."""
+    """The verdicts of the evaluator for some connections."""
     checks = tuple(
         Check(
             source=end_of(each.source),
@@ -66,7 +66,7 @@ def end_of(party: facts.Party) -> str:
 
 
 def follow(compiler: Compiler, old: facts.World, new: facts.World) -> None:
-    """Tells a compiler what changed."""
+    """Applies the differences between two worlds to a compiler."""
     for pod in new.pods:
         compiler.set_pod(key_of(pod.metadata), pod)
     policies = {key_of(policy.metadata): policy for policy in new.policies}

@@ -69,7 +69,7 @@ class Flood:
         assert self.process.stdout.readline() == "sending\n"
 
     def stop(self) -> tuple[int, int]:
-        """How many datagrams it sent to each port."""
+        """The number of datagrams sent to each port."""
         said, _ = self.process.communicate("stop\n", timeout=10)
         allowed, denied = said.split()
         return int(allowed), int(denied)
@@ -77,7 +77,7 @@ class Flood:
 
 @pytest.fixture
 def seen(world: World) -> Iterator[None]:
-    """The pod's own kernel counts what comes to either port, and answers nothing."""
+    """The pod's kernel counts the datagrams to both ports and answers none."""
     rules = "; ".join(
         f"add counter ip seen p{port}; add rule ip seen in udp dport {port} counter name p{port} drop"
         for port in (ALLOWED, DENIED)
@@ -104,7 +104,7 @@ WORDINGS: tuple[dict[str, Any], ...] = (
 
 
 def replace(plane: NftablesPolicy, world: World, compiler: Compiler, number: int) -> None:
-    """Another wording, a policy that comes, changes or goes, and now and then everything anew."""
+    """Rewords, adds, changes or deletes a policy, and sometimes reloads everything."""
     rule = WORDINGS[number % len(WORDINGS)]
     allow = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[rule])
     ports = [{"port": 6000 + number % 5000}]

@@ -1,4 +1,4 @@
-"""A policy data plane that is new to the registry runs every case of the packet table, and nobody else has to know."""
+"""A policy data plane that is added to the registry runs every case of the packet table without other changes."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 _SETTINGS = """
 from tests.kernel import renamed_policy_dataplane
 from podwire.policy.settings import parse_settings
-print(parse_settings({"mode": "borrowed"}).mode)
+print(parse_settings({"mode": "renamed"}).mode)
 """
 
 
 def run(*words: str) -> str:
-    """What Python says with the data plane of :mod:`tests.kernel.renamed_policy_dataplane` in the registry."""
+    """The output of Python with the data plane of :mod:`tests.kernel.renamed_policy_dataplane` in the registry."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
@@ -34,14 +34,14 @@ PACKETS = "tests/kernel/test_policy_packets.py"
 
 def test_every_case_is_run_with_real_packets() -> None:
     collected = run(*PYTEST, "--collect-only", PACKETS)
-    of_it = [line for line in collected.splitlines() if "borrowed" in line]
+    of_it = [line for line in collected.splitlines() if "renamed" in line]
     for case in CASES:
         assert any(case.name in line for line in of_it), case.name
 
 
 def test_it_passes_what_its_data_plane_passes() -> None:
-    assert "100%" in run(*PYTEST, "-k", "borrowed and test_packet_table and (except or Pass)", PACKETS)
+    assert "100%" in run(*PYTEST, "-k", "renamed and test_packet_table and (except or Pass)", PACKETS)
 
 
 def test_settings_take_its_name() -> None:
-    assert run("-c", _SETTINGS).strip() == "borrowed"
+    assert run("-c", _SETTINGS).strip() == "renamed"

@@ -38,7 +38,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         netns.delete(path)
 
 
-class Held(Nodes):
+class KernelRules(Nodes):
     """Nodes with the rules of a case in their kernels."""
 
     def __init__(self, case: Case, mode: str, places: Places) -> None:
@@ -69,7 +69,7 @@ class Held(Nodes):
             plane.close()
 
 
-def said(nodes: Held, case: Case, number: int, family: int) -> PolicyVerdict:
+def said(nodes: KernelRules, case: Case, number: int, family: int) -> PolicyVerdict:
     asked = case.connection(case.checks[number], family)
     asking = answered(asked.source.address, asked.destination.address, asked.port, protocol=asked.protocol)
     (found,) = with_policies(asking, case.world, nodes).policies
@@ -83,7 +83,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_packet_table(places: Places, mode: str, case: Case) -> None:
-    nodes = Held(case, mode, places)
+    nodes = KernelRules(case, mode, places)
     try:
         for number, check in enumerate(case.checks):
             for family in check.families:
@@ -101,7 +101,7 @@ def quiet() -> Case:
 
 def test_rules_that_are_gone(places: Places, mode: str) -> None:
     case = quiet()
-    nodes = Held(case, mode, places)
+    nodes = KernelRules(case, mode, places)
     nodes.close()
     found = said(nodes, case, 0, 4)
     assert (found.outcome, [each.drifted for each in found.nodes]) == ("allowed", [True])
@@ -110,7 +110,7 @@ def test_rules_that_are_gone(places: Places, mode: str) -> None:
 
 def test_rules_tell_what_they_count(places: Places) -> None:
     case = quiet()
-    nodes = Held(case, "nftables", places)
+    nodes = KernelRules(case, "nftables", places)
     try:
         chain = said(nodes, case, 0, 4).nodes[0].steps[-1].where.split()[-1]
         rule = ["nft", "replace", "rule", "ip", "podwire-policy", chain]

@@ -98,7 +98,7 @@ def test_an_established_connection_outlives_its_endpoint_s_removal(world: World,
 
 
 def test_settings_change_under_traffic(world: World, plane: Any) -> None:
-    """Each change takes effect, is the same as a start with it, and costs no connection."""
+    """Each changed setting takes effect, gives the same rules as a start with it, and loses no connection."""
     services = {"default/web": web(type="NodePort", ports=[{"name": "http", "port": 80, "nodePort": 30080}])}
     plane.load(services, NODE)
     results: list[str] = []

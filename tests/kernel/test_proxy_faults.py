@@ -1,4 +1,4 @@
-"""A kernel that refuses: what was in force stays, it is told, and what was missed is made good when it can be."""
+"""When the kernel refuses a change, the last rules stay, the failure is reported, and the change is retried."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def world() -> Iterator[World]:
 
 
 def net_admin(*, allowed: bool) -> None:
-    """Whether this thread may change networks; what it may not, the kernel refuses with EPERM."""
+    """Gives or takes CAP_NET_ADMIN from this thread; without it the kernel refuses changes with EPERM."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0))
     data = ctypes.create_string_buffer(24)
@@ -138,7 +138,7 @@ def test_a_set_that_somebody_made_too_small_is_replaced(world: World) -> None:
 
 
 def test_a_refusal_is_told_though_not_all_of_it_fits(world: World) -> None:
-    """More answers than the socket holds (ENOBUFS) say as much as the first of them."""
+    """When the kernel sends more errors than the socket holds (ENOBUFS), the first error is reported."""
     with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as plane, Nft(path("node")) as nft:
         plane.load(by_name("ClusterIP").resolved())
         before = held()

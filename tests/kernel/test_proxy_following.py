@@ -1,4 +1,4 @@
-"""A whole proxy on sources changed by hand, through every data plane: what changes in the API changes for clients.
+"""A whole proxy on fake sources, with every data plane: API changes take effect for clients.
 
 The clients keep their sockets, or go on connecting, while endpoints come, move and go.
 """
@@ -63,7 +63,7 @@ def case(endpoints: list[dict[str, Any]], **spec: Any) -> Case:
 
 
 async def becomes(wanted: str, ask: Callable[[], str], seconds: float = 15.0) -> None:
-    """Asks until it is as wanted, while the proxy works on."""
+    """Polls until the result is the wanted one, while the proxy keeps running."""
     deadline = time.monotonic() + seconds
     while (found := await asyncio.to_thread(ask)) != wanted:
         assert time.monotonic() < deadline, f"{found!r} in place of {wanted!r}"
@@ -79,7 +79,7 @@ class Api:
         self.nodes = Collection[Node]()
 
     def apply(self, wanted: Case, *, services: bool = True) -> None:
-        """Has the sources hold the case, a slice after the other."""
+        """Puts the objects of a case into the sources, one slice after another."""
         if services:
             for service in wanted.services:
                 self.services.put(f"default/{service.metadata.name}", service)
@@ -94,7 +94,7 @@ class Api:
 
 @contextlib.asynccontextmanager
 async def following(plane: Any, known: Case | None = None) -> AsyncIterator[Api]:
-    """A proxy that runs; ``known`` is what it knows at its start."""
+    """A running proxy; ``known`` are the objects that exist at its start."""
     sources = Api()
     cleaner = flow_cleaner(lambda: NODE.addresses, path("node"), mode=plane.name)
     proxy = ServiceProxy(Sources(sources.services, sources.slices, sources.nodes), plane, NODE, SystemClock(), cleaner)
@@ -119,7 +119,7 @@ class Talker:
         self.sock.connect((address, port))
 
     def ask(self) -> str:
-        """Who answers and on which port; empty: nobody."""
+        """The endpoint and port that answer; empty without an answer."""
         try:
             with contextlib.suppress(PermissionError):
                 self.sock.send(b"x")
@@ -146,7 +146,7 @@ WAYS = [
 def test_udp_client_with_one_socket_follows_endpoint_changes(
     world: World, plane: Any, source: str, address: str, port: int, policy: dict[str, str]
 ) -> None:
-    """Also one that sent before there was any, and one whose endpoint's port changes."""
+    """This includes a client that sent before any endpoint existed, and one whose endpoint changes its port."""
 
     def at(*endpoints: dict[str, Any], number: int = 8080) -> Case:
         pieces = [{"of": list(endpoints), "ports": {"": number}}]
@@ -174,7 +174,7 @@ def test_udp_client_with_one_socket_follows_endpoint_changes(
 
 
 class Connecting(threading.Thread):
-    """Connects all the while, and counts who answered."""
+    """Connects all the time, and counts the answers of each endpoint."""
 
     def __init__(self, world: World, source: str, address: str, port: int) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Connecting(threading.Thread):
 
 
 def test_an_endpoint_that_moves_to_another_slice_is_never_missed(world: World, plane: Any) -> None:
-    """Slices are changed one after the other, the one that takes it in first."""
+    """The slice that gains the endpoint changes first, then the one that loses it."""
 
     def at(first: bool, second: bool) -> Case:
         return case([{"of": [{"pod": "one"}] * first}, {"of": [{"pod": "one"}] * second}])
@@ -246,7 +246,7 @@ def test_policies_ranges_and_labels_are_followed(world: World, plane: Any) -> No
 
 
 def test_an_endpoint_that_becomes_ready_or_goes_is_followed(world: World, plane: Any) -> None:
-    """From none to one and back, also where the Service was made again with another address in between."""
+    """From no endpoint to one and back, also when the Service was recreated with another address."""
     ready = case([{"pod": "two"}])
     (service,) = ready.services
     elsewhere = msgspec.structs.replace(service.spec, cluster_ip="10.96.0.20", cluster_ips=("10.96.0.20",))
@@ -274,7 +274,7 @@ def test_an_endpoint_that_becomes_ready_or_goes_is_followed(world: World, plane:
 
 @pytest.mark.parametrize("name", [name for name in DATAPLANES if name != "ipvs"])
 def test_who_began_while_the_rules_were_away_is_not_refused(world: World, name: str) -> None:
-    """Once they are back, such a flow is dropped until it is forgotten: nothing translates it, and it is no mistake."""
+    """When the rules are back, packets of such a flow are dropped untranslated until the flow is forgotten."""
     plane = opened(name)
     services = case([{"pod": "two"}], ports=UDP).resolved()
     talker = Talker("far", "10.96.0.10", 53)
@@ -316,7 +316,7 @@ def test_who_began_before_the_start_is_served(world: World) -> None:
 
 @pytest.mark.parametrize("write", ["load", "update"])
 def test_flow_that_starts_after_a_flush_is_served(world: World, write: str) -> None:
-    """Nobody hears of the flush before the rules are back, so nothing is left to put right."""
+    """The rules are back before the flush is noticed, so no repair follows."""
     plane = opened("nftables")
     known = case([{"pod": "two"}])
     early: list[socket.socket] = []
@@ -350,7 +350,7 @@ def test_flow_that_starts_after_a_flush_is_served(world: World, write: str) -> N
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_every_endpoint_gets_its_share(world: World, plane: Any, count: int) -> None:
-    """Of 600 connections each gets what it is due, give or take six standard deviations."""
+    """Each endpoint gets its share of 600 connections, within six standard deviations."""
     pods = [{"pod": pod} for pod in PODS[:count]]
     plane.load(case(pods).resolved())
     tries = 600

@@ -1,4 +1,4 @@
-"""A segment of the server out of its window, through the node's translation, does not end the connection."""
+"""A server's segment outside of the TCP window does not end a translated connection."""
 
 import os
 import socket
@@ -53,7 +53,7 @@ def numbers(peer: socket.socket) -> tuple[int, int]:
 
 
 def out_of_window(port: int, client: tuple[str, int], sent: int, received: int) -> None:
-    """Sends one segment of the server's far beyond what it ``sent``; a reset in answer carries ``received``."""
+    """Sends a segment as the server, far beyond what it ``sent``; a reset in answer carries ``received``."""
     source, target = socket.inet_aton(ADDRESSES[SERVER][0]), socket.inet_aton(client[0])
     payload = b"lost"
     head = struct.pack("!HHIIBBHHH", port, client[1], sent + BEYOND & 0xFFFFFFFF, received, 5 << 4, 0x18, 1024, 0, 0)

@@ -68,7 +68,7 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesData
 
 
 def in_kernel(plane: IptablesDataPlane) -> list[str]:
-    """What the kernel holds of ours, and no more than that in chains of others."""
+    """The chains and rules of podwire in the kernel, and its rules in foreign chains."""
     return [str(sorted_out(ruleset)) for ruleset in held(path("node"))]
 
 
@@ -230,7 +230,7 @@ def test_the_proxy_follows_its_sources_and_heals(world: World) -> None:
 
 
 class Interrupted(IptablesDataPlane):
-    """Somebody flushes the translation once more right behind the next write, while nothing is told."""
+    """Flushes the translation rules once more right after the next write, without a notification."""
 
     flushes = 0
 
@@ -324,7 +324,7 @@ def restless_threads() -> Iterator[None]:
 
 
 def loose_ends(ruleset: Ruleset) -> set[str]:
-    """Chains of Services that rules lead to and that are not there, or the other way round."""
+    """Service chains that rules jump to and that do not exist, and chains that no rule jumps to."""
     own = {chain for chain in ruleset.chains if chain.startswith(("KUBE-SVC-", "KUBE-SEP-"))}
     targets = {rule.rpartition(" -j ")[2] for rules in ruleset.chains.values() for rule in rules}
     return own ^ {target for target in targets if target.startswith(("KUBE-SVC-", "KUBE-SEP-"))}
@@ -354,7 +354,7 @@ def test_what_is_desired_is_whole_also_during_a_change(plane: IptablesDataPlane,
 
 
 def test_many_services_change_at_once(world: World, plane: IptablesDataPlane) -> None:
-    """More than a few rules of a shared chain go: the chain is written whole."""
+    """When many rules of a shared chain go, the whole chain is written."""
     (port,) = by_name("ClusterIP").resolved()["default/web"]
     many = {
         f"default/s{n}": (msgspec.structs.replace(port, service=f"default/s{n}", cluster_ip=f"10.96.1.{n}"),)
@@ -393,7 +393,7 @@ def test_node_ports_answer_on_loopback_where_asked_for(world: World, plane: Ipta
 
 
 def test_loopback_is_guarded_while_it_is_routed(world: World, plane: IptablesDataPlane) -> None:
-    """Nobody on the network reaches what listens on loopback alone (CVE-2020-8558)."""
+    """Hosts on the network cannot reach servers that listen only on loopback (CVE-2020-8558)."""
     with netns.inside(path("node")), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.settimeout(0.3)
@@ -436,7 +436,7 @@ def test_a_start_without_loopback_shuts_what_an_earlier_one_opened(world: World,
 
 
 def send_to_loopback(port: int) -> None:
-    """A datagram from outside to 127.0.0.1 of the node."""
+    """Sends a datagram from outside to 127.0.0.1 of the node."""
     source, target = socket.inet_aton("192.168.99.2"), socket.inet_aton("127.0.0.1")
     payload = b"intruder"
     head = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(payload), 1, 0, 64, 17, 0)

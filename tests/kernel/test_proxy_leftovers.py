@@ -1,4 +1,4 @@
-"""Cleaning up, coexistence, parameters of connection tracking, connections to endpoints that are gone."""
+"""Cleaning up, coexistence, conntrack parameters, and connections to removed endpoints."""
 
 import os
 import select

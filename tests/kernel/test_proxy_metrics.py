@@ -1,4 +1,4 @@
-"""Every metric of kube-proxy's: its name, type and labels, and that what it counts can be seen in it."""
+"""Every metric of kube-proxy: its name, type and labels, and that it counts what it should."""
 
 import asyncio
 import datetime
@@ -75,7 +75,7 @@ def world() -> Iterator[World]:
 
 
 class Bench:
-    """A whole proxy in the node's namespace, with the page that a scraper reads."""
+    """A whole proxy in the node's namespace, with its metrics page."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
@@ -127,7 +127,7 @@ class Bench:
             self.plane.close()
 
     def put(self, name: str) -> Any:
-        """The objects of a case; the trigger of the slices is now. Returns the first slice."""
+        """Puts the objects of a case into the sources, with slices that changed now; returns the first slice."""
         case = by_name(name)
         now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)
         annotations = {TRIGGER_TIME: now.strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -140,7 +140,7 @@ class Bench:
 
 
 class Checks:
-    """Health check ports are looked at elsewhere."""
+    """Ignores health check ports, which other tests cover."""
 
     def update(self, changed: object, *, moved: bool = False) -> None:
         """Does nothing."""

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @contextlib.contextmanager
 def traffic(world: World, source: str, address: str, results: list[str], port: int = 80) -> Iterator[None]:
-    """A client that connects all the time, and what became of that."""
+    """A client that connects all the time, and the results of its connections."""
     stop = threading.Event()
 
     def connect() -> None:
@@ -144,7 +144,7 @@ def test_clients_beyond_the_memory_are_served(world: World, plane: NftablesDataP
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_every_endpoint_gets_its_share(world: World, plane: NftablesDataPlane, count: int) -> None:
-    """Also where the capacity is twice the number of endpoints, as after one of them went."""
+    """This holds also when the capacity is twice the number of endpoints, as after one of them went."""
     (web,) = by_name("ClusterIP").resolved()["default/web"]
     web = msgspec.structs.replace(web, cluster_ip=f"10.96.1.{count}")
     every = tuple(Endpoint("10.180.0.1", 9000 + number, True) for number in range(count + 1))

@@ -41,7 +41,7 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def real(packet: Packet) -> Packet:
-    """Where a packet goes that no rule touches, nobody answers in this world."""
+    """Packets that no rule matches get no answer in these namespaces."""
     return msgspec.structs.replace(packet, untouched=False, dropped=packet.dropped or packet.untouched)
 
 
@@ -109,7 +109,7 @@ def test_all_addresses_of_one_port_share_its_affinity(world: World, plane: Any) 
     ways = [where(packet.target) for packet in case.packets if packet.source == "node"]
 
     def ask(address: str, port: int) -> str:
-        """Waits for a second SYN: tracking forgot earlier cases' ports, so a pod may still hold one in TIME_WAIT."""
+        """Waits for a second SYN: a pod may still hold a port of an earlier case in TIME_WAIT; conntrack forgot it."""
         return world.connect("node", address, port, patience_s=LATE_S)[0]
 
     apart = set()

@@ -1,4 +1,4 @@
-"""A data plane that is new to the registry runs every case of the packet table, and nobody else has to know it."""
+"""A data plane that is added to the registry runs every case of the packet table without other changes."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ REAL, TRACED = "tests/kernel/test_proxy_scenarios.py", ("test_packet_table.py", 
 
 
 def run(*words: str) -> str:
-    """What pytest says with the data plane of :mod:`tests.kernel.renamed_service_dataplane` in the registry."""
+    """The output of pytest with the data plane of :mod:`tests.kernel.renamed_service_dataplane` in the registry."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.kernel.renamed_service_dataplane", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
@@ -25,17 +25,17 @@ def run(*words: str) -> str:
 
 def test_every_case_runs_through_tracer_and_real_packets() -> None:
     collected = run("--collect-only", REAL, *(f"tests/unit/proxy/{name}" for name in TRACED))
-    of_it = [line for line in collected.splitlines() if "borrowed" in line]
+    of_it = [line for line in collected.splitlines() if "renamed" in line]
     for name in ("policies", "scenarios"):
         for case in read_cases(ROOT / f"tests/cases/services/{name}.yaml"):
             assert len([line for line in of_it if case.name in line]) >= 3, case.name
 
 
 def test_it_passes_what_its_data_plane_passes() -> None:
-    said = run("-k", "borrowed and (hairpin or slices or balancer)", REAL, *(f"tests/unit/proxy/{n}" for n in TRACED))
+    said = run("-k", "renamed and (hairpin or slices or balancer)", REAL, *(f"tests/unit/proxy/{n}" for n in TRACED))
     assert "100%" in said
 
 
 def test_what_changes_is_followed_through_it() -> None:
-    run("-k", "borrowed and (ready or share or every_way)", "tests/kernel/test_proxy_following.py",
+    run("-k", "renamed and (ready or share or every_way)", "tests/kernel/test_proxy_following.py",
         "tests/kernel/test_proxy_changes.py")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The agent in kube-proxy's place: it finds kube-proxy's rules in force, and no connection fails while it takes over.
+"""The agent replaces kube-proxy, whose rules are in force, and no connection fails.
 
 The rules are those that kube-proxy 1.36 writes in its modes iptables and nftables for one Service with two endpoints.
 """
@@ -171,7 +171,7 @@ asyncio.run(main())
 
 
 class Node(Machine):
-    """One node with two pods behind a bridge, kube-proxy's rules, and somebody outside who knows the way."""
+    """One node with two pods behind a bridge, kube-proxy's rules, and an outside host with a route to the node."""
 
     def prepare(self) -> None:
         self.add_node(1, ("proxy",), start=False)
@@ -210,7 +210,7 @@ class Node(Machine):
         subprocess.run(["nsenter", f"--net={self.root}/node-1", *command], input=text.encode(), check=True)
 
     def replace_kube_proxy(self, mode: str) -> None:
-        """Starts the agent with kube-proxy's file, in a /run of its own."""
+        """Starts the agent with the configuration file of kube-proxy, in a separate /run."""
         file = self.root / "kube-proxy.yaml"
         file.write_text(CONFIGURATION.format(kubeconfig=self.kubeconfig, mode=mode))
         (self.root / "run").mkdir()
@@ -226,7 +226,7 @@ class Node(Machine):
 
 
 class Client(threading.Thread):
-    """Connects to one address after another until it is told to stop."""
+    """Connects to one address after another until it is stopped."""
 
     def __init__(self, place: Path, address: str, port: int) -> None:
         super().__init__(daemon=True)
@@ -317,7 +317,7 @@ def test_no_connection_fails_while_the_agent_takes_over(node: Node, was: str, mo
 
 @pytest.mark.slow
 def test_unallocated_addresses_follow_the_cluster_s_ranges(node: Node) -> None:
-    """Without ``serviceCIDRs`` in the configuration, they are those of the API's ServiceCIDR objects."""
+    """Without ``serviceCIDRs`` in the configuration, the ServiceCIDR objects of the API give the ranges."""
     node.replace_kube_proxy("nftables")
     place = node.root / "node-1"
 

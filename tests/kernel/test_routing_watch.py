@@ -1,4 +1,4 @@
-"""Which changes of the kernel routing takes for a disturbance: those of its own objects by others, and no more."""
+"""Routing reports a disturbance only when others change its own objects in the kernel."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ def state(peers: int) -> NetworkState:
 
 
 class Watched:
-    """A machine that holds two peers, and how often it was disturbed."""
+    """A machine with two peers, and the number of its disturbances."""
 
     def __init__(self, place: Path) -> None:
         self.machine = KernelMachine(place)
@@ -64,7 +64,7 @@ class Watched:
         self.times += 1
 
     async def told(self) -> int:
-        """How often since the last time it was asked."""
+        """The number of disturbances since the last call."""
         await asyncio.sleep(0.1)
         found, self.times = self.times, 0
         return found
@@ -94,7 +94,7 @@ def test_peers_that_routing_adds_itself_are_no_disturbance(place: Path) -> None:
 
 
 def left(place: Path, wanted: NetworkState) -> str:
-    """What would have to be done to the kernel."""
+    """The steps that would restore the kernel."""
     with closing(Netlink(place)) as netlink:
         return str(network.plan(netlink, wanted, OWNER))
 

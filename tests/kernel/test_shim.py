@@ -1,4 +1,4 @@
-"""A shim with one real container: many programs that end at once, and its own end."""
+"""A shim with one real container: many programs end at the same time, and the shim itself ends."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ def with_container(folder: Path, body: Callable[[ShimClient, ExitCodes], Awaitab
 
 
 def test_programs_that_end_while_others_begin(shim: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
-    """One that has ended by the time that its start is read does not take the shim along."""
+    """A program that has ended before its start is read does not end the shim."""
 
     async def body(client: ShimClient, ends: ExitCodes) -> None:
         setting = CommandContext("c", {"PATH": os.environ["PATH"]})

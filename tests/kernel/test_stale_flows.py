@@ -1,4 +1,4 @@
-"""Flows that lead nowhere among many thousands of others: exactly they are forgotten."""
+"""Among many thousand flows, exactly the stale ones are forgotten."""
 
 import os
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def test_tcp_flows_are_forgotten_on_request(place: Path) -> None:
 
 
 def test_node_port_flows_are_forgotten_at_node_addresses_only(place: Path) -> None:
-    """Here an address of a Service stands for the node's, and the port is everybody's."""
+    """Here a Service address stands for the node's address, and other Services use the same port."""
     before = tracked()
     port = msgspec.structs.replace(service(7, BACKENDS), cluster_ip="10.97.0.1", node_port=53)
     forget = flow_cleaner(lambda: (frontend(8),), place)((port,), ())

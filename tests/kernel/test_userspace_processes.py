@@ -1,4 +1,4 @@
-"""The processes of the relay of mode userspace: who starts them, finds them, takes their place and ends them."""
+"""The processes of the userspace relay: how they are started, found, replaced and ended."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def plane(world: World) -> Iterator[UserspaceDataPlane]:
 
 @pytest.fixture(autouse=True)
 def used(plane: UserspaceDataPlane) -> Iterator[None]:
-    """The plane of the test, for what serves all tests."""
+    """The data plane of the test, for helpers that serve all tests."""
     PLANES.append(plane)
     yield
     PLANES.pop()
@@ -132,7 +132,7 @@ def test_the_relay_obeys_root_alone(plane: UserspaceDataPlane) -> None:
 
 
 def test_a_worker_finds_its_way_through_pools_that_are_gone(plane: UserspaceDataPlane) -> None:
-    """Numbers of descriptors in the journal may be those of something else by now."""
+    """Descriptor numbers in the journal may belong to other files by now."""
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         for _ in range(3):
             plane.load(ports(server.endpoint))
@@ -192,7 +192,7 @@ def test_a_program_that_cannot_be_started_changes_nothing(plane: UserspaceDataPl
 def test_an_agent_of_another_version_takes_the_relay_along(
     plane: UserspaceDataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relay that runs other code than the agent's goes on as the agent's, with its connections and ports."""
+    """A relay with another version of the code continues under the agent, with its connections and ports."""
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         plane.load(ports(server.endpoint))
         before = state(plane)
@@ -209,7 +209,7 @@ def test_an_agent_of_another_version_takes_the_relay_along(
 
 
 def test_what_cannot_be_accepted_waits(world: World) -> None:
-    """A relay with memory for two connections: the third is served when one of them has ended."""
+    """With memory for two connections, the third is served when one of them has ended."""
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         target = (server.endpoint.address, server.endpoint.port)
         reading, writing = os.pipe()

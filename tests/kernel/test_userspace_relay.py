@@ -1,4 +1,4 @@
-"""The relay of mode userspace: bytes exact in both directions, and datagrams, whatever process is killed meanwhile."""
+"""The userspace relay forwards streams and datagrams unchanged, whichever process is killed meanwhile."""
 
 import contextlib
 import hashlib
@@ -57,7 +57,7 @@ def plane(world: World) -> Iterator[UserspaceDataPlane]:
 
 @pytest.fixture(autouse=True)
 def used(plane: UserspaceDataPlane) -> Iterator[None]:
-    """The plane of the test, for what serves all tests."""
+    """The data plane of the test, for helpers that serve all tests."""
     PLANES.append(plane)
     yield
     PLANES.pop()
@@ -154,7 +154,7 @@ def test_a_reset_becomes_a_reset(plane: UserspaceDataPlane) -> None:
 
 
 def test_a_slow_reader_stops_the_sender(plane: UserspaceDataPlane) -> None:
-    """What waits does so in sockets and one pipe; nothing is lost when the reader goes on."""
+    """Data waits in sockets and one pipe; none is lost when the reader continues."""
     go = threading.Event()
     seen: list[str] = []
 
@@ -222,7 +222,7 @@ def test_many_connections_at_once(plane: UserspaceDataPlane) -> None:
 
 
 def test_the_next_endpoint_is_tried(plane: UserspaceDataPlane) -> None:
-    """One refuses, one does not answer at all; every client gets the third."""
+    """One endpoint refuses, one does not answer; every client gets the third."""
     with Server("two", lambda c: c.sendall(b"two")) as server:
         plane.load(ports(at("one", 1), Endpoint("203.0.113.99", 80), server.endpoint))
         for _ in range(6):
@@ -284,7 +284,7 @@ def test_udp_leaves_an_endpoint_that_is_gone(plane: UserspaceDataPlane) -> None:
 
 
 def test_a_udp_session_ends_when_nothing_comes(world: World) -> None:
-    """30 s after the only answer, 120 s where answers came for a while; a clock that is set by hand."""
+    """It ends 30 s after a single answer, or 120 s after several; the test sets the clock."""
     now = [1000.0]
     memory = Memory.create(16)
     loop = Loop(lambda: now[0])

@@ -1,4 +1,4 @@
-"""Rules that the kernel holds, followed as ``podwire why`` follows them: every case of the packet table, no packets."""
+"""Traces of ``podwire why`` through the kernel's rules, for every case of the packet table, without packets."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def view(case: Case, mode: str, place: Path) -> ServiceRules:
-    """What the kernel holds, and what it should."""
+    """The actual and the desired state of the kernel."""
     seam = tracing(mode)
     return ServiceRules(
         mode=mode,
@@ -113,7 +113,7 @@ def test_rules_are_told_as_iptables_save_prints_them(place: Path) -> None:
 
 
 def told(place: Path, mode: str, *command: str) -> tuple[set[str], list[Step]]:
-    """What a program lists, and the steps of packets through the same rules."""
+    """The listing of a program, and the steps of packets through the same rules."""
     steps: list[Step] = []
     case = next(case for case in CASES if case.name == "externalTrafficPolicy Local")
     plane = open_dataplane(mode, NODE, place)

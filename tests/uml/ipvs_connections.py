@@ -1,4 +1,4 @@
-"""Servers and clients that keep their connections, and what an operator's tools show of mode ``ipvs``."""
+"""Servers and clients with long-lived connections, and the state of mode ``ipvs`` in operators' tools."""
 
 import contextlib
 import select
@@ -28,7 +28,7 @@ _PATIENCE_S = 20.0
 
 @contextlib.contextmanager
 def another(facts: NodeFacts = NODE) -> Iterator[IpvsDataPlane]:
-    """A second run of the agent."""
+    """A second instance of the data plane, as after a restart of the agent."""
     with contextlib.closing(IpvsDataPlane(facts, path("node"))) as made:
         yield made
 
@@ -59,8 +59,8 @@ def web(*pods: str, port: int = 8080) -> tuple[ServicePort, ...]:
     return (replace(found, cluster_endpoints=endpoints, has_endpoints=bool(pods), serving=serving),)
 
 
-class Held:
-    """Servers in the pods that keep their connections, and clients that do."""
+class OpenConnections:
+    """Servers in the pods and clients, both with long-lived connections."""
 
     def __init__(self, *pods: str) -> None:
         self.listeners: dict[str, socket.socket] = {}
@@ -69,7 +69,7 @@ class Held:
             with netns.inside(path(pod)):
                 self.listeners[pod] = socket.create_server((ADDRESSES[pod][0], 9090))
 
-    def __enter__(self) -> "Held":
+    def __enter__(self) -> "OpenConnections":
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -95,7 +95,7 @@ class Held:
         return pod
 
     def talk(self) -> bool:
-        """Whether every connection carries bytes both ways."""
+        """Whether every connection carries data in both directions."""
         for _, client, peer in self.clients:
             for sender, receiver in ((client, peer), (peer, client)):
                 receiver.settimeout(_PATIENCE_S)
@@ -124,6 +124,6 @@ def eventually(check: Callable[[], bool], seconds: float = 40.0) -> None:
         time.sleep(0.2)
 
 
-def shares(connections: Held, count: int) -> dict[str, int]:
+def shares(connections: OpenConnections, count: int) -> dict[str, int]:
     seen = [connections.connect() for _ in range(count)]
     return {pod: seen.count(pod) for pod in PODS}

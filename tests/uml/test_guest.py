@@ -1,4 +1,4 @@
-"""The guest has what this tier is for; what is missing here no tier could test."""
+"""The guest kernel has the features of this tier; no other tier could test a feature that is missing here."""
 
 import os
 import socket

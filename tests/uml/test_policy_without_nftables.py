@@ -1,4 +1,4 @@
-"""Policies on a kernel without nf_tables: iptables, of the legacy kind, stands in for nftables and says so."""
+"""On a kernel without nf_tables, legacy iptables replaces nftables for policies and reports it."""
 
 import os
 from collections.abc import Iterator

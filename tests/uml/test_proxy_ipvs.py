@@ -1,4 +1,4 @@
-"""The ``ipvs`` data plane with real packets, beyond the packet table: what it writes, what it heals, what it leaves."""
+"""The ``ipvs`` data plane with real packets beyond the packet table: what it writes, heals and leaves alone."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ from tests.kernel.service_namespaces import (
 from tests.uml.ipvs_connections import (
     _PATIENCE_S,
     PODS,
-    Held,
+    OpenConnections,
     another,
     differences,
     ipvsadm,
@@ -351,7 +351,10 @@ def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tup
 
 
 def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
-    with contextlib.closing(Switch(ServiceModes(path("node")), "iptables", NODE)) as switch, Held("one") as connections:
+    with (
+        contextlib.closing(Switch(ServiceModes(path("node")), "iptables", NODE)) as switch,
+        OpenConnections("one") as connections,
+    ):
         switch.load({"default/web": kept("one")})
         connections.connect("far")
         switch.wanted = "ipvs"
@@ -362,11 +365,14 @@ def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
 
 
 def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
-    """A UDP client that keeps its socket is served by the next mode; a TCP client learns that it is cut off."""
+    """A UDP client that keeps its socket is served by the next mode; a TCP client gets a reset."""
     services = by_name("ports and protocols are independent").resolved() | {"default/kept": (
         replace(kept("one")[0], service="default/kept", cluster_ip="10.96.0.77"),
     )}  # fmt: skip
-    with contextlib.closing(Switch(ServiceModes(path("node")), "ipvs", NODE)) as switch, Held("one") as connections:
+    with (
+        contextlib.closing(Switch(ServiceModes(path("node")), "ipvs", NODE)) as switch,
+        OpenConnections("one") as connections,
+    ):
         switch.load(services)
         connections.connect("far", "10.96.0.77")
         with netns.inside(path("far")):

@@ -1,4 +1,4 @@
-"""Connections through the ``ipvs`` data plane: which endpoint gets them, what becomes of them when it goes."""
+"""Connections through the ``ipvs`` data plane: the choice of the endpoint, and the removal of an endpoint."""
 
 import socket
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.kernel.service_namespaces import (
     inside,
     path,
 )
-from tests.uml.ipvs_connections import PODS, Held, another, differences, eventually, ipvsadm, kept, shares
+from tests.uml.ipvs_connections import PODS, OpenConnections, another, differences, eventually, ipvsadm, kept, shares
 
 from podwire.errors import Unsupported
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
@@ -38,10 +38,10 @@ def plane(world: World) -> Iterator[IpvsDataPlane]:
 
 
 def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: IpvsDataPlane) -> None:
-    """Scenario 90: weight 0 while a connection is open; gone soon after it has ended. So does a Service that goes."""
+    """Scenario 90: an endpoint has weight 0 while a connection is open and is removed soon after; so is a Service."""
     other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept("far"))
     plane.load({"default/web": kept("one"), "default/other": other})
-    with Held("one", "two", "far") as connections:
+    with OpenConnections("one", "two", "far") as connections:
         assert [connections.connect(), connections.connect(address="10.96.0.11")] == ["one", "far"]
         plane.update({"default/web": kept("two"), "default/other": ()})
         assert "-r 10.180.0.1:9090 -m -w 0" in ipvsadm("-S", "-n")
@@ -67,7 +67,7 @@ def served() -> set[str]:
 def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: IpvsDataPlane) -> None:
     """Scenario 91."""
     plane.load({"default/web": kept("one", "two")})
-    with Held("one", "two") as connections:
+    with OpenConnections("one", "two") as connections:
         assert {connections.connect() for _ in range(2)} == {"one", "two"}
         plane.update({"default/web": kept("two")})
         assert plane.update({"default/web": kept("one", "two")})[-1] == "-e -t 10.96.0.10:80 -r 10.180.0.1:9090 -m -w 1"
@@ -76,11 +76,11 @@ def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: I
 
 
 def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: IpvsDataPlane) -> None:
-    """Not while it terminates and still serves."""
+    """A terminating endpoint that still serves keeps them."""
     (both,) = kept("one", "two")
     (rest,) = kept("two")
     plane.load({"default/web": kept("one")}, replace(NODE, reset_connections=True))
-    with Held("one", "two") as connections:
+    with OpenConnections("one", "two") as connections:
         connections.connect()
         plane.update({"default/web": (replace(rest, serving=both.serving),)})
         assert connections.talk()
@@ -97,7 +97,7 @@ def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, pl
 def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
     plane.load({"default/web": kept("one", "two", "far")}, facts)
-    with Held("one", "two", "far") as connections:
+    with OpenConnections("one", "two", "far") as connections:
         for _ in range(6):
             connections.connect()
         plane.update({"default/web": kept("two")})
@@ -109,17 +109,17 @@ def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: 
 def test_connections_are_spread_evenly(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
     plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler=scheduler)))
     assert f"-A -t 10.96.0.10:80 -s {scheduler} " in ipvsadm("-S", "-n")
-    with Held(*PODS) as connections:
+    with OpenConnections(*PODS) as connections:
         assert shares(connections, 6) == {"one": 2, "two": 2, "far": 2}
 
 
 @pytest.mark.parametrize(("scheduler", "counts"), [("rr", False), ("wrr", False), ("lc", True), ("wlc", True),
                                                    ("sed", True), ("nq", True)])  # fmt: skip
 def test_some_look_at_open_connections(world: World, plane: IpvsDataPlane, scheduler: str, counts: bool) -> None:
-    """With four connections open at two pods each and none at the third, who counts them sends the next two there."""
+    """With four connections at each of two pods and none at the third, schedulers that count them choose the third."""
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
     plane.load({"default/web": kept("one", "two")}, facts)
-    with Held(*PODS) as connections:
+    with OpenConnections(*PODS) as connections:
         shares(connections, 8)
         plane.update({"default/web": kept(*PODS)})
         assert (shares(connections, 2)["far"] == 2) == counts
@@ -129,12 +129,12 @@ def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: Ipv
     other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept(*PODS))
     both = {"default/web": kept(*PODS), "default/other": other}
     plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="sh")))
-    with Held(*PODS) as connections:
+    with OpenConnections(*PODS) as connections:
         for source in ("outside", "one"):
             assert len({connections.connect(source) for _ in range(6)}) == 1
             assert {connections.connect(source, "10.96.0.11") for _ in range(3)} == {connections.connect(source)}
     plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="dh")))
-    with Held(*PODS) as connections:
+    with OpenConnections(*PODS) as connections:
         first = connections.connect("outside")
         assert {connections.connect(source) for source in ("outside", "far", "node") for _ in range(3)} == {first}
 
@@ -145,7 +145,7 @@ def test_mh_chooses_by_the_client_and_its_port(world: World, plane: IpvsDataPlan
     ports = range(21000, 21016)
     seen: list[dict[int, str]] = []
     for _ in range(2):
-        with Held(*PODS) as connections:
+        with OpenConnections(*PODS) as connections:
             seen.append({port: connections.connect(port=port) for port in ports})
             for pod in PODS:
                 connections.reset(pod)
@@ -160,7 +160,7 @@ def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:
 
 def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: IpvsDataPlane) -> None:
     plane.load({"default/web": kept("one")})
-    with Held("one") as connections:
+    with OpenConnections("one") as connections:
         connections.connect()
         written = plane.load({"default/web": kept("one")}, replace(NODE, ipvs=IpvsSettings(scheduler="wlc")))
         assert written == ("-E -t 10.96.0.10:80 -s wlc -b flag-3",)

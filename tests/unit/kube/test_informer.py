@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from tests.fakes import scripted_http as http
+from tests.fakes.collection import Collection
 
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
@@ -176,3 +177,16 @@ def test_an_index_follows_changes() -> None:
     assert list(index[0].values()) == ["n2"]
     assert list(index[0].of("n2")) == ["d/a"]
     assert index[0].of("n1") == {}
+
+
+def test_the_fake_of_an_informer_tells_the_same_changes() -> None:
+    watch = [event("ADDED", pod("c", "5")), event("MODIFIED", pod("a", "6", "n1")), event("DELETED", pod("b", "7"))]
+    script = Script([("3", [pod("a", "1"), pod("b", "2")])], [watch])
+    informer, changes = follow(script, lambda i, c: len(c) == 5)
+    fake, told = Collection[Pod](), list[Change]()
+    fake.put("d/a", Pod())
+    fake.subscribe(lambda key, old, new: told.append((key, old is not None, new is not None)))
+    for key, value in (("d/b", Pod()), ("d/c", Pod()), ("d/a", Pod()), ("d/b", None)):
+        fake.put(key, value)
+    assert (told, sorted(fake.objects)) == (changes, sorted(informer.objects))
+    assert (fake.get("d/b"), informer.get("d/b")) == (None, None)
