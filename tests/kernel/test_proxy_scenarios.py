@@ -14,6 +14,7 @@ from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import LATE_S, World, failures_of, inside, path
 
 from podwire.kernel import netns
+from podwire.proxy.servicemap import NodeFacts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -32,7 +33,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(params=every_plane())
+@pytest.fixture(scope="module", params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
     made = opened(request.param)
     yield made
@@ -45,10 +46,24 @@ def real(packet: Packet) -> Packet:
     return msgspec.structs.replace(packet, untouched=False, dropped=packet.dropped or packet.untouched)
 
 
+@pytest.fixture(scope="module")
+def nodes() -> dict[str, NodeFacts]:
+    """The node of the last case, by data plane."""
+    return {}
+
+
+def load(plane: Any, case: Case, nodes: dict[str, NodeFacts]) -> None:
+    """Loads a case over the last one, as a cluster changes; where the node differs, the data plane starts empty."""
+    if nodes.get(plane.name, case.node) != case.node:
+        plane.remove()
+    nodes[plane.name] = case.node
+    plane.load(case.resolved(), case.node)
+
+
 @pytest.mark.uml
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
-def test_scenario(world: World, plane: Any, case: Case) -> None:
-    plane.load(case.resolved(), case.node)
+def test_scenario(world: World, plane: Any, nodes: dict[str, NodeFacts], case: Case) -> None:
+    load(plane, case, nodes)
     inside("node", "conntrack", "-F")  # a port that a client of an earlier case had would go where that one went
     packets = tuple(real(packet) for packet in case.by(plane.name).packets)
     wanted = msgspec.structs.replace(case, packets=packets)
@@ -59,8 +74,8 @@ def test_scenario(world: World, plane: Any, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
-def test_a_restart_writes_nothing(plane: Any, case: Case) -> None:
-    plane.load(case.resolved(), case.node)
+def test_a_restart_writes_nothing(plane: Any, nodes: dict[str, NodeFacts], case: Case) -> None:
+    load(plane, case, nodes)
     assert not any(plane.load(case.resolved(), case.node))
 
 
