@@ -172,14 +172,14 @@ def read_resolv_conf(path: str, *, loopback: bool = False) -> tuple[tuple[str, i
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
-    found = []
+    servers = []
     for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == "nameserver":
+        fields = line.split()
+        if len(fields) >= 2 and fields[0] == "nameserver":
             try:
-                address = ipaddress.ip_address(words[1].partition("%")[0])
+                address = ipaddress.ip_address(fields[1].partition("%")[0])
             except ValueError:
                 continue
             if loopback or not address.is_loopback:
-                found.append((words[1], 53))
-    return tuple(dict.fromkeys(found))
+                servers.append((fields[1], 53))
+    return tuple(dict.fromkeys(servers))

@@ -52,15 +52,15 @@ def decode_name(name: bytes) -> str:
 def _escape(label: bytes) -> str:
     if label.isascii() and label.replace(b"-", b"").replace(b"_", b"").isalnum():
         return label.decode("ascii")
-    pieces = []
+    characters = []
     for byte in label:
         if byte in b'."\\()@;$':
-            pieces.append("\\" + chr(byte))
+            characters.append("\\" + chr(byte))
         elif 0x21 <= byte <= 0x7E:
-            pieces.append(chr(byte))
+            characters.append(chr(byte))
         else:
-            pieces.append(f"\\{byte:03d}")
-    return "".join(pieces)
+            characters.append(f"\\{byte:03d}")
+    return "".join(characters)
 
 
 def join_labels(labels: tuple[str, ...], suffix: bytes) -> bytes:

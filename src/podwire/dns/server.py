@@ -120,28 +120,28 @@ class DnsServer:
         send(reply.data)
 
     async def _relay(self, ask: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
-        found = await self._forwarder.ask(data, tcp=tcp)
-        if found is None:
+        reply = await self._forwarder.ask(data, tcp=tcp)
+        if reply is None:
             return failure(ask.query, limit)
-        if len(found) > limit:
+        if len(reply) > limit:
             # An upstream that ignores the size asked for: the client must come again over TCP.
             return _truncated(ask, limit)
-        self._foreign.put(data, found, tcp=tcp, now_s=self._clock.monotonic())
-        return Reply(found, ask.query.qtype, found[3] & 0xF)
+        self._foreign.put(data, reply, tcp=tcp, now_s=self._clock.monotonic())
+        return Reply(reply, ask.query.qtype, reply[3] & 0xF)
 
     async def _chase(self, ask: UpstreamQuery, tcp: bool, limit: int) -> Reply:
         """The reply for an alias whose target is foreign."""
         edns = Edns(size=self.config.udp_size)
         request = wire.encode(Message(0, wire.RD, ask.name, ask.query.qtype, edns=edns))
         now_s = self._clock.monotonic()
-        found = self._foreign.get(request, tcp=tcp, now_s=now_s)
-        if found is None:
-            found = await self._forwarder.ask(request, tcp=tcp)
-            if found is None:
+        reply = self._foreign.get(request, tcp=tcp, now_s=now_s)
+        if reply is None:
+            reply = await self._forwarder.ask(request, tcp=tcp)
+            if reply is None:
                 return failure(ask.query, limit)
-            self._foreign.put(request, found, tcp=tcp, now_s=now_s)
+            self._foreign.put(request, reply, tcp=tcp, now_s=now_s)
         try:
-            return merge(ask, wire.parse_message(found), limit)
+            return merge(ask, wire.parse_message(reply), limit)
         except ProtocolError:
             return failure(ask.query, limit)
 

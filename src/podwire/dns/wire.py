@@ -117,7 +117,7 @@ def read_name(data: bytes, offset: int) -> tuple[bytes, int]:
 
     Raises: ProtocolError for a name that is cut, too long, or points forward.
     """
-    pieces: list[bytes] = []
+    labels: list[bytes] = []
     size = 1
     end = -1
     barrier = offset
@@ -125,7 +125,7 @@ def read_name(data: bytes, offset: int) -> tuple[bytes, int]:
         while True:
             length = data[offset]
             if length == 0:
-                pieces.append(b"\x00")
+                labels.append(b"\x00")
                 break
             if length < 0x40:
                 piece = data[offset : offset + 1 + length]
@@ -134,7 +134,7 @@ def read_name(data: bytes, offset: int) -> tuple[bytes, int]:
                 size += len(piece)
                 if size > MAX_NAME:
                     raise ProtocolError("remote", "a name of more than 255 bytes")
-                pieces.append(piece)
+                labels.append(piece)
                 offset += length + 1
             elif length >= 0xC0:
                 target = (length & 0x3F) << 8 | data[offset + 1]
@@ -146,7 +146,7 @@ def read_name(data: bytes, offset: int) -> tuple[bytes, int]:
                 raise ProtocolError("remote", f"label type {length:#x}")
     except IndexError as cut:
         raise ProtocolError("remote", "a name is cut") from cut
-    return b"".join(pieces), end if end >= 0 else offset + 1
+    return b"".join(labels), end if end >= 0 else offset + 1
 
 
 def parse_query(data: bytes) -> Query:
@@ -173,14 +173,14 @@ def parse_query(data: bytes) -> Query:
 def _find_edns(data: bytes, offset: int, before: int, additionals: int) -> Edns | None:
     for _ in range(before):
         offset = _read_record(data, offset)[1]
-    found: Edns | None = None
+    edns: Edns | None = None
     for _ in range(additionals):
         record, offset = _read_record(data, offset)
         if record.type == OPT:
-            if found is not None:
+            if edns is not None:
                 raise ProtocolError("remote", "two OPT records")
-            found = _edns_of(record)
-    return found
+            edns = _edns_of(record)
+    return edns
 
 
 def _edns_of(record: Record) -> Edns:
@@ -256,13 +256,13 @@ def find_ttls(data: bytes) -> tuple[tuple[int, int], ...]:
     offset = HEADER_BYTES
     for _ in range(questions):
         offset = read_name(data, offset)[1] + 4
-    found = []
+    offsets = []
     for _ in range(sum(counts)):
         start = read_name(data, offset)[1]
         record, offset = _read_record(data, offset)
         if record.type != OPT:
-            found.append((start + 4, record.ttl))
-    return tuple(found)
+            offsets.append((start + 4, record.ttl))
+    return tuple(offsets)
 
 
 class _Encoder:
@@ -271,15 +271,15 @@ class _Encoder:
         self._seen: dict[bytes, int] = {}
 
     def write_name(self, name: bytes, *, compress: bool = True) -> None:
-        out, seen = self.out, self._seen
+        out, offsets = self.out, self._seen
         offset = 0
         while length := name[offset]:
             suffix = name[offset:]
-            if compress and (at := seen.get(suffix)) is not None:
+            if compress and (at := offsets.get(suffix)) is not None:
                 out += (0xC000 | at).to_bytes(2, "big")
                 return
             if len(out) < _POINTER_LIMIT:
-                seen.setdefault(suffix, len(out))
+                offsets.setdefault(suffix, len(out))
             out += name[offset : offset + 1 + length]
             offset += 1 + length
         out.append(0)

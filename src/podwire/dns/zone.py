@@ -333,11 +333,11 @@ class Zone:
         return self._missing(question)
 
     def _answer_set(
-        self, question: _Question, entry: ServiceRecords, found: ServiceRecords | PortRecords | HostRecords
+        self, question: _Question, entry: ServiceRecords, records: ServiceRecords | PortRecords | HostRecords
     ) -> Answer:
         if question.qtype != wire.SRV:
-            return self._found(question, self._address_records(question.name, found.addresses, question.qtype))
-        return self._answer_targets(question, entry, found.targets)
+            return self._found(question, self._address_records(question.name, records.addresses, question.qtype))
+        return self._answer_targets(question, entry, records.targets)
 
     def _answer_targets(self, question: _Question, entry: ServiceRecords, targets: tuple[Target, ...]) -> Answer:
         if not targets:

@@ -138,8 +138,8 @@ def _ips(spec: Json) -> list[str]:
     """The addresses a Service holds, without ``None``."""
     if _kind_of(spec) not in _WITH_ADDRESSES:
         return []
-    found = spec.get("clusterIPs") or ([spec["clusterIP"]] if spec.get("clusterIP") else [])
-    return [ip for ip in found if ip and ip != _HEADLESS]
+    addresses = spec.get("clusterIPs") or ([spec["clusterIP"]] if spec.get("clusterIP") else [])
+    return [ip for ip in addresses if ip and ip != _HEADLESS]
 
 
 def _held_ports(spec: Json) -> set[int]:
@@ -273,14 +273,14 @@ class ServiceAllocator:
         held = set(_ips(before))
         out: list[str] = []
         for index, family in enumerate(spec.get("ipFamilies") or ()):
-            found = self._ranges[family]
+            addresses = self._ranges[family]
             wanted = asked[index] if index < len(asked) else ""
             if not wanted:
-                wanted = found.choose() or ""
+                wanted = addresses.choose() or ""
                 if not wanted:
                     raise ApiError(500, "InternalError", "failed to allocate a serviceIP: range is full")
             elif wanted not in held:
-                problem = found.problem(wanted, owner) if _is_ip(wanted) else "must be a valid IP address"
+                problem = addresses.problem(wanted, owner) if _is_ip(wanted) else "must be a valid IP address"
                 if problem:
                     text = f"failed to allocate IP {wanted}: {problem}"
                     return [causes.invalid("spec.clusterIPs", asked, text)]
@@ -336,10 +336,10 @@ class ServiceAllocator:
         return None
 
     def _free_port(self, used: Iterable[int]) -> int:
-        found = self._ports.choose(set(used))
-        if found is None:
+        port = self._ports.choose(set(used))
+        if port is None:
             raise ApiError(500, "InternalError", "failed to allocate a nodePort: range is full")
-        return found
+        return port
 
 
 def _check_ips(spec: Json) -> list[Cause]:
@@ -418,9 +418,9 @@ def _keep_node_ports(spec: Json, before: Json) -> None:
     old = {(port.get("protocol"), port.get("port")): port.get("nodePort") for port in before.get("ports") or ()}
     used = {port.get("nodePort") for port in spec.get("ports") or ()}
     for port in spec.get("ports") or ():
-        found = old.get((port.get("protocol"), port.get("port")))
-        if not port.get("nodePort") and found and found not in used:
-            port["nodePort"] = found
+        known = old.get((port.get("protocol"), port.get("port")))
+        if not port.get("nodePort") and known and known not in used:
+            port["nodePort"] = known
 
 
 def _drop_foreign(spec: Json, before: Json) -> None:

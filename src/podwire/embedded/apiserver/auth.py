@@ -167,18 +167,18 @@ class Authenticator:
         if not header:
             return ANONYMOUS
         scheme, _, token = header.partition(" ")
-        found = self.verify(token.strip()) if scheme.lower() == "bearer" else None
-        if found is None:
+        user = self.verify(token.strip()) if scheme.lower() == "bearer" else None
+        if user is None:
             raise failures.unauthorized()
-        return found
+        return user
 
     def verify(self, token: str, audiences: Sequence[str] = ()) -> User | None:
         """The user of a token that is valid for one of ``audiences`` (the server's own by default)."""
         claims = self._tokens.claims(token)
         if claims is None:
             return None
-        found = claims.get("aud") or ()
-        named = {found} if isinstance(found, str) else set(found)
+        audience = claims.get("aud") or ()
+        named = {audience} if isinstance(audience, str) else set(audience)
         return service_account(claims) if named & (set(audiences) or self._audiences) else None
 
 

@@ -114,8 +114,8 @@ class Call:
     @property
     def manager(self) -> str:
         """The field manager: as given, else the first part of the user agent."""
-        given = self.query.get("fieldManager", "")
-        return given or self.request.headers.get("user-agent", "").partition("/")[0] or "unknown"
+        manager = self.query.get("fieldManager", "")
+        return manager or self.request.headers.get("user-agent", "").partition("/")[0] or "unknown"
 
 
 def parse_target(segments: list[str], kinds: Mapping[Key, Kind]) -> Target:

@@ -60,9 +60,9 @@ def prune(obj: Json, schema: Json) -> Pruned:
     """The object without the fields its schema does not have; apiVersion, kind and metadata stay."""
     unknown: list[str] = []
     body = {key: value for key, value in obj.items() if key not in _COMMON}
-    found = _prune(body, schema, "", unknown)
+    pruned = _prune(body, schema, "", unknown)
     common = {key: obj[key] for key in _COMMON if key in obj}
-    return Pruned({**common, **found}, unknown)
+    return Pruned({**common, **pruned}, unknown)
 
 
 def decode(obj: Json, schema: Json, kind: Kind) -> fields.Decoded:
@@ -70,9 +70,9 @@ def decode(obj: Json, schema: Json, kind: Kind) -> fields.Decoded:
 
     Raises: ApiError 400 for metadata of the wrong type.
     """
-    found = prune(obj, schema)
+    pruned = prune(obj, schema)
     meta = fields.decode_metadata(obj.get("metadata") or {}, kind)
-    return fields.Decoded({**found.obj, "metadata": meta.obj}, [*meta.unknown, *found.unknown])
+    return fields.Decoded({**pruned.obj, "metadata": meta.obj}, [*meta.unknown, *pruned.unknown])
 
 
 def _copy(value: Any) -> Any:
@@ -96,9 +96,9 @@ def fill(value: Any, schema: Json) -> Any:
         if absent and "default" in sub:
             out[name] = _copy(sub["default"])
     for name, item in out.items():
-        found = properties.get(name, additional)
-        if isinstance(found, dict) and isinstance(item, dict | list):
-            out[name] = fill(item, found)
+        schema_of_item = properties.get(name, additional)
+        if isinstance(schema_of_item, dict) and isinstance(item, dict | list):
+            out[name] = fill(item, schema_of_item)
     return out
 
 
@@ -117,8 +117,8 @@ def read_scale(obj: Json, scale: Json) -> tuple[int, int, str]:
     """Wanted replicas, actual replicas and selector of a custom object, by its ``scale`` subresource."""
 
     def number(field: str) -> int:
-        found = find(scale.get(field) or "", obj) if scale.get(field) else []
-        return found[0] if found and isinstance(found[0], int) else 0
+        values = find(scale.get(field) or "", obj) if scale.get(field) else []
+        return values[0] if values and isinstance(values[0], int) else 0
 
     path = scale.get("labelSelectorPath")
     selector = find(path, obj) if path else []
@@ -132,8 +132,8 @@ def write_scale(obj: Json, scale: Json, replicas: int) -> Json:
     out = dict(obj)
     node = out
     for step in steps[:-1]:
-        found = node.get(step)
-        node[step] = dict(found) if isinstance(found, dict) else {}
+        child = node.get(step)
+        node[step] = dict(child) if isinstance(child, dict) else {}
         node = node[step]
     if steps:
         node[steps[-1]] = replicas
@@ -185,17 +185,17 @@ def _check_list(schema: Json, path: str) -> Iterator[Cause]:
 
 def check_schema(schema: Json, path: str) -> list[Cause]:
     """Whether a definition's schema is structural; ``path`` is where it stands."""
-    found = []
+    problems = []
     if schema.get("type") != "object":
         kind = schema.get("type") or ""
         text = "must be object at the root"
-        found.append(
+        problems.append(
             causes.invalid(f"{path}.type", kind, text)
             if kind
             else causes.required(f"{path}.type", "must not be empty at the root")
         )
         schema = {**schema, "type": "object"}
-    return found + list(_check_node(schema, path))
+    return problems + list(_check_node(schema, path))
 
 
 def _check_group(group: str) -> Iterator[Cause]:
@@ -206,19 +206,19 @@ def _check_group(group: str) -> Iterator[Cause]:
 
 
 def _check_names(spec: Json) -> Iterator[Cause]:
-    found: Json = spec.get("names") or {}
+    declared: Json = spec.get("names") or {}
     if spec.get("group"):
         yield from _check_group(spec["group"])
     for field in ("plural", "singular"):
-        if found.get(field) and (problem := names.label_1035(found[field])):
-            yield causes.invalid(f"spec.names.{field}", found[field], problem)
+        if declared.get(field) and (problem := names.label_1035(declared[field])):
+            yield causes.invalid(f"spec.names.{field}", declared[field], problem)
     for field in ("kind", "listKind"):
-        if found.get(field) and (problem := names.label_1035(found[field].lower())):
+        if declared.get(field) and (problem := names.label_1035(declared[field].lower())):
             detail = f"may have mixed case, but should otherwise match: {problem}"
-            yield causes.invalid(f"spec.names.{field}", found[field], detail)
-    if found.get("listKind") and found["listKind"] == found.get("kind"):
-        yield causes.invalid("spec.names.listKind", found["listKind"], "kind and listKind may not be the same")
-    for index, text in enumerate(found.get("shortNames") or ()):
+            yield causes.invalid(f"spec.names.{field}", declared[field], detail)
+    if declared.get("listKind") and declared["listKind"] == declared.get("kind"):
+        yield causes.invalid("spec.names.listKind", declared["listKind"], "kind and listKind may not be the same")
+    for index, text in enumerate(declared.get("shortNames") or ()):
         if problem := names.label_1035(text):
             yield causes.invalid(f"spec.names.shortNames[{index}]", text, problem)
 
@@ -264,29 +264,29 @@ def check_definition(new: Json, old: Json | None) -> list[Cause]:
     Required fields, the storage version and the definition's own name are checked where it is served.
     """
     spec: Json = new.get("spec") or {}
-    found = list(_check_names(spec))
-    seen: set[str] = set()
+    problems = list(_check_names(spec))
+    names_seen: set[str] = set()
     for index, version in enumerate(spec.get("versions") or ()):
         path, name = f"spec.versions[{index}]", version.get("name") or ""
-        if name in seen:
-            found.append(causes.duplicate(f"{path}.name", name))
-        seen.add(name)
-        found += _check_version(version, path)
+        if name in names_seen:
+            problems.append(causes.duplicate(f"{path}.name", name))
+        names_seen.add(name)
+        problems += _check_version(version, path)
     if spec.get("preserveUnknownFields"):
         detail = (
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         )
-        found.append(causes.invalid("spec.preserveUnknownFields", True, detail))
+        problems.append(causes.invalid("spec.preserveUnknownFields", True, detail))
     strategy = (spec.get("conversion") or {}).get("strategy")
     if strategy not in (None, "None"):
-        found.append(causes.unsupported("spec.conversion.strategy", strategy, ("None",)))
+        problems.append(causes.unsupported("spec.conversion.strategy", strategy, ("None",)))
     if old is not None:
         was: Json = old.get("spec") or {}
         for field in ("group", "scope"):
             if spec.get(field) != was.get(field):
-                found.append(causes.invalid(f"spec.{field}", spec.get(field), _IMMUTABLE))
+                problems.append(causes.invalid(f"spec.{field}", spec.get(field), _IMMUTABLE))
         for field in ("plural", "kind"):
             now, then = (part.get("names", {}).get(field) for part in (spec, was))
             if now != then:
-                found.append(causes.invalid(f"spec.names.{field}", now, _IMMUTABLE))
-    return found
+                problems.append(causes.invalid(f"spec.names.{field}", now, _IMMUTABLE))
+    return problems

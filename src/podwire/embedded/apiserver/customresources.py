@@ -35,17 +35,17 @@ _COMMON: Object = {
 
 
 def _priority(version: str) -> tuple[int, int, int, str]:
-    found = _VERSION.match(version)
-    if found is None:
+    match = _VERSION.match(version)
+    if match is None:
         return (-1, 0, 0, version)
-    return (_STAGES[found[2]], int(found[1]), int(found[3] or 0), "")
+    return (_STAGES[match[2]], int(match[1]), int(match[3] or 0), "")
 
 
 def kinds_of(definition: Object) -> list[Kind]:
     """The kinds that a definition serves, the preferred version first."""
     spec = definition["spec"]
     names = spec["names"]
-    found = []
+    kinds = []
     for version in sorted(spec["versions"], key=lambda v: _priority(v["name"]), reverse=True):
         if not version.get("served"):
             continue
@@ -55,7 +55,7 @@ def kinds_of(definition: Object) -> list[Kind]:
             subresources.append(Subresource("scale", "Scale", WRITE, "autoscaling", "v1"))
         if "status" in wanted:
             subresources.append(Subresource("status", names["kind"], WRITE, spec["group"], version["name"]))
-        found.append(
+        kinds.append(
             Kind(
                 group=spec["group"], version=version["name"], kind=names["kind"], plural=names["plural"],
                 namespaced=spec.get("scope") == "Namespaced", custom=True,
@@ -64,7 +64,7 @@ def kinds_of(definition: Object) -> list[Kind]:
                 list_kind=names.get("listKind") or f"{names['kind']}List", subresources=tuple(subresources),
             )
         )  # fmt: skip
-    return found
+    return kinds
 
 
 def problems(definition: Object) -> list[Cause]:
@@ -72,7 +72,7 @@ def problems(definition: Object) -> list[Cause]:
     spec = definition.get("spec") or {}
     names = spec.get("names") or {}
     versions = spec.get("versions") or []
-    found = [
+    problems = [
         Cause(f"spec.{path}", "FieldValueRequired", "Required value")
         for path, value in (
             ("group", spec.get("group")), ("scope", spec.get("scope")), ("versions", versions),
@@ -85,15 +85,15 @@ def problems(definition: Object) -> list[Cause]:
     ]  # fmt: skip
     if spec.get("scope") not in (None, "", "Namespaced", "Cluster"):
         message = f'Unsupported value: "{spec["scope"]}": supported values: "Cluster", "Namespaced"'
-        found.append(Cause("spec.scope", "FieldValueNotSupported", message))
+        problems.append(Cause("spec.scope", "FieldValueNotSupported", message))
     if versions and sum(bool(v.get("storage")) for v in versions) != 1:
         message = f"Invalid value: {len(versions)}: must have exactly one version marked as storage version"
-        found.append(Cause("spec.versions", "FieldValueInvalid", message))
+        problems.append(Cause("spec.versions", "FieldValueInvalid", message))
     wanted, name = f"{names.get('plural')}.{spec.get('group')}", definition["metadata"].get("name")
     if name != wanted:
         message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
-        found.append(Cause("metadata.name", "FieldValueInvalid", message))
-    return found
+        problems.append(Cause("metadata.name", "FieldValueInvalid", message))
+    return problems
 
 
 class CustomVersion:
@@ -137,8 +137,8 @@ class CustomResources:
 
     def scale_paths(self, kind: Kind) -> Object:
         """The ``scale`` subresource of a custom kind; empty for other kinds."""
-        found = self.served(kind) if kind.custom else None
-        return found.scale if found is not None else {}
+        version = self.served(kind) if kind.custom else None
+        return version.scale if version is not None else {}
 
     def schemas(self) -> dict[tuple[str, str, str], Object]:
         """The raw schemas by group, version and kind."""

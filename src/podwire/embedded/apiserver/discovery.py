@@ -24,42 +24,42 @@ def _storage_hash(kind: Kind) -> str:
 
 
 def _resource(kind: Kind) -> Object:
-    found: Object = {
+    resource: Object = {
         "name": kind.plural, "singularName": kind.singular_name, "namespaced": kind.namespaced,
         "kind": kind.kind, "verbs": list(kind.verbs),
     }  # fmt: skip
     if kind.short_names:
-        found["shortNames"] = list(kind.short_names)
+        resource["shortNames"] = list(kind.short_names)
     if kind.categories:
-        found["categories"] = list(kind.categories)
+        resource["categories"] = list(kind.categories)
     if kind.stored:
-        found["storageVersionHash"] = _storage_hash(kind)
-    return found
+        resource["storageVersionHash"] = _storage_hash(kind)
+    return resource
 
 
 def _subresource(kind: Kind, sub: Subresource) -> Object:
-    found: Object = {
+    subresource: Object = {
         "name": f"{kind.plural}/{sub.name}", "singularName": "", "namespaced": kind.namespaced,
         "kind": sub.kind, "verbs": list(sub.verbs),
     }  # fmt: skip
     if (sub.group, sub.version) != (kind.group, kind.version):
-        found |= {"group": sub.group, "version": sub.version}
-    return found
+        subresource |= {"group": sub.group, "version": sub.version}
+    return subresource
 
 
 def _aggregated(kind: Kind) -> Object:
-    found: Object = {
+    resource: Object = {
         "resource": kind.plural,
         "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular_name, "verbs": list(kind.verbs),
     }  # fmt: skip
     if kind.short_names:
-        found["shortNames"] = list(kind.short_names)
+        resource["shortNames"] = list(kind.short_names)
     if kind.categories:
-        found["categories"] = list(kind.categories)
+        resource["categories"] = list(kind.categories)
     if kind.subresources:
-        found["subresources"] = [
+        resource["subresources"] = [
             {
                 "subresource": sub.name,
                 "responseKind": {
@@ -69,7 +69,7 @@ def _aggregated(kind: Kind) -> Object:
             }
             for sub in kind.subresources
         ]  # fmt: skip
-    return found
+    return resource
 
 
 class Discovery:
@@ -84,16 +84,16 @@ class Discovery:
         self._documents.clear()
 
     def _versions(self) -> dict[str, list[str]]:
-        versions: dict[str, list[str]] = {group: list(found) for group, found in GROUPS.items()}
+        versions: dict[str, list[str]] = {group: list(served) for group, served in GROUPS.items()}
         for kind in self._kinds.values():
-            found = versions.setdefault(kind.group, [])
-            if kind.version not in found:
-                found.append(kind.version)
+            served = versions.setdefault(kind.group, [])
+            if kind.version not in served:
+                served.append(kind.version)
         return versions
 
     def _in(self, group: str, version: str) -> Sequence[Kind]:
-        found = [k for k in self._kinds.values() if k.group == group and k.version == version]
-        return sorted(found, key=lambda kind: kind.plural)
+        kinds = [k for k in self._kinds.values() if k.group == group and k.version == version]
+        return sorted(kinds, key=lambda kind: kind.plural)
 
     def answer(self, request: Request) -> Response:
         """The document at the request's path, which has one to three segments.
@@ -104,17 +104,17 @@ class Discovery:
         accept, host = request.headers.get("accept", ""), request.headers.get("host", "")
         aggregated = "as=APIGroupDiscoveryList" in accept and "v=v2" in accept.replace("v2beta1", "")
         key = (*segments, "aggregated" if aggregated and len(segments) == 1 else "", host)
-        found = self._documents.get(key)
-        if found is None:
+        response = self._documents.get(key)
+        if response is None:
             if aggregated and len(segments) == 1:
                 document, content_type = self._groups_aggregated(legacy=segments[0] == "api"), AGGREGATED
             else:
                 document, content_type = self._legacy(segments, host), "application/json"
             body = msgspec.json.encode(document)
             tag = hashlib.sha256(body).hexdigest().upper()[:32]
-            found = Response(200, body, content_type, (("Etag", f'"{tag}"'), ("Vary", "Accept")))
-            self._documents[key] = found
-        return found
+            response = Response(200, body, content_type, (("Etag", f'"{tag}"'), ("Vary", "Accept")))
+            self._documents[key] = response
+        return response
 
     def _groups_aggregated(self, *, legacy: bool) -> Object:
         items = [

@@ -70,13 +70,13 @@ def _references(node: Any) -> Iterable[str]:
 
 def reachable(names: Iterable[str]) -> list[str]:
     """The named definitions and all that they refer to, sorted."""
-    known, queue, found = data.definitions(), list(names), set()
+    known, queue, reached = data.definitions(), list(names), set()
     while queue:
         name = queue.pop()
-        if name not in found and name in known:
-            found.add(name)
+        if name not in reached and name in known:
+            reached.add(name)
             queue.extend(_references(known[name]))
-    return sorted(found)
+    return sorted(reached)
 
 
 def _schema(node: Json, prefix: str) -> Json:
@@ -92,10 +92,10 @@ def _schema(node: Json, prefix: str) -> Json:
     target = node.get("$ref")
     if target is None:
         return out
-    found = {"$ref": prefix + target}
+    reference = {"$ref": prefix + target}
     if prefix == V2_REF or not out:
-        return {**found, **out}
-    return {"allOf": [found], **out}
+        return {**reference, **out}
+    return {"allOf": [reference], **out}
 
 
 def definition(name: str, prefix: str) -> Json:
@@ -107,11 +107,11 @@ def definition(name: str, prefix: str) -> Json:
         return {"type": "string"}
     text, fields = data.descriptions().get(name, ("", {}))
     if "properties" in raw:
-        told = {
+        properties = {
             field: {"description": fields[field], **body} if field in fields else body
             for field, body in raw["properties"].items()
         }
-        raw = {**raw, "properties": told}
+        raw = {**raw, "properties": properties}
     out = _schema(raw, prefix)
     return {"description": text, **out} if text else out
 
@@ -133,8 +133,8 @@ def custom_definition(gvk: GroupVersionKind, schema: Json, prefix: str) -> Json:
 
 def _parameter(name: str, v2: bool) -> Json:
     kind = {"type": _TYPES.get(name, "string")}
-    place = {"name": name, "in": "query"}
-    return {**place, **kind} if v2 else {**place, "schema": kind}
+    parameter = {"name": name, "in": "query"}
+    return {**parameter, **kind} if v2 else {**parameter, "schema": kind}
 
 
 def _operation(kind: Kind, method: str, action: str, v2: bool) -> Json:
@@ -260,6 +260,6 @@ class Documents:
                 custom[custom_name(gvk)] = custom_definition(gvk, schema, prefix)
             others = [(sub.group, sub.version, sub.kind) for sub in kind.subresources]
             for wanted in (gvk, (kind.group, kind.version, f"{kind.kind}List"), *others):
-                found = data.names().get(wanted)
-                names += [found] if found else []
+                definition_name = data.names().get(wanted)
+                names += [definition_name] if definition_name else []
         return {**{name: definition(name, prefix) for name in reachable(names)}, **custom}

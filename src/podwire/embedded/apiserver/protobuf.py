@@ -36,16 +36,16 @@ def _bad(problem: str) -> ApiError:
     return ApiError(400, "BadRequest", f"error decoding the body as protobuf: {problem}")
 
 
-def _varint(raw: bytes, place: int) -> tuple[int, int]:
+def _varint(raw: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        if place >= len(raw) or shift > 63:
+        if offset >= len(raw) or shift > 63:
             raise _bad("truncated number")
-        byte = raw[place]
-        place += 1
+        byte = raw[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, offset
         shift += 7
 
 
@@ -54,30 +54,31 @@ def scan(raw: bytes) -> Iterator[Wire]:
 
     Raises: ApiError 400 for bytes that are no message.
     """
-    place = 0
-    while place < len(raw):
-        tag, place = _varint(raw, place)
+    offset = 0
+    while offset < len(raw):
+        tag, offset = _varint(raw, offset)
         kind = tag & 7
         if kind == _VARINT:
-            value, place = _varint(raw, place)
+            value, offset = _varint(raw, offset)
             yield tag >> 3, kind, value
             continue
         size = 8 if kind == _FIXED64 else 4 if kind == _FIXED32 else -1
         if kind == _BYTES:
-            size, place = _varint(raw, place)
+            size, offset = _varint(raw, offset)
         if size < 0:
             raise _bad(f"wire type {kind} is not used by Kubernetes")
-        if place + size > len(raw):
+        if offset + size > len(raw):
             raise _bad("truncated field")
-        yield tag >> 3, kind, raw[place : place + size]
-        place += size
+        yield tag >> 3, kind, raw[offset : offset + size]
+        offset += size
 
 
 @cache
 def _tables() -> Mapping[str, Table]:
-    found = data.read("protobuf.json.xz")
+    tables = data.read("protobuf.json.xz")
     return {
-        name: {int(number): (field, kind) for number, (field, kind) in fields.items()} for name, fields in found.items()
+        name: {int(number): (field, kind) for number, (field, kind) in fields.items()}
+        for name, fields in tables.items()
     }
 
 
@@ -103,8 +104,8 @@ def _payload(raw: int | bytes) -> bytes:
 
 
 def _double(raw: int | bytes) -> float:
-    found: float = unpack("<d", _payload(raw).ljust(8, b"\0")[:8])[0]
-    return found
+    number: float = unpack("<d", _payload(raw).ljust(8, b"\0")[:8])[0]
+    return number
 
 
 _SCALARS: Mapping[str, Callable[[int | bytes], Any]] = {
@@ -121,10 +122,10 @@ def _numbers(raw: bytes) -> dict[int, int | bytes]:
 
 
 def _instant(raw: bytes) -> datetime | None:
-    found = _numbers(raw)
-    if not found:
+    numbers = _numbers(raw)
+    if not numbers:
         return None
-    moment = timedelta(seconds=_signed(found.get(1, 0)), microseconds=_signed(found.get(2, 0)) // 1000)
+    moment = timedelta(seconds=_signed(numbers.get(1, 0)), microseconds=_signed(numbers.get(2, 0)) // 1000)
     try:
         return _EPOCH + moment
     except OverflowError as failure:
@@ -132,13 +133,13 @@ def _instant(raw: bytes) -> datetime | None:
 
 
 def _time(raw: bytes) -> str | None:
-    found = _instant(raw)
-    return found.strftime("%Y-%m-%dT%H:%M:%SZ") if found else None
+    instant = _instant(raw)
+    return instant.strftime("%Y-%m-%dT%H:%M:%SZ") if instant else None
 
 
 def _micro_time(raw: bytes) -> str | None:
-    found = _instant(raw)
-    return found.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if found else None
+    instant = _instant(raw)
+    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if instant else None
 
 
 def _quantity(raw: bytes) -> str:
@@ -146,8 +147,8 @@ def _quantity(raw: bytes) -> str:
 
 
 def _int_or_string(raw: bytes) -> int | str:
-    found = _numbers(raw)
-    return _text(found.get(3, b"")) if found.get(1) else _signed(found.get(2, 0))
+    numbers = _numbers(raw)
+    return _text(numbers.get(3, b"")) if numbers.get(1) else _signed(numbers.get(2, 0))
 
 
 def _embedded(raw: bytes) -> Any:
@@ -189,17 +190,17 @@ def _value(kind: str, raw: int | bytes, depth: int) -> Any:
 
 def _entry(kind: str, raw: int | bytes, depth: int) -> tuple[str, Any]:
     """Key and value of one map entry."""
-    found = _numbers(_payload(raw))
-    value = found.get(2, 0 if kind in ("int", "bool", "double") else b"")
-    return _text(found.get(1, b"")), _value(kind, value, depth)
+    entry = _numbers(_payload(raw))
+    value = entry.get(2, 0 if kind in ("int", "bool", "double") else b"")
+    return _text(entry.get(1, b"")), _value(kind, value, depth)
 
 
 def _packed(kind: str, wire: int, raw: int | bytes, depth: int) -> list[Any]:
     """One or more items of a list; numbers may come packed."""
     if wire == _BYTES and kind in ("int", "bool"):
-        out, place, payload = [], 0, _payload(raw)
-        while place < len(payload):
-            value, place = _varint(payload, place)
+        out, offset, payload = [], 0, _payload(raw)
+        while offset < len(payload):
+            value, offset = _varint(payload, offset)
             out.append(_SCALARS[kind](value))
         return out
     return [_value(kind, raw, depth)]
@@ -219,9 +220,9 @@ def _message(name: str, raw: bytes, depth: int = 0) -> dict[str, Any]:
     return out
 
 
-def _put(out: dict[str, Any], field: str, kind: str, found: tuple[int, int | bytes, int]) -> None:
+def _put(out: dict[str, Any], field: str, kind: str, content: tuple[int, int | bytes, int]) -> None:
     """Put one decoded field into the object."""
-    wire, raw, depth = found
+    wire, raw, depth = content
     if kind.startswith("[]"):
         out.setdefault(field, []).extend(_packed(kind[2:], wire, raw, depth))
     elif kind.startswith("{}"):

@@ -105,18 +105,18 @@ class Reader:
         limit = call.number("limit") or 0
         token = call.query.get("continue", "")
         if token:
-            version, entries, found = self._resume(call, token)
+            version, entries, selection = self._resume(call, token)
         else:
             self._check_version(call)
-            found = parse_filter(call.kind.table, call.query, call.namespace, call.name)
+            selection = parse_filter(call.kind.table, call.query, call.namespace, call.name)
             version = max(self._store.committed, self._store.table(call.kind.table).version)
-            entries = self.select(call.kind.table, found)
+            entries = self.select(call.kind.table, selection)
         more, remaining = "", None
         if limit and len(entries) > limit:
             rest = entries[limit:]
             entries = entries[:limit]
-            more = self._keep(version, rest, found)
-            remaining = len(rest) if not found.selective else None
+            more = self._keep(version, rest, selection)
+            remaining = len(rest) if not selection.selective else None
         body = self._render_list(view, version, entries, more, remaining)
         return self.answer(view, body)
 
@@ -135,13 +135,13 @@ class Reader:
         objects = [conversion.view(view.kind, entry.object()) for entry in entries]
         return _encode(self.table(view, objects, meta))
 
-    def select(self, table: str, found: Filter) -> Sequence[Entry]:
+    def select(self, table: str, selection: Filter) -> Sequence[Entry]:
         """The entries that a filter selects, by namespace and name."""
-        if found.name and found.namespace:
-            entry = self._store.get(table, found.namespace, found.name)
-            return [entry] if entry is not None and found.matches(entry) else []
-        entries = self._store.entries(table, found.namespace)
-        return [entry for entry in entries if found.matches(entry)] if found.selective else entries
+        if selection.name and selection.namespace:
+            entry = self._store.get(table, selection.namespace, selection.name)
+            return [entry] if entry is not None and selection.matches(entry) else []
+        entries = self._store.entries(table, selection.namespace)
+        return [entry for entry in entries if selection.matches(entry)] if selection.selective else entries
 
     def _check_version(self, call: Call) -> None:
         asked = call.query.get("resourceVersion", "")
@@ -165,14 +165,14 @@ class Reader:
         if exact and version < self._store.table(call.kind.table).version:
             raise failures.expired(f"The provided resource version {version} is not available any more")
 
-    def _keep(self, version: int, entries: Sequence[Entry], found: Filter) -> str:
+    def _keep(self, version: int, entries: Sequence[Entry], selection: Filter) -> str:
         now = self._clock.monotonic()
         while self._snapshots and (
             len(self._snapshots) >= _SNAPSHOTS or next(iter(self._snapshots.values())).expires < now
         ):
             self._snapshots.popitem(last=False)
         number = next(self._numbers)
-        self._snapshots[number] = _Snapshot(version, entries, found, now + self._snapshot_s)
+        self._snapshots[number] = _Snapshot(version, entries, selection, now + self._snapshot_s)
         return base64.urlsafe_b64encode(_encode({"v": "podwire/v1", "rv": version, "id": number})).decode().rstrip("=")
 
     def _resume(self, call: Call, token: str) -> tuple[int, Sequence[Entry], Filter]:

@@ -110,19 +110,19 @@ class Server:
         pending = self.store.durable(self.store.version)
         if pending is not None:
             await pending
-        found = []
+        addresses = []
         for host, port in self._settings.addresses():
             try:
-                found.append(await self._http.listen(host, port, self._tls))
+                addresses.append(await self._http.listen(host, port, self._tls))
             except OSError as failure:
                 await self.close()
                 raise ClusterError(f"cannot listen on {host}:{port}: {failure.strerror or failure}") from failure
         self._started = True
         self._tasks.start("event expiry", self._expire_events())
         gc.freeze()
-        for address in found:
+        for address in addresses:
             self._log.info("listening", address=f"{address[0]}:{address[1]}")
-        return tuple(found)
+        return tuple(addresses)
 
     async def _expire_events(self) -> None:
         """Once a minute deletes events that were not updated for the time in the settings."""
@@ -180,10 +180,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="podwire apiserver", description="The Kubernetes API of a local cluster.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings (YAML)")
     parser.add_argument("--log-level", default="info", choices=get_args(Level), help="From which level on.")
-    given = parser.parse_args(arguments)
-    configure(given.log_level)
+    options = parser.parse_args(arguments)
+    configure(options.log_level)
     try:
-        asyncio.run(run(load(given.config)))
+        asyncio.run(run(load(options.config)))
     except PodwireError as failure:
         sys.stderr.write(f"podwire apiserver: {failure}\n")
         return 2 if isinstance(failure, ConfigError) else 1

@@ -146,10 +146,10 @@ class Store:
 
     def table(self, name: str) -> Table:
         """The table of that name, made when it is new."""
-        found = self._tables.get(name)
-        if found is None:
-            found = self._tables[name] = Table(name, self.version)
-        return found
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = Table(name, self.version)
+        return table
 
     def tables(self) -> tuple[Table, ...]:
         """Every table that ever held something."""
@@ -161,11 +161,11 @@ class Store:
 
     def entries(self, table: str, namespace: str = "") -> list[Entry]:
         """The objects by namespace and name; all namespaces for an empty one."""
-        found = self.table(table)
-        objects = found.objects
+        collection = self.table(table)
+        objects = collection.objects
         if not namespace:
-            return [objects[key] for key in found.ordered()]
-        order = found.ordered()
+            return [objects[key] for key in collection.ordered()]
+        order = collection.ordered()
         return [
             objects[key]
             for key in order[bisect_left(order, (namespace, "")) : bisect_left(order, (namespace + "\0", ""))]
@@ -173,24 +173,24 @@ class Store:
 
     def put(self, table: str, obj: dict[str, Any]) -> Entry:
         """Stores the object under the next version, which is set in it."""
-        found = self.table(table)
-        version = self._advance(found)
+        collection = self.table(table)
+        version = self._advance(collection)
         obj["metadata"]["resourceVersion"] = str(version)
         entry = Entry(table, obj, _encode(obj), version)
-        before = found.objects.get(entry.key)
-        found.replace(entry.key, entry)
+        before = collection.objects.get(entry.key)
+        collection.replace(entry.key, entry)
         self._queue(Change("MODIFIED" if before is not None else "ADDED", entry, before))
         return entry
 
     def delete(self, entry: Entry, last: dict[str, Any] | None = None) -> Entry:
         """Removes an object; returns its last state (``last``, or as stored) under the deletion's version."""
-        found = self.table(entry.table)
-        version = self._advance(found)
+        collection = self.table(entry.table)
+        version = self._advance(collection)
         obj = last if last is not None else entry.object()
         obj["metadata"]["resourceVersion"] = str(version)
         gone = Entry(entry.table, obj, _encode(obj), version)
-        before = found.objects.get(entry.key)
-        found.replace(entry.key, None)
+        before = collection.objects.get(entry.key)
+        collection.replace(entry.key, None)
         self._queue(Change("DELETED", gone, before))
         return gone
 

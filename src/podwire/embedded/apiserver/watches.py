@@ -39,13 +39,13 @@ class Watch:
 
     __slots__ = ("_buffer_limit", "_columns_sent", "_reader", "_stream", "bookmarks", "filter", "version", "view")
 
-    def __init__(self, reader: Reader, view: views.View, found: Filter, *, bookmarks: bool) -> None:
+    def __init__(self, reader: Reader, view: views.View, selection: Filter, *, bookmarks: bool) -> None:
         self._reader = reader
         self._stream: Stream | None = None
         self._columns_sent = False
         self._buffer_limit = BUFFER_LIMIT
         self.view = view
-        self.filter = found
+        self.filter = selection
         self.bookmarks = bookmarks
         self.version = 0
 
@@ -65,14 +65,14 @@ class Watch:
     def receive(self, changes: Iterable[Change]) -> None:
         """Sends committed changes that are selected and newer than what was sent."""
         frames: list[bytes] = []
-        found = self.filter
+        selection = self.filter
         for change in changes:
             if change.version <= self.version:
                 continue
             self.version = change.version
-            if not found.selective and (not found.namespace or found.namespace == change.entry.namespace):
+            if not selection.selective and (not selection.namespace or selection.namespace == change.entry.namespace):
                 frames.append(self._frame(change, change.type, change.entry))
-            elif found.selective and (kind := _transition(found, change)):
+            elif selection.selective and (kind := _transition(selection, change)):
                 frames.append(self._frame(change, kind, change.entry))
         self._send(frames)
 
@@ -133,9 +133,9 @@ class Watch:
         return encode_chunk(_encode({"type": "BOOKMARK", "object": obj}) + b"\n")
 
 
-def _transition(found: Filter, change: Change) -> str:
-    now = change.type != "DELETED" and found.matches(change.entry)
-    before = change.before is not None and found.matches(change.before)
+def _transition(selection: Filter, change: Change) -> str:
+    now = change.type != "DELETED" and selection.matches(change.entry)
+    before = change.before is not None and selection.matches(change.before)
     if now:
         return "MODIFIED" if before else "ADDED"
     return "DELETED" if before else ""
@@ -201,7 +201,7 @@ class Watcher:
         kind = call.kind
         view = views.choose(kind, call.accept, call.query.get("includeObject", ""))
         table = self._store.table(kind.table)
-        found = parse_filter(kind.table, call.query, call.namespace, call.name)
+        selection = parse_filter(kind.table, call.query, call.namespace, call.name)
         version = parse_version(call.query.get("resourceVersion", ""))
         initial = _wants_initial(call, version)
         if not initial and version < table.compacted:
@@ -209,7 +209,7 @@ class Watcher:
         if version > self._store.version:
             raise ApiError(504, "Timeout", f"Too large resource version: {version}, current: {self._store.version}")
         bookmarks = call.flag("allowWatchBookmarks")
-        watch = Watch(self._reader, view, found, bookmarks=bookmarks)
+        watch = Watch(self._reader, view, selection, bookmarks=bookmarks)
         mark_end = call.flag("sendInitialEvents") and bookmarks
         seconds = call.number("timeoutSeconds")
 
@@ -226,7 +226,7 @@ class Watcher:
 
             stream.on_close = finish
             if initial:
-                self._send_initial(watch, table, found, mark_end=mark_end)
+                self._send_initial(watch, table, selection, mark_end=mark_end)
             else:
                 watch.version = version
                 watch.receive(change for change in table.history if change.version > version)
@@ -237,16 +237,16 @@ class Watcher:
         return Streaming(start, headers=(("Cache-Control", "no-cache, private"),))
 
     def _hub(self, table: Table) -> Hub:
-        found = self._hubs.get(table.name)
-        if found is None:
-            found = self._hubs[table.name] = Hub(table, self._loop)
-        return found
+        hub = self._hubs.get(table.name)
+        if hub is None:
+            hub = self._hubs[table.name] = Hub(table, self._loop)
+        return hub
 
-    def _send_initial(self, watch: Watch, table: Table, found: Filter, *, mark_end: bool) -> None:
+    def _send_initial(self, watch: Watch, table: Table, selection: Filter, *, mark_end: bool) -> None:
         """Sends the committed state, without the writes that are not on the disk yet."""
-        state = {entry.key: entry for entry in self._reader.select(table.name, found)}
+        state = {entry.key: entry for entry in self._reader.select(table.name, selection)}
         for change in self._store.uncommitted(table.name):
-            if change.before is not None and found.matches(change.before):
+            if change.before is not None and selection.matches(change.before):
                 state[change.before.key] = change.before
             else:
                 state.pop(change.entry.key, None)

@@ -76,8 +76,8 @@ class SchemaNode:
     @cached_property
     def properties(self) -> Mapping[str, "SchemaNode"]:
         """The fields of a struct; empty for a map."""
-        found = self.raw.get("properties", {})
-        return {name: SchemaNode(sub, self._where) for name, sub in found.items()}
+        properties = self.raw.get("properties", {})
+        return {name: SchemaNode(sub, self._where) for name, sub in properties.items()}
 
     @cached_property
     def required(self) -> frozenset[str]:
@@ -92,10 +92,10 @@ class SchemaNode:
     @cached_property
     def additional(self) -> "SchemaNode | None":
         """What a map holds, None for a struct or a plain value."""
-        found = self.raw.get("additionalProperties")
-        if found is None or found is False:
+        additional = self.raw.get("additionalProperties")
+        if additional is None or additional is False:
             return None
-        return SchemaNode({} if found is True else found, self._where)
+        return SchemaNode({} if additional is True else additional, self._where)
 
     @cached_property
     def preserves_unknown(self) -> bool:
@@ -115,9 +115,9 @@ class SchemaNode:
     @cached_property
     def list_type(self) -> str:
         """``atomic``, ``set`` or ``map``."""
-        found: str | None = self._get("x-kubernetes-list-type")
-        if found:
-            return found
+        list_type: str | None = self._get("x-kubernetes-list-type")
+        if list_type:
+            return list_type
         if self.patch_merges:
             return "map" if self.merge_key else "set"
         return "atomic"
@@ -155,19 +155,19 @@ class SchemaNode:
 
     def child(self, field: str) -> "SchemaNode | None":
         """The schema of a field or map value, None where the field is unknown."""
-        found = self.properties.get(field)
-        return self.additional if found is None else found
+        declared = self.properties.get(field)
+        return self.additional if declared is None else declared
 
 
 def _type_of(raw: Definitions) -> str:
     if raw.get("x-kubernetes-int-or-string") or raw.get("format") == INT_OR_STRING:
         return INT_OR_STRING
-    found: str = raw.get("type", "")
-    if not found and "properties" in raw:
+    type_name: str = raw.get("type", "")
+    if not type_name and "properties" in raw:
         return "object"
-    if not found and "oneOf" in raw and all("type" in option for option in raw["oneOf"]):
+    if not type_name and "oneOf" in raw and all("type" in option for option in raw["oneOf"]):
         return "quantity"
-    return found
+    return type_name
 
 
 @cache

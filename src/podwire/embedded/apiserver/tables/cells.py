@@ -57,8 +57,8 @@ def at(value: Any, path: str, default: Any = None) -> Any:
 
 def count(obj: Json, path: str) -> int:
     """The number at a dotted path, 0 where it is missing."""
-    found = at(obj, path, 0)
-    return found if isinstance(found, int) else 0
+    value = at(obj, path, 0)
+    return value if isinstance(value, int) else 0
 
 
 def parse_time(text: str | None) -> datetime | None:
@@ -66,10 +66,10 @@ def parse_time(text: str | None) -> datetime | None:
     if not text:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def human_duration(seconds: float) -> str:
@@ -98,8 +98,8 @@ def _two(large: int, unit: str, small: int, subunit: str) -> str:
 
 def since(text: str | None, now: datetime) -> str:
     """How long ago an API time was."""
-    found = parse_time(text)
-    return human_duration((now - found).total_seconds()) if found else UNKNOWN
+    moment = parse_time(text)
+    return human_duration((now - moment).total_seconds()) if moment else UNKNOWN
 
 
 def age(obj: Json, now: datetime) -> str:
@@ -112,9 +112,9 @@ def name(obj: Json) -> str:
     return str(at(obj, "metadata.name", ""))
 
 
-def labels(found: Mapping[str, str] | None) -> str:
+def labels(mapping: Mapping[str, str] | None) -> str:
     """``a=b,c=d`` in order of the keys."""
-    return ",".join(f"{key}={value}" for key, value in sorted((found or {}).items())) or NONE
+    return ",".join(f"{key}={value}" for key, value in sorted((mapping or {}).items())) or NONE
 
 
 _OPERATORS: Mapping[str, Callable[[str, str], str]] = {
@@ -125,10 +125,10 @@ _OPERATORS: Mapping[str, Callable[[str, str], str]] = {
 }
 
 
-def selector(found: Json | None) -> str:
+def selector(label_selector: Json | None) -> str:
     """A label selector: ``app=web,tier in (a,b),!old``."""
-    terms = [(key, f"{key}={value}") for key, value in at(found, "matchLabels", {}).items()]
-    for rule in at(found, "matchExpressions", []):
+    terms = [(key, f"{key}={value}") for key, value in at(label_selector, "matchLabels", {}).items()]
+    for rule in at(label_selector, "matchExpressions", []):
         key, values = rule.get("key", ""), ",".join(sorted(rule.get("values") or ()))
         show = _OPERATORS.get(rule.get("operator", ""))
         terms.append((key, show(key, values) if show else "<invalid>"))
@@ -137,23 +137,23 @@ def selector(found: Json | None) -> str:
 
 def containers(obj: Json, path: str = "spec.template.spec") -> list[str]:
     """Two cells: the names and the images of a template's containers."""
-    found: list[Json] = at(obj, f"{path}.containers", [])
+    items: list[Json] = at(obj, f"{path}.containers", [])
     return [
-        ",".join(str(item.get("name", "")) for item in found),
-        ",".join(str(item.get("image", "")) for item in found),
+        ",".join(str(item.get("name", "")) for item in items),
+        ",".join(str(item.get("image", "")) for item in items),
     ]
 
 
-def shortened(found: Iterable[str], limit: int = 3, empty: str = NONE) -> str:
+def shortened(values: Iterable[str], limit: int = 3, empty: str = NONE) -> str:
     """The first few of a list and how many more there are."""
-    items = list(found)
+    items = list(values)
     text = ",".join(items[:limit])
     return f"{text} + {len(items) - limit} more..." if len(items) > limit else text or empty
 
 
-def flag(found: bool | None) -> str:
+def flag(value: bool | None) -> str:
     """``True``, ``False`` or ``<unset>``."""
-    return UNSET if found is None else str(found)
+    return UNSET if value is None else str(value)
 
 
 def condition(obj: Json, kind: str) -> Json:

@@ -146,9 +146,9 @@ class _Decoder:
             if sub is None:
                 self.unknown.append(f"{place.full}.{name}" if place.full else name)
             elif item is not None:
-                found = self.value(item, sub, place.field(owner, name))
-                if found or not _is_empty(found, sub) or name in schema.required:
-                    out[name] = found
+                decoded = self.value(item, sub, place.field(owner, name))
+                if decoded or not _is_empty(decoded, sub) or name in schema.required:
+                    out[name] = decoded
         return out
 
 
@@ -201,10 +201,10 @@ def decode(obj: Json, schema: SchemaNode, kind: Kind) -> Decoded:
     """
     decoder = _Decoder()
     try:
-        found = decoder.value(obj, schema, _Place())
+        decoded = decoder.value(obj, schema, _Place())
     except _Mismatch as failure:
         raise refusal(kind, failure.text) from failure
-    return Decoded(found, decoder.unknown)
+    return Decoded(decoded, decoder.unknown)
 
 
 def decode_metadata(meta: Any, kind: Kind) -> Decoded:
@@ -214,10 +214,10 @@ def decode_metadata(meta: Any, kind: Kind) -> Decoded:
     """
     decoder = _Decoder()
     try:
-        found = decoder.value(meta, object_meta(), _Place("", "metadata", "metadata"))
+        decoded = decoder.value(meta, object_meta(), _Place("", "metadata", "metadata"))
     except _Mismatch as failure:
         raise refusal(kind, failure.text) from failure
-    return Decoded(found, decoder.unknown)
+    return Decoded(decoded, decoder.unknown)
 
 
 class _Repeated(dict[str, Any]):
@@ -227,11 +227,11 @@ class _Repeated(dict[str, Any]):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = _Repeated(pairs)
-    if len(found) != len(pairs):
+    members = _Repeated(pairs)
+    if len(members) != len(pairs):
         seen: set[str] = set()
-        found.twice = tuple(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-    return found
+        members.twice = tuple(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    return members
 
 
 def _walk(value: Any, path: str, out: list[str]) -> None:
@@ -248,11 +248,11 @@ def _walk(value: Any, path: str, out: list[str]) -> None:
 def duplicates(raw: bytes) -> list[str]:
     """The paths of fields that stand twice in a JSON text; empty for text that is no JSON."""
     try:
-        found = json.loads(raw, object_pairs_hook=_pairs)
+        document = json.loads(raw, object_pairs_hook=_pairs)
     except ValueError:
         return []
     out: list[str] = []
-    _walk(found, "", out)
+    _walk(document, "", out)
     return out
 
 
@@ -269,5 +269,5 @@ def check(obj: Json, schema: SchemaNode, kind: Kind, raw: bytes = b"") -> tuple[
 
     Raises: ApiError 400 for a value of the wrong type.
     """
-    found = decode(obj, schema, kind)
-    return found.obj, problems(found.unknown, duplicates(raw) if raw else [])
+    decoded = decode(obj, schema, kind)
+    return decoded.obj, problems(decoded.unknown, duplicates(raw) if raw else [])
