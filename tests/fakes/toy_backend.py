@@ -1,7 +1,8 @@
-"""A routing backend that only tests register: a macvlan device, a child process with a file, and a guard rule.
+"""A routing backend that only tests register: a device, a child process with a file, a guard rule, a kind of state.
 
 Packets to a peer leave by a device of the backend's own, straight to the hardware address that the peer has announced.
-The child process answers at a UDP port with the content of its file; the guard lets only nodes ask.
+The child process answers at a UDP port with the content of its file; the guard lets only nodes ask. The underlay gets
+a queueing discipline, which is a kind of kernel state that only tests register.
 """
 
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from tests.fakes.qdisc_kind import Qdisc
 
 from podwire.routing.backend import Backend, BackendOptions, BackendPlan, check_range
 from podwire.routing.nodes import ClusterView, Me, Peer
@@ -107,7 +109,7 @@ class ToyBackend:
                 neighbours=tuple(neighbours),
                 sysctls=(Sysctl(path=f"net/ipv4/conf/{DEVICE}/rp_filter", value="2"),),
             ),
-            values=(guard_udp_port(GUARD, self._port, me, cluster),),
+            values=(guard_udp_port(GUARD, self._port, me, cluster), Qdisc(me.underlay.link, 900)),
             children=(responder,),
         )
 

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.fakes import qdisc_kind
 from tests.fakes.toy_backend import DEVICE, GUARD, REGISTRY
 from tests.kernel.routing_nodes import TELL, Cluster, ClusterNode, inside, source_seen
 
 from podwire.kernel import netns
+from podwire.kernel.kinds import KERNEL_KINDS
+from podwire.routing.machine import OWNER
 from podwire.routing.settings import parse_settings
 from podwire.runtime.children import ChildEvent, Children, read_record, spawn_program
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.process import send_signal
 from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
+from podwire.state.kinds import KINDS
 
 PORT = 4779
 
@@ -84,6 +88,7 @@ def traces(node: ClusterNode) -> list[str]:
     """What there is of the toy backend on a node."""
     found = [word for word in (DEVICE, GUARD) if word in node.shows("ip", "link") + node.shows("nft", "list", "tables")]
     found += [str(file) for file in Path(node.router.run_dir).rglob("*") if file.is_file()]
+    found += [line for line in node.shows("tc", "qdisc", "show").splitlines() if qdisc_kind.HANDLE in line]
     sockets = node.shows("ss", "-Hlun")
     return found + [line for line in sockets.splitlines() if f":{PORT} " in line]
 
@@ -111,7 +116,9 @@ def run(cluster: Cluster, *lives: Callable[[Cluster, Nodes], Awaitable[None]]) -
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setitem(KINDS, "qdisc", qdisc_kind.KIND)
+    monkeypatch.setitem(KERNEL_KINDS, "qdisc", qdisc_kind.KERNEL_KIND)
     made = Cluster(tmp_path, 2, registry=REGISTRY)
     yield made
     for file in tmp_path.glob("node-*-run/children/*.json"):
@@ -132,6 +139,8 @@ def test_switching_to_the_backend_and_back_leaves_nothing(cluster: Cluster) -> N
                 assert source_seen(a.place, b.address) == a.address
             assert f"dev {DEVICE}" in first.shows("ip", "route", "get", b.address)
             assert "podwire-vxlan" not in first.shows("ip", "link")
+            assert "qdisc pfifo 7113: root" in first.shows("tc", "qdisc", "show", "dev", "eth0")
+            assert "qdisc dev eth0 pfifo limit 900" in str(first.router.share(OWNER))
             await until(lambda: answer(first.place, second.ip) == b"node-2 reaches node-1")
             assert answer(cluster.fabric, second.ip) == b"", "the sender is no node"
             await nodes.use(other)

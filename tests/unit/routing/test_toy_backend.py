@@ -4,6 +4,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 from msgspec.structs import replace
+from tests.fakes.qdisc_kind import Qdisc
 from tests.fakes.toy_backend import DEVICE, GUARD, REGISTRY, ToyOptions, ToyPort
 
 from podwire.errors import ConfigError
@@ -65,6 +66,7 @@ def test_plan_holds_device_guard_and_child_process() -> None:
     (child,) = got.children
     assert child.files == {"/run/test/toy.txt": b"node-1 reaches node-2"}
     assert got.senders == {"node-2": "toy"}
+    assert got.values[2:] == (Qdisc("eth0", 900),)
 
 
 def test_announced_facts_reach_the_peers() -> None:
