@@ -1,10 +1,9 @@
-"""What ``podwire why`` answers, as values: the form that all layers fill in and that text and JSON are made of.
+"""The answer of ``podwire why`` as values: explainers fill it in, and text and JSON are made of it (pure).
 
-An :class:`Answer` has a :class:`Hop` for each node that decides something about the connection, most often one. A hop
-has steps in the order in which the packet meets them; each names its layer (``routing``, ``service``, ``policy``), so
-that another layer adds its own steps and takes nothing away. Beside the hops stands what policies say of each end to
-which they lead. The names of the fields are those of the JSON form and
-stay: new ones may come, none changes its meaning. What has nothing to say is left out of the JSON.
+An :class:`Answer` has a :class:`Hop` for each node that decides something about the connection, usually one. A hop has
+steps in the order in which the packet meets them; each step names its layer (``routing``, ``service``, ``policy``).
+``policies`` has the verdict of policies for each end to which the hops lead. The field names are those of the JSON form
+and are stable: fields may be added, but no field changes its meaning. Empty fields are left out of the JSON.
 """
 
 from typing import Literal
@@ -12,7 +11,7 @@ from typing import Literal
 import msgspec
 
 Outcome = Literal["forwarded", "refused", "dropped", "untouched"]
-"""``untouched``: no rule of a Service takes it; it goes on to the address that it was sent to."""
+"""``untouched``: no rule of a Service matches; the packet goes on to the address that it was sent to."""
 
 
 class AnswerStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -24,11 +23,11 @@ class ConnectionEnd(AnswerStruct, frozen=True, kw_only=True):
 
     kind: Literal["Pod", "Node", "External", "Service", "Address"]
     name: str = ""
-    """``namespace/name`` of a pod or Service, the name of a node; empty for a mere address."""
+    """``namespace/name`` of a pod or Service, or the name of a node; empty for an address alone."""
     address: str = ""
     port: int = 0
     node: str = ""
-    """Where a pod runs."""
+    """The node of a pod."""
 
     def __str__(self) -> str:
         end = self.address
@@ -42,7 +41,7 @@ class ConnectionEnd(AnswerStruct, frozen=True, kw_only=True):
 
 
 class Step(AnswerStruct, frozen=True, kw_only=True):
-    """One rule that the packet met, or one conclusion."""
+    """One rule that the packet matched."""
 
     layer: Literal["routing", "service", "policy"]
     where: str
@@ -50,9 +49,9 @@ class Step(AnswerStruct, frozen=True, kw_only=True):
     rule: str
     """As the kernel's own tool lists it."""
     elements: tuple[str, ...] = ()
-    """What it found in sets and maps, as the kernel's own tool lists it."""
+    """The elements of sets and maps that matched, as the kernel's own tool lists them."""
     object: str = ""
-    """The API object that it is there for: ``Service shop/web``."""
+    """The API object that the rule serves: ``Service shop/web``."""
 
 
 class Reason(AnswerStruct, frozen=True, kw_only=True):
@@ -66,7 +65,7 @@ class SourceTranslation(Reason, frozen=True, kw_only=True):
     """Whether the endpoint sees the client's own address."""
 
     masqueraded: bool
-    """Whether it sees the node's instead."""
+    """Whether the endpoint sees the address of the node instead."""
 
 
 class ServiceMatch(AnswerStruct, frozen=True, kw_only=True):
@@ -80,15 +79,15 @@ class ServiceMatch(AnswerStruct, frozen=True, kw_only=True):
     protocol: str
     """TCP, UDP or SCTP."""
     frontend: Literal["ClusterIP", "NodePort", "LoadBalancerIP", "ExternalIP", "Name"]
-    """``Name``: it has no address, DNS alone knows it."""
+    """How the packet reaches the Service. ``Name``: the Service has no address, only DNS knows it."""
     policy: str = ""
-    """What decides which endpoints may serve: ``internalTrafficPolicy: Cluster``."""
+    """The field that decides which endpoints may serve: ``internalTrafficPolicy: Cluster``."""
     also_claimed_by: tuple[str, ...] = ()
-    """Other Services (``namespace/name``) that name the same address and port and do not have it."""
+    """Other Services (``namespace/name``) that claim the same address and port but do not get it."""
 
 
 class EndpointChoice(AnswerStruct, frozen=True, kw_only=True):
-    """One endpoint of that port."""
+    """One endpoint of the Service port."""
 
     address: str
     port: int
@@ -98,9 +97,9 @@ class EndpointChoice(AnswerStruct, frozen=True, kw_only=True):
     HintedForOtherZone, NotLocal, Duplicate, Affinity, NotInKernel or OnlyInKernel."""
     message: str
     probability: float
-    """Of a new connection of this client."""
+    """The probability that a new connection of this client goes to the endpoint."""
     masqueraded: bool
-    """Whether it would see the node's address."""
+    """Whether the endpoint would see the address of the node."""
     pod: str = ""
     node: str = ""
     zone: str = ""
@@ -108,19 +107,19 @@ class EndpointChoice(AnswerStruct, frozen=True, kw_only=True):
 
 
 class AffinityState(AnswerStruct, frozen=True, kw_only=True):
-    """Session affinity of the port, and what is remembered of this client."""
+    """The session affinity of the port, and the kernel's entries for this client."""
 
     timeout_seconds: int
     entries: tuple[str, ...] = ()
-    """As the kernel lists them; none: the next connection chooses freely."""
+    """Entries as the kernel lists them; empty: the next connection may go to any endpoint."""
 
 
 class Drift(AnswerStruct, frozen=True, kw_only=True):
-    """One line in which the kernel differs from what the API's objects mean."""
+    """One line in which the rules in the kernel differ from the planned rules."""
 
     where: str
     sign: Literal["+", "-"]
-    """``+`` should be there and is not, ``-`` is there and should not be."""
+    """``+``: missing in the kernel. ``-``: in the kernel, but not planned."""
     text: str
 
 
@@ -129,9 +128,9 @@ class Hop(AnswerStruct, frozen=True, kw_only=True):
 
     node: str
     mode: str
-    """The data plane in force; empty where no rule takes part."""
+    """The data plane in force; empty: no rules are involved."""
     state: Literal["held", "planned"]
-    """Whether the rules were read from the node's kernel, or made from the objects."""
+    """``held``: the rules were read from the node's kernel. ``planned``: they were made from the objects."""
     outcome: Outcome
     reason: str
     message: str
@@ -142,24 +141,24 @@ class Hop(AnswerStruct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     drift: tuple[Drift, ...] = ()
     flows: tuple[str, ...] = ()
-    """Connections of this client to this target that the kernel knows: they keep their endpoint."""
+    """Connections of this client to this target that the kernel tracks; they keep their endpoint."""
 
 
 class RuleTerm(AnswerStruct, frozen=True, kw_only=True):
-    """A part of a rule: one of its peers or ports, or one term of a selector."""
+    """One peer or port of a rule, or one term of a selector."""
 
     field: str
     """``spec.ingress[0].from[1].podSelector``."""
     text: str
     """``podSelector app=web``."""
     line: str = ""
-    """``file:line``, where that is known."""
+    """``file:line``; empty: not known."""
     found: str = ""
-    """What there is instead, of a part that does not match: ``the pod has app=webb``."""
+    """For a part that does not match, what the cluster has instead: ``the pod has app=webb``."""
 
 
 class RuleMatch(AnswerStruct, frozen=True, kw_only=True):
-    """A rule of a policy, and by which of its peers and ports it matches."""
+    """A rule of a policy, with the peer and the port that match."""
 
     tier: Literal["Admin", "Namespace", "Baseline"]
     policy: str
@@ -167,9 +166,9 @@ class RuleMatch(AnswerStruct, frozen=True, kw_only=True):
     field: str
     """``spec.ingress[0]``."""
     rule: int
-    """Its place in that list."""
+    """The index of the rule in that list."""
     name: str = ""
-    """Of a cluster policy's rule, where it has one."""
+    """The name of a cluster policy's rule; empty: it has none."""
     action: Literal["Accept", "Deny", "Pass"]
     line: str = ""
     text: str = ""
@@ -186,14 +185,14 @@ class RuleMatch(AnswerStruct, frozen=True, kw_only=True):
 
 
 class NearestRule(AnswerStruct, frozen=True, kw_only=True):
-    """The rule that comes nearest to allowing it, and what it misses."""
+    """The rule that is nearest to allowing the connection, and its parts that do not match."""
 
     rule: RuleMatch
     misses: tuple[RuleTerm, ...]
 
 
 class PolicyReference(AnswerStruct, frozen=True, kw_only=True):
-    """A policy."""
+    """The name of a policy and its line."""
 
     policy: str
     line: str = ""
@@ -203,32 +202,32 @@ class PolicyReference(AnswerStruct, frozen=True, kw_only=True):
 
 
 class DirectionVerdict(Reason, frozen=True, kw_only=True):
-    """What policies say of one direction."""
+    """The verdict of policies in one direction."""
 
     direction: Literal["Ingress", "Egress"]
     subject: str
-    """Whose policies are asked: ``namespace/name``, ``node NAME`` or an address."""
+    """The end whose policies decide: ``namespace/name``, ``node NAME`` or an address."""
     peer: str
-    """The other end, as it is seen there."""
+    """The other end, as the node of the subject sees it."""
     node: str = ""
-    """Where that is decided."""
+    """The node that decides."""
     allowed: bool
     tier: str = ""
-    """Admin, Namespace or Baseline; empty: no policy had a say."""
+    """Admin, Namespace or Baseline; empty: no policy applied."""
     rule: RuleMatch | None = None
-    """The rule that decided; None: isolated and no rule allows, or no policy had a say."""
+    """The rule that decided; None: the subject is isolated and no rule allows it, or no policy applied."""
     isolated_by: tuple[PolicyReference, ...] = ()
     passed: tuple[RuleMatch, ...] = ()
-    """Rules of cluster policies that left it to the next tier."""
+    """Rules of cluster policies that passed the decision to the next tier."""
     nearest: NearestRule | None = None
     audited_by: tuple[str, ...] = ()
-    """Policies in audit to which a denial would be due."""
+    """Policies in audit that would deny the connection."""
     audit: "DirectionVerdict | None" = None
-    """What it would be if the policies in audit were in force, where that is a denial."""
+    """The verdict if the policies in audit were in force; None: the connection would be allowed."""
 
 
 class NodeEnforcement(AnswerStruct, frozen=True, kw_only=True):
-    """What the rules of one node make of it."""
+    """What the rules of one node do with the packet."""
 
     node: str
     mode: str
@@ -236,30 +235,30 @@ class NodeEnforcement(AnswerStruct, frozen=True, kw_only=True):
     state: Literal["held", "planned"]
     outcome: Literal["allowed", "dropped"]
     drifted: bool = False
-    """Whether the rules in force are not those that should be, and it comes out otherwise."""
+    """Whether the rules in force differ from the planned rules and lead to another outcome."""
     steps: tuple[Step, ...] = ()
     drift: tuple[Drift, ...] = ()
 
 
 class PolicyVerdict(AnswerStruct, frozen=True, kw_only=True):
-    """What policies make of one end that the connection may come to, behind all Services."""
+    """The verdict of policies for one end that the connection may reach, after the translation by Services."""
 
     address: str
     port: int
     pod: str = ""
     probability: float = 1.0
-    """Of a new connection to come to this end."""
+    """The probability that a new connection reaches this end."""
     outcome: Literal["allowed", "dropped"]
     message: str
-    """All of it in one line."""
+    """The whole verdict in one line."""
     egress: DirectionVerdict
     ingress: DirectionVerdict
     nodes: tuple[NodeEnforcement, ...] = ()
-    """The nodes on the way, in its order."""
+    """The nodes on the way, in the order of the packet."""
 
 
 class Finding(AnswerStruct, frozen=True, kw_only=True):
-    """What a part says of the connection that has no struct of its own here."""
+    """The result of an explainer that has no field of its own in the answer."""
 
     part: str
     """The part's name in the registry of explainers: ``routing``."""
@@ -277,11 +276,11 @@ class Answer(AnswerStruct, frozen=True, kw_only=True):
     outcome: Outcome
     hops: tuple[Hop, ...]
     policies: tuple[PolicyVerdict, ...] = ()
-    """For each end that Services leave; empty where policies were not asked."""
+    """One for each end that the connection may reach; empty: no end is reached."""
     findings: tuple[Finding, ...] = ()
-    """What other parts say of it."""
+    """The results of further explainers."""
     notes: tuple[str, ...] = ()
-    """What the reader should know of how the answer was found."""
+    """What a reader should know about how the answer was made."""
 
     @property
     def drifted(self) -> bool:

@@ -10,7 +10,7 @@ _NAMED, _ISOLATING = 3, 8
 
 
 def one_line(protocol: str, port: int, egress: DirectionVerdict, ingress: DirectionVerdict) -> str:
-    """Who connects, and what both directions come to."""
+    """Source, destination and port, and the verdicts of both directions."""
     subject = _subject(protocol, port, egress, ingress)
     denied = [each for each in (egress, ingress) if not each.allowed]
     if denied:
@@ -23,7 +23,7 @@ def one_line(protocol: str, port: int, egress: DirectionVerdict, ingress: Direct
 
 
 def one_audited(protocol: str, said: PolicyVerdict, direction: str) -> str:
-    """Who connects, and what policies in audit have against one direction, whatever the other comes to; or nothing."""
+    """Source, destination and port, and why policies in audit would drop one direction; empty: they would not."""
     audited = next(_audited(said.egress if direction == said.egress.direction else said.ingress), "")
     return audited and f"{_subject(protocol, said.port, said.egress, said.ingress)}: {audited}"
 
@@ -39,12 +39,12 @@ def _audited(said: DirectionVerdict) -> Iterator[str]:
 
 
 def at_length(said: PolicyVerdict) -> Iterator[str]:
-    """All that policies say of one connection."""
+    """The lines of the whole verdict on one connection."""
     return _said((said,), alone=True)
 
 
 def outcome(answer: Answer) -> Iterator[str]:
-    """What policies make of the whole, where they drop something of it or nobody else has a say."""
+    """The line ``outcome``, where policies drop something or no Service decides; otherwise nothing."""
     dropped = [one for one in answer.policies if one.outcome == "dropped"]
     if not dropped:
         if answer.policies and answer.outcome == "untouched":
@@ -66,7 +66,7 @@ def _let_through(said: PolicyVerdict) -> str:
 
 
 def _reason(said: PolicyVerdict, *, alone: bool) -> str:
-    """Why it is dropped, without who connects; of one end ``alone`` also on which node, which is that of the pod."""
+    """Why an end is dropped, without naming both ends; with ``alone`` also the node that drops."""
     if said.outcome == "dropped":
         for each in (said.egress, said.ingress):
             if not each.allowed and not any(node.drifted for node in said.nodes):
@@ -76,14 +76,14 @@ def _reason(said: PolicyVerdict, *, alone: bool) -> str:
 
 
 def policies(answer: Answer) -> Iterator[str]:
-    """All that policies say, ends of which the same is said together."""
+    """The verdicts on all ends; ends with equal verdicts share their lines."""
     for some in _groups(answer):
         yield ""
         yield from _said(some, alone=len(answer.policies) == 1)
 
 
 def _groups(answer: Answer) -> tuple[Sequence[PolicyVerdict], ...]:
-    """Ends of which the same is said."""
+    """The ends, grouped by equal verdicts."""
     groups: dict[tuple[object, ...], list[PolicyVerdict]] = {}
     for one in answer.policies:
         drifted = any(each.drifted for each in one.nodes)
@@ -93,7 +93,7 @@ def _groups(answer: Answer) -> tuple[Sequence[PolicyVerdict], ...]:
 
 
 def _essence(said: DirectionVerdict) -> tuple[object, ...]:
-    """What is said of a direction, whoever it is said of."""
+    """The verdict of a direction without the names of the ends."""
     rule = said.rule and (said.rule.policy, said.rule.field)
     near = said.nearest and (said.nearest.rule.policy, said.nearest.rule.field, said.nearest.misses)
     return said.allowed, said.reason, rule, said.isolated_by, near, said.audited_by
@@ -130,7 +130,7 @@ def _direction(said: DirectionVerdict) -> Iterator[str]:
 
 
 def _by(said: DirectionVerdict) -> str:
-    """Why, without the nearest rule, which is told at length."""
+    """Why, without the nearest rule, which has lines of its own."""
     if said.nearest is None:
         return said.message
     listed = ", ".join(map(str, said.isolated_by[:_ISOLATING]))
@@ -157,7 +157,7 @@ def _terms(rule: RuleMatch) -> Iterator[str]:
 
 
 def _yaml(rule: RuleMatch) -> Iterator[str]:
-    """The rule itself, where no file is known that has it."""
+    """The rule as YAML, where its file is not known."""
     if not rule.line:
         yield from (_line("", f"  {text}") for text in rule.text.splitlines())
 
@@ -172,7 +172,7 @@ def _node(said: NodeEnforcement) -> Iterator[str]:
 
 
 def rules(answer: Answer) -> Iterator[str]:
-    """The policy rules that matched; of ends of which the same is said, those for the first."""
+    """The policy rules that matched; of ends with equal verdicts, only the rules for the first."""
     for one, *others in _groups(answer):
         rest = f" (and {len(others)} more in the same way)" if others else ""
         for node in one.nodes:

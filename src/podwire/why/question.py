@@ -1,4 +1,4 @@
-"""From words to a question: who connects from where, to which address and port, and which node gets the packet first.
+"""From arguments to a question: source, destination address and port, and the node that gets the packet first (pure).
 
 Lookups go through :class:`~podwire.why.objects.Objects`, so a question is the same for an API server and for
 files.
@@ -21,7 +21,7 @@ from podwire.why.objects import Objects
 from podwire.why.syntax import Ref
 
 OUTSIDE = ("192.0.2.1", "2001:db8::1")
-"""Who stands for an outside client that is not named (RFC 5737, RFC 3849)."""
+"""Addresses of an outside client without an address of its own (RFC 5737, RFC 3849)."""
 
 
 _SHOWN = 5
@@ -29,22 +29,22 @@ _OUTSIDE = "for a destination outside the cluster, give its address"
 
 
 class TypedQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What was typed; empty: not said."""
+    """The arguments as typed; empty: not given."""
 
     source: str
     target: str
     port: str = ""
     node: str = ""
-    """The node that gets a packet from outside."""
+    """The node that gets a packet from outside the cluster."""
     family: str = ""
     """``ip`` or ``ip6``."""
     outside: tuple[str, ...] = OUTSIDE
-    """Addresses of an outside client that is not named, or of such a server."""
+    """Addresses of ``external``, an outside client or server without an address of its own."""
     domain: str = "cluster.local"
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Who connects; ``node`` is None for somebody outside."""
+    """The source of a connection; ``node`` is None for a source outside the cluster."""
 
     place: ConnectionEnd
     addresses: tuple[str, ...]
@@ -55,7 +55,7 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question with an answer: addresses, port, protocol, and the node that decides first."""
+    """A question with all names resolved: addresses, port, protocol, and the node that decides first."""
 
     source: ConnectionEnd
     target: ConnectionEnd
@@ -64,28 +64,28 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     on_node: bool
     service: Service | None = None
-    """The Service that was named."""
+    """The Service that the question names."""
     port_named: bool = False
-    """Whether its port was asked for by name, as clients do that look up the endpoints' own ports (SRV)."""
+    """Whether the port was given by name, as by clients that look up the endpoints' own ports (SRV)."""
     notes: tuple[str, ...] = ()
 
 
 async def resolve_question(asked: TypedQuestion, objects: Objects) -> Question:
-    """The question that the words mean.
+    """The question that the arguments mean.
 
-    Raises: ConfigError for words that name nothing or too much; ClusterError for a pod that is on no node yet.
+    Raises: ConfigError for a name that matches nothing or is ambiguous; ClusterError for a pod that is on no node yet.
     """
     nodes = await objects.nodes()
     if not nodes:
         raise ClusterError("there is no Node")
-    poser = _Poser(asked, objects, nodes)
-    client = await poser.client(syntax.parse_source(asked.source))
+    resolver = _Resolver(asked, objects, nodes)
+    client = await resolver.client(syntax.parse_source(asked.source))
     if not client.addresses:
         raise ConfigError("FROM", "", f"{client.place} has no address")
-    return await poser.towards(client, syntax.parse_target(asked.target))
+    return await resolver.towards(client, syntax.parse_target(asked.target))
 
 
-class _Poser:
+class _Resolver:
     def __init__(self, asked: TypedQuestion, objects: Objects, nodes: Sequence[Node]) -> None:
         self.asked = asked
         self.objects = objects
@@ -93,7 +93,7 @@ class _Poser:
         self.notes: list[str] = []
 
     async def client(self, ref: Ref) -> Client:
-        """Who connects."""
+        """The source that an argument names."""
         if ref.kind == "external":
             return Client(ConnectionEnd(kind="External"), self.asked.outside)
         if ref.kind == "node":
@@ -129,7 +129,7 @@ class _Poser:
         return self.nodes[name]
 
     async def pod(self, ref: Ref, argument: str) -> Pod:
-        """The pod that a word names; of several the first one."""
+        """The pod that an argument names; of several running pods the first."""
         namespace, name = ref.namespace or "default", ref.name
         found: tuple[Pod, ...]
         if any(sign in name for sign in "=!,"):
@@ -147,7 +147,7 @@ class _Poser:
         return running[0]
 
     async def _running(self, namespace: str) -> str:
-        """Which pods a namespace has."""
+        """The names of the running pods of a namespace, for an error."""
         if namespace == "*":
             return "`kubectl get pods -A` lists them"
         pods = [p for p in await self.objects.pods(namespace) if p.addresses and not p.finished]
@@ -181,12 +181,12 @@ class _Poser:
             return await self._to_address(client, place, pod.addresses, (port, protocol))
         if ref.kind == "external":
             return await self._to_address(
-                client, ConnectionEnd(kind="External"), self._nobody(client), (port, protocol)
+                client, ConnectionEnd(kind="External"), self._outside_server(client), (port, protocol)
             )
         return await self._to_address(client, ConnectionEnd(kind="Address"), (ref.name,), (port, protocol))
 
-    def _nobody(self, client: Client) -> tuple[str, ...]:
-        """Addresses of a server outside."""
+    def _outside_server(self, client: Client) -> tuple[str, ...]:
+        """The addresses of a server outside the cluster."""
         if client.place.kind == "External":
             raise ConfigError("TO", "", "from outside to outside: no node of the cluster sees that")
         return self.asked.outside
@@ -213,9 +213,9 @@ class _Poser:
         if service.headless:
             question = await self._headless(client, place, service, (str(number), protocol))
             return msgspec.structs.replace(question, port_named=bool(port) and not port.isdigit())
-        addresses, where = _ways_in(service), None
+        addresses, where = _cluster_addresses(service), None
         if client.place.kind == "External":
-            from_outside = _ways_from_outside(service)
+            from_outside = _external_addresses(service)
             if from_outside:
                 addresses = from_outside
             elif node_port:
@@ -298,7 +298,7 @@ class _Poser:
         )
 
     def _entry(self, targets: Sequence[str]) -> Node:
-        """The node that gets a packet from outside."""
+        """The node that gets a packet from outside the cluster."""
         if self.asked.node:
             return self.node(self.asked.node, "--node")
         for node in self.nodes.values():
@@ -329,14 +329,14 @@ def _pod_port(pod: Pod, port: str, protocol: str) -> tuple[str, str]:
     raise ConfigError("PORT", "", f"{problem}; it declares {listed or 'none, so give a number'}")
 
 
-def _ways_in(service: Service) -> tuple[str, ...]:
-    """Cluster addresses, the first family first."""
+def _cluster_addresses(service: Service) -> tuple[str, ...]:
+    """The cluster addresses of a Service, the first family first."""
     given = service.spec.cluster_ips or (service.spec.cluster_ip,)
     return tuple(filter(None, (canonical_address(text) for text in given)))
 
 
-def _ways_from_outside(service: Service) -> tuple[str, ...]:
-    """Load balancer addresses, then external ones."""
+def _external_addresses(service: Service) -> tuple[str, ...]:
+    """The load balancer addresses of a Service, then its external addresses."""
     spec = service.spec
     balanced = (entry.ip for entry in service.status.load_balancer.ingress if entry.ip and entry.ip_mode != "Proxy")
     given = (*(balanced if spec.type == "LoadBalancer" else ()), *spec.external_ips)
@@ -344,7 +344,7 @@ def _ways_from_outside(service: Service) -> tuple[str, ...]:
 
 
 def _service_port(service: Service, port: str, protocol: str) -> tuple[int, str, int]:
-    """Number, protocol and node port of what was asked for; a number that the Service has not is taken as it is.
+    """Number, protocol and node port of the port that is asked for; a number that the Service does not have is kept.
 
     Raises: ConfigError when it is not clear which one is meant.
     """

@@ -1,4 +1,4 @@
-"""Which connections policies see of one that was asked for: one for each end that Services leave (pure).
+"""The connections that policies see: one for each end that the asked connection may reach through Services (pure).
 
 Policies see the destination behind the translation by Services and the source before masquerade. Where a packet passes
 two nodes, that is not the same for both: the source's node sees the destination as it is when the packet leaves it, the
@@ -16,7 +16,7 @@ from podwire.why.answer import Answer, EndpointChoice, Hop
 
 
 class ObservedConnection(msgspec.Struct, frozen=True, kw_only=True):
-    """One end, and the connection to it as both nodes see it."""
+    """A connection to one end, as the source's node and the destination's node see it."""
 
     egress: Connection
     """At the source's node."""
@@ -24,7 +24,7 @@ class ObservedConnection(msgspec.Struct, frozen=True, kw_only=True):
     """At the destination's node."""
     probability: float = 1.0
     sent_to: str = ""
-    """What it was for before Services came to it; empty: the destination."""
+    """The address before translation by Services; empty: the destination."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class ObservedConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observed_connections(answer: Answer, world: World) -> tuple[ObservedConnection, ...]:
-    """The connections that policies see; none where nothing is left of it, or its end is not known."""
+    """The connections that policies see; none where the packet is dropped or refused, or its end is not known."""
     hop = answer.hops[-1]
     if hop.outcome == "forwarded" or (hop.outcome == "untouched" and hop.endpoints):
         return tuple(_way(answer, world, end) for end in _reached(hop))
@@ -51,7 +51,7 @@ def _end(address: str, port: int) -> EndpointChoice:
 
 
 def _reached(hop: Hop) -> Iterator[EndpointChoice]:
-    """The endpoints that a connection may come to; of a name, those that DNS gives."""
+    """The endpoints that a connection may reach; for a DNS name, those that DNS returns."""
     used = [one for one in hop.endpoints if one.used]
     by_name = hop.service is not None and hop.service.frontend == "Name"
     for one in used:
@@ -87,12 +87,12 @@ def _way(answer: Answer, world: World, end: EndpointChoice) -> ObservedConnectio
 
 
 def _relayed(hop: Hop) -> bool:
-    """Whether a process of the node takes the connection and opens one of its own to the endpoint."""
+    """Whether a relay on the node accepts the connection and opens its own to the endpoint."""
     return hop.snat is not None and hop.snat.reason == "Relay"
 
 
 def _source(answer: Answer, world: World, end: EndpointChoice) -> str:
-    """The address that the client has in the family of the end."""
+    """The address of the client in the family of the end."""
     own = answer.source.address
     if (":" in own) == (":" in end.address):
         return own
@@ -103,7 +103,7 @@ def _source(answer: Answer, world: World, end: EndpointChoice) -> str:
 
 
 def _node_of(world: World, name: str, like: str) -> Party | None:
-    """A node, by its address in the family of another one."""
+    """A node, by its address in the family of the address ``like``."""
     for node in world.nodes:
         if node.metadata.name == name:
             same = (each for each in node.internal_ips if (":" in each) == (":" in like))

@@ -1,8 +1,8 @@
-"""What the rules of one node make of a packet, held against what they should make of it (pure).
+"""What the rules of one node do with a packet, compared with what the planned rules do (pure).
 
-A difference in what becomes of the packet is drift; a difference in rules that comes to the same is none. Rules may do
-more than policies say, such as dropping what comes with an address that is not the pod's: then they are as planned, and
-the answer says that it is their doing.
+A different outcome is drift; different rules with the same outcome are not. Rules may do more than policies say, such
+as dropping packets whose source address is not the pod's. Such rules are planned too, and the answer says that no
+policy dropped the packet.
 """
 
 import re
@@ -38,7 +38,7 @@ class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enforced(node: str, rules: PolicyRules, packet: Packet, *, allowed: bool) -> NodeEnforcement:
-    """What becomes of a packet; ``allowed`` is what policies say of it there."""
+    """The outcome of a packet by a node's rules; ``allowed`` is the verdict of policies on that node."""
     followed = rules.held if rules.reads else rules.planned
     outcome = next(followed.outcomes(packet)) if followed is not None else None
     planned = next(rules.planned.outcomes(packet)) if rules.planned is not None else None
@@ -77,7 +77,7 @@ def _drift(planned: Outcome | None, held: Outcome | None) -> Iterable[Drift]:
 
 
 def _lines(outcome: Outcome | None) -> dict[tuple[str, str], None]:
-    """Rules and elements with where they are, without what counters say."""
+    """The rules and elements that matched with their table and chain, without the values of counters."""
     found: dict[tuple[str, str], None] = {}
     for step in outcome.steps if outcome is not None else ():
         found[f"{step.table} {step.chain}", _COUNTED.sub("counter", step.rule)] = None

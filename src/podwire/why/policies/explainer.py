@@ -65,7 +65,7 @@ class _Enforcement:
 
 
 def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_line) -> Answer:
-    """The answer with what policies say of it."""
+    """The answer with the verdicts of policies, and the outcome changed where all ends are dropped."""
     enforcement = _Enforcement(world, nodes)
     found = tuple(_said(way, world, enforcement, lines) for way in observed_connections(answer, world))
     about = (*_of_nodes(answer, world), *_of_services(answer, world, found), *enforcement.notes())
@@ -75,7 +75,7 @@ def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_
 
 
 def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
-    """Pods that are none to policies."""
+    """Notes about pods in the host network, which policies treat as their node."""
     for place in (answer.source, answer.target):
         if place.kind == "Pod" and place.address:
             party = world.party(place.address)
@@ -84,7 +84,7 @@ def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
 
 
 def _of_services(answer: Answer, world: World, found: Sequence[PolicyVerdict]) -> Iterator[str]:
-    """Ranges of policies that have the address of a Service, which policies never see."""
+    """Notes about ipBlocks with the address of a Service, which policies never see."""
     target = answer.target.address
     if not target or all(one.egress.reason != "Isolated" or one.address == target for one in found):
         return
@@ -130,7 +130,7 @@ def _message(found: PolicyVerdict, nodes: Sequence[NodeEnforcement], *, passes: 
 def _enforced(
     way: ObservedConnection, enforcement: _Enforcement, egress: DirectionVerdict, ingress: DirectionVerdict
 ) -> Iterator[NodeEnforcement]:
-    """What the nodes of both ends do; a node that has both, and sees one packet, does it once."""
+    """What the nodes of both ends do; a node with both ends, which sees one packet, is listed once."""
     if ingress.reason == "Itself":
         return
     source, destination = way.egress.source, way.ingress.destination

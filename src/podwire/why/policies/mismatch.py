@@ -1,8 +1,8 @@
-"""The peers and ports of rules as text, and what of one a connection misses (pure).
+"""The peers and ports of rules as text, and the parts of them that a connection does not match (pure).
 
-Each miss has a cost, so that of several rules the nearest one can be told: a value that looks like a misspelling costs
-less than another value, that less than a label which is not there. Whether a peer or a port matches at all is asked of
-:mod:`podwire.policy.evaluate`; here is only how far it is from that.
+Each mismatch has a cost, so that the nearest of several rules can be found: a value that looks like a misspelling costs
+less than another value, and another value costs less than a missing label. :mod:`podwire.policy.evaluate` decides
+whether a peer or a port matches; this module only says how far it is from a match.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,20 +15,20 @@ from podwire.model.selector import LabelSelector, Requirement
 from podwire.policy.evaluate import INGRESS, DirectionCase, in_block
 
 _ALIKE = 0.7
-"""From which share of like letters on a value passes for a misspelling."""
+"""The share of equal letters from which a value counts as a misspelling."""
 _HOPELESS = 3.0
 _NEWER = "a kind that is newer than this program"
 
 
 class RulePart(NamedTuple):
-    """A part of a rule: the path of its field, and how a reader would say it."""
+    """A part of a rule: the path of its field, and its text for readers."""
 
     field: str
     text: str
 
 
 class Miss(NamedTuple):
-    """A part that does not match, what there is instead, and how far that is from a match."""
+    """A part that does not match, what the cluster has instead, and the cost of the mismatch."""
 
     part: RulePart
     found: str
@@ -46,7 +46,7 @@ def peer_text(peer: PolicyPeer) -> str:
         return _block_text(peer.ip_block)
     texts = [f"namespaceSelector {selector_text(peer.namespace_selector)}"] if peer.namespace_selector else []
     texts += [f"podSelector {selector_text(peer.pod_selector)}"] if peer.pod_selector else []
-    return ", ".join(texts) or "a peer that is nobody"
+    return ", ".join(texts) or "a peer that matches nothing"
 
 
 def cluster_peer_text(peer: ClusterPeer) -> str:
@@ -92,7 +92,7 @@ def _number(ports: ProtocolPorts) -> str:
 
 
 def peer_misses(case: DirectionCase, namespace: str, peer: PolicyPeer, field: str) -> tuple[Miss, ...]:
-    """What of a peer of a NetworkPolicy in a namespace the other end is not."""
+    """The parts of a NetworkPolicy's peer that the other end does not match; ``namespace`` is the policy's."""
     whole = RulePart(field, peer_text(peer))
     if peer.ip_block is not None:
         return (_block_miss(case.peer.address, peer.ip_block, f"{field}.ipBlock"),)
@@ -110,7 +110,7 @@ def peer_misses(case: DirectionCase, namespace: str, peer: PolicyPeer, field: st
 
 
 def cluster_peer_misses(case: DirectionCase, peer: ClusterPeer, field: str) -> tuple[Miss, ...]:
-    """What of a peer of a cluster policy the other end is not."""
+    """The parts of a cluster policy's peer that the other end does not match."""
     pod, whole = case.peer.pod, RulePart(field, cluster_peer_text(peer))
     if peer.namespaces is not None or peer.pods is not None:
         if pod is None:
@@ -184,7 +184,7 @@ def _block_miss(address: str, block: IPBlock, field: str) -> Miss:
 
 
 def _far(address: str, cidr: str) -> float:
-    """Between 1 and 2: how little of a range's prefix an address has."""
+    """The distance of an address from a range: 1 to 2, by the share of the prefix that is equal."""
     try:
         found, network = ip_address(address), ip_network(cidr.strip(), strict=False)
     except ValueError:
@@ -202,7 +202,7 @@ def connection_text(case: DirectionCase) -> str:
 
 
 def port_miss(case: DirectionCase, ports: tuple[PolicyPort, ...], field: str) -> Miss:
-    """What none of the ports of a NetworkPolicy's rule has."""
+    """The mismatch of a connection with all ports of a NetworkPolicy's rule."""
     costs = (_port_cost(case, port) for port in ports)
     texts = tuple(port_text(port) for port in ports)
     names = [port.port for port in ports if isinstance(port.port, str)]
@@ -210,7 +210,7 @@ def port_miss(case: DirectionCase, ports: tuple[PolicyPort, ...], field: str) ->
 
 
 def protocol_miss(case: DirectionCase, protocols: tuple[ClusterProtocol, ...], field: str) -> Miss:
-    """What none of the protocols of a cluster policy's rule has."""
+    """The mismatch of a connection with all protocols of a cluster policy's rule."""
     texts = tuple(protocol_text(each) for each in protocols)
     names = [each.destination_named_port for each in protocols if each.destination_named_port]
     return _ports_miss(case, texts, names, f"{field}.protocols", 1.0)
@@ -232,7 +232,7 @@ def _port_cost(case: DirectionCase, port: PolicyPort) -> float:
 
 
 def _called(case: DirectionCase, name: str) -> str:
-    """What the destination calls by this name."""
+    """The ports of the destination with this name, as text."""
     destination = case.connection.destination
     if destination.pod is None:
         return f"{destination.name} has no named ports"

@@ -1,6 +1,7 @@
-"""Which rule of the policies that isolate a pod comes nearest to allowing a connection (pure).
+"""The rule of the isolating policies that is nearest to allowing a connection (pure).
 
-Nearest is what misses on one side alone, peers or ports, and there by the least; of several, the first.
+Nearest is a rule of which only the peers or only the ports do not match, and those by the lowest cost; of several, the
+first.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from podwire.why.policies.mismatch import Miss, RulePart, peer_misses, peer_text
 
 
 class RuleDistance(NamedTuple):
-    """A rule, the peer and the port of it that match, and what misses."""
+    """A rule, its peer and its port that match, and its parts that do not match."""
 
     policy: NetworkPolicy
     place: int
@@ -22,7 +23,7 @@ class RuleDistance(NamedTuple):
 
     @property
     def misses(self) -> tuple[Miss, ...]:
-        """All that it misses."""
+        """All parts that do not match."""
         return (*self.peer_misses, self.port_miss) if self.port_miss is not None else self.peer_misses
 
 
@@ -32,7 +33,7 @@ def rule_field(direction: str, place: int) -> str:
 
 
 def nearest(case: DirectionCase) -> RuleDistance | None:
-    """The nearest rule of all that isolate; None: they have no rules for the direction."""
+    """The nearest rule of the isolating policies; None: they have no rules for the direction."""
     rules = (
         (policy, place, rule)
         for policy in case.isolating()

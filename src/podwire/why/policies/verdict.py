@@ -38,12 +38,12 @@ _TIERS: tuple[Literal["Admin"], Literal["Baseline"]] = ("Admin", "Baseline")
 
 
 def no_line(_kind: str, _key: str, _field: str) -> str:
-    """No line is known."""
+    """The line of a field where no files are known: always empty."""
     return ""
 
 
 def both_directions(connection: Connection, egress: DirectionVerdict, ingress: DirectionVerdict) -> PolicyVerdict:
-    """Both directions of a connection as one."""
+    """The verdict on a connection from those of its two directions."""
     destination = connection.destination
     return PolicyVerdict(
         address=destination.address,
@@ -59,7 +59,7 @@ def both_directions(connection: Connection, egress: DirectionVerdict, ingress: D
 def explain_direction(
     world: World, connection: Connection, direction: str, rules: EvaluationOptions | None = None, lines: Lines = no_line
 ) -> DirectionVerdict:
-    """What policies say of one direction of a connection."""
+    """The verdict of policies on one direction of a connection."""
     rules = rules or EvaluationOptions()
     decision = decide(world, connection, direction, rules)
     subject, peer = ends(connection, direction)
@@ -77,7 +77,7 @@ def explain_direction(
 
 
 def _silence(subject: Party, peer: Party, direction: str, rules: EvaluationOptions) -> str:
-    """The word for why policies have no say; empty: they have one."""
+    """The word for why no policy applies; empty: policies may apply."""
     if subject.pod is None:
         return "NoPod"
     if peer.pod is not None and key_of(peer.pod.metadata) == key_of(subject.pod.metadata):
@@ -107,7 +107,7 @@ class _Explainer:
         self.lines = lines
 
     def said(self, decision: Decision, silence: str) -> DirectionVerdict:
-        """All there is to say."""
+        """The verdict with its rule, the isolating policies and the nearest rule."""
         subject, peer = ends(self.case.connection, self.case.direction)
         found = _unsaid(decision, silence or self._word(), subject, peer)
         passed = tuple(self._passed(decision))
@@ -134,7 +134,7 @@ class _Explainer:
         return "NotSpokenOf" if cluster else "NotSelected"
 
     def _passed(self, decision: Decision) -> Iterable[RuleMatch]:
-        """Rules that left it to the next tier, as far as the tiers were asked."""
+        """The rules that passed the decision to the next tier, in the tiers before the deciding one."""
         for tier in _TIERS[:1] if decision.tier in ("Admin", "Namespace") else _TIERS:
             first = self.case.first(tier)
             if first is not None and first[2] == "Pass":
@@ -202,7 +202,7 @@ class _Explainer:
         return next(peers, None), next(protocols, None)
 
     def _near(self) -> NearestRule | None:
-        """The nearest rule of those that isolate."""
+        """The nearest rule of the policies that isolate the subject."""
         near = nearest(self.case)
         if near is None:
             return None
@@ -226,7 +226,7 @@ class _Explainer:
 
 
 def _action(rule: ClusterIngressRule | ClusterEgressRule) -> Literal["Accept", "Deny", "Pass"]:
-    """What a rule does; with a part that is not known, anything but Accept is a Deny."""
+    """The action of a rule; in a rule with an unknown part, every action but Accept counts as Deny."""
     if rule.action == "Accept":
         return "Accept"
     known = all(peer.known for peer in rule.peers) and all(each.known for each in rule.protocols)

@@ -1,8 +1,8 @@
-"""What Kubernetes says must become of a connection to a Service, and in its terms why (pure).
+"""What must happen to a connection to a Service by the rules of Kubernetes, and why (pure).
 
-This is the specification said a second time, without any rules: who the client is, which policy is in force, which
-endpoints that leaves, and the table of source translation. ``why`` takes reasons from here and facts from the rules;
-where the two disagree it says so.
+This states the specification a second time, without kernel rules: the kind of client, the traffic policy in force, the
+endpoints that may serve, and the table of source translation. ``why`` takes reasons from here and facts from the rules;
+a disagreement of the two is part of the answer.
 
 ==============================  ========  ===================  ===================
 masquerade                      policy    node port, external  cluster address
@@ -31,7 +31,7 @@ Client = Literal["pod", "node", "external"]
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What must become of it."""
+    """What must happen to a connection, and why."""
 
     outcome: Outcome
     reason: Reason
@@ -45,7 +45,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def client_of(packet: Packet, facts: NodeFacts, machine: Machine) -> Client:
-    """Who sends a packet, as the proxy can tell."""
+    """The kind of client that sends a packet, as far as the proxy can tell."""
     if machine.owns(packet.source) and not packet.input:
         return "node"
     if facts.pod_interface:
@@ -56,7 +56,7 @@ def client_of(packet: Packet, facts: NodeFacts, machine: Machine) -> Client:
 
 
 def decide(front: Matched | None, packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap) -> Decision:
-    """What must become of a packet that is for a frontend (None: for none) on a node."""
+    """What must happen on a node to a packet for a frontend (None: the packet is for no frontend)."""
     if front is None:
         return _no_frontend(packet, facts, machine, services)
     client = client_of(packet, facts, machine)
@@ -126,11 +126,19 @@ def _to_cluster_ip(front: Matched, client: Client, facts: NodeFacts) -> Decision
     elif client == "pod":
         snat = False, "PodToClusterIP", "a pod that calls a cluster IP keeps its address"
     elif not (facts.pod_interface or of_family(facts.pod_cidrs, front.port.family)):
-        snat = False, "PodsNotKnown", "nothing says which sources are pods, so towards a cluster IP all keep theirs"
+        snat = (
+            False,
+            "PodsNotKnown",
+            "it is not configured which sources are pods, so all clients of a cluster IP keep their address",
+        )
     elif client == "node":
         snat = True, "NodeToClusterIP", "a node that calls a cluster IP is masqueraded; only pods are not"
     else:
-        snat = True, "ExternalToClusterIP", "who calls a cluster IP from outside is masqueraded, so answers come back"
+        snat = (
+            True,
+            "ExternalToClusterIP",
+            "a client outside the cluster that calls a cluster IP is masqueraded, so that answers come back",
+        )
     return _forward(front, endpoints, snat, local=front.port.internal_local)
 
 

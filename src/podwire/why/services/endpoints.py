@@ -1,4 +1,4 @@
-"""What is said of each endpoint of a Service port: whether it is used, why in Kubernetes' terms, how likely (pure)."""
+"""Each endpoint of a Service port: whether it is used, why in Kubernetes' terms, and its probability (pure)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ from podwire.proxy.servicemap import NodeFacts
 from podwire.why.answer import EndpointChoice
 
 Shares = Mapping[tuple[str, int], tuple[float, bool]]
-"""How likely each (address, port) is by the rules, and whether the client is masqueraded towards it."""
+"""The probability of each (address, port) by the rules, and whether the client is masqueraded for it."""
 
 
 def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from as many sides
@@ -35,7 +35,7 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
         if why.chosen and share is None and forwarded:
             reason, message = _passed_over(message, kept=kept)
         elif not why.chosen and share is not None:
-            reason, message = "OnlyInKernel", f"{message}, yet the rules in force use it"
+            reason, message = "OnlyInKernel", f"{message}, but the rules in force use it"
         used = share is not None or (why.chosen and not forwarded)
         found.append(_said(one.candidate, used, (reason, message), share or (0.0, False)))
     found += map(_double, doubles)
@@ -46,7 +46,7 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
                 port=port,
                 used=True,
                 reason="OnlyInKernel",
-                message="in no EndpointSlice of the Service, yet the rules in force use it",
+                message="in no EndpointSlice of the Service, but the rules in force use it",
                 probability=share_,
                 masqueraded=masqueraded,
             )
@@ -55,7 +55,7 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
 
 
 def dns_endpoints(candidates: Iterable[Candidate], doubles: Iterable[Candidate]) -> tuple[EndpointChoice, ...]:
-    """The endpoints that DNS lists, and those that it does not."""
+    """The endpoints of a headless Service: those that DNS returns, and the others with the reason."""
     found = []
     for candidate in candidates:
         reason = (Why.READY.value, "ready") if candidate.ready else (Why.NOT_READY.value, "not ready")
@@ -71,7 +71,7 @@ def _double(candidate: Candidate) -> EndpointChoice:
 def _passed_over(message: str, *, kept: bool) -> tuple[str, str]:
     if kept:
         return "Affinity", "session affinity keeps this client at another endpoint"
-    return "NotInKernel", f"{message}, yet the rules in force leave it out"
+    return "NotInKernel", f"{message}, but the rules in force do not use it"
 
 
 def _said(candidate: Candidate, used: bool, reason: tuple[str, str], share: tuple[float, bool]) -> EndpointChoice:

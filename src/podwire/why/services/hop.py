@@ -24,10 +24,10 @@ from podwire.why.services.endpoints import explain_endpoints
 from podwire.why.services.matching import Matched, find
 
 ServiceWithSlices = tuple[Service, tuple[EndpointSlice, ...]]
-"""A Service and its slices."""
+"""A Service and its EndpointSlices."""
 
 End = tuple[Word, str, int, bool]
-"""Where a connection ends: word, address and port behind the rules, whether masqueraded."""
+"""Where a connection ends: outcome, address and port after translation, and whether it is masqueraded."""
 
 _RELAYED = "the relay opens a connection of its own to the endpoint, from the node's address"
 _OUT = "packets from a pod to an address outside the pod network get the node's address"
@@ -49,7 +49,7 @@ class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_hop(packet: Packet, backed: Iterable[ServiceWithSlices], view: ServiceRules) -> tuple[Hop, Packet]:
-    """What the node does, and the packet as it leaves the node where no Service takes it."""
+    """What the node does, and the packet as it leaves the node if no Service translates it."""
     return _Explainer(packet, {f"{s.metadata.namespace}/{s.metadata.name}": (s, p) for s, p in backed}, view).run()
 
 
@@ -64,7 +64,7 @@ def end_of(outcome: Outcome) -> End:
 
 
 class _Explainer:
-    """The parts of one answer, each made from those before."""
+    """Builds the hop of one node: outcome, Service, endpoints, source translation, steps and drift."""
 
     def __init__(self, packet: Packet, backed: Mapping[str, ServiceWithSlices], view: ServiceRules) -> None:
         self.packet = packet
@@ -81,7 +81,7 @@ class _Explainer:
         if view.held is not None and view.planned is not None:
             self.planned = list(view.planned.outcomes(packet))
         self.hidden: set[str] = set()
-        """Endpoints towards which routing masquerades, though the Service does not."""
+        """Endpoints for which routing masquerades although the Service does not."""
         self.ends = self._chances()
         self.fronts = fronts
         self.front = self._in_force()
@@ -90,7 +90,7 @@ class _Explainer:
             self.ends = _expected(self.decision, packet, view.machine)
 
     def _in_force(self) -> Matched | None:
-        """Of Services that share an address and port, the one whose endpoints the rules use."""
+        """The frontend whose endpoints the rules use, of Services that share an address and port."""
         reached = {(address, port) for _, address, port, _ in self.ends}
         for front in self.fronts:
             used = (*front.port.cluster_endpoints, *front.port.local_endpoints)
@@ -99,7 +99,7 @@ class _Explainer:
         return self.fronts[0] if self.fronts else None
 
     def run(self) -> tuple[Hop, Packet]:
-        """The whole answer of this node."""
+        """The hop of this node, and the packet as it leaves the node."""
         words = _by_word(self.ends)
         outcome = max(words, key=lambda word: words[word])
         drift = self._drift()
@@ -194,11 +194,11 @@ class _Explainer:
         return self._routed(leaving)
 
     def _here(self, address: str) -> bool:
-        """Whether a packet from elsewhere that goes to this endpoint stays on the node."""
+        """Whether a packet from outside the node to this endpoint stays on the node."""
         return _stays(address, self.packet, self.view.machine)
 
     def _special(self) -> SourceTranslation:
-        """Where the client can only get to itself or to the node."""
+        """The reason where the client can only reach itself or the node."""
         if any(self._here(address) for _, address, _, _ in self.ends):
             message = "the endpoint is in this node's own network, so the packet does not leave it"
             return _told(False, Reason(reason="EndpointOnNode", message=message))
@@ -219,7 +219,7 @@ class _Explainer:
         return self.view.other_nat is not None and next(self.view.other_nat.outcomes(packet)).masqueraded
 
     def _host_port(self) -> Reason | None:
-        """Where a pod has the port of the node for itself."""
+        """The reason where a hostPort of a pod takes the port of the node."""
         if self.view.other_nat is None or self.decision.outcome != "untouched":
             return None
         found = next(self.view.other_nat.outcomes(self.packet))
@@ -229,7 +229,7 @@ class _Explainer:
         return Reason(reason="HostPort", message=f"{self.decision.reason.message}, and by its hostPort for {target}")
 
     def _chances(self) -> dict[End, float]:
-        """How likely each end is, by the rules."""
+        """The probability of each end, by the rules."""
         found: dict[End, float] = {}
         for outcome in self.outcomes:
             word, address, port, masqueraded = end_of(outcome)
@@ -247,7 +247,7 @@ class _Explainer:
         return AffinityState(timeout_seconds=self.front.port.affinity_s, entries=tuple(entries))
 
     def _steps(self) -> tuple[Step, ...]:
-        """Those of the likeliest way."""
+        """The steps of the most probable outcome."""
         if not self.outcomes:
             return ()
         way = max(self.outcomes, key=lambda outcome: outcome.probability)
@@ -259,7 +259,7 @@ class _Explainer:
         return tuple(found)
 
     def _subject(self, texts: Iterable[str]) -> str:
-        """The Service that a step is there for."""
+        """The Service that a step serves; empty: none."""
         if self.front is None:
             return ""
         port = self.front.port
@@ -272,7 +272,7 @@ class _Explainer:
     def _drift(self) -> tuple[Drift, ...]:
         want, have = ({end_of(outcome) for outcome in some} for some in (self.planned, self.outcomes))
         kept = any(outcome.remembered for outcome in self.outcomes)
-        if want == have or (kept and have <= want) or self._others_turn(want, have):
+        if want == have or (kept and have <= want) or self._other_claimant_has_it(want, have):
             return ()
         missing = _lines(o for o in self.planned if end_of(o) not in have)
         surplus = _lines(o for o in self.outcomes if end_of(o) not in want)
@@ -281,8 +281,8 @@ class _Explainer:
         minus = (Drift(where=where, sign="-", text=text) for where, text in surplus if (where, text) not in planned)
         return (*plus, *minus)
 
-    def _others_turn(self, want: set[End], have: set[End]) -> bool:
-        """Whether the rules serve another of the Services that name the same address: the first to come has it."""
+    def _other_claimant_has_it(self, want: set[End], have: set[End]) -> bool:
+        """Whether the rules serve another Service that claims the same address; the first claimant gets it."""
         if len(self.fronts) < 2 or {end[0] for end in want | have} != {"forwarded"}:
             return False
         some = (*(f.port.cluster_endpoints for f in self.fronts), *(f.port.local_endpoints for f in self.fronts))

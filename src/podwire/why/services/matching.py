@@ -18,14 +18,14 @@ Kind = Literal["ClusterIP", "LoadBalancerIP", "ExternalIP", "NodePort"]
 
 
 class Matched(msgspec.Struct, frozen=True):
-    """A port of a Service that a packet is for, and by which way in."""
+    """A port of a Service that a packet is for, and the kind of address that it uses."""
 
     kind: Kind
     port: ServicePort
 
     @property
     def internal(self) -> bool:
-        """Whether it is the way in from inside the cluster, with a policy of its own."""
+        """Whether the packet uses the cluster address, for which internalTrafficPolicy holds."""
         return self.kind == "ClusterIP"
 
     @property
@@ -41,7 +41,7 @@ class Matched(msgspec.Struct, frozen=True):
 
 
 def find(services: ServiceMap, facts: NodeFacts, machine: Machine, packet: Packet) -> tuple[Matched, ...]:
-    """What a packet is for; more than one only where Services name the same address and port."""
+    """The Service ports that a packet is for; several only where Services claim the same address and port."""
     ports = [
         port
         for _, some in sorted(services.items())

@@ -1,8 +1,8 @@
-"""Services that DNS alone knows: headless ones and aliases; no rule of the proxy takes part (pure).
+"""Services that only DNS knows: headless Services and aliases; the proxy has no rules for them (pure).
 
-Of a headless Service clients get the addresses of the endpoints, and nobody translates a port: who connects to
-``db:80`` comes to port 80 of the pods, whatever their target port is. Only who looks up the port by its name (SRV) gets
-that one.
+For a headless Service, clients get the addresses of the endpoints, and no port is translated: a connection to ``db:80``
+goes to port 80 of the pods, whatever their target port is. Only a client that looks up the port by its name (SRV) gets
+the target port.
 """
 
 from collections.abc import Iterable
@@ -19,16 +19,16 @@ from podwire.why.services.hop import ServiceWithSlices
 
 
 class RequestedPort(NamedTuple):
-    """The port that was asked for."""
+    """The port in the question."""
 
     port: int
     protocol: str
     named: bool = False
-    """Whether by its name."""
+    """Whether the port was given by its name."""
 
 
 def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFacts) -> Hop:
-    """What clients of the Service get: the answer of DNS."""
+    """The hop for a Service that only DNS knows: what clients get from DNS."""
     service, pieces = backed
     spec, meta = service.spec, service.metadata
     offered = next((p for p in spec.ports if (p.port, p.protocol.lower()) == (wanted.port, wanted.protocol)), None)
@@ -62,7 +62,7 @@ def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFa
 def _as_asked(
     pieces: Iterable[EndpointSlice], wanted: RequestedPort, node: str
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
-    """The endpoints at the very port that was asked for, whichever ports they have."""
+    """The endpoints with the port of the question, whatever ports they have."""
     protocol = wanted.protocol.upper()
     ports = (EndpointPort(name="", port=wanted.port, protocol=protocol),)
     asked = (msgspec.structs.replace(piece, ports=ports) for piece in pieces)
@@ -70,7 +70,7 @@ def _as_asked(
 
 
 def _answer(own: Iterable[EndpointChoice], endpoints: Iterable[EndpointChoice], wanted: RequestedPort) -> str:
-    """What DNS says, and what is easily overlooked."""
+    """The answer of DNS, and a warning where the port is not translated."""
     if not any(end.used for end in endpoints):
         return "the Service is headless and no endpoint is ready, so DNS answers with no address"
     said = "the Service is headless, DNS answers with the addresses of its ready endpoints"
