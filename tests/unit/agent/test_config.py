@@ -77,7 +77,7 @@ def test_settings_of_the_cluster_win() -> None:
     assert (routing.direct_routing, routing.udp_ports()) == (True, (4789,))
 
 
-def test_settings_of_the_cluster_win_over_the_section_of_the_proxy() -> None:
+def test_cluster_settings_win_over_the_proxy_section() -> None:
     file = {"masqueradeAll": True, "mode": "iptables", "conntrack": {"min": 7, "maxPerCore": 1}}
     keys = {"proxy.mode": "nftables", "proxy.conntrack.min": "9", "proxy.nodePortAddresses": "[10.0.0.0/8]"}
     found = overlay({}, keys, "podwire-config", file).proxy

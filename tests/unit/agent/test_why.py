@@ -17,7 +17,7 @@ def test_settings_of_the_cluster_win_over_the_file() -> None:
     assert access.services.pod_cidrs == ("10.244.0.0/16",)
 
 
-def test_wrong_settings_of_the_cluster_are_a_problem_of_each_node() -> None:
+def test_wrong_cluster_settings_are_a_problem_of_each_node() -> None:
     access = node_access(CONFIG, {"proxy.mode": "magic"})
     assert access.service_mode == "nftables"
     assert "the agents keep the last good settings" in access.problem

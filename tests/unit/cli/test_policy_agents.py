@@ -121,7 +121,7 @@ def test_packets_of_all_nodes_are_added_up(api: Api, run: Run) -> None:
     assert found.stderr == ""
 
 
-def test_nodes_that_cannot_be_asked_are_named_and_what_others_told_is_a_least_number(api: Api, run: Run) -> None:
+def test_unreachable_nodes_are_named_and_counts_become_lower_bounds(api: Api, run: Run) -> None:
     api.nodes = {name: enforcing() for name in ("node-1", "node-2", "node-3")} | {"node-4": enforcing("")}
     dead = status(503, "ServiceUnavailable", "error trying to reach service: i/o timeout")
     forbidden = status(403, "Forbidden", 'nodes "node-3:9440" is forbidden')
@@ -142,7 +142,7 @@ def test_nodes_that_cannot_be_asked_are_named_and_what_others_told_is_a_least_nu
     assert (line["dropped"], line["notAsked"]) == (17, 3)
 
 
-def test_where_nobody_can_be_asked_nothing_is_said_to_be_dropped_or_not(api: Api, run: Run) -> None:
+def test_no_counts_are_shown_when_no_node_answers(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing("")}
     found = run("list")
     assert found.stdout.splitlines()[1].split()[-2:] == ["-", "-"]
@@ -162,7 +162,7 @@ def test_counters_of_the_nodes_that_answer(api: Api, run: Run) -> None:
     assert found.stderr.startswith("podwire: not asked: node-2: ")
 
 
-def test_the_log_is_read_where_agents_tell_it_to_the_network(api: Api, run: Run) -> None:
+def test_log_is_read_from_agents_that_serve_it(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing(), "node-2": enforcing()}
     lines = [logged("node-1", number, f"2026-01-01T00:00:0{number}.000Z") for number in (1, 2)]
     api.pages = {
@@ -179,7 +179,7 @@ def test_the_log_is_read_where_agents_tell_it_to_the_network(api: Api, run: Run)
     assert "/api/v1/nodes/node-1:9440/proxy/policy/log?after=0&last=1000" in api.asked
 
 
-def test_an_api_that_refuses_the_list_of_nodes_is_an_error(api: Api, run: Run) -> None:
+def test_refused_list_of_nodes_is_an_error(api: Api, run: Run) -> None:
     api.close()
     found = run("counters", "shop/db")
     assert "Connect call failed" in str(found.exception)

@@ -85,7 +85,7 @@ def test_a_side_without_pods_has_those_of_the_other(folder: Path) -> None:
     assert found.output.startswith(f"{folder}/new has no pods: compared with those of {folder}/old\n")
 
 
-def test_policies_of_kinds_that_are_not_enforced_are_named_with_what_replaces_them(folder: Path) -> None:
+def test_policy_kinds_without_enforcement_are_named_with_their_replacement(folder: Path) -> None:
     older = "apiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\nmetadata: {name: a}\n"
     for name in ("old", "new"):
         (folder / name / "admin.yaml").write_text(older)

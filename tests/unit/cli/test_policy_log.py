@@ -68,7 +68,7 @@ def read(reader: Reader, last: int = 1000) -> list[str]:
     return [f"{one.node} {one.at}" for one in reader.read(last)]
 
 
-def test_lines_of_all_nodes_in_the_order_of_time_each_once(nodes: tuple[Node, Node]) -> None:
+def test_lines_of_all_nodes_are_sorted_by_time_without_repeats(nodes: tuple[Node, Node]) -> None:
     one, other = nodes
     one.lines, other.lines = [(1, "01"), (2, "03")], [(7, "02")]
     both = reader(*nodes)
@@ -85,7 +85,7 @@ def test_only_the_last_lines_of_each_node(nodes: tuple[Node, Node]) -> None:
     assert read(reader(*nodes), 1) == ["node-1 05", "node-2 05"]
 
 
-def test_an_agent_that_was_started_anew_is_read_from_its_beginning(nodes: tuple[Node, Node]) -> None:
+def test_restarted_agent_is_read_from_the_beginning(nodes: tuple[Node, Node]) -> None:
     one, _ = nodes
     one.lines = [(number, f"{number:02}") for number in range(1, 6)]
     only = reader(one)
@@ -97,9 +97,7 @@ def test_an_agent_that_was_started_anew_is_read_from_its_beginning(nodes: tuple[
     assert read(only) == []
 
 
-def test_an_agent_that_does_not_answer_is_told_once_and_the_others_are_read(
-    nodes: tuple[Node, Node], tmp_path: Path
-) -> None:
+def test_silent_agent_is_reported_once_and_others_are_read(nodes: tuple[Node, Node], tmp_path: Path) -> None:
     one, _ = nodes
     one.lines = [(1, "01")]
     both = Reader(LocalAgents({"node-1": one.path, "node-9": tmp_path / "nowhere"}))
@@ -110,7 +108,7 @@ def test_an_agent_that_does_not_answer_is_told_once_and_the_others_are_read(
     assert list(both.failures) == ["node-9"]
 
 
-def test_the_last_ones_are_those_of_the_policy_that_is_asked_for() -> None:
+def test_last_lines_are_those_of_the_requested_policy() -> None:
     made = [
         LoggedPacket(
             at=f"2026-01-01T00:00:0{n}.000Z",

@@ -119,7 +119,7 @@ def with_stored(scenario: Callable[[Stored, TaskSet], Awaitable[None]]) -> Calla
 
 
 @with_stored
-async def test_what_parts_say_at_a_start_is_one_write_with_what_peers_are_told(api: Stored, tasks: TaskSet) -> None:
+async def test_annotations_at_start_and_peer_facts_are_one_write(api: Stored, tasks: TaskSet) -> None:
     announcer = Announcer(api, "node-1", lambda: api.nodes, networked=True)
     tasks.start("proxy", announcer.insist(WANTED))
     tasks.start("policy", announcer.insist({"podwire.io/policy": "iptables"}))
@@ -136,7 +136,7 @@ async def test_what_parts_say_at_a_start_is_one_write_with_what_peers_are_told(a
 
 
 @with_stored
-async def test_a_copy_that_is_older_than_the_last_write_is_not_asked(api: Stored, _tasks: TaskSet) -> None:
+async def test_copies_older_than_the_last_write_are_ignored(api: Stored, _tasks: TaskSet) -> None:
     announcer = Announcer(api, "node-1", lambda: api.nodes)
     await announcer.insist({"podwire.io/proxy": "ipvs"})
     await announcer.insist(WANTED)
@@ -149,7 +149,7 @@ async def test_a_copy_that_is_older_than_the_last_write_is_not_asked(api: Stored
     assert api.patches[2:] == [WANTED], "somebody took it away"
 
 
-def test_the_first_write_waits_for_the_network_for_a_while_only() -> None:
+def test_first_write_waits_for_the_network_only_briefly() -> None:
     async def scenario() -> None:
         api = Stored()
         announcer = Announcer(api, "node-1", lambda: api.nodes, networked=True, network_wait_s=0.001)

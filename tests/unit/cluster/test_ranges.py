@@ -33,7 +33,7 @@ def test_neighbouring_ranges_are_one_and_families_apart() -> None:
     assert list(found.ranges) == ["10.0.0.0/8"]
 
 
-def test_a_configured_range_in_which_nodes_are_is_not_the_pods() -> None:
+def test_configured_range_that_contains_nodes_is_no_pod_range() -> None:
     found = ClusterRanges(("10.0.0.0/8", "fd00::/48", "nonsense"))
     found.follow("a", node("a", "10.1.2.3"))
     assert list(found.ranges) == ["fd00::/48"]

@@ -29,7 +29,7 @@ def test_parties_have_names() -> None:
     assert WORLD.party("10.180.0.2").node == "n1"
 
 
-def test_neither_ended_pods_nor_those_with_the_nodes_network_own_an_address() -> None:
+def test_finished_and_host_network_pods_own_no_address() -> None:
     assert "192.168.99.2" not in pods_by_address(WORLD.pods)
     ended = CASES["a pod that ended is nobody, and its address may be another's"].world
     assert key_of(pods_by_address(ended.pods)["10.180.0.1"].metadata) == "shop/next"
@@ -46,13 +46,13 @@ def test_namespaces_have_their_name_as_a_label() -> None:
     assert WORLD.labels_of("not-there") == {"kubernetes.io/metadata.name": "not-there"}
 
 
-def test_ports_of_sidecars_count_and_those_of_init_containers_do_not() -> None:
+def test_sidecar_ports_count_and_init_container_ports_do_not() -> None:
     world = CASES["a named port is that of the destination, whatever its number there"].world
     pod = next(pod for pod in world.pods if key_of(pod.metadata) == "blog/web")
     assert [port.name for port in pod.declared_ports] == ["http", "mesh"]
 
 
-def test_a_node_is_known_by_its_addresses_whichever_it_sends_from() -> None:
+def test_node_is_recognised_by_each_of_its_addresses() -> None:
     listed = (NodeAddress(type="InternalIP", address="192.0.2.1"), NodeAddress(type="Hostname", address="n"))
     node = Node(
         metadata=ObjectMeta(name="n"),
@@ -68,7 +68,7 @@ def test_a_node_is_known_by_its_addresses_whichever_it_sends_from() -> None:
     assert world.party("10.0.1.2") == Party(address="10.0.1.2")
 
 
-def test_a_block_that_names_a_node_means_what_it_sends_by_its_tunnel_too() -> None:
+def test_ip_block_of_a_node_includes_its_tunnel_address() -> None:
     """The reference and the compiler agree on it, and on exceptions."""
     node = Node(
         metadata=ObjectMeta(name="n2"),

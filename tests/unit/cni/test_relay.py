@@ -145,7 +145,7 @@ def test_an_agent_that_stays_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("argv", PROGRAMS)
-def test_who_asks_whether_the_agent_is_there_does_not_wait_for_it(argv: list[str], tmp_path: Path) -> None:
+def test_status_request_does_not_wait_for_the_agent(argv: list[str], tmp_path: Path) -> None:
     environment = {"CNI_COMMAND": "STATUS", "PODWIRE_CNI_SOCKET": str(tmp_path / "no"), "PODWIRE_CNI_WAIT_S": "600"}
     done = run(argv, environment)
     assert (done.returncode, json.loads(done.stdout)["code"]) == (1, 50)

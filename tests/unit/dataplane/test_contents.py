@@ -22,7 +22,7 @@ def some() -> Some:
     return pieces
 
 
-def test_what_comes_changes_and_goes_is_told_once_before_and_after() -> None:
+def test_added_changed_and_removed_keys_are_reported_once() -> None:
     pieces = some()
     pieces.put("c", ())
     pieces.put("new", ("-j RETURN",))
@@ -63,7 +63,7 @@ def test_a_set_that_is_filled_has_nothing_else() -> None:
     assert list(pieces.filled()) == [made(b=TWO, c=ONE)]
 
 
-def test_of_two_pods_with_one_element_the_first_by_name_has_it() -> None:
+def test_first_pod_by_name_gets_a_shared_element() -> None:
     pieces = some()
     pieces.claim("shop/web", {"s": {"x": TWO}})
     pieces.claim("shop/db", {"s": {"x": ONE, "y": ONE}})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[3]
 _FILES = sorted((_ROOT / "tests").rglob("*.py"))
+_MAX_WORDS = 10
 _VAGUE = {
     "pieces", "parts", "words", "others", "given", "seen", "notes", "holdings", "sites", "guards", "ways", "places",
     "stored", "described", "found", "each", "one", "some",
@@ -72,6 +73,15 @@ def test_every_test_can_fail() -> None:
         if not _checks(test) and not _calls(test) & _checking_helpers()
     ]
     assert not idle, f"add an assertion, or delete the test: {', '.join(idle)}"
+
+
+def test_names_of_tests_have_ten_words_at_most() -> None:
+    long = [
+        f"{path.relative_to(_ROOT)}:{test.lineno} {test.name}"
+        for path, test in _tests()
+        if len(test.name.removeprefix("test_").split("_")) > _MAX_WORDS
+    ]
+    assert not long, f"say the behaviour in {_MAX_WORDS} words: {', '.join(long)}"
 
 
 def test_modules_have_no_vague_names() -> None:

@@ -71,7 +71,7 @@ def test_connections_are_counted_active_or_not() -> None:
     assert codec.decode_destination(bytes(4) + body, WEB) == (Destination("10.180.0.1", 80), 7)
 
 
-def test_what_is_chosen_by_a_mark_or_of_another_protocol_is_left_out() -> None:
+def test_mark_services_and_other_protocols_are_left_out() -> None:
     marked = nested(1, attribute(1, struct.pack("=H", 2)), attribute(2, struct.pack("=H", 6)), u32(5, 77))
     other = nested(1, attribute(1, struct.pack("=H", 2)), attribute(2, struct.pack("=H", 50)))
     assert codec.decode_server(bytes(4) + marked) is None

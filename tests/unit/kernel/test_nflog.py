@@ -79,7 +79,7 @@ def test_what_is_no_packet_of_either_family() -> None:
     assert decode(b"\2\0\0\7" + b"\xff\xff\x09\0") is None
 
 
-def test_a_datagram_has_several_packets_and_ends_where_it_breaks_off() -> None:
+def test_datagram_holds_several_packets_and_may_be_truncated() -> None:
     body = payload(ipv4(_TCP, 6))
     message = NLMSGHDR.pack(NLMSGHDR.size + len(body), 4 << 8, 0, 0, 0) + body
     other = NLMSGHDR.pack(NLMSGHDR.size, 3, 0, 0, 0)

@@ -102,7 +102,7 @@ def test_list_then_watch() -> None:
     assert informer.resource_version == "6"
 
 
-def test_a_bookmark_moves_the_version_and_the_watch_goes_on_from_there() -> None:
+def test_bookmark_moves_the_version_where_the_watch_resumes() -> None:
     script = Script([("3", [])], [[event("BOOKMARK", {"metadata": {"resourceVersion": "99"}})]])
     follow(script, lambda i, c: len(script.targets) == 3)
     assert "resourceVersion=99" in script.targets[2]

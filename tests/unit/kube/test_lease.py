@@ -150,7 +150,7 @@ def test_a_clean_end_hands_over_at_once() -> None:
     run(body)
 
 
-def test_a_renewal_under_way_at_a_clean_end_does_not_keep_the_successor_waiting() -> None:
+def test_renewal_during_a_clean_end_does_not_delay_the_successor() -> None:
     async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
         first = contend("a")
         await clock.advance(1)

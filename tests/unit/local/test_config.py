@@ -24,7 +24,7 @@ def test_an_empty_file_is_all_defaults() -> None:
     assert parse_config("", "c.yaml") == ClusterConfig()
 
 
-def test_a_file_that_says_nothing_of_the_shape_leaves_it_and_settings_are_the_defaults_again() -> None:
+def test_file_without_shape_keeps_it_and_resets_settings() -> None:
     running = ClusterConfig(
         nodes=2, segments=2, pod_cidrs=("10.1.0.0/16",), api_port=6443, proxy=ProxySettings(mode="iptables")
     )
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_what_a_cluster_was_made_of_is_known_to_the_next_up(tmp_path: Path) -> None:
+def test_next_up_knows_how_the_cluster_was_made(tmp_path: Path) -> None:
     topology = Topology(name="demo", index=0, segment_count=1, run=str(tmp_path), state=str(tmp_path))
     assert recall_config(topology) is None
     settings = ProxySettings(conntrack=ConntrackSettings(min=0), node_port_addresses=("10.0.0.0/8",))
@@ -104,7 +104,7 @@ def test_a_missing_file_is_named() -> None:
         read_config("/nonexistent/c.yaml")
 
 
-def test_settings_of_policies_go_into_the_cluster_s_settings_and_back() -> None:
+def test_policy_settings_round_trip_through_cluster_settings() -> None:
     found = parse_config("policy: {established: keep, encapsulation: allow}", "c.yaml")
     data = network_config(found, None)["data"]
     assert {key: data[key] for key in data if key.startswith("policy.")} == {

@@ -178,7 +178,7 @@ def test_daemonset_statefulset_and_job(plane: StartControlPlane) -> None:
     asyncio.run(run())
 
 
-def test_an_unschedulable_pod_says_why_and_is_bound_when_a_node_fits(plane: StartControlPlane) -> None:
+def test_unschedulable_pod_names_the_reason_and_is_bound_later(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             pod = {

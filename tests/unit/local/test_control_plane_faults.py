@@ -109,7 +109,7 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane: StartControl
     asyncio.run(run())
 
 
-def test_silence_while_the_api_is_away_is_not_the_nodes_fault(plane: StartControlPlane) -> None:
+def test_nodes_stay_ready_while_the_api_is_away(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2, config=LocalControllerConfig(node_times=NodeTimes(grace_s=5.0, contact_s=0.1))) as p:
             for name in ("node-1", "node-2"):
@@ -186,7 +186,7 @@ async def counted(p: ControlPlane, ready: int) -> bool:
     return bool(status.get("readyReplicas") == ready)
 
 
-def test_a_pod_that_somebody_takes_out_of_a_set_is_replaced(plane: StartControlPlane) -> None:
+def test_pod_relabelled_out_of_its_set_is_replaced(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             body = deployment("web", 2)["spec"]
@@ -222,7 +222,7 @@ def test_recreate_never_runs_two_versions(plane: StartControlPlane) -> None:
     asyncio.run(run())
 
 
-def test_a_missed_schedule_starts_one_job_and_a_budget_is_kept(plane: StartControlPlane) -> None:
+def test_missed_schedule_starts_one_job_and_budget_is_kept(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             template = {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": CONTAINERS}}}}

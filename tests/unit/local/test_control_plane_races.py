@@ -84,7 +84,7 @@ def lost(
 
 
 @pytest.mark.parametrize("resource", [REPLICASETS, STATEFULSETS], ids=lambda resource: resource.plural)
-def test_a_pod_that_could_not_be_told_to_go_is_told_again(
+def test_failed_pod_deletion_is_retried(
     plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch, resource: Resource[Any]
 ) -> None:
     async def run() -> None:
@@ -181,7 +181,7 @@ def test_a_budget_follows_labels_and_replicas_by_themselves(
     asyncio.run(run())
 
 
-def test_every_pod_of_a_lost_node_is_marked_though_the_api_fails_meanwhile(
+def test_all_pods_of_a_lost_node_are_marked_despite_failures(
     plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
@@ -227,7 +227,7 @@ def test_a_binding_whose_answer_is_lost_counts(plane: StartControlPlane, monkeyp
     asyncio.run(run())
 
 
-def test_a_set_that_left_its_pods_behind_comes_again_and_again(plane: StartControlPlane) -> None:
+def test_recreated_set_adopts_its_orphans_every_time(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
             for _ in range(4):

@@ -224,7 +224,7 @@ def test_what_cannot_be_done_is_told_and_tried_again(plane: StartControlPlane) -
     asyncio.run(run())
 
 
-def test_a_restart_goes_on_and_a_balancer_that_is_gone_holds_nothing_back(plane: StartControlPlane) -> None:
+def test_restart_continues_and_missing_balancer_blocks_no_deletion(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()
@@ -276,7 +276,7 @@ async def endpoints(p: ControlPlane, count: int, name: str = "web") -> EndpointS
     return await p.until(probe)
 
 
-def test_slices_of_an_earlier_service_go_at_once_and_follow_the_selector(plane: StartControlPlane) -> None:
+def test_slices_of_an_earlier_service_go_and_follow_the_selector(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 2, tier="a"), "default")
@@ -347,7 +347,7 @@ def test_hints_by_size_come_and_go_as_events(plane: StartControlPlane) -> None:
     asyncio.run(run())
 
 
-def test_a_pod_that_is_evicted_or_on_a_lost_node_leaves_the_slice(plane: StartControlPlane) -> None:
+def test_evicted_pod_leaves_the_slice(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2) as p:
             await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")

@@ -49,7 +49,7 @@ for _ in range(150):
 """
 
 
-def test_clusters_that_come_and_go_at_once_never_have_the_same_place(tmp_path: Path) -> None:
+def test_concurrent_clusters_never_share_addresses(tmp_path: Path) -> None:
     (tmp_path / "claims").mkdir()
     words = [sys.executable, "-c", _COME_AND_GO, str(tmp_path)]
     running = [subprocess.Popen([*words, str(number)], stderr=subprocess.PIPE, text=True) for number in range(3)]

@@ -77,7 +77,7 @@ async def events(p: ControlPlane) -> list[tuple[str, str]]:
     return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["kind"] == "NetworkPolicy"]
 
 
-def test_a_policy_says_on_how_many_nodes_it_is_in_force(plane: StartControlPlane) -> None:
+def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             agents = Agents(p.client)

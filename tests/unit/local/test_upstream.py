@@ -100,7 +100,7 @@ def test_without_an_answer_from_the_world_it_says_servfail() -> None:
     run(body)
 
 
-def test_what_is_no_request_is_met_with_silence_and_the_next_is_answered() -> None:
+def test_garbage_gets_no_answer_and_the_next_request_does() -> None:
     async def body() -> None:
         async with world() as place, relay(place) as port:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -38,7 +38,7 @@ def test_what_is_dropped_anyway_is_not() -> None:
     assert made.ruling("TCP", 90).audit
 
 
-def test_a_rule_that_passes_is_named_where_it_is_the_first_that_speaks() -> None:
+def test_first_matching_pass_rule_is_named() -> None:
     accepted = Ruling(True, "second", 0)
     passing = ((WEB, Ruling(False, "first", 0)), (HIGH, Ruling(False, "first", 1)), (EVERYTHING, Ruling(False, "x", 2)))
     audited = AuditScope(policies=frozenset({"first", "x"}), passing=passing)

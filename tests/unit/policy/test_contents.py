@@ -25,7 +25,7 @@ class Contents:
         self.said.append(("ended", set(keys)))
 
 
-def test_profiles_come_before_the_pods_that_have_them_and_end_behind() -> None:
+def test_profiles_are_added_before_their_pods_and_removed_after() -> None:
     compiler = filled(CASES[0].world, "n1")
     first, *others = compiler.pods
     contents = Contents()

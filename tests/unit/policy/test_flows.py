@@ -77,13 +77,13 @@ def test_fewer_ports_take_away_and_more_do_not() -> None:
     assert followed.putting(more) == set()
 
 
-def test_a_policy_that_goes_takes_away_unless_it_was_the_last() -> None:
+def test_removed_policy_revokes_unless_it_was_the_last() -> None:
     followed = Followed(IN, ALSO)
     assert followed.after(lambda made: made.set_policy("shop/in", None)) == {DB, "fd18::2"}
     assert followed.after(lambda made: made.set_policy("shop/also", None)) == set()
 
 
-def test_a_peer_that_goes_takes_away_from_itself_and_one_that_comes_does_not() -> None:
+def test_removed_peer_loses_connections_and_added_peer_does_not() -> None:
     followed = Followed(IN)
     web = next(pod for pod in OPEN.world.pods if pod.metadata.name == "web" and pod.metadata.namespace == "shop")
     meta = msgspec.structs.replace(web.metadata, labels={"app": "other"})
@@ -113,7 +113,7 @@ def test_of_many_peers_the_pods_themselves_are_looked_at() -> None:
     assert followed.after(many(3, {"app": "x"})) == {f"10.180.7.{number}" for number in range(3)}
 
 
-def test_a_pod_of_another_node_a_new_pod_and_a_cluster_policy() -> None:
+def test_flows_of_remote_pods_new_pods_and_cluster_policies() -> None:
     followed = Followed()
     assert followed.putting(policy("old", **of("old"))) == set()
     deny = {"metadata": {"name": "deny"}, "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}}}
@@ -140,7 +140,7 @@ def test_a_flow_is_forgotten_when_neither_side_may_begin_it() -> None:
     assert not both(flow(OTHER, FAR))
 
 
-def test_what_has_shaken_hands_is_let_be_and_protocols_without_ports_have_their_own_rules() -> None:
+def test_finished_handshakes_stay_and_portless_protocols_have_own_rules() -> None:
     made = verdicts(Followed(PORT, OUT, policy("web", **of("web"))).compiler)
     one = flow(WEB, DB, dport=53)
     for protocol, assured, forgotten in (
@@ -165,7 +165,7 @@ def test_ports_and_directions_are_looked_at() -> None:
     assert made(flow(WEB, OTHER))
 
 
-def test_the_node_comes_in_by_every_address_and_is_a_destination_by_those_that_are_known() -> None:
+def test_node_is_source_by_every_address_destination_by_known_ones() -> None:
     compiler = filled(OPEN.world, "n1", own_node_egress=False)
     for each in (policy("in", **of("db")), policy("out", **of("db", policyTypes=["Egress"]))):
         compiler.set_policy(f"shop/{each.metadata.name}", each)
@@ -258,7 +258,7 @@ def test_a_failure_is_followed_by_another_walk() -> None:
     with_keeper(scenario)
 
 
-def test_connections_that_are_kept_are_not_looked_at_until_they_are_not() -> None:
+def test_kept_connections_are_checked_once_no_longer_kept() -> None:
     async def scenario(keeper: FlowKeeper, followed: Followed, clock: FakeClock, kernel: Kernel) -> None:
         keeper.configure(strict=False)
         keeper.committed(followed.put(IN))

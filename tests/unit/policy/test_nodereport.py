@@ -99,7 +99,7 @@ def with_bench(
 
 
 @with_bench()
-async def test_the_first_change_is_told_at_once_and_the_next_ones_a_second_later(bench: Bench) -> None:
+async def test_first_report_is_immediate_and_later_ones_wait_a_second(bench: Bench) -> None:
     bench.change("shop/a", 1)
     await bench.api.time.advance(0)
     assert bench.api.done == ["get", "create"]
@@ -119,7 +119,7 @@ async def test_the_first_change_is_told_at_once_and_the_next_ones_a_second_later
 
 
 @with_bench()
-async def test_a_change_that_is_not_in_force_is_told_with_the_reason_and_no_digest(bench: Bench) -> None:
+async def test_refused_change_is_reported_with_reason_and_without_digest(bench: Bench) -> None:
     bench.change("shop/a", 1)
     await bench.api.time.advance(2)
     before = bench.digest()
@@ -148,7 +148,7 @@ async def test_an_api_that_is_away_is_tried_again(bench: Bench) -> None:
 
 
 @with_bench()
-async def test_nothing_is_told_before_there_was_a_policy_or_a_problem(bench: Bench) -> None:
+async def test_no_report_before_the_first_policy_or_problem(bench: Bench) -> None:
     bench.report.committed({Changed("Node", "node-2"): 0.0})
     await bench.api.time.advance(60)
     assert bench.api.done == ["get"]
@@ -188,7 +188,7 @@ async def test_a_start_that_finds_told_what_is_so_writes_nothing(bench: Bench) -
 
 
 @with_bench(found("of an earlier Node", str(Digest())))
-async def test_what_was_told_of_an_earlier_node_of_this_name_goes(bench: Bench) -> None:
+async def test_report_of_an_earlier_node_of_this_name_is_deleted(bench: Bench) -> None:
     bench.change("shop/a", 1)
     await bench.api.time.advance(60)
     assert bench.api.done == ["get", "delete", "create"]

@@ -91,7 +91,7 @@ def test_only_what_is_new_or_the_last() -> None:
         log.page({"last": ["all"]})
 
 
-def test_of_a_connection_that_passes_there_is_a_line_in_a_minute() -> None:
+def test_passing_connection_is_logged_once_a_minute() -> None:
     log, clock, page = made()
     passing = replace(PACKET, prefix="rule-2")
     for _ in range(5):
@@ -110,7 +110,7 @@ def test_a_rule_that_is_there_no_more() -> None:
     assert [(one["verdict"], one["policies"]) for one in page()] == [("dropped", [])]
 
 
-def test_what_is_dropped_apart_from_policies_says_why_and_on_which_way() -> None:
+def test_drops_without_policy_name_their_reason_and_direction() -> None:
     log, _, page = made()
     log.tell(replace(PACKET, prefix="podwire-borrowed", input=1, output=999_999))
     (one,) = page()
@@ -119,7 +119,7 @@ def test_what_is_dropped_apart_from_policies_says_why_and_on_which_way() -> None
     assert (one["verdict"], one["policies"]) == ("dropped", [])
 
 
-def test_a_packet_that_policies_would_let_through_by_now_says_so() -> None:
+def test_log_says_when_policies_would_now_allow_the_packet() -> None:
     log, _, page = made()
     log.tell(replace(PACKET, destination_port=81))
     (one,) = page()

@@ -65,7 +65,7 @@ def test_the_first_rule_that_speaks_of_a_port_decides(rules: list[tuple[str, lis
         assert all(one.ruling != other.ruling for one, other in itertools.pairwise(own))
 
 
-def test_what_a_tier_passes_on_is_open_for_the_next_one_and_not_before() -> None:
+def test_tier_passes_only_to_the_next_tier() -> None:
     maker = PortTableBuilder()
     web, all_tcp = selection({"TCP": [(80, 80)]}), selection({"TCP": [(0, 65535)]}, other=True)
     maker.pass_on(web)
@@ -95,7 +95,7 @@ def test_a_union_speaks_of_what_any_part_speaks_of() -> None:
 
 
 @given(SMALL, SMALL)
-def test_a_table_lessens_another_where_it_drops_what_that_one_accepts(one: list[Range], other: list[Range]) -> None:
+def test_table_lessens_another_where_it_drops_accepted_ports(one: list[Range], other: list[Range]) -> None:
     tables = []
     for ranges in (one, other):
         maker = PortTableBuilder()

@@ -213,7 +213,7 @@ async def test_what_somebody_notes_on_a_policy_is_no_change(bench: Bench) -> Non
 
 
 @with_bench
-async def test_a_commit_says_what_it_follows_from_and_when_that_was_heard(bench: Bench) -> None:
+async def test_commit_names_its_causes_and_when_they_arrived(bench: Bench) -> None:
     await bench.start()
     bench.told.clear()
     first = bench.clock.monotonic()
@@ -341,7 +341,7 @@ async def test_a_pod_whose_policies_the_kernel_refuses_is_not_attached(bench: Be
 
 
 @with_bench
-async def test_devices_of_before_a_restart_are_there_from_the_first_load(bench: Bench) -> None:
+async def test_devices_from_before_a_restart_are_in_the_first_load(bench: Bench) -> None:
     bench.enforcement.restore((attached("shop/db", "db-1", "10.180.0.2"),))
     await bench.start()
     assert bench.taken() == ["load"]
@@ -407,7 +407,7 @@ async def test_what_somebody_else_changes_is_put_right(bench: Bench) -> None:
 
 
 @with_bench
-async def test_a_container_that_is_no_pod_has_its_device_and_no_policies(bench: Bench) -> None:
+async def test_container_without_pod_has_device_and_no_policies(bench: Bench) -> None:
     bench.enforcement.restore((attached("", "old-1", "10.180.0.50"),))
     await bench.start()
     bench.policies.put("shop/deny", DENY)

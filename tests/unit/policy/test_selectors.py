@@ -100,7 +100,7 @@ def test_a_pod_is_tried_on_the_selectors_that_could_match() -> None:
     assert len(TRIED) <= 4, "of 900"
 
 
-def test_what_matches_is_what_each_selector_says_whatever_came_and_went() -> None:
+def test_matches_equal_each_selector_after_any_history() -> None:
     chance = random.Random(7)
     made = index()
     taken: list[tuple[int, PodSelector]] = []

@@ -104,7 +104,7 @@ def test_a_passing_failure_of_the_only_one_is_raised(modes: RecordingModes) -> N
         Switch(modes, "nftables", PolicyFacts())
 
 
-def test_what_is_left_of_others_and_cannot_go_is_tried_again(modes: RecordingModes, switch: Switch) -> None:
+def test_failed_cleanup_of_other_modes_is_retried(modes: RecordingModes, switch: Switch) -> None:
     modes.failures["clear iptables"] = BROKEN
     switch.load(EMPTY, {})
     modes.failures.clear()

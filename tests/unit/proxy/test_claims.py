@@ -3,7 +3,7 @@
 from podwire.proxy.claims import FrontendClaims
 
 
-def test_the_first_has_it_and_the_next_by_name_gets_it() -> None:
+def test_first_service_holds_a_claim_and_next_by_name_follows() -> None:
     claims: FrontendClaims[int] = FrontendClaims()
     assert claims.claim("c", frozenset((1, 2))) == {1, 2}
     assert claims.claim("b", frozenset((2, 3))) == {3}

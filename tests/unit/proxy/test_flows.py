@@ -56,7 +56,7 @@ def test_flows_of_a_service_that_is_gone_are_stale() -> None:
     assert stale_flows((port("10.0.0.2:5353"),), ())(flow("10.96.0.10", 53, "10.0.0.2"))
 
 
-def test_tcp_is_looked_at_on_request_and_only_when_an_endpoint_left() -> None:
+def test_tcp_flows_are_checked_on_request_when_an_endpoint_left() -> None:
     two, one = port("10.0.0.2:80", "10.0.0.3:80", protocol="tcp"), port("10.0.0.2:80", protocol="tcp")
     gone = flow("10.96.0.10", 53, "10.0.0.3", 80, "TCP")
     assert not stale_flows((two,), (one,)).frontends
@@ -75,7 +75,7 @@ def test_a_change_that_leaves_nothing_stale_does_not_list() -> None:
     assert clean((port("10.0.0.2:53"),), (port("10.0.0.3:53"),)) is not None
 
 
-def test_a_few_frontends_are_asked_for_one_by_one_and_many_at_once() -> None:
+def test_few_frontends_are_dumped_one_by_one_many_at_once() -> None:
     few = stale_flows((port("10.0.0.2:5353"),), ())
     assert few.listings() == (
         ("UDP", Target("", 30053)),
@@ -86,7 +86,7 @@ def test_a_few_frontends_are_asked_for_one_by_one_and_many_at_once() -> None:
     assert many.listings() == (("UDP", None),)
 
 
-def test_where_a_relay_answers_flows_are_stale_with_the_last_endpoint_and_before_the_first() -> None:
+def test_relay_flows_are_stale_without_endpoints() -> None:
     none, one, two = port(), port("10.0.0.2:5353"), port("10.0.0.2:5353", "10.0.0.3:5353")
     assert left_to_a_relay((two,), (one,)) == ((), ())
     assert left_to_a_relay((one,), (none,)) == ((one,), (none,))

@@ -15,7 +15,7 @@ def port(*ranges: str, node_port: int = 0) -> ServicePort:
     )  # fmt: skip
 
 
-def test_every_address_is_a_way_in_and_so_is_a_node_port() -> None:
+def test_every_address_and_node_port_is_a_frontend() -> None:
     found = {Frontend(address, "tcp", 80) for address in ("10.96.0.10", "203.0.113.7", "203.0.113.8")}
     assert frontends(port()) == found
     assert frontends(port(node_port=30080)) == found | {Frontend("", "tcp", 30080)}
@@ -26,5 +26,5 @@ def test_every_address_is_a_way_in_and_so_is_a_node_port() -> None:
     (("192.168.0.0/16", "198.51.100.0/24"), ["192.168.0.0/16", "198.51.100.0/24", "203.0.113.8/32"]),
     (("192.168.0.1/32", "203.0.113.8/32"), ["192.168.0.1/32", "203.0.113.8/32"]),
 ])  # fmt: skip
-def test_a_node_that_may_come_in_comes_with_the_address_itself(ranges: tuple[str, ...], sources: list[str]) -> None:
+def test_admitted_node_also_admits_the_load_balancer_address(ranges: tuple[str, ...], sources: list[str]) -> None:
     assert list(map(str, admitted(port(*ranges), FACTS))) == sources

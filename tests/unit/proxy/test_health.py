@@ -52,7 +52,7 @@ def test_a_change_that_waits_makes_unhealthy_until_it_is_programmed() -> None:
 
 
 @pytest.mark.parametrize(("node", "status"), [(NODE, 200), (GOING, 503), (TAINTED, 503), (None, 503)])
-def test_a_node_about_to_go_gets_no_new_connections_and_is_alive(node: Node | None, status: int) -> None:
+def test_node_being_deleted_is_unhealthy_but_alive(node: Node | None, status: int) -> None:
     pulse = Pulse(FakeClock())
     code, _, body = parts(pulse.healthz(node))
     assert (code, body["nodeEligible"], body["healthy"]) == (status, status == 200, status == 200)

@@ -76,7 +76,7 @@ def test_durations_and_instants() -> None:
     assert page['sync_partial_proxy_rules_duration_seconds_bucket{ip_family="IPv4",le="0.001"}'] == 1
 
 
-def test_programming_is_measured_from_the_pod_s_change_if_it_came_after_the_start() -> None:
+def test_programming_latency_starts_at_the_pod_change() -> None:
     page = Page()
 
     async def scenario() -> None:

@@ -57,7 +57,7 @@ def test_packets_dropped_before_the_start_are_not_told() -> None:
     assert table.told == []
 
 
-def test_it_looks_every_five_seconds_and_a_kernel_without_a_table_is_none() -> None:
+def test_occupancy_is_read_every_five_seconds() -> None:
     async def main() -> None:
         table = Table()
         table.there = False

@@ -189,7 +189,7 @@ def test_a_slice_names_its_service() -> None:
     assert service_of(piece(address_type="FQDN")) == ""
 
 
-def test_a_health_check_counts_the_ready_endpoints_of_this_node_each_once() -> None:
+def test_health_check_counts_each_ready_local_endpoint_once() -> None:
     balanced = service(
         type="LoadBalancer",
         external_traffic_policy="Local",

@@ -245,7 +245,7 @@ def test_changes_are_coalesced_and_only_theirs_is_resolved() -> None:
 
 
 @pytest.mark.parametrize(("took_s", "rest_s"), [(0.05, 0.2), (3.0, 1.0)])
-def test_after_a_commit_the_next_one_waits_by_what_it_took(took_s: float, rest_s: float) -> None:
+def test_next_commit_waits_in_proportion_to_the_last(took_s: float, rest_s: float) -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
 
@@ -365,7 +365,7 @@ def test_disturbed_rules_are_healed() -> None:
 
 
 @pytest.mark.parametrize("lacks", [False, True])
-def test_flows_that_began_before_the_start_are_forgotten_if_the_kernel_lacked_anything(lacks: bool) -> None:
+def test_early_flows_are_forgotten_when_the_kernel_lacked_rules(lacks: bool) -> None:
     async def scenario(bench: Bench) -> None:
         bench.plane.lacks = lacks
         bench.services.put("default/web", SERVICE)
@@ -378,7 +378,7 @@ def test_flows_that_began_before_the_start_are_forgotten_if_the_kernel_lacked_an
     run(scenario)
 
 
-def test_a_refused_heal_is_followed_by_a_load_and_flows_that_began_meanwhile_are_forgotten() -> None:
+def test_refused_heal_causes_a_load_and_forgets_new_flows() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
             bench.plane.failures, bench.plane.lacks = 1, True
@@ -390,7 +390,7 @@ def test_a_refused_heal_is_followed_by_a_load_and_flows_that_began_meanwhile_are
 
 
 @pytest.mark.parametrize(("full", "flushed"), [(False, False), (False, True), (True, False), (True, True)])
-def test_flows_are_forgotten_when_a_write_put_right_what_is_heard_of_behind_it(full: bool, flushed: bool) -> None:
+def test_flows_are_forgotten_after_a_write_that_repaired_rules(full: bool, flushed: bool) -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
             bench.plane.whole = bench.plane.lacks = True
@@ -406,7 +406,7 @@ def test_flows_are_forgotten_when_a_write_put_right_what_is_heard_of_behind_it(f
     run(scenario)
 
 
-def test_what_is_disturbed_unheard_during_a_write_is_healed_behind_it() -> None:
+def test_unnoticed_disturbance_during_a_write_is_healed_after() -> None:
     async def scenario(bench: Bench) -> None:
         disturbances = iter((True, True))
 
@@ -466,7 +466,7 @@ def test_pods_may_be_those_of_the_node_s_own_ranges() -> None:
     run(scenario)
 
 
-def test_other_settings_mean_all_and_what_is_known_of_the_node_stays() -> None:
+def test_new_settings_reload_all_and_keep_node_facts() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
             status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="192.168.99.1"),))

@@ -94,9 +94,7 @@ def test_which_one_stands_in_may_be_chosen(modes: RecordingModes) -> None:
         switch.close()
 
 
-def test_what_the_kernel_lacks_is_asked_for_again_when_it_is_told_otherwise(
-    modes: RecordingModes, switch: Switch
-) -> None:
+def test_missing_mode_is_tried_again_after_a_settings_change(modes: RecordingModes, switch: Switch) -> None:
     switch.load({})
     modes.failures["open iptables"] = MISSING
     switch.wanted = "iptables"

@@ -68,7 +68,7 @@ def test_vxlan() -> None:
     assert got.facts == RoutingFacts("vxlan", ("hostgw", "vxlan"), {"mac": tunnel_mac("node-1")})
 
 
-def test_vxlan_leads_to_the_gateways_of_ipv6_by_routes_of_their_own() -> None:
+def test_vxlan_reaches_ipv6_gateways_by_separate_routes() -> None:
     other = replace(peer(2), pod_cidrs=(ip_network("10.244.1.0/24"), ip_network("fd44:0:0:1::/64")))
     routes = [
         str(route) for route in planned(RoutingSettings(backend="vxlan"), other).state.routes if "fd44" in route.dst
@@ -123,7 +123,7 @@ def test_what_is_sent_and_received_while_a_peer_lags(
     assert not got.problems
 
 
-def test_a_peer_across_a_router_keeps_the_tunnel_while_it_lags() -> None:
+def test_lagging_peer_across_a_router_keeps_the_tunnel() -> None:
     backends = RoutingSettings(backend="hostgw").load()
     assert choose(me(), peer(2, TUNNEL, segment=1), RoutingSettings(backend="hostgw"), backends) == ("vxlan", "")
     name, reason = choose(me(), peer(2, HOSTGW_ONLY, segment=1), RoutingSettings(backend="hostgw"), backends)

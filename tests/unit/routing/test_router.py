@@ -108,7 +108,7 @@ def test_a_burst_of_changes_is_one_run() -> None:
     asyncio.run(body())
 
 
-def test_settled_from_the_run_that_follows_a_change_and_not_before() -> None:
+def test_router_is_settled_only_after_the_run_following_a_change() -> None:
     async def body() -> None:
         async with Lab() as lab:
             assert lab.router.settled
@@ -188,7 +188,7 @@ def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
     asyncio.run(body())
 
 
-def test_another_peer_is_the_difference_to_the_last_plan_and_after_a_disturbance_all_is_compared() -> None:
+def test_new_peer_is_a_plan_difference_disturbance_compares_all() -> None:
     async def body() -> None:
         async with Lab() as lab:
 
@@ -323,7 +323,7 @@ def test_tables_follow_the_options() -> None:
     assert router.plan.facts.annotations()["podwire.io/routing"] == "hostgw"
 
 
-def test_a_backend_that_the_kernel_lacks_is_named_and_another_is_used() -> None:
+def test_unsupported_backend_is_named_and_replaced() -> None:
     async def body() -> None:
         async with Lab() as lab:
             assert lab.router.missing == ""
@@ -339,7 +339,7 @@ def test_a_backend_that_the_kernel_lacks_is_named_and_another_is_used() -> None:
     asyncio.run(body())
 
 
-def test_a_peer_that_still_sends_by_a_backend_that_the_kernel_lacks_is_reached_by_another() -> None:
+def test_peer_with_unsupported_backend_is_reached_by_another() -> None:
     async def body() -> None:
         lab = Lab()
         lab.machine.without = {"vxlan"}
@@ -354,7 +354,7 @@ def test_a_peer_that_still_sends_by_a_backend_that_the_kernel_lacks_is_reached_b
     asyncio.run(body())
 
 
-def test_without_nftables_pods_are_routed_and_what_is_missing_is_named() -> None:
+def test_missing_nftables_is_named_and_pods_are_routed() -> None:
     async def body() -> None:
         lab = Lab()
         lab.machine.without = {"nftables"}

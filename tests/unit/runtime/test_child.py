@@ -41,13 +41,13 @@ def test_a_thread_that_waits_gets_the_same() -> None:
         call(["/nowhere/at/all"], env=ENV)
 
 
-def test_more_input_than_a_pipe_holds_and_a_program_that_reads_none() -> None:
+def test_large_input_to_a_program_that_reads_none() -> None:
     text = b"x" * (1 << 20)
     assert call(["/bin/cat"], env=ENV, stdin=text).output == text
     assert call(["/bin/true"], env=ENV, stdin=text).code == 0
 
 
-def test_the_number_of_the_process_is_told_before_it_gets_input() -> None:
+def test_process_id_is_reported_before_input_is_written() -> None:
     told: list[int] = []
     done = call(["/bin/sh", "-c", "read line; echo $$"], env=ENV, stdin=b"go\n", started=told.append)
     assert [int(done.output)] == told

@@ -134,7 +134,7 @@ def test_daemons_outlive_the_server_and_others_do_not(tmp_path: Path) -> None:
         server.spawn("wait")
 
 
-def test_what_is_prepared_in_the_server_is_there_in_its_children_and_not_in_the_owner() -> None:
+def test_server_preparation_reaches_children_but_not_the_owner() -> None:
     here: list[str] = []
 
     def tell(payload: bytes) -> None:

@@ -61,7 +61,7 @@ def held() -> Iterator[Held]:
     made.close()
 
 
-def test_what_is_sent_while_a_worker_dies_is_answered_by_the_next(held: Held) -> None:
+def test_next_worker_answers_what_a_dying_one_missed(held: Held) -> None:
     first = held.ask()
     assert first != held.holder
     for _ in range(3):

@@ -58,7 +58,7 @@ def test_what_a_killed_child_opened_stays_open() -> None:
     assert run(SHARED).stdout == "9 kept\n"
 
 
-def test_a_worker_runs_again_after_a_kill_and_after_a_failure_and_its_end_is_the_keeper_s(tmp_path: Path) -> None:
+def test_keeper_restarts_killed_worker_and_ends_with_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     done = run(KEPT, str(log))
     assert done.returncode == 0
@@ -66,5 +66,5 @@ def test_a_worker_runs_again_after_a_kill_and_after_a_failure_and_its_end_is_the
     assert log.read_text() == "wwwk"
 
 
-def test_a_worker_without_keeper_goes_on_as_another_program_with_everything_open() -> None:
+def test_orphaned_worker_execs_with_all_descriptors_open() -> None:
     assert run(BEREAVED).stdout == "went on"

@@ -16,7 +16,7 @@ Report = tuple[str, str, Exception]
 Failures = list[BaseException]
 
 
-def test_a_waiting_key_is_not_added_twice_and_order_is_kept() -> None:
+def test_waiting_key_is_not_added_twice_and_order_stays() -> None:
     async def run() -> None:
         queue: WorkQueue[str] = WorkQueue(FakeClock())
         for key in ("a", "b", "a", "c", "b"):
@@ -26,7 +26,7 @@ def test_a_waiting_key_is_not_added_twice_and_order_is_kept() -> None:
     asyncio.run(run())
 
 
-def test_a_key_added_while_worked_on_runs_once_more_and_not_at_the_same_time() -> None:
+def test_key_added_during_its_run_runs_once_more_afterwards() -> None:
     async def run() -> None:
         queue: WorkQueue[str] = WorkQueue(FakeClock())
         queue.add("a")
@@ -54,7 +54,7 @@ def with_delays(body: Callable[[FakeClock, WorkQueue[str]], Awaitable[None]]) ->
     asyncio.run(run())
 
 
-def test_a_delayed_key_comes_when_due_and_the_earliest_time_wins() -> None:
+def test_delayed_key_comes_at_its_earliest_due_time() -> None:
     async def body(clock: FakeClock, queue: WorkQueue[str]) -> None:
         queue.add_after("a", 10)
         queue.add_after("a", 2)

@@ -35,7 +35,7 @@ def test_a_chain_is_ours_in_its_table_alone() -> None:
     assert not MINE.owns("nat", "KUBE-SEP-X"), "no beginnings of names are ours here"
 
 
-def test_while_another_mode_is_there_the_chains_of_both_are_its() -> None:
+def test_shared_chains_belong_to_the_other_mode_while_present() -> None:
     assert MINE.beside(frozenset((IPVS_MARK,))) == MINE
     rest = MINE.beside(frozenset((IPVS_MARK, IPTABLES_MARK)))
     assert not rest.owns("nat", "KUBE-SERVICES") and rest.owns("nat", "OWN") and rest.owns("nat", IPVS_MARK)

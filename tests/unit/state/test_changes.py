@@ -124,7 +124,7 @@ def test_a_foreign_device_that_is_just_right_is_adopted() -> None:
     ]
 
 
-def test_a_device_that_differs_for_good_is_made_anew_with_all_on_it() -> None:
+def test_device_with_fixed_difference_is_recreated_with_its_state() -> None:
     have = merge((PEERS, NetworkState()))
     link = Link("podwire.1", "vxlan", 1450, mac="02:00:00:00:00:01", alias="podwire/routing", attributes=Vxlan(2))
     want = NetworkState((link,), PEERS.addresses, PEERS.routes, PEERS.neighbours, PEERS.fdb, PEERS.rules)

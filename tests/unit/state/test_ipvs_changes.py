@@ -35,7 +35,7 @@ def test_a_new_virtual_server_and_one_that_changes() -> None:
     assert told(web("1:8080 -m -w 1"), web("1:8080 -m -w 1", how="-s wlc")) == [f"-E {WEB} -s wlc"]
 
 
-def test_a_real_server_of_tcp_loses_its_weight_and_gets_it_back() -> None:
+def test_tcp_real_server_loses_and_regains_its_weight() -> None:
     both, one = web("1:8080 -m -w 1", "2:8080 -m -w 1"), web("1:8080 -m -w 1")
     leaving = f"-e {WEB} -r 10.180.0.2:8080 -m -w 0"
     assert told(both, one) == [leaving]

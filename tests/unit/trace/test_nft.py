@@ -109,7 +109,7 @@ def test_what_is_not_known_is_an_error() -> None:
         Tracer([Table(family="ip", name="t", chains=(chain,))], MACHINE).trace(PACKET)
 
 
-def test_what_a_rule_found_is_told_and_how_likely_the_way_is() -> None:
+def test_trace_reports_matches_and_their_probability() -> None:
     targets = Set(name="targets", key=("slot",), data=("ipv4_addr",))
     targets = targets.with_elements(targets.element(str(slot), f"10.0.1.{slot}") for slot in range(4))
     near = Set(name="near", key=("ipv4_addr",), flags=("interval",))
@@ -123,7 +123,7 @@ def test_what_a_rule_found_is_told_and_how_likely_the_way_is() -> None:
     assert found[2].steps[0].elements == ("set near { 10.0.0.0/8 }", "map targets { 2 : 10.0.1.2 }")
 
 
-def test_elements_that_packets_left_are_told_from_what_the_packet_itself_puts_in() -> None:
+def test_earlier_elements_differ_from_those_the_packet_adds() -> None:
     seen = Set(name="seen", key=("ipv4_addr",), flags=("dynamic", "timeout"), timeout_s=60)
     chain = base("prerouting", "ip saddr @seen drop", "update @seen { ip saddr }", "ip saddr @seen accept")
     tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(seen,))], MACHINE)
@@ -132,7 +132,7 @@ def test_elements_that_packets_left_are_told_from_what_the_packet_itself_puts_in
     assert (again.verdict, again.remembered) == ("drop", ("set seen { 10.0.0.1 }",))
 
 
-def test_what_the_kernel_remembers_is_kept_and_can_be_taken_out() -> None:
+def test_dynamic_elements_are_kept_and_can_be_removed() -> None:
     seen = Set(name="seen", key=("ipv4_addr",), data=("mark",), flags=("dynamic", "timeout"), timeout_s=60)
     held = seen.with_elements([seen.element("10.0.0.1", "0x00000007")])
     put = "update @seen { ip saddr : meta mark }"

@@ -31,7 +31,7 @@ async def explain_routing(question: Question, answer: Answer, cluster: Cluster) 
     return msgspec.structs.replace(answer, findings=(*answer.findings, finding))
 
 
-def test_an_explainer_is_a_function_and_a_line_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explainer_is_a_function_and_a_registry_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXPLAINERS, "routing", "tests.unit.why.test_explain:explain_routing")
     answer = asyncio.run(explain(ASKED, Cluster(objects=OBJECTS, nodes=Planned())))
     assert answer.outcome == "forwarded"

@@ -25,7 +25,7 @@ def test_the_configuration_of_a_node_is_asked_for_once() -> None:
     assert asked == ["a"]
 
 
-def test_an_address_is_reached_by_the_narrowest_route_or_network_of_the_nodes_own() -> None:
+def test_narrowest_route_or_own_network_reaches_an_address() -> None:
     state = NetworkState(
         routes=(
             Route(dst="default", via="192.0.2.1", link="eth0"),

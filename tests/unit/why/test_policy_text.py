@@ -166,7 +166,7 @@ def test_all_are_dropped_and_endpoints_alike_are_told_together() -> None:
     assert "policy rules on n2 for shop/db-1 (and 1 more in the same way)" in lines
 
 
-def test_of_one_end_the_node_is_named_that_drops_it_and_services_are_looked_up_on_the_clients() -> None:
+def test_dropping_node_is_named_and_services_resolve_at_the_client() -> None:
     lines = list(answer_text.render(answer(said(SHUT, "shop/db", HELD), outcome="dropped")))
     assert lines[2].startswith("outcome   DROPPED at ingress on n2: isolated by shop/deny")
     assert lines[3:5] == ["services  forwarded: to one of two", "          decided on n1, by the m rules in its kernel"]

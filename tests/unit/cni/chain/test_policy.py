@@ -101,7 +101,7 @@ def test_what_was_added_is_known_after_a_restart(bench: Bench) -> None:
     assert not bench.opened().held
 
 
-def test_a_pod_whose_policies_are_not_in_force_is_to_be_tried_again(bench: Bench) -> None:
+def test_pod_without_its_policies_in_force_is_retried_later(bench: Bench) -> None:
     bench.enforcer.failing = True
     assert code_of(lambda: bench("ADD")) == spec.TRY_LATER
     assert not bench.chain.held
@@ -114,7 +114,7 @@ def test_a_wrong_list_of_plugins_is_said(bench: Bench, conf: dict[str, Any]) -> 
     assert code_of(lambda: bench("ADD", **conf)) == spec.INVALID_CONFIG
 
 
-def test_an_address_is_that_of_the_pod_which_got_it_last(bench: Bench) -> None:
+def test_address_belongs_to_the_pod_that_got_it_last(bench: Bench) -> None:
     bench("ADD")
     bench.devices.discard("veth7")
     later = RESULT | {"interfaces": [{"name": "cni0"}, {"name": "veth8"}, {"name": "eth0", "sandbox": "/m"}]}

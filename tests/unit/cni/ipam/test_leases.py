@@ -56,7 +56,7 @@ def test_half_exhaustion_takes_nothing_of_the_other_family(tmp_path: Path, opene
     assert leases.pools[0].free == free
 
 
-def test_a_second_pod_cidr_is_used_when_the_first_is_full(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+def test_second_pod_cidr_is_used_when_first_is_full(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4, ip_network("10.244.9.0/29")])
     assert [add(leases, str(i)).addresses[0] for i in range(6)][-1] == "10.244.9.2"
@@ -101,7 +101,7 @@ def test_adopting_what_the_kernel_has(tmp_path: Path, opened: Callable[[Path], L
     assert add(leases, "a").addresses == ("10.244.1.3",)
 
 
-def test_a_disk_that_refuses_is_an_error_and_nothing_is_held(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+def test_failing_disk_is_an_error_and_leases_nothing(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     ledger = opened(tmp_path / "ipam.db")
     leases = Leases(ledger, lambda: START)
     leases.serve([V4])
@@ -126,7 +126,7 @@ def test_wanted_addresses_are_given_also_right_after_their_release(
     assert add(leases, "a").addresses == ("10.244.1.2", "fd00::2")
 
 
-def test_a_family_that_is_not_wanted_gets_an_address_as_usual(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+def test_unrequested_family_gets_an_address_as_usual(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4, V6])
     assert [str(address) for address in leases.choose([ip_address("fd00::77")])] == ["10.244.1.2", "fd00::77"]

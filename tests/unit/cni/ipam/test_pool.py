@@ -17,7 +17,7 @@ def test_addresses_come_in_order_from_the_third_on() -> None:
     assert pool.size == 253
 
 
-def test_a_released_address_rests_and_the_range_is_run_through_first() -> None:
+def test_released_address_is_reused_after_the_rest_of_the_range() -> None:
     pool = Pool(ip_network("10.0.0.0/29"))
     first = pool.allocate(0)[0]
     pool.release(first, 1)

@@ -151,7 +151,7 @@ def test_hostname_zone_and_hints() -> None:
     assert (other.hostname, other.hints) == (None, None)
 
 
-def test_a_pod_on_a_node_that_is_not_there_is_left_out_unless_it_is_wanted_so() -> None:
+def test_pod_of_a_missing_node_needs_publish_not_ready_addresses() -> None:
     lost, here = pod("a", node="gone"), pod("b", ("10.0.0.2",))
     _, (endpoint,) = only(desired(service(), [lost, here], NODES))
     assert present(endpoint.target_ref).name == "b"
@@ -247,7 +247,7 @@ def test_labels_owner_and_annotation() -> None:
     assert HEADLESS not in item.metadata.labels
 
 
-def test_a_write_without_a_trigger_has_no_time_and_what_others_note_stays() -> None:
+def test_write_without_trigger_has_no_time_and_keeps_foreign_annotations() -> None:
     cluster = Cluster()
     cluster.apply([1, 2])
     (name,) = cluster.slices
@@ -335,7 +335,7 @@ def test_mirror() -> None:
     assert big.metadata.annotations == {"endpoints.kubernetes.io/over-capacity": "truncated"}
 
 
-def test_what_is_not_ready_is_cut_first_and_all_subsets_count() -> None:
+def test_unready_addresses_are_cut_first_across_all_subsets() -> None:
     late = [pod(f"a{n}", (f"10.0.{n // 250}.{n % 250}",), ready=False) for n in range(600)]
     good = [pod(f"b{n}", (f"10.1.{n // 250}.{n % 250}",)) for n in range(300)]
     more = [pod(f"c{n}", (f"10.2.{n // 250}.{n % 250}",), port=8081) for n in range(400)]
@@ -344,7 +344,7 @@ def test_what_is_not_ready_is_cut_first_and_all_subsets_count() -> None:
     assert found.metadata.annotations == {mirror.OVER_CAPACITY: "truncated"}
 
 
-def test_endpoints_are_written_when_they_differ_and_keep_what_others_noted() -> None:
+def test_differing_endpoints_are_written_and_keep_foreign_annotations() -> None:
     want = mirror.render(service(), desired(service(), [pod("a")], NODES), "IPv4")
     assert mirror.overlay(want, want) is None
     noted = msgspec.structs.replace(want.metadata, annotations={"mine": "x"})

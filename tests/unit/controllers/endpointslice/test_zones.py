@@ -65,7 +65,7 @@ def test_sharing_out(counts: dict[str, int], zones: dict[str, float], expected: 
     st.dictionaries(st.sampled_from("abcd"), st.integers(0, 40), min_size=1),
     st.lists(st.integers(1, 9), min_size=2, max_size=4),
 )
-def test_every_endpoint_is_for_one_zone_and_no_zone_gets_too_little(counts: dict[str, int], sizes: list[int]) -> None:
+def test_every_endpoint_serves_one_zone_and_every_zone_gets_enough(counts: dict[str, int], sizes: list[int]) -> None:
     zones = {zone: size / sum(sizes) for zone, size in zip("abcd", sizes, strict=False)}
     found = spread(counts, **zones)
     if found:

@@ -59,7 +59,7 @@ def test_exhaustion_of_one_family_gives_the_other_back() -> None:
     assert texts(pool.allocate("c"))[1] == "fd00::/64"
 
 
-def test_a_node_with_a_block_of_another_size_occupies_all_it_touches() -> None:
+def test_node_with_another_block_size_occupies_all_overlapping_blocks() -> None:
     pool = cidrs("10.0.0.0/20")
     pool.occupy("big", [ip_network("10.0.0.0/22")])
     pool.occupy("small", [ip_network("10.0.4.128/26")])

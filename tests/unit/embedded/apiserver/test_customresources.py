@@ -36,7 +36,7 @@ def test_the_best_version_comes_first() -> None:
     assert [kind.version for kind in kinds_of(found)] == ["v10", "v2", "v1", "v1beta1", "v2alpha3", "odd"]
 
 
-def test_a_custom_kind_is_served_at_once_and_after_a_restart(play: Callable[..., None]) -> None:
+def test_custom_kind_is_served_at_once_and_after_restart(play: Callable[..., None]) -> None:
     async def first(api: Any) -> None:
         assert (await api("GET", GADGETS))[0] == 404
         _, made = await api("POST", DEFINITIONS, definition())

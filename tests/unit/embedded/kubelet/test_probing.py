@@ -29,7 +29,7 @@ def test_verdicts(kind: Kind, probe: Probe, results: str, verdicts: str) -> None
     assert found == verdicts
 
 
-def test_early_failures_of_readiness_are_asked_again_soon_and_do_not_count() -> None:
+def test_early_readiness_failures_are_retried_soon_and_not_counted() -> None:
     state = ProbeState.begin(Kind.READINESS, Probe(period_seconds=1))
     assert [state.record(False) for _ in range(5)] == [0.1, 0.2, 0.4, 0.8, 1.0]
     assert state.failures == 1

@@ -53,7 +53,7 @@ class FakeState:
         return {"phase": self.phase, "conditions": [], "note": self.note}
 
 
-def test_a_second_report_waits_for_the_first_and_tells_what_is_true_then() -> None:
+def test_second_report_waits_for_the_first_and_is_current() -> None:
     async def body() -> None:
         state = FakeState()
         reporter = Reporter(state)  # type: ignore[arg-type]

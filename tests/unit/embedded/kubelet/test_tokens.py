@@ -40,7 +40,7 @@ def _volume(*sources: dict[str, Any]) -> dict[str, Any]:
     return {"name": "v", "projected": {"sources": [{"serviceAccountToken": s} for s in sources]}}
 
 
-def test_a_token_is_bound_to_its_pod_and_renewed_in_time() -> None:
+def test_token_is_bound_to_its_pod_and_renewed_early() -> None:
     async def body() -> None:
         clock = FakeClock()
         issuer = Issuer(clock)
@@ -60,7 +60,7 @@ def test_a_token_is_bound_to_its_pod_and_renewed_in_time() -> None:
     asyncio.run(body())
 
 
-def test_each_audience_and_life_has_its_token_and_the_first_to_end_is_due() -> None:
+def test_each_audience_and_lifetime_has_its_own_token() -> None:
     async def body() -> None:
         clock = FakeClock()
         issuer = Issuer(clock)

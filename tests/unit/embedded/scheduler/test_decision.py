@@ -185,7 +185,7 @@ def test_init_containers_and_sidecars_count() -> None:
     assert pod_demand(pod("p", spec)).requests == {"cpu": 1200}
 
 
-def test_pod_affinity_follows_and_the_first_of_a_group_may_start() -> None:
+def test_first_pod_of_an_affine_group_may_start() -> None:
     state = cluster()
     group = pod("a", {"affinity": {"podAffinity": {AFFINE: [term({"g": "1"})]}}}, {"g": "1"})
     first = decide(group, state).node

@@ -64,7 +64,7 @@ def pod(name: str, uid: str, node: str = "") -> Pod:
     return msgspec.convert({"metadata": meta, "spec": {"nodeName": node, "containers": [container]}}, Pod)
 
 
-def test_a_pod_that_was_replaced_while_nobody_watched_takes_room_once() -> None:
+def test_pod_replaced_during_a_watch_gap_takes_room_once() -> None:
     async def run() -> None:
         cluster = Cluster()
         scheduler = Scheduler(cast("Environment", cluster))

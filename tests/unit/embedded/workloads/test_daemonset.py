@@ -76,7 +76,7 @@ def test_what_is_in_the_wrong_place_goes() -> None:
     assert (chosen.status.number_misscheduled, chosen.status.desired_number_scheduled) == (2, 1)
 
 
-def test_a_no_schedule_taint_does_not_drive_out_but_no_execute_does() -> None:
+def test_only_no_execute_taints_remove_running_pods() -> None:
     pods = [member("a", "n1")]
     assert not run(daemon(), [node("n1", {}, Taint(key="k", effect="NoSchedule"))], pods).delete
     assert names(run(daemon(), [node("n1", {}, Taint(key="k", effect="NoExecute"))], pods).delete) == ["a"]
@@ -103,7 +103,7 @@ def test_a_node_whose_pod_is_going_waits() -> None:
     assert run(daemon(), NODES[:1], [member("a", "n1", going=True)]).create == ()
 
 
-def test_rolling_update_takes_one_at_a_time_and_sick_ones_first() -> None:
+def test_rolling_update_replaces_one_pod_at_a_time_unready_first() -> None:
     old = [member(f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
     chosen = run(daemon(), NODES, old)
     assert names(chosen.delete) == ["p1"]
@@ -142,7 +142,7 @@ def test_status() -> None:
     assert status.observed_generation == 2
 
 
-def test_a_pod_fits_its_node_only_and_keeps_its_own_terms() -> None:
+def test_daemon_pod_fits_only_its_node_and_keeps_its_affinity() -> None:
     spec = for_node(
         {"hostNetwork": True, "tolerations": [{"key": "x"}], "affinity": {"podAffinity": {"y": 1}, "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [

@@ -268,7 +268,7 @@ def test_a_rollout_ends_and_keeps_within_its_limits(
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 10), st.integers(0, 2**32))
-def test_a_bad_version_never_takes_more_than_allowed_and_undo_mends(replicas: int, seed: int) -> None:
+def test_bad_version_stays_within_limits_and_undo_repairs(replicas: int, seed: int) -> None:
     chooser = random.Random(seed)  # noqa: S311
     bad = deployment(replicas, 2)
     limits = rollout.limits(bad.spec)

@@ -73,7 +73,7 @@ def test_tables_and_single_checks_become_steps_and_checks() -> None:
     assert case.initial.pods["x/a"].ports[0].name == "web"
 
 
-def test_a_case_may_begin_with_its_own_pods_and_be_yaml() -> None:
+def test_case_may_start_with_its_own_pods_in_yaml() -> None:
     text = b"""
 format: cnp-cases/1
 cases:

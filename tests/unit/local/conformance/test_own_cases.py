@@ -46,7 +46,7 @@ def test_the_evaluator_agrees(case: Case, family: int) -> None:
             assert verdict.allowed == check.allowed, (step.number, check, verdict)
 
 
-def test_there_is_a_case_for_each_kind_of_action_and_outcome() -> None:
+def test_each_action_and_outcome_has_a_case() -> None:
     steps = [step for case in _CASES for step in case.steps]
     done = {action.op for step in steps for action in step.actions}
     assert {"create_policy", "update_policy", "delete_policy", "create_cluster_policy", "create_pod"} <= done

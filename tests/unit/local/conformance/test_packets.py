@@ -30,7 +30,7 @@ def test_chunks_fill_their_packet() -> None:
         assert len(data) % 4 == 0
 
 
-def test_a_packet_with_a_wrong_checksum_or_cut_off_is_none() -> None:
+def test_packets_with_wrong_checksum_or_truncation_are_ignored() -> None:
     data = segment(20001, 80, tag=7)
     assert read_segment(data[:-1] + b"\1") is None
     assert read_segment(data[:19]) is None

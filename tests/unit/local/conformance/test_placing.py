@@ -30,7 +30,7 @@ def test_a_pod_goes_to_the_node_that_owns_its_address() -> None:
         placing.node_of(pod("c", "10.9.0.1"))
 
 
-def test_a_pod_in_the_host_network_goes_where_its_neighbours_are() -> None:
+def test_host_network_pod_is_placed_with_its_neighbours() -> None:
     near, host = pod("a", "10.244.0.11", "172.18.0.9"), pod("h", "172.18.0.9", "172.18.0.9", host=True)
     other = pod("i", "172.18.0.8", "172.18.0.8", host=True)
     nodes = (CaseNode(address="172.18.0.9", labels={"zone": "a"}), CaseNode(address="172.18.0.8"))

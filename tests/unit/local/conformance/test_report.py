@@ -25,7 +25,7 @@ RESULTS = (
 )
 
 
-def test_the_table_counts_by_file_and_tag_and_names_what_failed() -> None:
+def test_table_counts_by_file_and_tag_and_names_failures() -> None:
     lines = report.table(RESULTS).splitlines()
     assert [line.split() for line in lines[1:5]] == [
         ["f.json", "2", "1", "1", "15", "1", "0.8"],

@@ -56,7 +56,7 @@ def test_pods_come_and_go() -> None:
 
 
 @pytest.mark.parametrize("op", sorted(set(OPS) - {"delete_all_policies"}))
-def test_what_is_not_there_is_not_changed_and_what_is_there_not_made(op: str) -> None:
+def test_changing_missing_or_creating_existing_objects_is_refused(op: str) -> None:
     name = "q" if not op.startswith("create") else {"policy": "p", "cluster_policy": "admin"}.get(op[7:], "a")
     namespace = "" if "cluster" in op else "x" if "namespace" not in op or op.startswith("create") else "q"
     action = Action(op=op, namespace=namespace, name="" if "namespace" in op else name, policy={}, pod=A)

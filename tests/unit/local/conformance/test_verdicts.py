@@ -73,7 +73,7 @@ def both(manifest: Manifest) -> Manifest:
         (False, "nothing came", True),
     ],
 )
-def test_a_check_holds_when_it_is_answered_or_met_by_silence(allowed: bool, seen: str, expected: bool) -> None:  # noqa: FBT001
+def test_check_holds_when_answered_or_silent_as_expected(allowed: bool, seen: str, expected: bool) -> None:  # noqa: FBT001
     assert holds(check("x/a", "x/b", allowed=allowed), seen) == expected
 
 

@@ -7,7 +7,7 @@ def topology(segments: int = 1) -> Topology:
     return Topology(name="demo", index=1, segment_count=segments, run="/r", state="/s")
 
 
-def test_a_node_is_a_station_with_one_link_and_a_way_out() -> None:
+def test_node_has_one_link_and_a_default_route() -> None:
     assert str(plan(topology(), 1).nodes["node-1"]).splitlines() == [
         'link eth0 address 02:89:01:00:00:0b alias "podwire/fabric/demo node-1" up type veth peer port-1 netns '
         "/r/netns/switch",

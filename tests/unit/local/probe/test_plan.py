@@ -53,19 +53,19 @@ def told(sources: str, targets: str, *ports: Port) -> list[tuple[str, str, str, 
     ]
 
 
-def test_pods_are_tried_on_the_ports_they_declare_and_not_from_themselves() -> None:
+def test_pods_are_probed_on_declared_ports_by_other_pods() -> None:
     assert told("shop/web", "shop/web") == [
         ("shop/web-1", "shop/web-2", "10.244.1.2", "80/TCP", True),
         ("shop/web-2", "shop/web-1", "10.244.0.2", "80/TCP", True),
     ]
 
 
-def test_a_pod_that_is_not_ready_or_does_not_declare_the_port_is_not_expected() -> None:
+def test_unready_pods_and_undeclared_ports_are_not_expected() -> None:
     assert told("shop/web-1", "shop/app=db") == [("shop/web-1", "shop/db-0", "10.244.0.3", "5432/TCP", False)]
     assert told("shop/web-1", "shop/web-2", Port(number=81))[0][4] is False
 
 
-def test_services_go_by_name_and_headless_ones_by_their_target_port() -> None:
+def test_services_are_probed_by_name_headless_by_target_port() -> None:
     assert told("shop/web-1", "svc/shop/web") == [
         ("shop/web-1", "svc/shop/web", "web.shop.svc.cluster.local", "8080/TCP", True)
     ]
@@ -80,7 +80,7 @@ def test_the_host_reaches_services_by_node_port_and_no_pods() -> None:
     assert told("host", "shop/web-1")[0][4] is False
 
 
-def test_pods_reach_the_host_where_the_api_listens_or_at_the_ports_named() -> None:
+def test_pods_probe_the_host_at_api_or_named_ports() -> None:
     assert told("shop/web-1", "host") == [("shop/web-1", "host", "10.89.0.1", "6443/TCP", True)]
     assert told("shop/web-1", "host", Port(number=53, protocol="UDP"))[0][3] == "53/UDP"
     assert told("host", "host") == []
@@ -109,7 +109,7 @@ def test_ports_are_read() -> None:
     assert (parse_port("53/udp"), parse_port("80")) == (Port(number=53, protocol="UDP"), Port(number=80))
 
 
-def test_the_overview_spreads_over_nodes_and_covers_services_and_node_ports() -> None:
+def test_overview_covers_nodes_services_and_node_ports() -> None:
     attempts = overview(FACTS, most=2)
     pairs = {(a.source.name, a.target) for a in attempts if not a.named and a.source.name != "host"}
     assert pairs == {("shop/db-0", "shop/web-2"), ("shop/web-2", "shop/db-0")}

@@ -155,7 +155,7 @@ def test_this_machine_is_outside_of_the_cluster() -> None:
     assert told(facts(), "shop/web", "host") == [("host", True, False, False)]
 
 
-def test_a_client_of_a_node_port_is_itself_on_the_endpoints_node_and_the_node_elsewhere() -> None:
+def test_node_port_source_is_client_or_entry_node() -> None:
     outside = policy(
         "outside",
         podSelector={"matchLabels": {"app": "db"}},

@@ -67,9 +67,7 @@ def test_where_the_bridge_shows_it_policies_decide_between_its_ports() -> None:
 
 
 @pytest.mark.parametrize(("source", "destination"), [(WEB, DB), ("fd18::1", "fd18::2")])
-def test_where_it_does_not_a_pod_that_a_policy_selects_is_shut_off_from_the_other_ports(
-    source: str, destination: str
-) -> None:
+def test_selected_pod_is_shut_off_from_other_ports(source: str, destination: str) -> None:
     blind = bridges(seen=False)
     shut = rules(ISOLATED, blind)
     for ends in ((source, destination), (destination, source)):
@@ -99,7 +97,7 @@ def test_what_comes_from_elsewhere_passes_no_frames() -> None:
     assert not any("bridge" in place for place in places)
 
 
-def test_a_port_that_has_anothers_address_or_none_is_kept_from_sending() -> None:
+def test_port_with_foreign_or_no_address_cannot_send() -> None:
     """As the held table may have it: the pod has another port now."""
     stale = planned(bridges({"shop/web": PodLink("cni0", "veth8")}), (), PODS)
     moved = BridgeTracer(None, stale, bridges(), MACHINE)
@@ -107,7 +105,7 @@ def test_a_port_that_has_anothers_address_or_none_is_kept_from_sending() -> None
     assert (found.verdict, found.steps[-1].elements) == ("drop", ("set pods4 { 10.180.0.1 }",))
 
 
-def test_without_a_table_of_its_own_and_without_rules_everything_passes() -> None:
+def test_everything_passes_without_table_and_rules() -> None:
     assert next(BridgeTracer(None, None, bridges(), MACHINE).outcomes(packet())).verdict == "accept"
 
 

@@ -117,7 +117,7 @@ def test_policies_without_their_pods() -> None:
     assert ids(check, policy("till/p", spec)) == [], "nobody is there"
 
 
-def test_a_policy_in_audit_opens_nothing_and_shuts_when_it_is_in_force() -> None:
+def test_audited_policy_opens_nothing_and_isolates_once_enforced() -> None:
     names = f"podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{{_SYSTEM}}}]}}]"
     assert ids(check, out(_DB), policy("shop/q", names, mode="audit")) == [("no-dns", "spec.egress")]
     assert ids(check, policy("shop/p", _SHOP, mode="audit"), policy("shop/q", names, mode="audit")) == []

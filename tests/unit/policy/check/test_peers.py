@@ -17,14 +17,14 @@ def test_either_where_both_were_meant() -> None:
     assert [each.severity for each in check(index(two))] == [WARNING]
 
 
-def test_it_is_less_grave_where_the_own_namespace_has_such_pods() -> None:
+def test_finding_is_milder_when_own_namespace_has_matching_pods() -> None:
     two = policy(
         "shop/p", _OF % "{podSelector: {matchLabels: {app: web}}}, {namespaceSelector: {matchLabels: {team: press}}}"
     )
     assert [each.severity for each in check(index(two))] == [NOTE]
 
 
-def test_one_item_and_peers_that_have_nothing_in_common_are_none() -> None:
+def test_single_item_or_disjoint_peers_give_no_finding() -> None:
     one = "{namespaceSelector: {matchLabels: {team: press}}, podSelector: {matchLabels: {app: web}}}"
     apart = "{namespaceSelector: {matchLabels: {team: press}}}, {podSelector: {matchLabels: {tier: front}}}"
     for peers in (one, apart, "{podSelector: {}}, {namespaceSelector: {}}"):

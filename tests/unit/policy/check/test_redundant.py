@@ -24,7 +24,7 @@ def test_of_two_equal_rules_the_second_is_superfluous() -> None:
     ]
 
 
-def test_a_policy_for_fewer_pods_covers_nothing_of_one_for_more() -> None:
+def test_policy_for_fewer_pods_does_not_cover_a_wider_one() -> None:
     few = policy("shop/few", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{_ALL}]")
     many = policy("shop/many", f"podSelector: {{}}, ingress: [{_WEB}]")
     other = policy("blog/many", f"podSelector: {{}}, ingress: [{_ALL}]")
@@ -79,7 +79,7 @@ def in_audit(*names: str, **policies: str) -> dict[str, dict[str, object]]:
     return made
 
 
-def test_a_policy_in_audit_covers_nothing_of_one_in_force_and_is_covered_itself() -> None:
+def test_audited_policy_does_not_cover_an_enforced_one() -> None:
     specs = {"one": f"podSelector: {{}}, ingress: [{_WEB}]", "two": f"podSelector: {{}}, ingress: [{_ALL}]"}
     for audited, covered in (
         ((), ["shop/one"]),
@@ -93,7 +93,7 @@ def test_a_policy_in_audit_covers_nothing_of_one_in_force_and_is_covered_itself(
     assert [each.name for each in check(index(*in_audit("two", **same).values()))] == ["shop/two"]
 
 
-def test_what_is_in_audit_decides_nothing_before_what_is_in_force() -> None:
+def test_audited_policies_decide_nothing_before_enforced_ones() -> None:
     deny, accept = f"priority: 1, ingress: [{rule('Deny')}]", f"priority: 2, ingress: [{rule('Accept')}]"
     allow = f"podSelector: {{}}, ingress: [{_WEB}]"
     specs = {"deny": deny, "accept": accept, "web": allow}

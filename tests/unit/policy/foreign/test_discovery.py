@@ -114,7 +114,7 @@ def with_bench(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[], Non
 
 
 @with_bench
-async def test_all_that_are_there_are_told_before_the_start_is_over(bench: Bench) -> None:
+async def test_existing_pods_are_reported_before_the_start_ends(bench: Bench) -> None:
     bench.node.wires = {"va": A, "vb": B}
     bench.pods.put("a", A)
     bench.pods.put("b", B)
@@ -177,7 +177,7 @@ async def test_looks_are_a_tenth_of_a_second_apart(bench: Bench) -> None:
 
 
 @with_bench
-async def test_neighbours_matter_while_a_pod_is_sought_and_it_is_said_after_a_while(bench: Bench) -> None:
+async def test_neighbour_events_matter_during_a_search_and_delays_are_reported(bench: Bench) -> None:
     await started(bench)
     before = bench.node.looks
     bench.node.changed([Event("neighbour")])
@@ -209,7 +209,7 @@ async def test_pods_that_somebody_else_told_of_are_left_alone(bench: Bench) -> N
 
 
 @with_bench
-async def test_bridges_are_looked_at_with_each_look_and_every_two_seconds(bench: Bench) -> None:
+async def test_bridges_are_read_on_each_search_and_every_two_seconds(bench: Bench) -> None:
     answers = [True]
     bench.discovery.bridges_changed = lambda: bool(answers and answers.pop())
     await started(bench)
@@ -222,7 +222,7 @@ async def test_bridges_are_looked_at_with_each_look_and_every_two_seconds(bench:
 
 
 @with_bench
-async def test_a_pod_whose_policies_were_refused_is_not_told_of_twice(bench: Bench) -> None:
+async def test_pod_with_refused_policies_is_reported_once(bench: Bench) -> None:
     """The enforcement keeps it and tries again by itself."""
     bench.refusing = True
     bench.node.wires = {"va": A}

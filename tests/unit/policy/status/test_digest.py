@@ -17,7 +17,7 @@ def meta(uid: str = "u1", generation: int = 1, **annotations: str) -> ObjectMeta
     )
 
 
-def test_what_podwire_notes_on_an_object_is_no_change_of_it() -> None:
+def test_annotations_of_podwire_do_not_change_the_digest() -> None:
     assert version(meta()) == version(meta(enforced='{"generation":1}'))
     others = (meta(generation=2), meta(mode="audit"), meta(log="all"), meta("u2"))
     assert len({version(meta()), *map(version, others)}) == 5
@@ -27,7 +27,7 @@ def test_what_podwire_notes_on_an_object_is_no_change_of_it() -> None:
     assert not same(plain, NetworkPolicy(metadata=meta(), spec=NetworkPolicySpec(policy_types=("Egress",))))
 
 
-def test_a_digest_depends_on_what_is_there_and_not_on_the_way() -> None:
+def test_digest_depends_on_objects_and_not_on_their_history() -> None:
     order = [(f"shop/{number}", meta(f"u{number}")) for number in range(20)]
     one, other = Digest(), Digest()
     for key, each in order:
@@ -43,7 +43,7 @@ def test_a_digest_depends_on_what_is_there_and_not_on_the_way() -> None:
     assert str(one) == str(Digest())
 
 
-def test_a_node_that_lags_behind_has_what_has_not_changed_since() -> None:
+def test_lagging_node_has_all_unchanged_objects() -> None:
     history = History([("shop/a", meta("a")), ("shop/b", meta("b"))])
     node = Digest()
     for key in ("a", "b"):
@@ -65,7 +65,7 @@ def test_a_node_that_lags_behind_has_what_has_not_changed_since() -> None:
     assert history.step(str(node)) == -1
 
 
-def test_a_set_that_was_there_before_is_told_as_the_latest() -> None:
+def test_set_that_existed_before_is_reported_as_latest() -> None:
     history = History([("shop/a", meta("a"))])
     first = Digest()
     first.put("shop/a", meta("a"))

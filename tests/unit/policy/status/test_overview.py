@@ -44,7 +44,7 @@ def test_all_kinds_with_what_they_select() -> None:
     assert all(len(line.cells()) == len(HEAD) for line in found)
 
 
-def test_packets_of_some_nodes_are_at_least_so_many_and_of_none_nothing() -> None:
+def test_counts_of_some_nodes_are_lower_bounds() -> None:
     some = quiet(WORLD, Packets(COUNTS, not_asked=2))
     assert some.cells()[-2:] == ("7+", "0+")
     assert (some.dropped, some.not_asked) == (7, 2)

@@ -18,7 +18,7 @@ def owned(_ports: Ports, ways: frozenset[Frontend]) -> Made:
     return tuple(sorted(way.address for way in ways))
 
 
-def test_who_waited_for_a_way_in_is_compiled_anew_when_it_is_released() -> None:
+def test_waiting_service_is_recompiled_when_its_frontend_is_released() -> None:
     services: CompiledServices[Made] = CompiledServices(owned, ())
     assert list(services.change({"a": (port("a", "x"),), "b": (port("b", "x"),)})) == [
         ((), ("ip of a", "x")),
@@ -29,7 +29,7 @@ def test_who_waited_for_a_way_in_is_compiled_anew_when_it_is_released() -> None:
     assert not services.claims.waiting()
 
 
-def test_a_service_that_comes_and_is_told_of_again_is_told_once() -> None:
+def test_repeated_new_service_is_reported_once() -> None:
     services: CompiledServices[Made] = CompiledServices(owned, ())
     list(services.change({"a": (port("a", "x"),), "b": (port("b", "x"),)}))
     changed = {"a": (port("a"),), "b": (port("b", "x", "y"),)}

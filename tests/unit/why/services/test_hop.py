@@ -100,7 +100,7 @@ def test_reasons_agree_with_the_rules(case: Case, mode: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_mode_that_cannot_be_traced_is_explained_by_the_objects(case: Case) -> None:
+def test_mode_without_tracer_is_explained_from_objects(case: Case) -> None:
     alone = ServiceRules(mode="other", facts=case.node, machine=MACHINE)
     for packet in case.packets:
         hop, _ = explain_hop(traced(packet), backed(case), alone)

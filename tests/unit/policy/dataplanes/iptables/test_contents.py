@@ -249,7 +249,7 @@ def test_more_devices_than_one_set_takes() -> None:
     assert not fresh(LAYOUTS["ip"], compiler, kernel).loaded(kernel.saved, kernel.held()), "empty sets stay"
 
 
-def test_a_set_of_devices_comes_with_the_device_that_has_no_room() -> None:
+def test_new_device_set_is_created_when_the_last_is_full() -> None:
     compiler, kernel = filled(CASES[0].world, "n1"), Kernel()
     contents = fresh(LAYOUTS["ip"], compiler)
     kernel.take(contents.loaded(kernel.saved, kernel.held()))

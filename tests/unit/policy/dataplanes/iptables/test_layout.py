@@ -75,7 +75,7 @@ def test_on_a_bridge_addresses_tell_a_pod_from_others() -> None:
     assert not any("bpf" in rule for rules in LAYOUT.chains(1).values() for rule in rules)
 
 
-def test_every_set_that_a_rule_names_is_there_and_every_chain() -> None:
+def test_every_set_and_chain_named_by_a_rule_exists() -> None:
     for layout in (LAYOUT, SIX):
         chains = layout.chains(1) | dict.fromkeys((names.OUT, names.IN), layout.root())
         words = [word for rules in chains.values() for rule in rules for word in rule.split()]

@@ -29,7 +29,7 @@ def lead(chains: dict[str, Rules], number: int, marks: Marks = MARKS) -> tuple[s
 
 
 @given(st.sets(st.integers(0, 4095), max_size=300), st.integers(0, 4095))
-def test_a_number_leads_to_its_chain_and_no_other_one_anywhere(numbers: set[int], other: int) -> None:
+def test_number_leads_to_its_chain_only(numbers: set[int], other: int) -> None:
     names = {f"TABLE-{number}": number for number in numbers}
     chains = branches("TO", names, MARKS)
     for name, number in names.items():
@@ -63,7 +63,7 @@ def test_a_whole_mark_is_printed_without_its_mask() -> None:
     assert Marks(0xFF00).last == 255
 
 
-def test_names_keep_their_numbers_and_new_ones_take_what_is_free() -> None:
+def test_names_keep_their_numbers_and_new_names_take_free_ones() -> None:
     numbers = Numbers(3, 6, {"a": 3, "c": 5})
     assert [numbers.take(name) for name in ("b", "c", "d")] == [4, 5, 6]
     with pytest.raises(KernelError, match="more than 6 numbers"):
@@ -74,7 +74,7 @@ def test_names_keep_their_numbers_and_new_ones_take_what_is_free() -> None:
     assert numbers.take("e") == 3
 
 
-def test_a_number_that_is_given_back_leads_on_until_all_is_settled() -> None:
+def test_released_number_stays_valid_until_all_is_settled() -> None:
     numbers = Numbers(1, 9, {})
     assert numbers.take("a") == 1
     numbers.give_back("a")
@@ -85,7 +85,7 @@ def test_a_number_that_is_given_back_leads_on_until_all_is_settled() -> None:
     assert numbers.take("c") == 1
 
 
-def test_nothing_is_known_of_other_bits_or_of_a_number_that_leads_to_two_chains() -> None:
+def test_foreign_bits_and_ambiguous_numbers_are_unknown() -> None:
     chains = branches("TO", {"TABLE-a": 1, "TABLE-b": 2}, MARKS)
     assert known_numbers(chains, "TO", "TABLE-", Marks(0xFF00)) == {}
     twice = {"TO": (chains["TO"][0], chains["TO"][0].replace("TABLE-a", "TABLE-c"))}

@@ -50,7 +50,7 @@ def test_a_denial_says_which_policies_isolate_and_is_logged() -> None:
     assert [str(rule) for rule in quiet.rules] == [*SPARED, "counter packets 0 bytes 0 drop"]
 
 
-def test_what_audit_lets_pass_is_logged_at_first_and_now_and_then() -> None:
+def test_audited_packets_are_logged_first_and_then_occasionally() -> None:
     hit = DenyingPolicies("Ingress", (), ("shop/db",)).hit(Ruling(accept=True, audit=True))
     chain = LAYOUT.rule_chain(hit)
     assert chain.comment == "audit: no ingress rule of shop/db"
@@ -63,7 +63,7 @@ def test_what_audit_lets_pass_is_logged_at_first_and_now_and_then() -> None:
     ]
 
 
-def test_of_what_is_allowed_the_first_packets_are_logged_where_that_is_asked_for() -> None:
+def test_first_packets_of_allowed_connections_are_logged_on_request() -> None:
     chain = LAYOUT.rule_chain(RuleHit("Egress", Ruling(True, "shop/web", 2, log="all")))
     limit = "limit rate 10/second burst 50 packets"
     assert [str(rule) for rule in chain.rules] == [

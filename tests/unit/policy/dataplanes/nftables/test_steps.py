@@ -11,7 +11,7 @@ from podwire.state.nft_diff import AddElements, DeleteElements, diff
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_chain_and_the_element_that_leads_to_it_are_never_in_one_transaction(seed: int) -> None:
+def test_chain_and_element_to_it_need_two_transactions(seed: int) -> None:
     chaos = Chaos(7000 + seed)
     contents = fresh(LAYOUTS["ip"], chaos.compilers["n1"])
     contents.commit()

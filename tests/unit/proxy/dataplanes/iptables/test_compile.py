@@ -63,7 +63,7 @@ def test_a_node_port() -> None:
     )
 
 
-def test_a_local_frontend_has_short_cuts_for_pods_and_for_the_node() -> None:
+def test_local_frontend_has_shortcuts_for_pods_and_node() -> None:
     found = text(compiled(port(external_ips=("203.0.113.7",), external_local=True)))
     name = "default/web:http external destinations"
     assert (

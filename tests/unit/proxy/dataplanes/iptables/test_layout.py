@@ -70,7 +70,7 @@ def test_node_ports_answer_on_loopback_where_the_ranges_have_it(ranges: tuple[st
     assert ("filter", LOOPBACK) not in IptablesLayout("ip6", layout.facts).chains()
 
 
-def test_a_pod_s_segment_out_of_its_window_does_not_come_to_the_node() -> None:
+def test_out_of_window_segments_do_not_reach_the_node() -> None:
     (rule,) = IptablesLayout("ip", FACTS).chains()["filter", "KUBE-INVALID"]
     assert rule == ("-s 10.180.0.0/16 -p tcp -m conntrack --ctstate INVALID -m tcp --tcp-flags SYN,RST NONE -j DROP")
     (rule,) = IptablesLayout("ip", NodeFacts(name="n1", pod_interface="veth*"), counted=True).chains()[
@@ -81,7 +81,7 @@ def test_a_pod_s_segment_out_of_its_window_does_not_come_to_the_node() -> None:
         assert ("filter", "KUBE-INVALID") not in layout.chains()
 
 
-def test_what_no_service_takes_is_looked_at_only_in_known_ranges() -> None:
+def test_unmatched_packets_are_checked_only_in_known_ranges() -> None:
     early, jump = IptablesLayout("ip", FACTS).tail(REFUSED)
     assert early.startswith("-d 10.96.0.0/16 ") and early.endswith(" -m conntrack --ctstatus CONFIRMED -j DROP")
     assert jump.startswith("-d 10.96.0.0/16 ") and jump.endswith(" -j KUBE-CLUSTER-IPS")

@@ -54,7 +54,7 @@ def test_a_chain_that_differs_is_written_alone() -> None:
     assert all(line.startswith(f"-A {SVC} ") for line in lines[2:-1])
 
 
-def test_a_large_load_is_cut_into_parts_that_lead_to_what_is_there() -> None:
+def test_large_load_is_split_and_each_jump_target_exists() -> None:
     names = [f"default/s{number:03}" for number in range(PART // 3 + 10)]
     made = Contents(IptablesLayout("ip", FACTS))
     many = {n: (port(service=n, cluster_ip=f"172.30.{i // 250}.{i % 250}", node_port=30000 + i),)
@@ -109,7 +109,7 @@ def test_removal_leaves_what_others_have() -> None:
     assert removal({}, PROXY_IPTABLES) == ""
 
 
-def test_the_order_in_shared_chains_is_free_but_for_the_end() -> None:
+def test_order_in_shared_chains_is_free_except_the_end() -> None:
     tail = '-d 192.168.99.1/32 -m comment --comment "last" -j KUBE-NODEPORTS'
     assert PROXY_IPTABLES.equal(SERVICES, ["a", "b", tail], ["b", "a", tail])
     assert not PROXY_IPTABLES.equal(SERVICES, ["a", tail, "b"], ["a", "b", tail])
@@ -122,7 +122,7 @@ def test_ownership_is_by_name() -> None:
     assert not ours("filter", "KUBE-FIREWALL") and not ours("mangle", "KUBE-SERVICES") and not ours("nat", "KUBE-FOO")
 
 
-def test_beside_another_mode_the_chains_of_both_are_left_to_that_one() -> None:
+def test_chains_shared_with_another_mode_are_left_to_it() -> None:
     both = frozenset(("PODWIRE-PROXY", "PODWIRE-IPVS"))
     alone, beside = PROXY_IPTABLES.beside(frozenset(("PODWIRE-PROXY",))), PROXY_IPTABLES.beside(both)
     assert alone.owns("nat", "KUBE-SERVICES") and not beside.owns("nat", "KUBE-SERVICES")

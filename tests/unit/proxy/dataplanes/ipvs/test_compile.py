@@ -83,7 +83,7 @@ def test_external_addresses_of_policy_local() -> None:
     )
 
 
-def test_where_both_policies_are_local_it_is_the_other_way_round() -> None:
+def test_two_local_policies_limit_the_cluster_address_to_local_endpoints() -> None:
     lines = text(compiled(port(external_local=True, internal_local=True, node_port=30080))).splitlines()
     assert [line for line in lines if line.startswith("-a")] == [
         "-a -t 172.30.0.41:80 -r 10.180.0.1:8080 -m -w 1",

@@ -31,7 +31,7 @@ def change(made: Contents, changed: Mapping[str, tuple[ServicePort, ...]]) -> li
     return told(made.change(changed))
 
 
-def test_an_endpoint_more_or_less_is_a_virtual_server_and_an_element() -> None:
+def test_endpoint_change_writes_one_virtual_server_and_one_element() -> None:
     made = contents()
     made.change({WEB: (port(cluster_endpoints=(ONE,)),)})
     assert change(made, {WEB: (port(),)}) == [
@@ -45,7 +45,7 @@ def test_an_endpoint_more_or_less_is_a_virtual_server_and_an_element() -> None:
     ]
 
 
-def test_what_two_services_want_stays_with_the_one_that_is_left() -> None:
+def test_shared_address_stays_with_the_remaining_service() -> None:
     made = contents()
     made.change({WEB: (port(),)})
     other = port(service=OTHER, cluster_ip="172.30.0.42", external_ips=("203.0.113.7",))

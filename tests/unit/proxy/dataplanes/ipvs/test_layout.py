@@ -56,7 +56,7 @@ def test_with_several_pod_ranges_each_returns() -> None:
     assert chain("KUBE-MARK-OUTSIDE-PODS") == []
 
 
-def test_without_a_way_to_know_pods_local_serves_them_as_outside() -> None:
+def test_unknown_pod_ranges_make_local_treat_pods_as_outside() -> None:
     assert layout().knows_pods and not layout(replace(FACTS, pod_cidrs=())).knows_pods
     assert chain("KUBE-EXTERNAL-LOCAL", replace(FACTS, pod_cidrs=())) == chain("KUBE-EXTERNAL-LOCAL")[1:]
 
@@ -84,7 +84,7 @@ def test_names_of_sets() -> None:
 
 
 @pytest.mark.parametrize("facts", [FACTS, replace(FACTS, pod_interface="veth*")], ids=["ranges", "device"])
-def test_a_protocol_stands_before_the_comment_as_the_kernel_has_it(facts: NodeFacts) -> None:
+def test_protocol_stands_before_the_comment_as_in_the_kernel(facts: NodeFacts) -> None:
     """Else what is written is never what is read, and is put right for ever."""
     rules = [(name, rule) for (_, name), rules in layout(facts).chains().items() for rule in rules if "-p " in rule]
     assert any(name == "KUBE-IPVS-INVALID" for name, _ in rules)

@@ -172,7 +172,7 @@ def test_a_local_policy_has_a_list_of_its_own() -> None:
     assert lists(contents)["affinity-slots"] == {0}
 
 
-def test_too_many_endpoints_to_be_told_apart_are_served_without_affinity() -> None:
+def test_too_many_endpoints_are_served_without_affinity() -> None:
     contents = Contents(LAYOUT)
     many = tuple(Endpoint(f"10.1.{n >> 8}.{n & 255}", 8080) for n in range(ENDPOINTS_OF_A_LIST + 1))
     contents.change({"default/s1": affine(1, cluster_endpoints=many), "default/s2": one(2, 1)})

@@ -34,7 +34,7 @@ def test_slots_leave_one_step_later() -> None:
     assert [str(operation) for operation in second.operations] == ["delete element endpoints { 2 : 10.0.0.1 }"]
 
 
-def test_a_chain_comes_before_what_leads_to_it_and_goes_after() -> None:
+def test_chain_is_added_before_its_jumps_and_removed_after() -> None:
     old, new = table(2, "drop"), table(2, "goto wide")
     wide = Chain(name="wide", rules=(parse_rule("accept"),))
     new = Table(family="ip", name="t", sets=new.sets, chains=(*new.chains, wide))

@@ -37,7 +37,7 @@ def test_a_client_keeps_its_endpoint_until_the_time_is_over() -> None:
     assert balancer.choose("x", 50) == B
 
 
-def test_an_endpoint_that_is_gone_or_was_tried_is_not_kept() -> None:
+def test_removed_or_tried_endpoint_is_not_sticky() -> None:
     balancer = Balancer((A, B), affinity_s=10)
     balancer.choose("x", 0)
     assert balancer.choose("x", 1, {A}) == B

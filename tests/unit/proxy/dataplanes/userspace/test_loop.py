@@ -49,7 +49,7 @@ def test_events_as_they_are_wanted(pipe: tuple[int, int]) -> None:
     loop.close_all()
 
 
-def test_what_is_closed_by_one_event_is_not_told_to_another(pipe: tuple[int, int]) -> None:
+def test_descriptor_closed_by_one_event_gets_no_other(pipe: tuple[int, int]) -> None:
     """Both ends have events; the first handler closes both, and their numbers are not free before the turn is over."""
     reading, writing = pipe
     loop = Loop()
