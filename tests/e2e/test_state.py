@@ -189,7 +189,7 @@ def test_a_pods_link_that_is_deleted(cluster: Cluster, namespace: str, web: dict
 def test_mistakes_are_named(cluster: Cluster, tmp_path: Path) -> None:
     for words, status, problem in (
         (["node-9", "--diff"], 2, "'node-9' is not in cluster"),
-        (["node-9"], 2, "there is node-1, node-2, "),
+        (["node-9"], 2, "expected one of node-1, node-2, "),
         (["node-1", "--part", "pods"], 2, "'fabric', 'cni', 'routing', 'policy', 'proxy'"),
         (["node-1", "--saved", str(tmp_path / "none")], 2, "No such file"),
     ):

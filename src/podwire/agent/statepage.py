@@ -1,8 +1,8 @@
-"""What this node's kernel should hold, as the parts of the agent tell it: the page ``/state`` on the agent's socket.
+"""What this node's kernel should hold, as the parts of the agent state it: the page ``/state`` on the agent's socket.
 
-Each part gives its shares when it is asked, and they are values that do not change while they are sent, so the parts'
-work goes on meanwhile. What the kernel does hold is for the reader to compare (``podwire state --diff``): an agent
-that hangs is a case in which the difference matters.
+Each part returns its shares when the page is requested. Shares are values that do not change while they are sent, so
+the parts go on working meanwhile. The reader compares them with the kernel (``podwire state --diff``), not the agent:
+the difference matters most while an agent hangs.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -22,7 +22,7 @@ from podwire.state.drift import Difference
 from podwire.state.share import Share
 
 TROUBLE = 2
-"""Exit status of ``--diff`` when the comparison is not possible, as with diff(1)."""
+"""Exit status of ``--diff`` when the comparison failed, as that of diff(1)."""
 
 
 @click.command()
@@ -45,12 +45,13 @@ def state(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Show what a node's kernel should hold, or how it differs.
 
     NODE is a node's name; in a local cluster also `switch`, `router` or `host`, which hold the fabric alone. Each part
-    of podwire tells links, addresses, routes, neighbours, sysctls and nftables tables; `cni` also the inside of each
-    pod. The text can be saved and read again with --saved, when the agent is down or to see what has changed since.
+    of podwire states links, addresses, routes, neighbours, sysctls, and the tables and sets of its data plane; `cni`
+    also states the inside of each pod. Save the text and pass it to --saved to compare while the agent is down, or to
+    see what has changed since.
 
-    With --diff, a line with + is missing in the kernel, and a line with - is an object of podwire that should not be
-    there. Objects of other programs are never shown. The exit status is then 0 without a difference, 1 with one, 2 when
-    the comparison is not possible.
+    With --diff, a line with + is missing in the kernel; a line with - is in the kernel, carries podwire's mark and
+    should not be there. Objects of other owners are never shown. The exit status is 0 without a difference, 1 with a
+    difference, 2 when the comparison failed.
 
     \b
     podwire state node-1 --part cni
@@ -62,7 +63,7 @@ def state(  # noqa: PLR0913 - one parameter an option, as click calls it
         if output == "text" and saved is None and not diff:
             _write(lines)
             return 0
-        shares = [one for one in share.parse(lines, saved or node) if not parts or one.part in parts]
+        shares = [stated for stated in share.parse(lines, saved or node) if not parts or stated.part in parts]
         if diff:
             return _show_differences(node, comparison.compare(shares, place), output)
         _show_shares(shares, output)
@@ -104,7 +105,7 @@ def _open(request: _Request) -> tuple[Path | None, Iterator[str]]:
 
 
 def _local(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
-    """The fabric's share, then those of the place's agent if it has one."""
+    """The fabric's share, then the shares of the agent if one runs there."""
     if not parts or fabric.PART in parts:
         yield from (f"{line}\n" for line in (*own.lines(), ""))
     asked = tuple(part for part in parts if part != fabric.PART)
@@ -116,7 +117,7 @@ def _local(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
 
 
 def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
-    """The lines of the agent's answer.
+    """The lines that the agent sends.
 
     Raises: ClusterError when it does not answer.
     """
@@ -125,7 +126,7 @@ def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
         yield from fetch(path, "/state?" + "&".join(f"part={part}" for part in parts))
     except OSError as failure:
         problem = f"the agent of {config.node_name} does not answer on {path} ({failure.strerror or failure})"
-        raise ClusterError(f"{problem}; --saved FILE compares with an earlier output") from failure
+        raise ClusterError(f"{problem}; use --saved FILE to compare with an earlier output") from failure
 
 
 def _saved(file: str) -> Iterator[str]:
@@ -144,12 +145,12 @@ def _show_differences(node: str, differences: Iterator[Difference], output: str)
     first = next(differences, None)
     if first is None:
         return 0
-    found = chain((first,), differences)
+    every = chain((first,), differences)
     if output == "json":
-        _write_json(one._asdict() for one in found)
+        _write_json(difference._asdict() for difference in every)
     else:
         _write((f"--- {node}: the kernel holds\n", f"+++ {node}: it should hold\n"))
-        _write(f"{line}\n" for line in drift.render(found))
+        _write(f"{line}\n" for line in drift.render(every))
     return 1
 
 
@@ -157,11 +158,11 @@ def _show_shares(shares: Iterable[Share], output: str) -> None:
     if output == "text":
         _write(f"{line}\n" for line in share.render(shares))
     else:
-        _write_json({"where": where, "text": text} for one in shares for where, text in one.located())
+        _write_json({"where": where, "text": text} for stated in shares for where, text in stated.located())
 
 
 def _write_json(documents: Iterable[dict[str, str]]) -> None:
-    _write(f"{msgspec.json.encode(one).decode()}\n" for one in documents)
+    _write(f"{msgspec.json.encode(document).decode()}\n" for document in documents)
 
 
 def _write(lines: Iterable[str]) -> None:

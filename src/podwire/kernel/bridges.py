@@ -53,7 +53,7 @@ class Wire(NamedTuple):
 
 
 def read_wires(netlink: Netlink) -> tuple[Wire, ...]:
-    """All of them, in the order of the kernel.
+    """Every such veth, in the order of the kernel.
 
     Raises: KernelError.
     """
@@ -113,7 +113,7 @@ def _attributes(netlink: Netlink, bridge: str) -> dict[int, bytes]:
 
 
 def show(netlink: Netlink, bridge: str) -> None:
-    """Has packets between ports of this bridge pass the hooks of IP; other bridges stay as they are.
+    """Makes packets between ports of this bridge pass the IP hooks; other bridges do not change.
 
     Where the module has to be loaded first, the kernel turns it on for all of them.
 
@@ -126,7 +126,7 @@ def show(netlink: Netlink, bridge: str) -> None:
 
 
 def load_module() -> None:
-    """Loads what the hooks need.
+    """Loads the kernel module that the hooks need.
 
     Raises: KernelError with the words of modprobe.
     """

@@ -106,7 +106,7 @@ class Flow(NamedTuple):
 
     @property
     def backend(self) -> tuple[str, int]:
-        """Who answers: behind a translated address, the real destination."""
+        """The address that answers: behind a translated address, the real destination."""
         return (self.reply.src, self.reply.sport)
 
 

@@ -46,7 +46,7 @@ Verdict = Literal["yes", "no", "unknown"]
 
 
 class Answer(NamedTuple):
-    """What a probe found out."""
+    """The result of a probe."""
 
     name: str
     verdict: Verdict
@@ -70,7 +70,7 @@ class Feature(NamedTuple):
 
 
 def _link(kind: str, data: bytes = b"") -> Callable[[], None]:
-    """A kind of which the module has made the only one without settings (tunl0 of ipip) is known all the same."""
+    """The module of some kinds makes the only device without settings itself (tunl0 of ipip): EEXIST counts as yes."""
 
     def probe() -> None:
         descriptor = netns.create_anonymous()
@@ -208,7 +208,7 @@ FEATURES: dict[str, Feature] = {
 
 
 class Features:
-    """The answers of this kernel, found out when first asked for."""
+    """The answers of this kernel, each probed on first use."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}
@@ -223,7 +223,7 @@ class Features:
         return self._answers[name]
 
     def all(self) -> tuple[Answer, ...]:
-        """The answers for everything there is a probe for."""
+        """The answers of all probes."""
         return tuple(self.probe(name) for name in FEATURES)
 
 

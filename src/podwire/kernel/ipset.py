@@ -3,7 +3,7 @@
 :meth:`IpSets.apply` reads a set, takes the difference and writes that; an equal set is not touched. Each message is for
 itself: the kernel has no transactions here, and packets see elements come and go one by one, at once. A set that is to
 change as a whole is filled under another name and swapped (``ipset_diff.replacement``); nothing is swapped that was not
-filled whole. What was to go and is gone is well. Types are modules that the kernel loads when they are first named.
+filled whole. Deleting what does not exist is no error. Types are modules that the kernel loads on their first use.
 """
 
 import errno
@@ -48,7 +48,7 @@ class IpSets:
         self._netlink.close()
 
     def names(self) -> tuple[str, ...]:
-        """The names of all sets, whoever made them.
+        """The names of all sets of the namespace.
 
         Raises: KernelError.
         """
@@ -56,7 +56,7 @@ class IpSets:
         return tuple(codec.read_name(payload) for _, payload in found)
 
     def sizes(self) -> dict[str, int]:
-        """How many elements each set has, whoever made it.
+        """The number of elements of every set of the namespace.
 
         Raises: KernelError.
         """
@@ -75,7 +75,7 @@ class IpSets:
         return codec.read_set([payload for _, payload in found])
 
     def apply(self, want: IpSet) -> tuple[Operation, ...]:
-        """Makes the kernel hold exactly this set; what had to be done, empty when nothing had.
+        """Makes the kernel hold exactly this set; returns the operations that were needed.
 
         Raises: ValueError for what no kernel takes, before anything is done; KernelError as in :meth:`commit`.
         """
@@ -85,7 +85,7 @@ class IpSets:
         return operations
 
     def commit(self, operations: Iterable[Operation]) -> None:
-        """Does all of it, in order.
+        """Performs the operations in their order.
 
         Raises: KernelError for the first that is refused. Elements behind it are in all the same; a swap and what
         comes after it is not done then, and what was being filled for it is taken away.
@@ -108,7 +108,7 @@ class IpSets:
                 raise _in_words(failures[at])
 
     def destroy(self, names: Iterable[str]) -> None:
-        """Takes sets away; one that is not there is no error.
+        """Deletes sets; no error for a name without a set.
 
         Raises: KernelError for one that rules refer to; the others are gone.
         """
@@ -152,6 +152,6 @@ def _message(command: int, body: bytes, operation: str, subject: object, flags: 
 
 
 def _in_words(failure: KernelError) -> KernelError:
-    """The failure with the words for numbers that are ipset's own."""
+    """The failure with a text for error numbers that only ipset has."""
     words = codec.ERRORS.get(failure.errno)
     return failure if words is None else KernelError(failure.operation, failure.subject, failure.errno, words)

@@ -96,13 +96,13 @@ def nft_tables(netns_path: Path | str | None = None) -> frozenset[tuple[str, str
 
 
 def locked(programs: Programs) -> bool:
-    """Whether somebody holds the lock that programs of the legacy kind share on a machine; those of nft have none."""
+    """Whether another process holds the xtables lock (``/run/xtables.lock``); programs of the nft kind take no lock."""
     if programs.kind != "legacy":
         return False
     try:
         descriptor = os.open(_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False  # nobody has ever taken it
+        return False  # no process has ever taken the lock
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -136,7 +136,7 @@ def choose(netns_path: Path | str | None = None) -> Programs:
 
 
 def _try(programs: Programs) -> str:
-    """Why a kind does not work here; empty when it does. It is tried in a namespace of its own, and for both tables."""
+    """Why a kind does not work on this machine, tried in a new namespace; empty when it works."""
     descriptor = netns.create_anonymous()
     try:
         if programs.kind == "nft":
@@ -155,7 +155,7 @@ _PROBE = b"*nat\n-A OUTPUT -m comment --comment probe -m addrtype --dst-type LOC
 
 
 def _words(finished: Finished) -> str:
-    """What a program complained of, in one line."""
+    """The error messages of a program, in one line."""
     lines = finished.errors.decode(errors="replace").splitlines()
     kept = [line.strip() for line in lines if line.strip() and "for more information" not in line]
     return "; ".join(kept) or f"exit status {finished.code}"
@@ -176,13 +176,13 @@ class Iptables:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the namespace."""
+        """Closes the descriptor of the namespace."""
         if self._netns is not None:
             os.close(self._netns)
             self._netns = None
 
     def save(self, table: str = "", *, counters: bool = False) -> str:
-        """What iptables-save prints of all tables, or of one; with ``counters`` also of how many packets.
+        """What iptables-save prints of all tables, or of one table; with ``counters`` also the packet counters.
 
         Raises: KernelError.
         """
@@ -193,7 +193,7 @@ class Iptables:
         return finished.output.decode()
 
     def restore(self, text: str, started: Callable[[int], None] | None = None) -> None:
-        """Changes what a text of iptables-restore says, and nothing else; an empty one is not run.
+        """Runs iptables-restore with a text that changes only the chains in it; nothing is run for an empty text.
 
         Raises: KernelError with the program's words; tables before the refused one are changed.
         """
@@ -217,7 +217,7 @@ class Iptables:
 
 
 def _subject(text: str, finished: Finished) -> str:
-    """The line of the text that was refused, as far as the program tells its number."""
+    """The refused line of the text, if the program prints its number; otherwise the number of lines."""
     words = finished.errors.decode(errors="replace").replace(":", " ").split()
     for before, word in pairwise(words):
         if before == "line" and word.isdecimal():
@@ -227,7 +227,7 @@ def _subject(text: str, finished: Finished) -> str:
 
 
 class Ticker:
-    """A descriptor that is readable every ``period_s`` seconds: for rules of which no kernel tells a change."""
+    """A descriptor that is readable every ``period_s`` seconds, to poll what the kernel sends no notifications for."""
 
     def __init__(self, period_s: float) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -246,12 +246,12 @@ class Ticker:
         return self._fd
 
     def ticked(self) -> bool:
-        """Whether the time came since the last call."""
+        """Whether a period has ended since the last call."""
         try:
             return bool(os.read(self._fd, 8))
         except BlockingIOError:
             return False
 
     def close(self) -> None:
-        """Stops."""
+        """Closes the descriptor."""
         os.close(self._fd)

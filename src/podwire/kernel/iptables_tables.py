@@ -1,9 +1,9 @@
-"""Tables of iptables, of the nft kind, that are there because of us, and go with us.
+"""Tables of iptables (nft kind) that podwire makes, and deletes when they are no longer used.
 
-iptables-restore makes a table that is not there, and never takes one away. So what is not there is made here first,
-with a comment that says whose it is: nft(8) shows it, and to iptables it is a table like any other. It goes when
-nothing is left in it but the kernel's own chains, empty and letting all pass. A rule or a chain of somebody else keeps
-it, and so does not being ours.
+iptables-restore creates a missing table, and never deletes one. So missing tables are created here first, with a
+comment that names the owner: nft(8) shows it, and for iptables it is a table like any other. A table with this comment
+is deleted when it holds nothing but the kernel's own chains, empty and with policy accept. A rule or a chain of another
+owner keeps it.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,16 +15,16 @@ from podwire.kernel.nft import Nft
 from podwire.state.nft_diff import AddTable, Transaction
 
 COMMENT = "podwire"
-"""Whose they are."""
+"""The comment that names the owner."""
 
 Started = Callable[[int], None]
-"""Hears under which number nf_tables tells of our changes."""
+"""Called with the netlink port that notifications of the following changes carry."""
 
 
 def make_tables(programs: Programs, names: Iterable[str], netns_path: NetnsPath, started: Started) -> None:
-    """Makes the tables of both families that are not there.
+    """Creates the missing tables of both families.
 
-    A family that the kernel lacks is passed over: iptables-restore says so.
+    A family that the kernel lacks is skipped: iptables-restore reports it.
 
     Raises: KernelError.
     """
@@ -43,7 +43,7 @@ def make_tables(programs: Programs, names: Iterable[str], netns_path: NetnsPath,
 
 
 def drop_tables(names: Iterable[str], netns_path: NetnsPath, started: Started = lambda _: None) -> None:
-    """Takes away the tables of both families that are ours and do nothing any more.
+    """Deletes podwire's tables of both families that hold no rules any more.
 
     Raises: KernelError.
     """

@@ -1,6 +1,7 @@
-"""Who else changes rules of iptables in a network namespace.
+"""Changes of iptables rules by other programs in a network namespace.
 
-Rules of the nft kind tell of changes at once; legacy ones change in silence, so ``changed`` says yes every 30 s.
+For the nft kind the kernel sends notifications. For legacy rules it sends none: there ``changed`` returns True every
+30 s.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,31 +16,31 @@ POLL_S = 30.0  # as kube-proxy's syncPeriod
 
 
 class Watch(Protocol):
-    """Tells when somebody else may have changed rules."""
+    """Notices when another program may have changed rules."""
 
     def fileno(self) -> int:
         """Readable when :meth:`changed` should be asked."""
         ...
 
     def changed(self) -> bool:
-        """Whether somebody else may have changed a table since the last call."""
+        """Whether another program may have changed a table since the last call."""
         ...
 
     def started(self, process: int) -> None:
-        """A program of ours that writes rules has started."""
+        """To be called with the process of an iptables program that podwire starts; its changes are left out."""
         ...
 
     def unheard(self, write: Callable[[], int]) -> None:
-        """Does a large write that returns how many tables it changed, while nothing is told."""
+        """Calls ``write`` with notifications off; ``write`` returns the number of tables that it changed."""
         ...
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the descriptors."""
         ...
 
 
 class _NftWatch:
-    """Notifications of nf_tables, without those of our own calls."""
+    """Notifications of nf_tables, without those about podwire's own changes."""
 
     def __init__(self, netns_path: NetnsPath, tables: frozenset[str]) -> None:
         self._nft = Nft(netns_path)
@@ -70,7 +71,7 @@ class _NftWatch:
 
 
 class _Poll:
-    """Legacy rules change in silence."""
+    """Polling, since the kernel sends no notifications for legacy rules."""
 
     def __init__(self) -> None:
         self._ticker = Ticker(POLL_S)
@@ -79,14 +80,14 @@ class _Poll:
         self.close = self._ticker.close
 
     def started(self, process: int) -> None:
-        """Of no interest here."""
+        """Not needed: own changes cause no notifications."""
 
     def unheard(self, write: Callable[[], int]) -> None:
         write()
 
 
 def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> Watch:
-    """What tells of changes of that kind's rules in some tables.
+    """A watch on the rules of this kind of iptables in these tables.
 
     Raises: KernelError.
     """

@@ -2,7 +2,7 @@
 
 :func:`Ipvs.read` asks for all virtual servers and then for the real servers of each, one request a server (the kernel
 has no other): 5,000 with two real servers in 0.44 s. A change is a message for each object, many in one send: the same
-in 0.24 s. What was to go and is gone is well. Schedulers are modules that the kernel loads when they are first named.
+in 0.24 s. Deleting what does not exist is no error. Schedulers are modules that the kernel loads on their first use.
 """
 
 import struct
@@ -28,7 +28,7 @@ from podwire.state.ipvs_changes import Step
 
 
 class Timeouts(NamedTuple):
-    """Seconds until a connection that says nothing is forgotten."""
+    """Seconds until the kernel deletes the entry of an idle connection."""
 
     tcp_s: int
     tcp_fin_s: int
@@ -61,7 +61,7 @@ class Ipvs:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the socket."""
+        """Closes the socket."""
         self._netlink.close()
 
     def _message(self, body: bytes, operation: str, subject: object) -> Message:
@@ -105,7 +105,7 @@ class Ipvs:
         )
 
     def apply(self, steps: Sequence[Step]) -> None:
-        """Takes the steps in their order, in one send for 500.
+        """Takes the steps in their order, 500 of them in one send.
 
         Raises: KernelError of the first that the kernel refused; the others are taken.
         """

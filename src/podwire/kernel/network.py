@@ -1,7 +1,7 @@
 """Reads, adds and reconciles the network state of one namespace.
 
 :func:`apply` takes the whole share of one owner: dump, diff, one batch per kind of step. Calling it again
-changes nothing, and heals what somebody removed. Steps that touch devices or take addresses away have side
+changes nothing, and restores what another program removed. Steps that touch devices or take addresses away have side
 effects in the kernel (a device that goes down loses its routes and neighbours; an address takes routes that
 prefer it along), so after such a round the state is read and compared once more, at most twice.
 
@@ -311,7 +311,7 @@ def _deletes_link(step: Change) -> bool:
 
 
 def _delete_together(waiting: list[tuple[Change, Message]]) -> list[tuple[Change, Message]]:
-    """The removal of devices, which the kernel does one by one in 16-22 ms each, as that of one group of them."""
+    """The deletion of devices as that of one group; one by one, the kernel takes 16-22 ms for each device."""
     moved = [
         (step, Message(RTM_SETLINK, 0, link_codec.encode_group(step.value.index, DELETE_GROUP), "delete", step.value))
         for step, _ in waiting
@@ -322,7 +322,7 @@ def _delete_together(waiting: list[tuple[Change, Message]]) -> list[tuple[Change
 
 
 def _harmless(step: Change, failure: KernelError) -> bool:
-    """What was to go and is gone already is well."""
+    """Whether the failure means that an object to delete does not exist any more."""
     return step.verb == "delete" and isinstance(failure, KernelNotFound)
 
 
@@ -351,7 +351,7 @@ def _make_link(netlink: Netlink, link: Link, indexes: dict[str, int]) -> None:
 
 @contextlib.contextmanager
 def _naming(operation: str, subject: object) -> Iterator[None]:
-    """Turns an encoder's KeyError for an unknown device into the refusal that the kernel would give."""
+    """Turns an encoder's KeyError for an unknown device into the error that the kernel would give."""
     try:
         yield
     except KeyError as missing:
@@ -398,7 +398,7 @@ def _messages(step: Change, indexes: Mapping[str, int]) -> list[Message]:
 
 
 def _new_flags(step: Change) -> int:
-    """A route that is new to us must not take a foreign one's place; a replaced one must leave no gap."""
+    """A new route must not replace the route of another owner; a replaced route must leave no gap."""
     value = step.value
     if isinstance(value, Fdb) and value.mac == ZERO_MAC:
         return NLM_F_APPEND

@@ -74,7 +74,7 @@ class Logged(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Number of the device that it came by; 0: none."""
     output: int = 0
     at: float | None = None
-    """When it was received, in seconds of the clock; None: the kernel did not say."""
+    """When it was received, in seconds of the clock; None: unknown to the kernel."""
     number: int = 0
     """Counts the messages of the group, with those that were lost."""
 
@@ -83,12 +83,12 @@ class Nflog:
     """The listener of one group in one network namespace (None: that of this process)."""
 
     def __init__(self, group: int, netns: Path | str | int | None = None) -> None:
-        """Raises: KernelError when the kernel has no nflog; EBUSY when somebody else has the group."""
+        """Raises: KernelError when the kernel has no nflog; EBUSY when another process listens to the group."""
         self._netlink = Netlink(netns, NETLINK_NETFILTER)
         self._last: int | None = None
         self._passed = 0
         self.lost = 0
-        """Packets that the kernel had no room for."""
+        """The number of packets that the kernel dropped for want of buffer space."""
         try:
             for each in _settings(group):
                 self._netlink.request(each)
@@ -97,11 +97,11 @@ class Nflog:
             raise
 
     def close(self) -> None:
-        """Gives the group back."""
+        """Closes the socket, which releases the group."""
         self._netlink.close()
 
     def fileno(self) -> int:
-        """Readable when something was logged."""
+        """The descriptor that is readable when a packet was logged."""
         return self._netlink.fileno()
 
     def read(self, most: int) -> tuple[Sequence[Logged], int]:
@@ -156,7 +156,7 @@ def packets(datagram: bytes) -> Iterator[bytes]:
 
 
 def decode(payload: bytes) -> Logged | None:
-    """One packet; None: it is of neither family."""
+    """One packet; None for a packet that is neither IPv4 nor IPv6."""
     try:
         fields = attributes.parse(payload, 4)
         ends = _ends(fields.get(NFULA_PAYLOAD, b""))
@@ -179,7 +179,7 @@ def decode(payload: bytes) -> Logged | None:
 
 
 def _ends(packet: bytes) -> Logged | None:
-    """Addresses, protocol and ports of an IP packet; None: it is none."""
+    """Addresses, protocol and ports of an IP packet; None for other packets."""
     version = packet[0] >> 4 if packet else 0
     if version == 4 and len(packet) >= 20:
         later = int.from_bytes(packet[6:8], "big") & 0x1FFF

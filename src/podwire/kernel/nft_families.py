@@ -1,9 +1,9 @@
 """A table of one name in both families of IP: what a data plane of nftables keeps in one network namespace.
 
-1. Who listens to nf_tables hears of what others change, and not of what is written here. 2. A large change is made
-:meth:`unheard <FamilyTables.unheard>`, since the kernel makes a message of each element for who listens (25 us each);
-that others wrote meanwhile is known by the number of transactions. 3. On a kernel that cannot program IPv6, IPv4 is
-programmed all the same; ``missing`` names the family.
+1. Notifications tell only of changes by other programs, not of changes made here. 2. A large change is made
+:meth:`unheard <FamilyTables.unheard>`, since the kernel sends each listener a message for each element (25 us);
+the number of transactions says whether other programs wrote meanwhile. 3. On a kernel that cannot program IPv6, IPv4 is
+programmed nevertheless; ``missing`` names the family.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ class FamilyTables:
         self._unheard = False
 
     def close(self) -> None:
-        """Lets go of the kernel; the tables stay."""
+        """Closes the sockets; the tables stay."""
         self.nft.close()
         self._monitor.close()
 
@@ -42,7 +42,7 @@ class FamilyTables:
         return self._monitor.fileno()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed one of the tables since the last call."""
+        """Whether another program may have changed one of the tables since the last call."""
         changed = self._monitor.changed()
         unheard, self._unheard = self._unheard, False
         return unheard or ("", "") in changed or any((family, self.name) in changed for family in FAMILIES)
@@ -53,7 +53,7 @@ class FamilyTables:
         return frozenset(self._missing)
 
     def commit(self, transaction: Transaction) -> None:
-        """Commits a transaction as it is.
+        """Commits a transaction without reading the kernel.
 
         Raises: KernelError.
         """
@@ -63,7 +63,7 @@ class FamilyTables:
 
     @contextmanager
     def unheard(self) -> Iterator[None]:
-        """What is written meanwhile makes no messages; :meth:`disturbed` says so when others wrote too.
+        """Switches notifications off for the body; afterwards :meth:`disturbed` tells whether other programs wrote too.
 
         Raises: KernelError.
         """
@@ -76,7 +76,7 @@ class FamilyTables:
             self._unheard = self._unheard or self.nft.generation() - self._committed != others
 
     def load(self, want: Callable[[str, Table | None], Table], commit: Commit) -> Iterator[tuple[str, Transaction]]:
-        """Has the kernel hold what ``want`` makes of a family and of what is held; what was committed, each by itself.
+        """Makes the kernel hold what ``want`` returns for a family and its present table; yields each transaction.
 
         Raises: KernelError.
         """
@@ -95,7 +95,7 @@ class FamilyTables:
             yield family, transaction
 
     def heal(self, wanted: Iterable[tuple[str, Table]], commit: Commit) -> tuple[Transaction, ...]:
-        """Has the kernel hold these tables again, each with its family; what had to be committed for each.
+        """Makes the kernel hold these tables, each with its family; returns the transaction of each.
 
         Raises: KernelError.
         """
@@ -113,10 +113,10 @@ class FamilyTables:
         return tuple(table for family in FAMILIES if (table := self.nft.read(family, self.name)) is not None)
 
     def remove(self) -> bool:
-        """Takes the tables away; whether there was one. The rules of base chains go before the rest.
+        """Deletes the tables; returns whether there was one. The rules of base chains are deleted first.
 
-        A base chain is asked for a moment after its table is gone; then its maps are empty, and what is behind them
-        may drop (seen: 4 to 7 packets of some 20,000, in one of ten times).
+        For a moment after a table is deleted, packets still pass its base chains; the maps are empty then, and the
+        rules behind the maps may drop packets (measured: 4 to 7 of 20,000 packets, in one of ten deletions).
 
         Raises: KernelError.
         """
@@ -129,7 +129,7 @@ class FamilyTables:
 
 
 def clear(name: str, netns: Path | str | None = None) -> bool:
-    """Takes away the tables that an earlier run left; whether there was one.
+    """Deletes the tables that an earlier run left; returns whether there was one.
 
     Raises: KernelError.
     """

@@ -1,4 +1,4 @@
-"""What the kernel is told of this process."""
+"""Settings of this process in the kernel."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ _IFREQ = struct.Struct("16sH22x")
 def open_tun(name: str, netns: Path | str | int | None = None, *, mode: str = "tun") -> int:
     """A descriptor of the device, which is made when missing; the caller closes it.
 
-    Raises: Unsupported without tun in the kernel; KernelError, EBUSY when somebody has it open.
+    Raises: Unsupported without tun in the kernel; KernelError, EBUSY when another process has it open.
     """
     flags = (IFF_TAP if mode == "tap" else IFF_TUN) | IFF_NO_PI
     descriptor = -1

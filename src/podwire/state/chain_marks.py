@@ -39,11 +39,11 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: Mapping[str, tuple[str, ...]] = {}
     """Beginnings of names of chains, by table."""
     free: frozenset[ChainKey] = frozenset()
-    """Chains whose rules exclude each other, so that their order says nothing."""
+    """Chains whose rules exclude each other, so that their order has no meaning."""
     first: bool = False
-    """Whether jumps stand before all rules of others; else it is enough that they are there."""
+    """Whether the jumps stand before all rules of other owners; otherwise their position is free."""
     is_tail: Callable[[str], bool] = lambda rule: False
-    """Whether a rule of a free chain must stand behind the others."""
+    """Whether a rule of a free chain must stand behind the other rules."""
 
     def owns(self, table: str, chain: str) -> bool:
         """Whether a chain is the owner's (or kube-proxy's) by its name."""
@@ -56,7 +56,7 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
         return any(self.owns(table, chain) for table in self.tables for chain in saved.get(table, ()))
 
     def beside(self, marks: frozenset[str]) -> "ChainMark":
-        """What is left of it where the marks of other modes are there too."""
+        """The mark without the chains that it shares with other modes, when their marks are in the kernel too."""
         if not marks - {self.mark}:
             return self
         rest = {

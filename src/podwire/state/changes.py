@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """A wanted object whose place something foreign holds; it is left as it is."""
+    """A wanted object that cannot be made, because an object of another owner has its key; that object is kept."""
 
     value: Object
     reason: str
@@ -216,7 +216,7 @@ def _added(
 
 
 def _same(there: Any, wanted: Any) -> bool:
-    """Whether nothing is to be done; a route that names no device is content with the one the kernel chose."""
+    """Whether the two are equal; a wanted route without a device equals one on the device that the kernel chose."""
     if isinstance(wanted, Route) and wanted.via and not wanted.link:
         there = replace(there, link="")
     return bool(there == wanted)

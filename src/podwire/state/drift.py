@@ -1,9 +1,9 @@
 """How what a kernel holds differs from what it should hold, as lines with a sign.
 
-A line with ``+`` is what the next run of a reconciler would add, one with ``-`` what it would take away; an object
-that changes has one of each, with the fields alone that differ. Everything that carries another mark than the share's
-is left out, and so are elements that packets put into dynamic sets, and counters. Lines come in order: objects of
-ip(8) first, then the tables.
+A line with ``+`` stands for an object that the next run of a reconciler would add, a line with ``-`` for an object that
+it would delete. A changed object has one line of each sign, with only the fields that differ. Left out are objects with
+another mark than the share's, elements that packets put into dynamic sets, and counters. The lines come in the order of
+the kinds: objects of ip(8) first, then the tables.
 """
 
 from collections.abc import Iterable, Iterator
@@ -54,7 +54,7 @@ def compare_network(title: str, have: NetworkState, want: NetworkState, owner: O
 
 
 def _by_key(have: NetworkState, owner: OwnerMark) -> dict[Any, Any]:
-    """What is there, by kind and key; where two share a key, the owner's."""
+    """The objects of the kernel by type and key; where two have the same key, the object of the owner."""
     found: dict[Any, Any] = {}
     for value in have.objects():
         key = _key(value)
@@ -100,7 +100,7 @@ def compare_table(title: str, have: Table | None, want: Table) -> Iterator[Diffe
 
 
 def compare_ruleset(title: str, have: Ruleset, want: Ruleset) -> Iterator[Difference]:
-    """The differences of one table of iptables; the order of rules counts where both sides have the same ones."""
+    """The differences of one table of iptables. The order of rules counts."""
     where = f"{title}: {want.title}"
     yield from _replaced(where, sorted(_jumps(have)), sorted(_jumps(want)))
     for chain in sorted(have.chains.keys() | want.chains.keys()):
@@ -109,7 +109,7 @@ def compare_ruleset(title: str, have: Ruleset, want: Ruleset) -> Iterator[Differ
 
 
 def compare_ipset(title: str, have: IpSet | None, want: IpSet) -> Iterator[Difference]:
-    """The differences of one set; how long an element has left does not count."""
+    """The differences of one set. The time that an element has left is not compared."""
     where = f"{title}: set {want.name}"
     if have is None or have.declaration != want.declaration:
         yield from _replaced(where, [have.created()] if have else [], [want.created()])
@@ -125,7 +125,7 @@ def compare_ipset(title: str, have: IpSet | None, want: IpSet) -> Iterator[Diffe
 
 
 def compare_servers(title: str, have: Iterable[VirtualServer], want: Iterable[VirtualServer]) -> Iterator[Difference]:
-    """The differences of virtual servers. A real server of weight 0 that is not wanted is one that is leaving."""
+    """The differences of virtual servers. A real server of weight 0 that is not wanted is draining: no difference."""
     there, wanted = ({server.key: server for server in servers} for servers in (have, want))
     for key in sorted(there.keys() | wanted.keys()):
         old, new = there.get(key), wanted.get(key)
@@ -157,7 +157,7 @@ def surplus_table(title: str, have: Table) -> Iterator[Difference]:
 
 def _compare_set(where: str, old: Set | None, new: Set | None) -> Iterator[Difference]:
     either = new or old
-    assert either is not None, "one of the two is there"
+    assert either is not None, "one of the two exists"
     where = f"{where}, {'map' if either.data else 'set'} {either.name}"
     if old is None or new is None:
         lines = [line.strip() for line in either.lines()]
@@ -177,7 +177,7 @@ def _compare_set(where: str, old: Set | None, new: Set | None) -> Iterator[Diffe
 
 def _compare_chain(where: str, old: Chain | None, new: Chain | None) -> Iterator[Difference]:
     either = new or old
-    assert either is not None, "one of the two is there"
+    assert either is not None, "one of the two exists"
     yield from _replaced(f"{where}, chain {either.name}", _chain_lines(old), _chain_lines(new))
 
 

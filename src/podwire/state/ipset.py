@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "hash:net,iface": ("within", "device"),
     "bitmap:port": ("number",),
 }
-"""The types that are known, with the parts of an element."""
+"""The supported types, each with the fields of an element."""
 
 NAME_MAX = 31
 """Bytes of a name: IPSET_MAXNAMELEN of linux/netfilter/ipset/ip_set.h, without the closing zero."""
@@ -37,22 +37,22 @@ COMMENT_MAX = 255
 DEVICE_MAX = 15
 
 PROTOCOLS: dict[str, int] = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132, "udplite": 136}
-"""Those with a name here; others are numbers. ``icmp:8/0`` is type and code."""
+"""Protocols with a name; every other protocol is a number. ``icmp:8/0`` is type and code."""
 
 
 class Element(msgspec.Struct, frozen=True, gc=False):
-    """What an element says beside its key."""
+    """The options of an element."""
 
     timeout_s: int | None = None
-    """Seconds until it goes by itself, 0: never; None in a set without timeouts, or for the set's own."""
+    """Seconds until the kernel deletes the element, 0: never; None: the set's timeout, or a set without timeouts."""
     comment: str = ""
     nomatch: bool = False
     """An exception in a set of networks."""
     mark: tuple[int, int] | None = None
-    """The mark that ``-j SET --map-set`` gives to a packet, and its mask; None: it gives none."""
+    """The mark that ``-j SET --map-set`` gives to a packet, and its mask; None: no mark."""
 
     def options(self) -> str:
-        """As it stands behind the key, with a space before it; empty for a plain one."""
+        """The text behind the key, with a space before it; empty without options."""
         timeout = f" timeout {self.timeout_s}" if self.timeout_s is not None else ""
         nomatch = " nomatch" if self.nomatch else ""
         comment = f' comment "{self.comment}"' if self.comment else ""
@@ -76,7 +76,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     maxelem: int = 65536
     """The kernel refuses more elements."""
     timeout_s: int | None = None
-    """What an element without one gets, 0: never; None: elements have no timeouts."""
+    """Timeout of elements without their own, 0: never; None: elements have no timeouts."""
     comment: bool = False
     """Whether elements may have comments."""
     marks: bool = False
@@ -87,7 +87,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def declaration(self) -> tuple[object, ...]:
-        """What two sets must have in common for one to become the other by its elements alone."""
+        """The fields that two sets must share so that one becomes the other by changes of elements alone."""
         if self.kind == "bitmap:port":
             return self.kind, self.ports, self.timeout_s, self.comment, self.marks
         return self.kind, self.family, self.maxelem, self.timeout_s, self.comment, self.marks
@@ -102,7 +102,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             yield self.added(key)
 
     def created(self) -> str:
-        """The line that makes it."""
+        """The line that creates the set."""
         if self.kind == "bitmap:port":
             shape = f"range {self.ports[0]}-{self.ports[1]}"
         else:
@@ -116,7 +116,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"add {self.name} {key}{self.elements[key].options()}"
 
     def check(self) -> None:
-        """Raises: ValueError for what the kernel would refuse, naming it."""
+        """Raises: ValueError naming what the kernel would refuse."""
         if not 0 < len(self.name.encode()) <= NAME_MAX or self.name.split() != [self.name]:
             raise ValueError(f"set {self.name!r}: a name is one word of up to {NAME_MAX} bytes")
         if self.kind not in KINDS:
@@ -145,7 +145,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def plain(keys: Iterable[str]) -> dict[str, Element]:
-    """Elements that are keys and nothing else."""
+    """Elements without options."""
     return dict.fromkeys(keys, PLAIN)
 
 
@@ -209,7 +209,7 @@ _PARTS: dict[str, Callable[[str], str]] = {
 
 
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
-"""ipset(8) knows quotes and nothing that takes away their meaning."""
+"""ipset(8) has quoted words, but no escape character inside them."""
 
 
 def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:

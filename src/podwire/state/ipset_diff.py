@@ -1,4 +1,4 @@
-"""Operations on sets of ipset(8), and what makes one set of another; each is a line of ``ipset restore``."""
+"""Operations on sets of ipset(8), each a line of ``ipset restore``, and those that turn one set into another."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from podwire.state.ipset import NAME_MAX, Element, IpSet
 
 
 class Create(NamedTuple):
-    """Makes an empty set; fails when one of the name is there."""
+    """Creates an empty set; fails when a set of this name exists."""
 
     set: IpSet
 
@@ -17,7 +17,7 @@ class Create(NamedTuple):
 
 
 class Destroy(NamedTuple):
-    """Takes a set away, none is no error; fails while a rule refers to it."""
+    """Deletes a set; no error without such a set; fails while a rule refers to it."""
 
     name: str
 
@@ -26,7 +26,7 @@ class Destroy(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Exchanges what two sets of one type hold, at once for packets: rules go on with the name."""
+    """Exchanges the elements of two sets of one type in one step; rules refer to the same names afterwards."""
 
     name: str
     other: str
@@ -36,7 +36,7 @@ class Swap(NamedTuple):
 
 
 class Add(NamedTuple):
-    """Adds an element; one that is there already takes over the options."""
+    """Adds an element, or gives an existing one these options."""
 
     set: IpSet
     key: str
@@ -46,7 +46,7 @@ class Add(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Takes an element away; none is no error."""
+    """Deletes an element; no error without such an element."""
 
     set: IpSet
     key: str
@@ -59,11 +59,11 @@ Operation = Create | Destroy | Swap | Add | Delete
 
 
 def diff(have: IpSet | None, want: IpSet) -> tuple[Operation, ...]:
-    """What makes one set of another, in order; empty when nothing is to be done.
+    """The operations that turn one set into another, in order; empty when the sets are equal.
 
-    A set that is declared otherwise is replaced at once (:func:`replacement`). Elements of an equal one are taken away
-    before others are added, so that there is room for them; packets meanwhile see either. How long an element has
-    left is not compared.
+    A set with another declaration is replaced in one step (:func:`replacement`). In a set with the same declaration,
+    elements are deleted before new ones are added, so that there is room for the new ones; meanwhile packets see a
+    part of each. The time that an element has left is not compared.
     """
     if have is None:
         return (Create(want), *(Add(want, key) for key in want.elements))
@@ -75,17 +75,17 @@ def diff(have: IpSet | None, want: IpSet) -> tuple[Operation, ...]:
 
 
 def _same(have: Element | None, want: Element) -> bool:
-    return have is not None and _said(have) == _said(want)
+    return have is not None and _options(have) == _options(want)
 
 
-def _said(element: Element) -> tuple[object, ...]:
+def _options(element: Element) -> tuple[object, ...]:
     return element.comment, element.nomatch, element.mark
 
 
 def replacement(want: IpSet) -> tuple[Operation, ...]:
-    """What puts a set in the place of the one of its name; packets see the old elements or the new ones, no mixture.
+    """The operations that replace the set of this name; packets see the old elements or the new ones, never a mixture.
 
-    The kernel exchanges sets of the same type and family alone. What an interrupted one left is taken away first.
+    The kernel exchanges only sets of the same type and family. What an interrupted replacement left is deleted first.
     """
     spare = msgspec.structs.replace(want, name=spare_name(want.name))
     filled = (Add(spare, key) for key in spare.elements)
@@ -94,5 +94,5 @@ def replacement(want: IpSet) -> tuple[Operation, ...]:
 
 
 def spare_name(name: str) -> str:
-    """The name under which the successor of a set is filled."""
+    """The name of the temporary set that is filled before it replaces another one."""
     return f"{name[: NAME_MAX - 2]}~1" if len(name) > NAME_MAX - 2 else f"{name}~1"

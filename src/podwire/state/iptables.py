@@ -33,13 +33,13 @@ class Ruleset(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """``ip`` or ``ip6``."""
     table: str
     chains: Mapping[str, Rules] = {}
-    """Chains that are ours as a whole, by name."""
+    """Whole chains of the owner, by name."""
     jumps: tuple[tuple[str, str], ...] = ()
-    """(chain, rule) in chains that are not."""
+    """(chain, rule) in chains of other owners."""
 
     @property
     def title(self) -> str:
-        """As it is spoken of: ``iptables nat``, ``ip6tables filter``."""
+        """The program and the table: ``iptables nat``, ``ip6tables filter``."""
         return f"{self.family}tables {self.table}"
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""What makes a kernel hold somebody's share of iptables, as text for ``iptables-restore --noflush``.
+"""The changes that make a kernel hold one owner's share of iptables, as text for ``iptables-restore --noflush``.
 
-That program changes a table at once or not at all, but one table after the other. Chains that the text does not name
-stay as they are.
+The program changes one table after the other, each of them completely or not at all. Chains that the text does not name
+stay unchanged.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ Saved = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def chains_text(chains: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """Whole chains; naming one empties it, or makes it."""
+    """Whole chains; a line with the name empties the chain, or creates it."""
     yield from (f":{chain} - [0:0]" for chain in chains)
     for chain, rules in chains.items():
         yield from (f"-A {chain} {rule}" for rule in rules)
 
 
 def document(blocks: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """The text of blocks of lines, each about a table; empty ones are left out."""
+    """The text of blocks of lines, one block a table; empty blocks are left out."""
     lines: list[str] = []
     for table, body in blocks:
         inside = list(body)
@@ -48,13 +48,13 @@ def count_rules(text: str) -> dict[str, int]:
 
 
 def repair(saved: Saved, wanted: Iterable[Ruleset], mark: ChainMark) -> str:
-    """The text that makes the kernel hold what is wanted and nothing else of the owner's; empty when it does."""
+    """The text that makes the kernel hold exactly the wanted chains and jumps of the owner; empty if it does."""
     by_table = {each.table: each for each in wanted}
     return document((table, _repair_table(saved.get(table, {}), by_table[table], mark)) for table in mark.tables)
 
 
 def removal(saved: Saved, mark: ChainMark) -> str:
-    """The text that takes away all that is the owner's."""
+    """The text that deletes all chains and jumps of the owner."""
     return repair(saved, (Ruleset(family="", table=table) for table in mark.tables), mark)
 
 
@@ -76,7 +76,7 @@ def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, mark: Cha
 
 
 def _is_late(chain: str, rule: str, saved: Mapping[str, Sequence[str]], jumps: tuple[tuple[str, str], ...]) -> bool:
-    """Whether a jump is there, behind a rule that is not one of the owner's jumps."""
+    """Whether the kernel holds the jump behind a rule of another owner."""
     have = list(saved.get(chain, ()))
     return rule in have and any((chain, each) not in jumps for each in have[: have.index(rule)])
 
@@ -87,7 +87,7 @@ def target_of(rule: str) -> str:
 
 
 def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, mark: ChainMark) -> Iterator[tuple[str, str]]:
-    """Rules of others' chains that lead into ours, and should not."""
+    """Rules in chains of other owners that jump to the owner's chains and are not wanted."""
     keep = set(wanted.jumps)
     for chain, rules in saved.items():
         if mark.owns(wanted.table, chain):
@@ -100,7 +100,7 @@ def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, mark: Ch
 
 
 def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], mark: ChainMark) -> Ruleset:
-    """What of a table is the owner's; chains in which the order is free come in canonical order."""
+    """The owner's chains and jumps of a table; chains whose order is free come in canonical order."""
     own = {chain: mark.canonical((table, chain), rules) for chain, rules in chains.items() if mark.owns(table, chain)}
     jumps = tuple(
         (chain, rule)

@@ -1,12 +1,12 @@
 """Virtual servers of IPVS as values: what a namespace's kernel balances, and to which real servers.
 
-The text form is that of ``ipvsadm -S -n``, one server a line, its destinations behind it; the third flag is said for
+The text form is that of ``ipvsadm -S -n``, one server a line, its destinations behind it; the third flag is printed for
 every scheduler, which ipvsadm leaves out for ``sh`` and ``mh``::
 
     -A -t 10.96.0.10:80 -s rr -p 600 -b flag-3
     -a -t 10.96.0.10:80 -r 10.180.0.1:8080 -m -w 1
 
-A virtual server is told apart by protocol, address and port. Those that are chosen by a packet mark are nobody's here.
+The key of a virtual server is protocol, address and port. Virtual servers that a packet mark selects are left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from podwire.state.address import ip_text
 Protocol = Literal["tcp", "udp", "sctp"]
 
 FLAG_1, FLAG_2, FLAG_3 = 0x08, 0x10, 0x20
-"""linux/ip_vs.h IP_VS_SVC_F_SCHED1 to 3: what they mean is for the scheduler to say; no scheduler knows the third."""
+"""linux/ip_vs.h IP_VS_SVC_F_SCHED1 to 3: the scheduler defines their meaning; no scheduler uses the third."""
 
 OWNER_FLAG = FLAG_3
 """The flag that says that a virtual server is podwire's; no scheduler gives it a meaning."""
@@ -31,7 +31,7 @@ _OPTION_OF = {protocol: option for option, protocol in _OPTIONS.items()}
 _FORWARDS = {"-m": "masq", "-g": "route", "-i": "tunnel"}
 _FORWARD_OF = {name: option for option, name in _FORWARDS.items()}
 WHOLE = {False: 32, True: 128}
-"""Bits of an address, by whether it is IPv6: each client is told apart."""
+"""Bits of an address, by whether it is IPv6: every client address counts by itself."""
 
 
 def endpoint_text(address: str, port: int) -> str:
@@ -47,7 +47,7 @@ def _parse_endpoint(text: str) -> tuple[str, int]:
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, order=True):
-    """What the kernel tells a virtual server by."""
+    """The key of a virtual server in the kernel."""
 
     protocol: Protocol
     address: str
@@ -58,7 +58,7 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Destination(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A real server; ``weight`` 0 takes no new connection."""
+    """A real server. With ``weight`` 0 it gets no new connections."""
 
     address: str
     port: int
@@ -68,7 +68,7 @@ class Destination(msgspec.Struct, frozen=True, gc=False, order=True):
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """What the kernel tells it by, within its virtual server."""
+        """Address and port: the key within a virtual server."""
         return self.address, self.port
 
     def __str__(self) -> str:
@@ -77,16 +77,16 @@ class Destination(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class VirtualServer(msgspec.Struct, frozen=True, gc=False, order=True):
-    """One address, protocol and port, and who serves it."""
+    """One address, protocol and port, and the real servers behind it."""
 
     key: Key
     scheduler: str
     flags: int = 0
     """Of FLAG_1 to FLAG_3."""
     persistent_s: int = 0
-    """How long a client keeps its destination after its last connection; 0: not at all."""
+    """Seconds for which a client keeps its real server after its last connection; 0: not persistent."""
     client_bits: int = 0
-    """How much of a client's address counts for that; 0: all of it."""
+    """Leading bits of a client's address that persistence compares; 0: all."""
     destinations: tuple[Destination, ...] = ()
     """In the order of their text."""
 

@@ -1,11 +1,11 @@
 """The way from the virtual servers that a kernel holds to those that it should hold, in steps.
 
-A real server of TCP that is not wanted any more is not taken away at once: the kernel would drop its connections. Its
-weight becomes 0, so that it gets no new ones, and it goes when the last has ended (:func:`idle`); its virtual server
-stays until then, too. One that comes back in the meantime gets its weight back. UDP and SCTP servers go at once, and
-so do those of the scheduler ``dh``, which chooses by address alone and would refuse what it sends to weight 0.
+A real server of TCP that is no longer wanted drains: deleting it would drop its connections. Its weight becomes 0, so
+that it gets no new connections, and it is deleted when the last connection has ended (:func:`idle`); its virtual server
+stays until then. A real server that is wanted again gets its weight back. Real servers of UDP and SCTP are deleted at
+once, and so are those of the scheduler ``dh``: it chooses by address alone, and refuses connections to a weight of 0.
 
-Real servers come before others go, so a virtual server that had one always has one.
+New real servers are added before old ones are deleted, so a virtual server is never empty in between.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """What it is about."""
+        """The object that changes, for messages."""
         if self.destination is None:
             return f"virtual server {self.server.key}"
         return f"real server {self.server.key} {self.destination}"
@@ -122,7 +122,7 @@ def idle(server: VirtualServer, retired: Iterable[tuple[Destination, int]], *, w
 
 
 def after(have: Servers, steps: Iterable[Step]) -> dict[Key, VirtualServer]:
-    """What the kernel holds once the steps are taken."""
+    """The virtual servers after the steps."""
     found = dict(have)
     for step in steps:
         key = step.server.key

@@ -1,7 +1,7 @@
 """Network devices as values.
 
 A :class:`Link` says what a device should be. Fields left at their default mean "whatever it is": a comparison
-looks only at what was asked for. ``kind`` empty is a device that somebody else made (``lo``, a physical card,
+looks only at what was asked for. An empty ``kind`` is a device that another program made (``lo``, a physical card,
 a veth end that its other namespace created): it is adjusted, never created or deleted.
 """
 

@@ -1,9 +1,9 @@
 """What one network namespace should hold: devices, addresses, routes, neighbours, entries, rules, sysctls.
 
 A :class:`NetworkState` is a set of values in canonical order. ``str()`` prints one object a line in the words
-of ip(8), :func:`parse` reads that back. :class:`OwnerMark` says which of the objects of a namespace are ours: a
-part of podwire states its whole share, and everything that carries its mark and is not in it goes away, while
-nothing else is touched. The marks: protocol number of routes, rules, neighbours and addresses; alias of
+of ip(8), :func:`parse` reads that back. :class:`OwnerMark` says which objects of a namespace belong to one
+owner. A part of podwire states its whole share: objects that carry its mark and are not in the share are deleted,
+and nothing else is touched. The marks: protocol number of routes, rules, neighbours and addresses; alias of
 devices; a forwarding entry belongs to the owner of its device. Sysctls are written and never removed.
 """
 
@@ -70,7 +70,7 @@ def merge(states: Iterable[NetworkState]) -> NetworkState:
 
 
 class OwnerMark(Value, frozen=True):
-    """Who a share of the state belongs to.
+    """The mark by which the objects of one owner are known.
 
     ``route_protocol`` marks routes, rules, neighbours and addresses (1..255). ``alias_prefix`` marks devices:
     the alias is the prefix or goes on after it with a slash, a space or a colon. ``links`` are further device
@@ -106,7 +106,7 @@ class OwnerMark(Value, frozen=True):
         )
 
     def share(self, have: NetworkState) -> NetworkState:
-        """What of ``have`` is the owner's."""
+        """The objects of ``have`` that carry the mark."""
         links = tuple(x for x in have.links if self.owns_link(x))
         names = {x.name for x in links}
         proto = self.route_protocol

@@ -1,9 +1,9 @@
 """Addresses, routes, neighbours, forwarding entries, policy rules and sysctls as values.
 
-Every value knows its ``key``: what the kernel tells it apart by. Two values with one key and different fields
+Every value has a ``key``, by which the kernel tells objects apart. Two values with one key and different fields
 are the same object before and after a change, which is replaced in place and never deleted and added again.
-``proto`` is the owner mark (rtnetlink protocol number; for addresses IFA_PROTO, kernel 5.18): 0 means that
-whoever applies the value puts its own there.
+``proto`` is the owner mark (rtnetlink protocol number; for addresses IFA_PROTO, kernel 5.18): 0 stands for
+the mark of the owner that applies the value.
 """
 
 from typing import Any

@@ -108,7 +108,11 @@ class Tracer:
                 self.chains[key] = (*self.chains.get(key, ()), rule)
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
-        """What becomes of a packet; ``choices`` say of each rule that matches by chance whether not, then 0."""
+        """The outcome for a packet.
+
+        ``choices`` are the answers of chance in order: 0 when a random match matches, otherwise 1; for IPVS the index
+        of the real server. Answers that are missing are 0.
+        """
         walk = _Walk(self, packet)
         walk.choices = list(choices)
         found = walk.run()
@@ -118,7 +122,7 @@ class Tracer:
         return found
 
     def about(self, step: Step) -> str:
-        """What the comment of the step's rule says."""
+        """The comment of the step's rule."""
         found = _COMMENT.search(step.rule)
         return (found[1] or found[2] or "") if found is not None else ""
 
@@ -146,7 +150,7 @@ class _Walk:
         self.tracer = tracer
         self.packet = packet
         self.choices: list[int] | None = None
-        """Given answers of chance; None: all of them, by copies in ``others``."""
+        """The answers of chance; None: all possible answers, by copies in ``others``."""
         self.others: list[_Walk] = []
         self.remembers: set[tuple[str, str]] = set()
         """(list, source) that the packet itself put in."""
@@ -293,7 +297,7 @@ class _Walk:
         return (f"set {name} {{ {found} skbmark 0x{value:x}/0x{mask:x} }}",)
 
     def obey(self, target: Option, options: tuple[Option, ...]) -> None:
-        """Does what a target says."""
+        """Runs the target of a rule."""
         arguments = {option.name: option.value for option in options}
         match target.value:
             case "ACCEPT":

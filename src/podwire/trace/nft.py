@@ -81,7 +81,7 @@ class Tracer:
         return _Walk(self, packet, list(choices)).run()
 
     def about(self, step: Step) -> str:
-        """What the comment of the step's chain says."""
+        """The comment of the step's chain."""
         for table in self.tables:
             if f"{table.family} {table.name}" == step.table:
                 return next((chain.comment for chain in table.chains if chain.name == step.chain), "")
@@ -149,7 +149,7 @@ class _Walk:
         self.tried = 1
         """How many of them are done with, as they draw alike."""
         self.families: tuple[str, ...] = ("inet", packet.family)
-        """Whose tables it passes."""
+        """The families whose tables the packet passes."""
 
     def frame(self, hook: str) -> Outcome:
         """One hook of a bridge."""

@@ -1,4 +1,4 @@
-"""The packet that is followed, the machine it meets, what became of it, and who can follow it."""
+"""Packets, the machine that they pass, the outcome, and the protocol of tracers."""
 
 from collections.abc import Iterator
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What the fabric wants of one namespace of a local cluster, or of the host, as a share; and which places there are."""
+"""What the fabric states for one namespace of a local cluster, or for the host, as a share."""
 
 from podwire.errors import ConfigError
 from podwire.local.fabric import build
@@ -11,10 +11,10 @@ PART = "fabric"
 HOST = "host"
 
 
-def read_share(topology: Topology, place: str) -> Share:
+def read_share(topology: Topology, name: str) -> Share:
     """The fabric's share of a node, of ``switch``, ``router`` or ``host``.
 
-    Raises: ConfigError naming the places that there are.
+    Raises: ConfigError for another name; the message lists the names that exist.
     """
     nodes = sorted(build.node_names(topology), key=lambda name: int(name.rpartition("-")[2]))
     count = int(nodes[-1].rpartition("-")[2]) if nodes else 0
@@ -24,8 +24,8 @@ def read_share(topology: Topology, place: str) -> Share:
     if fabric.router is not None:
         states[ROUTER] = fabric.router
     states[HOST] = fabric.host
-    if place not in states:
-        others = ", ".join(states)
-        raise ConfigError("NODE", "", f"{place!r} is not in cluster {topology.name!r}; there is {others}")
-    mark = owner(topology, on_host=place == HOST)
-    return Share(part=PART, protocol=mark.route_protocol, alias=mark.alias_prefix, desired=(mark.stamp(states[place]),))
+    if name not in states:
+        known = ", ".join(states)
+        raise ConfigError("NODE", "", f"{name!r} is not in cluster {topology.name!r}; expected one of {known}")
+    mark = owner(topology, on_host=name == HOST)
+    return Share(part=PART, protocol=mark.route_protocol, alias=mark.alias_prefix, desired=(mark.stamp(states[name]),))
