@@ -102,7 +102,7 @@ def test_namespaces_of_others_are_not_touched(dual: Cluster) -> None:
         finished = run("conformance", str(CASES), "--name", dual.name)
         assert finished.returncode == 2
         assert finished.stderr.strip() == (
-            "podwire: --name: namespace bank is there already, and the cases have one of that name"
+            "podwire: --name: namespace bank exists already, and a case uses a namespace of that name"
         )
     finally:
         dual.kubectl("delete", "namespace", "bank")
@@ -138,7 +138,7 @@ def test_missing_case_files_and_cases_are_errors(tmp_path: Path) -> None:
     missing = run("conformance", str(tmp_path / "none.json"))
     assert (missing.returncode, "cannot be read: No such file" in missing.stderr) == (2, True)
     nobody = run("conformance", str(CASES), "--case", "nobody")
-    assert (nobody.returncode, nobody.stderr) == (2, "podwire: --case: no case is called 'nobody'\n")
+    assert (nobody.returncode, nobody.stderr) == (2, "podwire: --case: no case is named 'nobody'\n")
 
 
 def test_a_running_cluster_has_its_own_configuration(dual: Cluster, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_without_root(command: str) -> None:
 
 @pytest.mark.parametrize("lacking", ["net_admin", "sys_admin"])
 def test_a_root_without_rights(lacking: str) -> None:
-    said = f"local clusters need CAP_{lacking.upper()}, which this root has not"
+    said = f"local clusters need CAP_{lacking.upper()}, which this process lacks"
     refused(bound(as_another(f"--bounding-set=-{lacking}"), "up"), said)
 
 

@@ -134,7 +134,11 @@ def check_change(known: ClusterConfig, wanted: ClusterConfig, source: str) -> No
     for field, path in _FIXED.items():
         have = getattr(known, field)
         if have != getattr(wanted, field):
-            raise ConfigError(source, path, f"the running cluster keeps {', '.join(have)}; take it down first")
+            raise ConfigError(
+                source,
+                path,
+                f"cannot change while the cluster runs, it has {', '.join(have)}; run `podwire down` first",
+            )
 
 
 def check_config(config: ClusterConfig, source: str) -> None:

@@ -39,8 +39,8 @@ def check_root() -> None:
     held = capabilities(Path("/proc/self/status").read_text(encoding="utf-8"))
     lacking = [name for name, bit in _NEEDED.items() if not held >> bit & 1]
     if lacking:
-        words = f"local clusters need {' and '.join(lacking)}, which this root has not; give them to the container"
-        raise ConfigError("podwire", "", words)
+        problem = f"local clusters need {' and '.join(lacking)}, which this process lacks; give them to its container"
+        raise ConfigError("podwire", "", problem)
 
 
 def capabilities(status: str) -> int:
@@ -64,8 +64,10 @@ def existing(name: str) -> Topology:
     """
     topology = find(name)
     if topology is None:
-        others = ", ".join(names()) or "none"
-        raise ClusterError(f"there is no local cluster {name!r} (there is: {others}); `podwire up` makes one")
+        existing_names = ", ".join(names()) or "none"
+        raise ClusterError(
+            f"there is no local cluster {name!r} (existing clusters: {existing_names}); `podwire up` makes one"
+        )
     return topology
 
 
@@ -86,7 +88,7 @@ def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...
     if known:
         if known.segment_count != segments:
             raise ClusterError(
-                f"cluster {name!r} has {known.segment_count} segment(s), not {segments}; take it down first"
+                f"cluster {name!r} has {known.segment_count} segment(s), not {segments}; run `podwire down` first"
             )
         return known
     with _choosing():
@@ -148,7 +150,9 @@ def _choose(name: str, segments: int, state: Path | None, used: tuple[str, ...])
         if index not in taken and not any(str(s.network) in used for s in topology.segments):
             _write(topology)
             return topology
-    raise ClusterError(f"all {CLUSTERS} places for local clusters on this machine are taken")
+    raise ClusterError(
+        f"the {CLUSTERS} local clusters that one machine can have exist already; `podwire down --name NAME` removes one"
+    )
 
 
 def _write(topology: Topology) -> None:

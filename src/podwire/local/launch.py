@@ -44,7 +44,7 @@ def ensure_supervisor(topology: Topology) -> bool:
         _become_daemon(topology, log_file)
     os.waitpid(pid, 0)
     if not wait_until(lambda: answers(sock), within_s=_ANSWER_WAIT_S):
-        raise ClusterError(f"the supervisor does not come up; its log is {log_file}")
+        raise ClusterError(f"the supervisor did not start in time; see its log {log_file}")
     return True
 
 

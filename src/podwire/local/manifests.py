@@ -211,7 +211,7 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
         problem = getattr(failure, "problem", None) or failure
         raise ConfigError(where, "", f"not YAML: {problem}{rendered}") from failure
     except RecursionError as failure:
-        raise ConfigError(source, "", "lists and objects stand too deep in each other, or in themselves") from failure
+        raise ConfigError(source, "", "lists and objects are nested too deep, or contain themselves") from failure
     finally:
         loader.dispose()
     return tuple(found)
@@ -249,13 +249,13 @@ class _Keys:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _NULL:
                 rendered = _UNRENDERED if isinstance(key, yaml.MappingNode) else ""
-                raise ConfigError(_where(self._file, key), path, f"expected a text as the name of a field{rendered}")
+                raise ConfigError(_where(self._file, key), path, f"expected a string as the name of a field{rendered}")
             if key.tag in _PLAIN:
                 key.value, key.tag = json.dumps(self._loader.construct_object(key)), _TEXT
             below = f"{path}.{key.value}" if path else str(key.value)
             if key.value in seen and key.tag != _MERGE:
                 first = seen[key.value].start_mark.line + 1
-                raise ConfigError(_where(self._file, key), below, f"is here a second time, first in line {first}")
+                raise ConfigError(_where(self._file, key), below, f"is set twice; the first time in line {first}")
             seen[key.value] = key
             self.check(value, below)
 

@@ -131,7 +131,9 @@ class ClusterSupervisor:
                 problem = str(failure)
             if self._clock.monotonic() > deadline:
                 log = self._run / "log/apiserver.log"
-                raise ClusterError(f"the API server does not come up ({problem}){_last_words(log)}; its log is {log}")
+                raise ClusterError(
+                    f"the API server did not become ready in time ({problem}){_last_line(log)}; its log is {log}"
+                )
             await self._clock.sleep(_API_POLL_S)
 
     async def _drop_nodes(self, client: Client, config: ClusterConfig) -> None:
@@ -150,7 +152,7 @@ class ClusterSupervisor:
         build.nodes(self._topology, plan(self._topology, config.nodes))
 
 
-def _last_words(log: Path) -> str:
+def _last_line(log: Path) -> str:
     """The last line of a component's log, which says best why it is not there."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -107,7 +107,7 @@ class ForkServer:
             (length,) = _LENGTH.unpack(_receive(self._control, _LENGTH.size))
             reply = msgspec.msgpack.decode(_receive(self._control, length), type=_Reply)
         except (OSError, EOFError) as failure:
-            raise ClusterError(f"the fork server is gone, cannot start {entry}") from failure
+            raise ClusterError(f"the fork server has ended and cannot start {entry}") from failure
         if reply.problem:
             raise ClusterError(f"cannot start {entry}: {reply.problem}")
         return reply.pid

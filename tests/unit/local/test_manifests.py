@@ -94,15 +94,15 @@ def test_namespaces_come_first() -> None:
         ),
         (
             f"{POD}spec:\n  a: [{{b: 1}}, {{c: 1,\n c: 2}}]\n",
-            "m.yaml:6: spec.a[1].c: is here a second time, first in line 5",
+            "m.yaml:6: spec.a[1].c: is set twice; the first time in line 5",
         ),
         (
             "metadata: {name: {{ .Values.name }}}",
-            "m.yaml:1: metadata.name: expected a text as the name of a field; templates",
+            "m.yaml:1: metadata.name: expected a string as the name of a field; templates",
         ),
         ("name: {{ .Values.name }", "; templates are not rendered here"),
-        ("a: {~: b}", "m.yaml:1: a: expected a text as the name of a field"),
-        ("a: &a [*a]", "too deep in each other, or in themselves"),
+        ("a: {~: b}", "m.yaml:1: a: expected a string as the name of a field"),
+        ("a: &a [*a]", "too deep, or contain themselves"),
         (
             "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
             "aliases repeat too much",

@@ -129,7 +129,7 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
         objects.close()
         await tasks.close()
         if forks_gone():
-            raise ClusterError("the fork server of the kubelet has gone")
+            raise ClusterError("the kubelet's fork server has ended")
     await client.close()
 
 

@@ -135,7 +135,7 @@ class NodeKeeper:
                     self._stale = True
                     await self._write_status()
             except (ApiError, ApiUnreachable, ProtocolError) as failure:
-                self._log.warning("node not written", problem=failure)
+                self._log.warning("Node not written", problem=failure)
             steady = self._problem is None and registered and not self._stale
             wait_s = _CHECK_S if steady else min(_CHECK_S, wait_s * 2)
             await self._clock.sleep(wait_s)

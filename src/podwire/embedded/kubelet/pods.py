@@ -49,7 +49,7 @@ class Pods:
         self._informer.subscribe(self._changed)
         for uid, record in self._records.items():
             if uid not in wanted:
-                self._log.info("taking away a pod that is gone", pod=f"{record.namespace}/{record.name}")
+                self._log.info("removing a pod that the API no longer has", pod=f"{record.namespace}/{record.name}")
                 self._begin(_ghost(record), gone=True)
         self._clear_cgroups()
         await self._collect()
@@ -71,7 +71,7 @@ class Pods:
         try:
             await self._node.host.network.collect(valid)
         except CniError as failure:
-            self._log.info("network not collected", problem=failure)
+            self._log.info("CNI GC failed", problem=failure)
 
     def _changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):

@@ -78,7 +78,7 @@ class Sandbox:
     def __init__(
         self, host: SandboxHost, record: PodRecord, event: Callable[[Answer], None], lost: Callable[[], None]
     ) -> None:
-        """``event`` gets what the shim reports; ``lost`` is called when the shim has gone by itself."""
+        """``event`` gets what the shim reports; ``lost`` is called when the pod's shim process has ended by itself."""
         self._host = host
         self._network = host.network
         self._event = event

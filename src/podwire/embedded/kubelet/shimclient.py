@@ -83,7 +83,7 @@ class ShimClient:
     async def start(self, order: ContainerOrder) -> Answer:
         """Starts a container; the answer has its pid, and the problem when it did not start.
 
-        Raises: ClusterError when the shim has gone.
+        Raises: ClusterError when the pod's shim process has ended.
         """
         return await self._ask(Request(number=self._next(), verb="start", start=order, container=order.name))
 
@@ -131,7 +131,7 @@ class ShimClient:
 
     async def _ask(self, request: Request, fds: Sequence[int] = ()) -> Answer:
         if not self.open:
-            raise ClusterError("the shim has gone")
+            raise ClusterError("the pod's shim process has ended")
         answer: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting[request.number] = answer
         data = msgspec.msgpack.encode(request)
@@ -180,5 +180,5 @@ class ShimClient:
     def _fail(self) -> None:
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ClusterError("the shim has gone"))
+                waiting.set_exception(ClusterError("the pod's shim process has ended"))
         self._waiting.clear()

@@ -131,7 +131,7 @@ def _check_names(found: Any, source: str, path: str) -> None:
     elif isinstance(found, dict):
         for name, item in found.items():
             if not isinstance(name, str):
-                raise ConfigError(source, path, f"expected a text as the name of a field, found {name!r}")
+                raise ConfigError(source, path, f"expected a string as the name of a field, found {name!r}")
             _check_names(item, source, f"{path}.{name}" if path else name)
 
 

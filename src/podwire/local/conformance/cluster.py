@@ -108,7 +108,7 @@ class CaseCluster:
         for name in sorted(namespaces):
             if name in self._namespaces.objects:
                 raise ConfigError(
-                    "--name", "", f"namespace {name} is there already, and the cases have one of that name"
+                    "--name", "", f"namespace {name} exists already, and a case uses a namespace of that name"
                 )
 
     async def begin(self, stage: Stage) -> None:

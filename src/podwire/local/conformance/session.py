@@ -55,7 +55,7 @@ def chosen(files: Sequence[CaseFile], pattern: str) -> tuple[CaseFile, ...]:
     found = [replace(file, cases=tuple(case for case in file.cases if fnmatchcase(case.id, pattern))) for file in files]
     found = [file for file in found if file.cases]
     if not found:
-        raise ConfigError("--case", "", f"no case is called {pattern!r}")
+        raise ConfigError("--case", "", f"no case is named {pattern!r}")
     return tuple(found)
 
 

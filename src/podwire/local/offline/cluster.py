@@ -197,7 +197,7 @@ class _Maker:
             body["metadata"].setdefault("uid", f"pod-{number}" if invented else body["metadata"]["name"])
             pod = _convert(body, Pod)
             if wrong := [address for address in pod.addresses if not canonical_address(address)]:
-                raise ConfigError(f"Pod {key_of(pod.metadata)}", "status.podIPs", f"{wrong[0]!r} is no address")
+                raise ConfigError(f"Pod {key_of(pod.metadata)}", "status.podIPs", f"{wrong[0]!r} is not an IP address")
             yield pod
         if made:
             self.notes.append(

@@ -105,7 +105,7 @@ def parse_port(word: str) -> Port:
     number, _, protocol = word.partition("/")
     protocol = protocol.upper() or "TCP"
     if not number.isdigit() or not 0 < int(number) < 65536 or protocol not in PROTOCOLS:
-        raise ConfigError("--port", "", f"{word!r}: expected a number from 1 to 65535, /TCP or /UDP behind it")
+        raise ConfigError("--port", "", f"{word!r}: expected a port from 1 to 65535, then nothing, /TCP or /UDP")
     return Port(number=int(number), protocol=protocol)
 
 
@@ -133,7 +133,7 @@ def sources_named(inputs: ProbeInputs, word: str) -> tuple[PacketSource, ...]:
     if word == HOST:
         return (PacketSource(name=HOST),)
     if word.startswith(("svc/", "service/")):
-        raise ConfigError("--from", "", f"{word!r}: packets leave from pods or from the host, not from a Service")
+        raise ConfigError("--from", "", f"{word!r}: expected a pod or `host`; a Service sends no packets")
     return tuple(source_of(pod) for pod in pods_named(inputs, word, "--from"))
 
 

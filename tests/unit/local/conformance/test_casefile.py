@@ -218,7 +218,7 @@ def test_two_cases_of_one_name_are_refused() -> None:
         ("f.yaml", b"a: [", "f.yaml:2: not YAML: "),
         ("f.yaml", b"\xff\xfe\xff", "f.yaml: not YAML: "),
         ("f.yaml", b"", "f.yaml: expected an object with format and cases"),
-        ("f.yaml", b"initial: {pods: [{80: x}]}", "f.yaml: initial.pods[0]: expected a text as the name of a field"),
+        ("f.yaml", b"initial: {pods: [{80: x}]}", "f.yaml: initial.pods[0]: expected a string as the name of a field"),
     ],
 )
 def test_a_text_that_is_no_document(name: str, text: bytes, said: str) -> None:

@@ -169,7 +169,7 @@ def test_what_was_made_up_is_said() -> None:
         (POLICIES.replace("priority: 7, ", ""), r"x.yaml:19: spec.priority: .*Required value"),
         (POLICIES.replace("action: Deny", "action: Drop"), r"x.yaml:20: spec.ingress\[0\].action: .*Drop"),
         (POLICIES.replace("tier: Admin", "tier: Admin, tiers: x"), r"x.yaml:20: spec.tiers: .*no such field"),
-        (BY_HAND.replace("10.244.9.9", "here"), r"Pod default/client: status.podIPs: 'here' is no address"),
+        (BY_HAND.replace("10.244.9.9", "here"), r"Pod default/client: status.podIPs: 'here' is not an IP address"),
         (NODES.replace(", address: 192.168.7.1", ""), r"Node a: status.addresses\[0\]: .*`address`"),
         ("a: [", r"x.yaml:2: not YAML"),
         ("- a", r"x.yaml:1: expected an object"),

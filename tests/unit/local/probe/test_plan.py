@@ -90,7 +90,7 @@ def test_pods_probe_the_host_at_api_or_named_ports() -> None:
     ("source", "target", "message"),
     [
         ("shop/nobody", "all", "names no running pod"),
-        ("svc/shop/web", "all", "not from a Service"),
+        ("svc/shop/web", "all", "a Service sends no packets"),
         ("all", "svc/shop/none", "no Service none in namespace shop"),
     ],
 )
@@ -101,7 +101,7 @@ def test_words_that_name_nothing_are_refused(source: str, target: str, message: 
 
 @pytest.mark.parametrize("word", ["", "http", "0", "70000", "80/SCTP", "80/tcp/x"])
 def test_wrong_ports_are_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match="expected a number"):
+    with pytest.raises(ConfigError, match="expected a port"):
         parse_port(word)
 
 
