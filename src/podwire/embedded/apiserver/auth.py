@@ -1,4 +1,4 @@
-"""Who a client is, and the reviews that say so.
+"""The user behind a request, and the reviews that answer who that is.
 
 A client is known by its certificate (common name = user, organizations = groups), or by a bearer token: a JWT
 that this cluster signed for a ServiceAccount (ES256). A wrong token is refused; no credentials make the

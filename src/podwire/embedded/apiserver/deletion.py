@@ -21,7 +21,7 @@ ORPHAN = "orphan"
 _DEFAULT_GRACE_S = 30
 _IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 _ORPHANING = frozenset({"batch/jobs", "/replicationcontrollers"})
-"""Tables whose dependents stay unless the client says otherwise, as these APIs have always had it."""
+"""Tables whose dependents stay unless the client asks for deletion, as Kubernetes does for these APIs."""
 
 
 def deletes_now(new: Object, old: Object) -> bool:

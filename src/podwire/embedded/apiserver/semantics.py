@@ -34,7 +34,7 @@ class Semantics:
         self._admission = Admission(store)
 
     def start(self) -> None:
-        """Derives from the store what follows from it, and follows its writes."""
+        """Derives the allocated addresses and ports from the store, and follows its writes."""
         self._derive()
         self._store.on_write.append(self._observe)
         self._store.on_rollback.append(self._derive)
@@ -130,7 +130,7 @@ class Semantics:
             raise failures.invalid(call.kind, new["metadata"].get("name") or "", wrong)
 
     def track(self, call: Call, new: Object, old: Object | None, now: str) -> None:
-        """Keeps managed fields current for a write that is no apply."""
+        """Keeps managed fields current for a write that is not an apply."""
         author = server_side.Author(call.manager, now, call.subresource)
         server_side.track(old, new, self.schema(call.kind), author)
 

@@ -1,4 +1,4 @@
-"""The objects: in memory for reading and watching, in the journal for keeping.
+"""The stored objects: in memory for reads and watches, in the journal on the disk.
 
 A write changes memory at once, so that the next request sees it, and is queued for the journal. All writes of
 one turn of the event loop, and all that arrive while a batch is being written, form one transaction (group
@@ -137,7 +137,7 @@ class Store:
         self._scheduled = False
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.on_write: list[Callable[[Change], None]] = []
-        """Told about every write at once, before it is on the disk."""
+        """Called with every write at once, before the write is on the disk."""
         self.on_change: list[Callable[[Change], None]] = []
         """Told about every committed change, in order."""
         self.on_rollback: list[Callable[[], None]] = []
@@ -145,7 +145,7 @@ class Store:
         journal.start()
 
     def table(self, name: str) -> Table:
-        """The table of that name, made when it is new."""
+        """The table of that name; an unknown name makes a new table."""
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = Table(name, self.version)
@@ -291,7 +291,7 @@ class Store:
 
 
 def not_stored(problem: str) -> ApiError:
-    """The error of a write that the disk did not take."""
+    """The error of a write that could not be written to the disk."""
     if "full" in problem:
         return ApiError(507, "InsufficientStorage", f"the write was not stored and nothing changed: {problem}")
     return ApiError(500, "InternalError", f"the write was not stored and nothing changed: {problem}")

@@ -77,7 +77,7 @@ class Watch:
         self._send(frames)
 
     def bookmark(self, version: int) -> None:
-        """Says how far the client has seen, if it asked for that."""
+        """Sends the version up to which the client has all changes, if the client asked for bookmarks."""
         if self.bookmarks and version >= self.version:
             self.version = version
             self._send([self._bookmark(version)])
@@ -170,7 +170,7 @@ class Hub:
                 self._timer = self._loop.call_at(due, self.flush)
 
     def flush(self) -> None:
-        """Passes on what has been taken."""
+        """Passes the collected changes on to the watches."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

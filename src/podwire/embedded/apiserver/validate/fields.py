@@ -62,91 +62,91 @@ def _go_type(schema: SchemaNode) -> str:
     return _GO.get(schema.type, "interface {}")
 
 
-class _Place(NamedTuple):
-    """Where the decoder is: the struct around, the path without indexes, and the path with them."""
+class _FieldPath(NamedTuple):
+    """The path of a field: the struct that holds it, the path without indexes, and the path with indexes."""
 
     owner: str = ""
     plain: str = ""
     full: str = ""
 
-    def field(self, owner: str, name: str) -> "_Place":
-        return _Place(
+    def field(self, owner: str, name: str) -> "_FieldPath":
+        return _FieldPath(
             owner, f"{self.plain}.{name}" if self.plain else name, f"{self.full}.{name}" if self.full else name
         )
 
-    def item(self, index: int) -> "_Place":
-        return _Place(self.owner, self.plain, f"{self.full}[{index}]")
+    def item(self, index: int) -> "_FieldPath":
+        return _FieldPath(self.owner, self.plain, f"{self.full}[{index}]")
 
 
 class _Decoder:
     def __init__(self) -> None:
         self.unknown: list[str] = []
 
-    def _wrong(self, value: Any, schema: SchemaNode, place: _Place) -> _Mismatch:
+    def _wrong(self, value: Any, schema: SchemaNode, path: _FieldPath) -> _Mismatch:
         kind = _json_kind(value)
         if isinstance(value, float) and schema.type == "integer":
             kind = f"number {value!r}"
-        where = f"Go struct field {place.owner}.{place.plain}" if place.plain else "Go value"
+        where = f"Go struct field {path.owner}.{path.plain}" if path.plain else "Go value"
         return _Mismatch(f"json: cannot unmarshal {kind} into {where} of type {_go_type(schema)}")
 
-    def value(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+    def value(self, value: Any, schema: SchemaNode, path: _FieldPath) -> Any:
         """One value that is not null."""
         kind = schema.type
         if kind == "object":
-            return self._object(value, schema, place)
+            return self._object(value, schema, path)
         if kind == "array":
             if not isinstance(value, list):
-                raise self._wrong(value, schema, place)
+                raise self._wrong(value, schema, path)
             items = schema.items
-            return [self.value(item, items, place.item(index)) for index, item in enumerate(value) if item is not None]
-        return self._scalar(value, schema, place) if kind else value
+            return [self.value(item, items, path.item(index)) for index, item in enumerate(value) if item is not None]
+        return self._scalar(value, schema, path) if kind else value
 
-    def _scalar(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+    def _scalar(self, value: Any, schema: SchemaNode, path: _FieldPath) -> Any:
         kind = schema.type
         if kind == "string":
             if not isinstance(value, str):
-                raise self._wrong(value, schema, place)
+                raise self._wrong(value, schema, path)
             return _formatted(value, schema.format)
         if kind == "boolean":
             if not isinstance(value, bool):
-                raise self._wrong(value, schema, place)
+                raise self._wrong(value, schema, path)
             return value
         if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise self._wrong(value, schema, place)
+            raise self._wrong(value, schema, path)
         if kind == "quantity":
             return _quantity(value)
         if isinstance(value, str) and kind == INT_OR_STRING:
             return value
-        return self._number(value, schema, place)
+        return self._number(value, schema, path)
 
-    def _number(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+    def _number(self, value: Any, schema: SchemaNode, path: _FieldPath) -> Any:
         if isinstance(value, str):
-            raise self._wrong(value, schema, place)
+            raise self._wrong(value, schema, path)
         if schema.type == "number":
             return value
         if isinstance(value, float):
             if not value.is_integer():
-                raise self._wrong(value, schema, place)
+                raise self._wrong(value, schema, path)
             value = int(value)
         limit = _LIMITS["int32" if schema.type == INT_OR_STRING else schema.format]
         if not -limit <= value < limit:
-            raise self._wrong(float(value), schema, place)
+            raise self._wrong(float(value), schema, path)
         return value
 
-    def _object(self, value: Any, schema: SchemaNode, place: _Place) -> Any:
+    def _object(self, value: Any, schema: SchemaNode, path: _FieldPath) -> Any:
         if not isinstance(value, dict):
-            raise self._wrong(value, schema, place)
+            raise self._wrong(value, schema, path)
         if schema.preserves_unknown:
             return value
         fields, additional = schema.properties, schema.additional
-        owner = schema.name.rpartition(".")[2] or place.owner
+        owner = schema.name.rpartition(".")[2] or path.owner
         out: Json = {}
         for name, item in value.items():
             sub = fields.get(name, additional)
             if sub is None:
-                self.unknown.append(f"{place.full}.{name}" if place.full else name)
+                self.unknown.append(f"{path.full}.{name}" if path.full else name)
             elif item is not None:
-                decoded = self.value(item, sub, place.field(owner, name))
+                decoded = self.value(item, sub, path.field(owner, name))
                 if decoded or not _is_empty(decoded, sub) or name in schema.required:
                     out[name] = decoded
         return out
@@ -201,7 +201,7 @@ def decode(obj: Json, schema: SchemaNode, kind: Kind) -> Decoded:
     """
     decoder = _Decoder()
     try:
-        decoded = decoder.value(obj, schema, _Place())
+        decoded = decoder.value(obj, schema, _FieldPath())
     except _Mismatch as failure:
         raise refusal(kind, failure.text) from failure
     return Decoded(decoded, decoder.unknown)
@@ -214,7 +214,7 @@ def decode_metadata(meta: Any, kind: Kind) -> Decoded:
     """
     decoder = _Decoder()
     try:
-        decoded = decoder.value(meta, object_meta(), _Place("", "metadata", "metadata"))
+        decoded = decoder.value(meta, object_meta(), _FieldPath("", "metadata", "metadata"))
     except _Mismatch as failure:
         raise refusal(kind, failure.text) from failure
     return Decoded(decoded, decoder.unknown)
