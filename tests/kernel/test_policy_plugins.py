@@ -366,12 +366,12 @@ def test_a_kernel_without_tables_for_bridges_is_said(world: OtherWorld, planes: 
         try:
             load(world, planes, OPEN, DENY)
             assert planes["n1"].problem == (
-                "cni0: the kernel has no nftables tables of the family bridge; senders are not checked"
+                "cni0: the kernel has no nftables tables of the family bridge; sources are not checked"
             )
             assert not reaches("shop-web", DB)
             assert reaches("shop-db", BLOG, patience_s=LATE_S)
             sysctl.write(CALLS[0], "0", path("n1"))
-            with pytest.raises(Unsupported, match="policies select pods of a bridge and are not enforced there: cni0"):
+            with pytest.raises(Unsupported, match="cannot enforce policies between pods of one bridge: cni0"):
                 load(world, planes, OPEN, DENY)
             load(world, planes, OPEN)
         finally:

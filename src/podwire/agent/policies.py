@@ -108,7 +108,7 @@ class PolicyPart:
                 return self.bridges
             clear()
         except Unsupported:
-            self._log.info("pods that are ports of one bridge cannot be kept apart: the kernel has no nftables")
+            self._log.info("cannot isolate pods on the same bridge: the kernel has no nftables")
         return self._switch
 
     @property
@@ -247,10 +247,10 @@ class PolicyPart:
     def _samples(self) -> list[Metric]:
         compiler = self._enforcement.compiler
         found = (
-            ("podwire_policy_pods", "Pods of this node that policies may speak of.", len(compiler.pods), "gauge"),
+            ("podwire_policy_pods", "Pods of this node that policies may select.", len(compiler.pods), "gauge"),
             (
                 "podwire_policy_profiles",
-                "Sets of policies that pods of this node have.",
+                "Distinct sets of policies that select pods of this node.",
                 len(compiler.profiles),
                 "gauge",
             ),
@@ -261,18 +261,28 @@ class PolicyPart:
                 len(self._cluster_policies.objects),
                 "gauge",
             ),
-            ("podwire_policy_commits_total", "Changes that are in force.", self._commits, "counter"),
-            ("podwire_policy_refusals_total", "Changes that the kernel refused.", self._refusals, "counter"),
+            ("podwire_policy_commits_total", "Policy changes that were put in force.", self._commits, "counter"),
+            (
+                "podwire_policy_refusals_total",
+                "Policy changes that the kernel refused.",
+                self._refusals,
+                "counter",
+            ),
             (
                 "podwire_policy_flows_forgotten_total",
-                "Flows that the kernel was made to forget, since policies deny them now.",
+                "Tracked flows deleted because policies deny them now.",
                 self._flows.forgotten,
                 "counter",
             ),
-            ("podwire_policy_commit_seconds_total", "Time that changes took.", self._seconds, "counter"),
+            (
+                "podwire_policy_commit_seconds_total",
+                "Time that policy changes took.",
+                self._seconds,
+                "counter",
+            ),
         )
         modes = {"mode": self.mode, "wanted": self._switch.wanted}
-        mode = Sample("podwire_policy_mode", "The data plane in force and the one that was asked for.", 1, modes)
+        mode = Sample("podwire_policy_mode", "The policy data plane in use and the configured one.", 1, modes)
         return [mode, *(Sample(name, text, value, kind=kind) for name, text, value, kind in found)]
 
 

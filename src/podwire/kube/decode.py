@@ -101,7 +101,7 @@ def decode_object(data: bytes | msgspec.Raw, kind: type[T]) -> T:
         except (msgspec.ValidationError, msgspec.DecodeError):
             raise ProtocolError("remote", f"{identity(data).key or kind.__name__}: {failure}") from failure
     except msgspec.DecodeError as failure:
-        raise ProtocolError("remote", f"the API answered something unreadable: {failure}") from failure
+        raise ProtocolError("remote", f"cannot decode the answer of the API server: {failure}") from failure
 
 
 def decode_page(data: bytes, resource: Resource[T]) -> Page[T]:
@@ -117,7 +117,7 @@ def decode_page(data: bytes, resource: Resource[T]) -> Page[T]:
         whole = _raw_page(data)
         items, rejected = _one_by_one(whole.items or (), resource.type)
     except msgspec.DecodeError as failure:
-        raise ProtocolError("remote", f"the API answered something unreadable: {failure}") from failure
+        raise ProtocolError("remote", f"cannot decode the answer of the API server: {failure}") from failure
     if resource.type is dict:
         for item in cast("tuple[dict[str, Any], ...]", items):
             item.setdefault("apiVersion", resource.api_version)
@@ -133,7 +133,7 @@ def decode_event(line: bytes) -> WatchEvent:
     try:
         return _event.decode(line)
     except msgspec.DecodeError as failure:
-        raise ProtocolError("remote", f"the watch sent something unreadable: {failure}") from failure
+        raise ProtocolError("remote", f"cannot decode a watch event: {failure}") from failure
 
 
 def identity(data: bytes | msgspec.Raw) -> Identity:

@@ -142,7 +142,7 @@ class Informer(Generic[T]):
                 continue_=token,
             )
             for problem in page.rejected:
-                self._log.warning("object left out", problem=problem)
+                self._log.warning("skipped an object that cannot be decoded", problem=problem)
             for item in page.items:
                 key, version = _key_and_version(item)
                 items[key], versions[key] = self._kept(item), version
@@ -201,7 +201,7 @@ class Informer(Generic[T]):
             new = decode_object(event.object, self.resource.type)
         except ProtocolError as failure:
             # The last good form of the object stays in force.
-            self._log.warning("object left out", problem=str(failure))
+            self._log.warning("skipped an object that cannot be decoded", problem=str(failure))
             self.resource_version = identity(event.object).metadata.resource_version or self.resource_version
             return
         key, version = _key_and_version(new)

@@ -51,7 +51,7 @@ class LeaderElection:
         """Waits to lead, then runs ``body``; returns when the body does or the lead is lost."""
         while not await self._attempt():
             await self._clock.sleep(self._election.retry_s)
-        self._log.info("leading", lease=self._election.name, identity=self._election.identity)
+        self._log.info("started leading", lease=self._election.name, identity=self._election.identity)
         self.leading = True
         try:
             async with Supervisor(self._clock, self._report) as supervisor:
@@ -70,10 +70,10 @@ class LeaderElection:
             if await self._attempt_within(until - asked_at):
                 until = asked_at + self._election.renew_deadline_s
             elif self._seen[0] not in ("", self._election.identity):
-                self._log.warning("lead taken over", by=self._seen[0])
+                self._log.warning("another replica took over the lease", by=self._seen[0])
                 break
             elif self._clock.monotonic() >= until:
-                self._log.warning("lead lost: could not renew", lease=self._election.name)
+                self._log.warning("stopped leading: could not renew the lease in time", lease=self._election.name)
                 break
         work.cancel()
 

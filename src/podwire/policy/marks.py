@@ -9,7 +9,7 @@ LEAST = 6
 def check_marks(mask: int) -> None:
     """Raises: ValueError for a mask that cannot be used."""
     if not 0 < mask <= 0xFFFFFFFF:
-        raise ValueError(f"{mask:#x} is not a mask of 32 bits")
+        raise ValueError(f"{mask:#x} is not a 32-bit mask between 0x1 and 0xffffffff")
     bits = f"{mask:032b}".strip("0")
     if "0" in bits or len(bits) < LEAST:
-        raise ValueError(f"{mask:#x} is not {LEAST} bits or more in a row")
+        raise ValueError(f"{mask:#x} is not {LEAST} or more adjacent bits")

@@ -87,7 +87,7 @@ class PolicyReport:
         except (ApiError, ApiUnreachable, ProtocolError) as problem:
             failure = str(problem)
             if failure != self._failure:
-                self._log.warning("cannot tell which policies are in force", problem=failure)
+                self._log.warning("cannot write the report of the policies in force", problem=failure)
         self._failure = failure
         return node is not None and not failure
 

@@ -75,7 +75,7 @@ class PolicyStatus:
             answer = Features().probe("nflog")
             self._logs = bool(answer)
             if not answer:
-                self._text.warning("what policies drop is not logged", problem=answer)
+                self._text.warning("cannot log packets that policies drop", problem=answer)
         return self._logs
 
     def committed(self, changed: Mapping[Changed, float]) -> None:
@@ -110,7 +110,7 @@ class PolicyStatus:
         try:
             return self._plane.counts()
         except KernelError as failure:
-            self._text.warning("what rules have counted cannot be read", problem=failure)
+            self._text.warning("cannot read the counters of policy rules", problem=failure)
             return ()
 
     def _samples(self) -> list[Metric]:
@@ -118,14 +118,16 @@ class PolicyStatus:
         lag = self._enforcement.waiting_s if self._enforcement is not None else 0.0
         found: list[Metric] = [
             self._delays.histogram(
-                "podwire_policy_programming_seconds", "From hearing of a change to its being in force."
+                "podwire_policy_programming_seconds", "Time from receiving a change until it is in force."
             ),
-            Sample("podwire_policy_current", "Whether everything that is known is in force.", float(programmed)),
-            Sample("podwire_policy_lag_seconds", "How long the oldest change waits to be in force.", lag),
-            Sample("podwire_policy_refused", "Whether the kernel refuses the last change.", self._failing),
+            Sample("podwire_policy_current", "1 while every known change is in force, else 0.", float(programmed)),
+            Sample("podwire_policy_lag_seconds", "How long the oldest pending change has waited.", lag),
+            Sample(
+                "podwire_policy_refused", "Whether the kernel refused the last change (1) or not (0).", self._failing
+            ),
             Sample(
                 "podwire_policy_last_error_timestamp_seconds",
-                "When it did last, in seconds since 1970; 0: never.",
+                "When the kernel last refused a change, in seconds since 1970; 0: never.",
                 self._failed_at,
             ),
         ]

@@ -90,7 +90,7 @@ class PolicyLog:
             except KernelError as failure:
                 if str(failure) != said:
                     said = str(failure)
-                    self._log.warning("what policies drop is not logged", problem=failure)
+                    self._log.warning("cannot log packets that policies drop", problem=failure)
                 await wait_first(self._changed, self._clock.sleep(_AGAIN_S))
                 continue
             said = ""
@@ -120,7 +120,7 @@ class PolicyLog:
         try:
             found, passed = source.read(int(self._tokens))
         except KernelError as failure:
-            self._log.warning("the log of policies broke off and begins anew", problem=failure)
+            self._log.warning("lost the nflog socket of the policy log, opening it again", problem=failure)
             self._broken = True
             self._changed.set()
             return
@@ -133,7 +133,7 @@ class PolicyLog:
         """Says how much was passed over since the last time."""
         missing = self._passed + self._lost
         if missing > self._told:
-            self._log.warning("more packets of policies than are logged", packets=missing - self._told)
+            self._log.warning("policy log: packets above the rate limit were not logged", packets=missing - self._told)
             self._told = missing
 
     def tell(self, one: Logged) -> None:
@@ -161,7 +161,7 @@ class PolicyLog:
         passes, text = self._sight.why(connection, audited)
         if hit is None or hit.ruling.accept or not passes:
             return text  # what one direction accepts, the other may drop
-        return f"{text}; it was otherwise when the packet came ({hit.text})"
+        return f"{text}; the rules were different when the packet came ({hit.text})"
 
     def _is_known(self, flow: Flow) -> bool:
         """Whether there was a line for a connection a short time ago."""
@@ -188,9 +188,13 @@ class PolicyLog:
     def samples(self) -> list[Metric]:
         """What was told and what was not."""
         counted = (
-            ("podwire_policy_logged_total", "Packets of policies that have a line in the log.", self._number),
-            ("podwire_policy_log_passed_total", "Packets of policies that were too many for the log.", self._passed),
-            ("podwire_policy_log_lost_total", "Packets of policies that the kernel had no room for.", self._lost),
+            ("podwire_policy_logged_total", "Policy packets that have a line in the log.", self._number),
+            ("podwire_policy_log_passed_total", "Policy packets above the rate limit of the log.", self._passed),
+            (
+                "podwire_policy_log_lost_total",
+                "Policy packets lost in the nflog queue.",
+                self._lost,
+            ),
         )
         return [Sample(name, text, value, kind="counter") for name, text, value in counted]
 

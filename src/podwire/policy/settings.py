@@ -83,7 +83,7 @@ def check_settings(settings: PolicySettings, source: str, path: str = "policy") 
         ("group", settings.log.group, 0, 65535),
     ):
         if not low <= value <= high:
-            raise ConfigError(source, f"{path}.log.{field}", f"{value} is not in {low}..{high}")
+            raise ConfigError(source, f"{path}.log.{field}", f"expected a number from {low} to {high}, got {value}")
 
 
 def as_keys(settings: PolicySettings, named: Iterable[str] = ()) -> dict[str, str]:

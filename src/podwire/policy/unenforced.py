@@ -32,7 +32,7 @@ class Unenforced:
         selected = [pod for pod, found in compiler.pods.items() if pod in devices and (found.ingress or found.egress)]
         if selected:
             some = ", ".join(sorted(selected)[:3]) + (", ..." if len(selected) > 3 else "")
-            detail = f"policies select {some} and are not enforced: {self._missing.detail or self._missing}"
+            detail = f"cannot enforce the policies that select {some}: {self._missing.detail or self._missing}"
             raise Unsupported(self._missing.feature, self._missing.minimum, detail)
         return ()
 

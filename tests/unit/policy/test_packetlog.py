@@ -123,4 +123,4 @@ def test_log_says_when_policies_would_now_allow_the_packet() -> None:
     log, _, page = made()
     log.tell(replace(PACKET, destination_port=81))
     (one,) = page()
-    assert one["why"] == "about 81; it was otherwise when the packet came (no ingress rule of shop/deny)"
+    assert one["why"] == "about 81; the rules were different when the packet came (no ingress rule of shop/deny)"

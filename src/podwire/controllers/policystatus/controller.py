@@ -186,10 +186,10 @@ class PolicyStatusController:
         """An Event of what changed."""
         word = "In audit" if now.mode else "In force"
         if now.complete:
-            text = f"{word} on {now.nodes} nodes, {now.took} after they heard of it"
+            text = f"{word} on {now.nodes} nodes, {now.took} after the nodes received the change"
             self._event(kind, policy, "Normal", "Enforced", text)
         else:
-            text = f"{word} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any that is Ready'}"
+            text = f"{word} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any Ready node'}"
             self._event(kind, policy, "Warning", "PartlyEnforced", text)
 
     def _complain(self, what: Changed, policy: AnyPolicy) -> None:

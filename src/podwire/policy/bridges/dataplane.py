@@ -75,9 +75,9 @@ class BridgeIsolation:
         for bridge, missing in sorted(self.unseen.items()):
             if missing:
                 words = " and ".join(dict.fromkeys(missing.values()))
-                texts.append(f"{bridge}: {words}; pods that policies select are shut off from its other pods")
+                texts.append(f"{bridge}: {words}; pods that policies select are cut off from its other pods")
         if self.unseen and self._missing is not None:
-            texts.append(f"{', '.join(sorted(self.unseen))}: the kernel has no {FEATURE}; senders are not checked")
+            texts.append(f"{', '.join(sorted(self.unseen))}: the kernel has no {FEATURE}; sources are not checked")
         if self._failure and texts:
             texts.append(self._failure)
         return "; ".join(texts)
@@ -132,7 +132,7 @@ class BridgeIsolation:
         """
         shut = [port.name for port in self._held or () if port.shut and not port.stranger]
         if self._missing is not None and shut:
-            detail = f"policies select pods of a bridge and are not enforced there: {self.problem}"
+            detail = f"cannot enforce policies between pods of one bridge: {self.problem}"
             raise Unsupported(FEATURE, self._missing.minimum, detail)
         return (*own, *done)
 

@@ -57,7 +57,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     addresses: tuple[str, ...]
     shut: frozenset[str] = frozenset()
-    """The families (``ip``, ``ip6``) in which it is shut off from the other ports."""
+    """The families (``ip``, ``ip6``) in which it is cut off from the other ports."""
     stranger: bool = False
     """Whether nobody knows whose it is."""
 

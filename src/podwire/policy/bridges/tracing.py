@@ -63,7 +63,7 @@ def _held(netns: Path | str | None) -> Table | None:
         with Nft(netns) as kernel:
             return kernel.read(FAMILY, TABLE)
     except Unsupported:
-        return None  # a kernel without such tables: senders are not checked, and nobody is shut off
+        return None  # without bridge tables in the kernel, no port is checked or cut off
 
 
 def planned(ports: BridgePorts, selected: Collection[str], pods: Mapping[str, Collection[str]]) -> Table | None:
@@ -123,7 +123,7 @@ class BridgeTracer:
         if step.table != _PLACE:
             return self._plane.about(step) if self._plane is not None else ""
         if step.chain == _FORWARD:
-            return f"pods that policies select are shut off from the other pods of their bridge: {self._why()}"
+            return f"pods that policies select are cut off from the other pods of their bridge: {self._why()}"
         return "addresses of pods belong to their ports of the bridge"
 
     def _why(self) -> str:

@@ -15,7 +15,7 @@ from podwire.policy.annotations import AUDIT
 from podwire.policy.status.digest import AnyPolicy, History
 from podwire.policy.status.report import Report
 
-SILENT = "has not told that it is in force"
+SILENT = "its agent has not reported the policy as in force"
 """Why a policy is not in force on a node that gives no reason: it may be about to."""
 _NAMED = 3
 

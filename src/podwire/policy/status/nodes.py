@@ -13,8 +13,8 @@ from podwire.model.node import Node
 
 COUNTERS_PAGE, LOG_PAGE = "/policy/counters", "/policy/log"
 
-NO_PORT = "its agent has no port for the network (health.address and health.port of its configuration)"
-NO_LOG = "its agent does not tell its log to the network (health.policyLog of its configuration)"
+NO_PORT = "its agent serves no health port on the network (set health.address and health.port in its configuration)"
+NO_LOG = "its agent does not serve its policy log on the network (set health.policyLog in its configuration)"
 
 _FEW = 5
 

@@ -74,7 +74,7 @@ def test_selected_pod_is_shut_off_from_other_ports(source: str, destination: str
         found = next(shut.outcomes(packet(*ends)))
         assert found.verdict == "drop"
         assert [step.table for step in found.steps] == ["bridge podwire-policy"] * 2
-        assert shut.about(found.steps[-1]).endswith(f"shut off from the other pods of their bridge: {MISSING}")
+        assert shut.about(found.steps[-1]).endswith(f"cut off from the other pods of their bridge: {MISSING}")
     assert came_by(rules(OPEN, blind), packet(source, destination)) == ("accept", [FRAME])
 
 

@@ -47,7 +47,7 @@ def test_on_all_nodes_since_the_last_of_them() -> None:
 def test_nodes_that_lag_behind_are_named_with_the_reason() -> None:
     lagging = place((META, 1000, 3), problem="nft: no memory")
     said = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=lagging, c=place((META, 1000, 3)), d=place())
-    silent = "has not told that it is in force"
+    silent = "its agent has not reported the policy as in force"
     assert (said.nodes, said.since, said.took) == ("1/4", "", "")
     assert said.missing == ("b: nft: no memory", f"c: {silent}", f"d: {silent}")
     assert not said.explained and found(NEWER, changed(), b=lagging).explained

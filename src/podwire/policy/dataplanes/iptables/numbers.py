@@ -84,7 +84,7 @@ class Numbers:
         if self._free:
             return heapq.heappop(self._free)
         if self._next > self._last:
-            detail = f"policies need more than {self._last} numbers on this node; policy.marks has too few bits"
+            detail = f"policies need more than {self._last} marks on this node; give policy.marks more bits"
             raise KernelError("number", "a chain", errno.ENOSPC, detail)
         self._next += 1
         return self._next - 1

@@ -296,7 +296,7 @@ def test_a_bridge_stands_for_none_of_its_pods() -> None:
 
 def test_too_few_numbers_are_an_error_that_says_so() -> None:
     case = next(each for each in CASES if each.name == "ports, protocols and ranges")
-    with pytest.raises(KernelError, match=r"policy\.marks has too few bits"):
+    with pytest.raises(KernelError, match=r"give policy\.marks more bits"):
         fresh(replace(LAYOUTS["ip"], marks=Marks(0b11)), filled(case.world, "n1"))
 
 

@@ -66,7 +66,7 @@ def test_a_whole_mark_is_printed_without_its_mask() -> None:
 def test_names_keep_their_numbers_and_new_names_take_free_ones() -> None:
     numbers = Numbers(3, 6, {"a": 3, "c": 5})
     assert [numbers.take(name) for name in ("b", "c", "d")] == [4, 5, 6]
-    with pytest.raises(KernelError, match="more than 6 numbers"):
+    with pytest.raises(KernelError, match="more than 6 marks"):
         numbers.take("e")
     assert numbers.leading == {"a": 3, "b": 4, "c": 5, "d": 6}
     numbers.settle()
