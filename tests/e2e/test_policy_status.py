@@ -108,7 +108,7 @@ def test_by_the_api_alone_as_of_a_cluster_elsewhere(clean: Cluster, tmp_path: Pa
     assert ("node-1", "dropped") in {(each["node"], each["verdict"]) for each in counted}
     quiet = run("policy", "log", "--kubeconfig", str(elsewhere))
     assert (quiet.returncode, quiet.stdout) == (1, "")
-    assert quiet.stderr.startswith("podwire: not asked: node-1, node-2: its agent does not tell its log to the network")
+    assert quiet.stderr.startswith("podwire: not asked: node-1, node-2: its agent does not serve its policy log")
 
 
 def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -> None:

@@ -141,5 +141,5 @@ def test_without_nftables_pods_selected_by_policies_are_refused(machine: Machine
             return ""
         return str(answer["msg"] + answer.get("details", ""))
 
-    assert "policies select default/a and are not enforced" in eventually(refused)
+    assert "cannot enforce the policies that select default/a" in eventually(refused)
     assert add(machine, "b")[0] == 0

@@ -272,7 +272,7 @@ def test_rules_that_the_kernel_refuses_are_an_error(world: World, plane: Iptable
     compiler = begin(plane, world)
     crowded = replace(FACTS["n1"], marks=0b11)
     case = compilers(PORTS)["n1"]
-    with pytest.raises(KernelError, match="too few bits"):
+    with pytest.raises(KernelError, match=r"give policy\.marks more bits"):
         plane.load(case, world.devices("n1"), crowded)
     plane.load(compiler, world.devices("n1"), replace(FACTS["n1"], log=LogSettings(group=GROUP)))
     assert differences(plane) == set()

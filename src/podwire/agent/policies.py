@@ -1,4 +1,4 @@
-"""NetworkPolicy as a part of the agent: its collections, its data plane, its say in CNI, its health and metrics."""
+"""Policies as a part of the agent: informers, data plane, the guard of CNI requests, health and metrics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -64,9 +64,9 @@ class PolicyPart:
         self._loaded = asyncio.Event()
         self._switch = Switch(PolicyModes(), config.policy.mode, PolicyFacts(marks=config.policy.marks))
         self.bridges: BridgeIsolation | None = None
-        """What keeps pods of one bridge apart, where other plugins wire pods."""
+        """Isolates pods on the same bridge, where other CNI plugins wire pods; None: podwire wires them."""
         self.prepared: list[asyncio.Event] = []
-        """What has to be there before anything is enforced anew."""
+        """Events that have to be set before the first enforcement."""
         self._plane = self._open(others="cni" not in config.parts)
         sources = Sources(
             pods=self._pods,
@@ -113,18 +113,18 @@ class PolicyPart:
 
     @property
     def mode(self) -> str:
-        """The data plane in force; ``none`` where none can be had."""
+        """The data plane in use; ``none`` when the kernel supports none."""
         return self._switch.name
 
     @property
     def lacking(self) -> tuple[str, KernelError] | None:
-        """The data plane that could not be had, and why; None when the one that was asked for is in force."""
+        """The configured data plane and why it cannot be used; None when it is in use."""
         return self._switch.problem
 
     async def announce(self, announcer: Announcer, note: Callable[[], None]) -> None:
-        """Has the Node say which data plane is in force, and at which port the network may ask what it does.
+        """Writes on the Node which data plane is in use, and the health port for counters and logs.
 
-        ``note`` is called whenever it may be another one.
+        ``note`` is called whenever the data plane may have changed.
         """
         while True:
             await self._loaded.wait()
@@ -134,7 +134,7 @@ class PolicyPart:
 
     @property
     def enforcement(self) -> Enforcement:
-        """What is enforced."""
+        """The loop that enforces policies."""
         return self._enforcement
 
     @property
@@ -168,12 +168,12 @@ class PolicyPart:
         }
 
     def guard(self, pods: PodNetwork, attached: tuple[Attachment, ...]) -> None:
-        """Has a say in what CNI does from now on; ``attached`` are the pods that are there."""
+        """Guards CNI requests from now on; ``attached`` are the pods that already have devices."""
         pods.guard = self
         self._enforcement.restore(tuple(_attached(one) for one in attached))
 
     def before(self, request: Request) -> Awaitable[None] | None:
-        """A pod is wired when its object is known and policies are in force."""
+        """Waits with ADD until the pod's object is known and policies are in force; None: no need to wait."""
         if request.command != "ADD" or not request.pod:
             return None
         return self._known(request)
@@ -204,7 +204,7 @@ class PolicyPart:
         self._enforcement.detach(one.host_link)
 
     def committed(self, delta: Delta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
-        """A change is in force; ``changed`` says what it follows from, and when that was heard."""
+        """Takes over a change that is in force; ``changed`` has its causes and when each was received."""
         self._flows.committed(delta, full=full)
         self.status.committed(changed)
         self._commits += 1
@@ -216,7 +216,7 @@ class PolicyPart:
             self._loaded.set()
 
     def refused(self, failure: KernelError) -> None:
-        """A change is not in force; the last good rules are."""
+        """Takes over that the kernel refused a change; the last good rules stay in force."""
         self._refusals += 1
         self.status.refused(failure)
         node = self._nodes.objects.get(self._node)
@@ -234,14 +234,14 @@ class PolicyPart:
         )
 
     def in_force(self) -> Versions | None:
-        """The versions of everything that policies depend on; None while the kernel does not hold it."""
+        """The versions of all objects that policies depend on; None while the kernel does not hold them yet."""
         if not self._enforcement.programmed.is_set():
             return None
         informers = (self._pods, self._namespaces, self._nodes, self._policies, self._cluster_policies)
         return {informer.resource.plural: informer.versions for informer in informers}
 
     def problem(self) -> str:
-        """Why this node is not fit for pods; empty: it is."""
+        """Why this node cannot run pods yet; empty: it can."""
         return self._enforcement.problem
 
     def _samples(self) -> list[Metric]:

@@ -14,27 +14,27 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str
     node: str = ""
-    """Where it is: the node of a pod, or the node whose own address this is; empty outside of the cluster."""
+    """The node of the pod, or the node that owns the address; empty for an address outside the cluster."""
     pod: Pod | None = None
-    """The pod as policies see it."""
+    """The pod that owns the address; None: no pod owns it."""
     also: tuple[str, ...] = ()
-    """Of a node that sends from an address in its pods' ranges: the addresses by which it is known."""
+    """For a node that sends from an address in its own pod range: the addresses in its Node status."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Every address by which blocks speak of it."""
+        """Every address that an ``ipBlock`` may contain to match this end."""
         return (self.address, *self.also)
 
     @property
     def name(self) -> str:
-        """What a reader calls it: ``namespace/name``, ``node NAME`` or the address."""
+        """The display name: ``namespace/name`` of the pod, ``node NAME``, or the address."""
         if self.pod is not None:
             return key_of(self.pod.metadata)
         return f"node {self.node}" if self.node else self.address
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict depends on; all lists may be in any order."""
+    """The objects that a verdict depends on; the lists may be in any order."""
 
     pods: tuple[Pod, ...] = ()
     namespaces: tuple[Object, ...] = ()
@@ -43,14 +43,14 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     cluster_policies: tuple[ClusterNetworkPolicy, ...] = ()
 
     def labels_of(self, namespace: str) -> dict[str, str]:
-        """The labels of a namespace; one that is not known has its name alone."""
+        """The labels of a namespace; for an unknown namespace only the label with its name."""
         for known in self.namespaces:
             if known.metadata.name == namespace:
                 return known.metadata.labels | {"kubernetes.io/metadata.name": namespace}
         return {"kubernetes.io/metadata.name": namespace}
 
     def party(self, address: str) -> Party:
-        """Who has an address."""
+        """The pod or node that owns an address, as an end of a connection."""
         found = pods_by_address(self.pods).get(address)
         if found is not None:
             return Party(address=address, node=found.spec.node_name, pod=found)

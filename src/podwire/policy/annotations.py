@@ -1,7 +1,7 @@
-"""What a policy's annotations ask for (pure): ``podwire.io/mode`` and ``podwire.io/log``.
+"""The annotations that configure a policy (pure): ``podwire.io/mode`` and ``podwire.io/log``.
 
-A value that is not known counts as none: the policy is enforced, and logged as the node's settings say. Nothing else
-among the annotations concerns policies, so that what podwire writes there itself changes nothing.
+An unknown value is ignored: the policy is enforced, and logged as the node's settings say. No other annotation changes
+a policy, so annotations that podwire writes itself have no effect.
 """
 
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ AUDIT, ENFORCE = "audit", "enforce"
 ALL, DROPS, NONE = "all", "drops", "none"
 
 VALUES: Mapping[str, tuple[str, ...]] = {POLICY_MODE: (AUDIT, ENFORCE), POLICY_LOG: (ALL, DROPS, NONE)}
-"""The values that each may have."""
+"""The valid values of each annotation."""
 
 
 def in_audit(annotations: Mapping[str, str]) -> bool:
-    """Whether what the policy would drop is only counted and logged."""
+    """Whether the policy is in audit: it drops nothing, and what it would drop is counted and logged."""
     return annotations.get(POLICY_MODE) == AUDIT
 
 
 def log_of(annotations: Mapping[str, str]) -> str:
-    """``all``, ``drops`` or ``none``; empty: as the node's settings say."""
+    """``all``, ``drops`` or ``none``; empty: the node's settings decide."""
     value = annotations.get(POLICY_LOG, "")
     return value if value in VALUES[POLICY_LOG] else ""
 
 
 def problems(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """What is not known, a sentence each."""
+    """One sentence for each unknown value."""
     return tuple(
         f"{name}: {annotations[name]!r} is not known, there are {', '.join(values)}; {_INSTEAD[name]}"
         for name, values in VALUES.items()

@@ -89,7 +89,7 @@ class Compiler:
         """The pods of this node by key."""
 
     def everything(self) -> Delta:
-        """The change that makes all that is there of nothing."""
+        """The change from an empty state to the current one."""
         return Delta(pods=dict(self.pods), made=set(self.profiles))
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
@@ -101,7 +101,7 @@ class Compiler:
         return self._index.remembered(namespace)
 
     def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        """A namespace came or changed; None: it went."""
+        """Takes over a namespace that was added or changed; None: it was deleted."""
         before = self.namespace_labels(name)
         if labels is None:
             self._namespaces.pop(name, None)
@@ -113,7 +113,7 @@ class Compiler:
                 self._touch(key)
 
     def set_node(self, name: str, node: Node | None) -> None:
-        """A node came or changed; None: it went."""
+        """Takes over a node that was added or changed; None: it was deleted."""
         before = self._nodes.pop(name, None)
         for address in _addresses(before):
             self._dirty_addresses.add(address)
@@ -126,7 +126,7 @@ class Compiler:
             self._node_at[address] = name
 
     def set_pod(self, key: str, pod: Pod | None) -> None:
-        """A pod came or changed; None: it went."""
+        """Takes over a pod that was added or changed; None: it was deleted."""
         self._touch(key)
         before = self._pods.pop(key, None)
         if before is not None:
@@ -153,17 +153,17 @@ class Compiler:
             self._dirty_pods.add(key)
 
     def set_own_node_egress(self, *, reaches: bool) -> None:
-        """Whether pods reach their own node whatever NetworkPolicies say."""
+        """Sets whether pods reach their own node regardless of NetworkPolicies."""
         if reaches != self._own_node_egress:
             self._own_node_egress = reaches
             self._dirty_pods.update(self.pods)
 
     def set_policy(self, key: str, policy: NetworkPolicy | None) -> None:
-        """A NetworkPolicy came or changed; None: it went."""
+        """Takes over a NetworkPolicy that was added or changed; None: it was deleted."""
         self._keep(("Namespace", key), network_policy(policy, self._index) if policy is not None else None)
 
     def set_cluster_policy(self, name: str, policy: ClusterNetworkPolicy | None) -> None:
-        """A ClusterNetworkPolicy came or changed; None: it went."""
+        """Takes over a ClusterNetworkPolicy that was added or changed; None: it was deleted."""
         self._keep(("Cluster", name), cluster_network_policy(policy, self._index) if policy is not None else None)
 
     def _keep(self, key: tuple[str, str], policy: CompiledPolicy | None) -> None:
@@ -186,7 +186,7 @@ class Compiler:
                 self._dirty_rules.add((*key, direction))
 
     def flush(self) -> Delta:
-        """Takes over what was set since the last call, and says what that changed."""
+        """Compiles what was set since the last call, and returns what that changed."""
         delta = Delta()
         for address in self._dirty_addresses:
             self._owners.pop(address, None)
@@ -215,7 +215,7 @@ class Compiler:
                 delta.ended.add(profile_key)
 
     def _follow(self, profile: Profile, addresses: Iterable[str], peers: dict[str, PeerMatch | None]) -> set[str]:
-        """Brings addresses up to date in a profile; those whose entry changed."""
+        """Updates addresses in a profile; returns the addresses whose entry changed."""
         changed = set()
         for address in addresses:
             if profile.follow(self._known(address, peers), address):
@@ -223,7 +223,7 @@ class Compiler:
         return changed
 
     def _settle(self, key: str, delta: Delta) -> None:
-        """Decides which profiles a pod of this node has."""
+        """Updates the profiles of one pod of this node."""
         before = self.pods.get(key)
         pod = self._pods.get(key)
         after = self._profiles_of(pod) if pod is not None and pod.spec.node_name == self.node else None
@@ -278,7 +278,7 @@ class Compiler:
         return profile
 
     def _fill(self, profile: Profile, peers: dict[str, PeerMatch | None]) -> None:
-        """Takes all addresses into a new profile; where no range does, only selectors and names tell pods apart."""
+        """Adds all addresses to a new profile; without blocks, pods with the same labels and ports share one table."""
         alike: dict[object, PortTable | None] = {}
         apart = bool(profile.blocks[4].intervals or profile.blocks[6].intervals)
         by_name = profile.by_name
@@ -300,7 +300,7 @@ class Compiler:
         profile.lost.clear()
 
     def _known(self, address: str, peers: dict[str, PeerMatch | None]) -> PeerMatch | None:
-        """What there is to know of an address; found once for all profiles."""
+        """As :meth:`peer`, computed once for all profiles."""
         if address not in peers:
             peers[address] = self.peer(address)
         return peers[address]
@@ -314,7 +314,7 @@ class Compiler:
         return {*self._at, *self._node_at}
 
     def party(self, address: str) -> Party:
-        """Who has an address."""
+        """The pod or node that owns an address, as an end of a connection."""
         keys = self._at.get(address)
         if keys:
             pod = max((self._pods[key] for key in keys), key=precedence)
@@ -325,7 +325,7 @@ class Compiler:
         )
 
     def peer(self, address: str) -> PeerMatch | None:
-        """What there is to know of an address; None: nothing."""
+        """The selectors, named ports and node that match an address; None: no pod or node owns it."""
         owner = self._owner(address)
         if owner is not None:
             match, named = owner
@@ -353,13 +353,13 @@ class Compiler:
 
 
 def _logged(isolating: Iterable[CompiledPolicy]) -> str:
-    """What is logged of denials because no rule of these policies allows: it is, unless all of them are quiet."""
+    """The log setting for denials because no rule of these policies allows; ``none`` only if all of them say so."""
     said = {policy.log for policy in isolating}
     return NONE if said == {NONE} else DROPS if said & {ALL, DROPS} else ""
 
 
 def _addresses(node: Node | None) -> tuple[str, ...]:
-    """All addresses that are a node's own."""
+    """All addresses that a node owns."""
     return (*node.addresses, *pod_side_addresses(node)) if node is not None else ()
 
 

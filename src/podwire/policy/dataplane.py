@@ -24,28 +24,28 @@ from podwire.policy.verdicts import RuleHit
 
 
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data plane needs to know of its node."""
+    """What a policy data plane needs to know about its node."""
 
     pod_ranges: tuple[str, ...] = ()
-    """The ranges that this node gives addresses to pods from, both families."""
+    """The pod ranges of this node, both families."""
     addresses: tuple[str, ...] = ()
     """The node's addresses, both families."""
     log: LogSettings = SILENT
-    """What is logged, and how much of it."""
+    """What is logged, and at which rate."""
     cluster_ranges: tuple[str, ...] = ()
-    """The ranges that pods of the whole cluster have their addresses from, both families."""
+    """The pod ranges of the whole cluster, both families."""
     encapsulation_ports: tuple[int, ...] = ()
     """UDP ports to which a pod may send to pods alone, since a node may unpack what comes there; IP in IP and GRE too.
     Empty: pods may encapsulate as they like."""
     keep: bool = False
-    """Whether connections that were allowed when they began live on; else every packet of theirs is judged."""
+    """Whether a connection that was allowed when it began stays allowed; else every packet is checked."""
     marks: int = MARKS
-    """The bits of packets' marks that a data plane may use."""
+    """The bits of the packet mark that a data plane may use."""
     bridges: tuple[str, ...] = ()
-    """Bridges that pods are ports of: there a pod is known by its address, not by the device."""
+    """Bridges that have pods as ports: there a pod is identified by its address, not by the device."""
 
     def alike(self, other: "PolicyFacts") -> bool:
-        """Whether the same rules are made of both: ranges and addresses are elements of sets."""
+        """Whether both lead to the same rules: ranges and addresses are only elements of sets."""
         return self._without_addresses() == other._without_addresses()
 
     def _without_addresses(self) -> "PolicyFacts":
@@ -53,23 +53,23 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the facts is about one family; the layouts of data planes are made of it."""
+    """The facts for one address family; the layouts of data planes are made from them."""
 
     family: str
     pod_ranges: tuple[str, ...] = ()
-    """The ranges that this node gives addresses to pods from, of this family."""
+    """The pod ranges of this node in this family."""
     node_addresses: tuple[str, ...] = ()
-    """The addresses of this node by which policies know it, of this family."""
+    """The addresses of this node in this family that policies can name."""
     log: LogSettings = SILENT
-    """What is logged, and how much of it."""
+    """What is logged, and at which rate."""
     cluster_ranges: tuple[str, ...] = ()
-    """The addresses of pods anywhere in the cluster, of this family, disjoint."""
+    """The pod ranges of the cluster in this family, disjoint."""
     encapsulation_ports: tuple[int, ...] = ()
     """UDP ports to which pods send to pods alone, with IP in IP and GRE; empty: pods may encapsulate."""
     keep: bool = False
-    """Whether connections that were allowed when they began live on."""
+    """Whether a connection that was allowed when it began stays allowed."""
     bridges: tuple[str, ...] = ()
-    """The bridges that pods of this node are ports of."""
+    """The bridges that have pods of this node as ports."""
 
 
 def of_family(facts: PolicyFacts, family: str) -> dict[str, Any]:
@@ -115,11 +115,11 @@ class PolicyDataPlane(DataPlane, Protocol):
         ...
 
     def hit(self, prefix: str) -> RuleHit | None:
-        """What a packet met that was logged with a prefix; None: a rule that went long ago, or none of ours."""
+        """The rule behind a log prefix; None: the rule was removed long ago, or the prefix is not ours."""
         ...
 
     def counts(self) -> tuple[Counted, ...]:
-        """What rules have counted; never less than before, as long as this object lives.
+        """The counters of all rules; they never go down while this object lives.
 
         Raises: KernelError.
         """

@@ -1,9 +1,9 @@
-"""Tells which policies are in force on this node: keeps the node's ConfigMap of ``policy.status.report`` current.
+"""Reports which policies are in force on this node: keeps the node's ConfigMap of ``policy.status.report`` current.
 
-Guarantees: 1. nothing is told that is not in the kernel; 2. a change is told at once, the next one a second later with
-all that came between; 3. nothing is written while nothing changes, nor by a start that finds told what is so; 4. an
-API that is away or refuses is tried again after a backoff from 1 s to 30 s; 5. nothing is told as long as there never
-was a policy nor a problem. The object goes with the Node.
+Guarantees: 1. only what the kernel holds is reported; 2. a change is reported at once, further changes together one
+second later; 3. nothing is written while nothing changes, nor at a start when the report is already right; 4. when the
+API server is away or refuses, the write is tried again after a backoff from 1 s to 30 s; 5. no report is written until
+there is a first policy or problem. The ConfigMap is deleted with the Node.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from podwire.runtime.backoff import Backoff
 _BETWEEN_S = 1.0
 
 Find = Callable[[str, str], ObjectMeta | None]
-"""The metadata of a policy by its kind and key; None: it is not there."""
+"""The metadata of a policy by its kind and key; None: there is no such policy."""
 
 
 class PolicyReport:
-    """What one agent tells; ``node`` gives its Node object, ``find`` its policies."""
+    """The report of one agent; ``node`` gives its Node object, ``find`` its policies."""
 
     def __init__(self, client: Client, name: str, node: Callable[[], Node | None], find: Find) -> None:
         self._client = client
@@ -60,13 +60,13 @@ class PolicyReport:
             self._changed.set()
 
     def refused(self, problem: str) -> None:
-        """What changed is not in force."""
+        """Takes over that the kernel refused a change."""
         if problem != self._problem:
             self._problem = problem
             self._changed.set()
 
     async def run(self) -> None:
-        """Tells every change until cancelled."""
+        """Writes every change until cancelled."""
         backoff = Backoff(_BETWEEN_S, 30.0)
         while True:
             await self._changed.wait()
@@ -79,7 +79,7 @@ class PolicyReport:
                 await self._client.clock.sleep(backoff.next_delay_s())
 
     async def _told_now(self) -> bool:
-        """Whether everything is told."""
+        """Writes the report; returns whether it is up to date now."""
         node, failure = self._node(), ""
         try:
             if node is not None:
@@ -106,7 +106,7 @@ class PolicyReport:
         self._told = data
 
     async def _patched(self, name: str, data: Mapping[str, str]) -> bool:
-        """Writes over what was told; not when somebody took it away."""
+        """Updates the ConfigMap; returns False when it was deleted."""
         try:
             await self._client.patch(CONFIGMAPS, name, {"data": data}, NAMESPACE, patch_type=MERGE_PATCH)
         except NotFound:
@@ -114,7 +114,7 @@ class PolicyReport:
         return True
 
     async def _found(self, name: str, node: Node) -> dict[str, str]:
-        """What an earlier agent told; where the same is in force now, since when stays."""
+        """The data of the existing ConfigMap; commits that are still in force keep their time."""
         try:
             found = await self._client.get(CONFIGMAPS, name, NAMESPACE)
         except NotFound:

@@ -64,7 +64,7 @@ class PolicyStatus:
         self.log = PolicyLog(sight, self._client.clock)
 
     def configure(self, settings: PolicySettings) -> PolicySettings:
-        """Takes over settings; what of them can be had here: a kernel without nflog logs nothing."""
+        """Takes over settings; returns those in effect here: without nflog in the kernel, logging is off."""
         self._rules = EvaluationOptions(own_node_egress=settings.own_node_egress)
         log = settings.log if settings.log.group and self._can_log() else SILENT
         self.log.configure(log)
@@ -79,7 +79,7 @@ class PolicyStatus:
         return self._logs
 
     def committed(self, changed: Mapping[Changed, float]) -> None:
-        """What changed is in force; the values say when it was heard."""
+        """Takes over changes that are in force now; the values are when each was received (monotonic)."""
         now = self._client.clock.monotonic()
         for heard in changed.values():
             self._delays.observe(now - heard)
@@ -87,7 +87,7 @@ class PolicyStatus:
         self.report.committed(changed)
 
     def refused(self, failure: KernelError) -> None:
-        """What changed is not in force."""
+        """Takes over that the kernel refused a change."""
         self._failing = 1
         self._failed_at = self._client.clock.now().timestamp()
         self.report.refused(str(failure))
@@ -99,7 +99,7 @@ class PolicyStatus:
         return {"policy report": self.report.run, "policy log": self.log.run}
 
     def pages(self) -> dict[str, Page]:
-        """What is told to who asks."""
+        """The pages that the agent serves, by path."""
         return {LOG_PAGE: self.log.page, COUNTERS_PAGE: self._counters}
 
     def _counters(self, _query: Query) -> Iterator[str]:
@@ -150,7 +150,7 @@ class PolicyStatus:
         return self._explain(self.world(connection), connection, self._rules, audited)
 
     def world(self, connection: Connection) -> World:
-        """As much of the cluster as the verdict on a connection depends on."""
+        """The objects that the verdict on one connection depends on."""
         ends = (connection.source, connection.destination)
         pods = tuple(end.pod for end in ends if end.pod is not None)
         spaces = {pod.metadata.namespace for pod in pods}
@@ -168,7 +168,7 @@ class PolicyStatus:
 
 
 def counter(each: Counted) -> dict[str, object]:
-    """What a rule has counted, as the page tells it."""
+    """The counter of a rule as the page shows it."""
     hit = each.hit
     return {
         "policies": hit.policies,

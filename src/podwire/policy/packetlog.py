@@ -1,11 +1,11 @@
-"""The log of what policies drop, would drop, or let through: read from the kernel's nflog, told with names.
+"""The policy log: packets that policies drop, would drop or let through, read from nflog and shown with names.
 
-Packets wait for nobody: rules count and drop by themselves, and what is read here are copies, at most ``rate`` a second
-of each rule. Guarantees: 1. at most ``rate`` lines a second are written, after a burst of ``burst``; what is more is
-counted, passed over, and told as a number every 10 s; 2. the last ``_REMEMBERED`` are kept for who asks
-(``podwire policy log``); 3. of a connection that passes there is one line in a minute, of one that is dropped one for
-each packet that is told; 4. a group that somebody else listens to, or a kernel without nflog, is said once, tried again
-every 30 s, and changes nothing for packets; 5. what was logged while no agent ran is nobody's.
+The log never delays packets: rules count and drop by themselves, and the log reads copies, at most ``rate`` a second
+from each rule. Guarantees: 1. at most ``rate`` lines a second are written, after a burst of ``burst``; packets above
+that are counted, and their number is logged every 10 s; 2. the last ``_REMEMBERED`` lines are kept for
+``podwire policy log``; 3. an allowed connection has one line a minute, a dropped one a line for each reported packet;
+4. if another program listens to the group, or the kernel has no nflog, that is logged once, tried again every 30 s, and
+has no effect on packets; 5. packets that were logged while no agent ran are lost.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ _FLOWS = 1024
 
 
 Flow = tuple[str, str, str, int, str, int]
-"""The rule that let it pass, the protocol, and both ends."""
+"""The rule that let the packet pass, the protocol, and both ends."""
 
 
 class PacketLookups(msgspec.Struct, frozen=True):
-    """What is known of the cluster."""
+    """The look-ups that turn a logged packet into a line."""
 
     node: str
     hit: Callable[[str], RuleHit | None]
-    """What a prefix stands for."""
+    """The rule behind a log prefix."""
     party: Callable[[str], Party]
-    """Who has an address."""
+    """The pod or node that owns an address."""
     why: Callable[[Connection, str], tuple[bool, str]]
-    """Whether policies let a connection through as of now, and why; of a direction that is named, what audit says."""
+    """Whether policies allow a connection now, and why; given a direction, what policies in audit would do there."""
 
 
 class PolicyLog:
@@ -130,7 +130,7 @@ class PolicyLog:
             self.tell(one)
 
     def _summarize(self) -> None:
-        """Says how much was passed over since the last time."""
+        """Logs how many packets were not logged since the last summary."""
         missing = self._passed + self._lost
         if missing > self._told:
             self._log.warning("policy log: packets above the rate limit were not logged", packets=missing - self._told)
@@ -156,7 +156,7 @@ class PolicyLog:
         self._log.info(made.verdict, **made.fields())
 
     def _why(self, connection: Connection, hit: RuleHit | None) -> str:
-        """Why a packet met the rule; policies may have changed since."""
+        """Why a packet hit the rule; policies may have changed since."""
         audited = hit.direction if hit is not None and hit.ruling.audit else ""
         passes, text = self._sight.why(connection, audited)
         if hit is None or hit.ruling.accept or not passes:
@@ -164,7 +164,7 @@ class PolicyLog:
         return f"{text}; the rules were different when the packet came ({hit.text})"
 
     def _is_known(self, flow: Flow) -> bool:
-        """Whether there was a line for a connection a short time ago."""
+        """Whether the connection had a line within the last minute."""
         now = self._clock.monotonic()
         if now - self._flows.get(flow, -_SAME_S) < _SAME_S:
             return True
@@ -175,9 +175,9 @@ class PolicyLog:
         return False
 
     def page(self, query: Query) -> Iterator[str]:
-        """What is kept, a JSON document a line with its ``number``; ``after`` a number, at most the ``last`` so many.
+        """The kept lines as JSON with their ``number``; only those after number ``after``, at most the last ``last``.
 
-        Raises: ValueError for what is no number.
+        Raises: ValueError when ``after`` or ``last`` is not a number.
         """
         after = int(query.get("after", ["0"])[0])
         last = int(query.get("last", [str(_REMEMBERED)])[0])
@@ -186,7 +186,7 @@ class PolicyLog:
         return (msgspec.json.encode({"number": number, **msgspec.to_builtins(one)}).decode() for number, one in shown)
 
     def samples(self) -> list[Metric]:
-        """What was told and what was not."""
+        """How many packets were logged, skipped and lost."""
         counted = (
             ("podwire_policy_logged_total", "Policy packets that have a line in the log.", self._number),
             ("podwire_policy_log_passed_total", "Policy packets above the rate limit of the log.", self._passed),
@@ -200,7 +200,7 @@ class PolicyLog:
 
 
 def _apart(one: Logged, connection: Connection) -> str:
-    """Why a packet is dropped with which policies have nothing to do."""
+    """Why a packet was dropped for a reason other than policies."""
     port = f" {connection.port}" if connection.port else ""
     ends = f"{connection.source.name} -> {connection.destination.name} {connection.protocol}{port}"
     devices = (("from", one.input), ("to", one.output))

@@ -1,8 +1,8 @@
-"""What becomes of each protocol and port between one pod and one peer: a table of disjoint ranges (pure).
+"""The ruling for each protocol and port between one pod and one peer: a table of disjoint ranges (pure).
 
-A table is made by asking rules in order: each decides for the ports that no rule before it decided. So tiers,
-priorities and Accept, Deny and Pass are gone once a table is made; what is left is one ruling for each port, with the
-rule that it comes from. Equal tables are equal values, so that the kernel needs one of each.
+A table is built by applying rules in order: each rule decides the ports that no earlier rule decided. So a finished
+table has no tiers, priorities or actions: it has one ruling for each port, with the rule that the ruling comes from.
+Equal tables are equal values, so the kernel needs only one copy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 PROTOCOLS = ("TCP", "UDP", "SCTP")
-"""Those that have ports."""
+"""The protocols that have ports."""
 LAST_PORT = 65535
 
 Range = tuple[int, int]
@@ -21,11 +21,11 @@ EVERY_PORT: Ranges = ((0, LAST_PORT),)
 
 
 class Ruling(msgspec.Struct, frozen=True, gc=False, order=True):
-    """Accept or drop, and by what."""
+    """Accept or drop, and which rule decided."""
 
     accept: bool
     policy: str = ""
-    """The key of the policy; empty: no rule allows, or no policy has a say."""
+    """The key of the policy; empty: no rule allows, or no policy applies."""
     rule: int = -1
     """The place of the rule in the list of its direction."""
     log: str = ""
@@ -39,14 +39,14 @@ class Ruling(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Selection(msgspec.Struct, frozen=True, gc=False):
-    """Ports that a rule speaks of, by protocol, and whether it speaks of protocols without ports."""
+    """The ports that a rule matches, by protocol, and whether it matches protocols without ports."""
 
     ports: tuple[tuple[str, Ranges], ...]
     """In the order of :data:`PROTOCOLS`; a protocol without ranges is left out."""
     other: bool = False
 
     def has(self, place: tuple[str, int] | None) -> bool:
-        """Whether it speaks of a protocol and port; None: of protocols without ports."""
+        """Whether a protocol and port are selected; None: whether protocols without ports are."""
         if place is None:
             return self.other
         return any(first <= place[1] <= last for first, last in dict(self.ports).get(place[0], ()))
@@ -78,16 +78,16 @@ class PortTable(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rulings(self) -> frozenset[Ruling]:
-        """Those that there are."""
+        """The distinct rulings of the table."""
         return frozenset((*(entry.ruling for entry in self.entries), self.other))
 
     @property
     def uniform(self) -> Ruling | None:
-        """The ruling that holds for everything; None: it depends."""
+        """The ruling for all ports if there is only one; else None."""
         return self.other if len(self.rulings) == 1 else None
 
     def lessens(self, other: "PortTable") -> bool:
-        """Whether the other one drops anything that this one accepts."""
+        """Whether the other table drops traffic that this table accepts."""
         if self.other.accept and not other.other.accept:
             return True
         accepted, dropped = self.accepting(accept=True), other.accepting(accept=False)
@@ -120,7 +120,7 @@ def merged(ranges: Iterable[Range]) -> Ranges:
 
 
 def overlap(one: Ranges, other: Ranges) -> Ranges:
-    """What both have."""
+    """The ports that are in both."""
     found: list[Range] = []
     mine, theirs = 0, 0
     while mine < len(one) and theirs < len(other):
@@ -135,7 +135,7 @@ def overlap(one: Ranges, other: Ranges) -> Ranges:
 
 
 def without(one: Ranges, other: Ranges) -> Ranges:
-    """What the first has and the second has not; both are walked through once."""
+    """The ports of the first without those of the second, in one pass over both."""
     found: list[Range] = []
     at = 0
     for first, last in one:
@@ -155,13 +155,13 @@ def without(one: Ranges, other: Ranges) -> Ranges:
 
 
 def selection(ports: Mapping[str, Iterable[Range]], *, other: bool = False) -> Selection:
-    """A selection from ranges in any order; words that are no protocol with ports are left out."""
+    """A selection from ranges in any order; unknown protocols and those without ports are left out."""
     each = ((protocol, merged(ports.get(protocol, ()))) for protocol in PROTOCOLS)
     return Selection(ports=tuple((protocol, ranges) for protocol, ranges in each if ranges), other=other)
 
 
 def union(selections: Sequence[Selection]) -> Selection:
-    """What any of them speaks of."""
+    """The ports that any of the selections contains."""
     ports: dict[str, list[Range]] = {}
     for each in selections:
         for protocol, ranges in each.ports:
@@ -170,7 +170,7 @@ def union(selections: Sequence[Selection]) -> Selection:
 
 
 class PortTableBuilder:
-    """A table in the making."""
+    """Builds a port table rule by rule."""
 
     def __init__(self) -> None:
         self._open: dict[str, Ranges] = dict.fromkeys(PROTOCOLS, EVERY_PORT)
@@ -180,7 +180,7 @@ class PortTableBuilder:
         self._entries: dict[str, list[tuple[int, int, Ruling]]] = {protocol: [] for protocol in PROTOCOLS}
 
     def decide(self, ports: Selection, ruling: Ruling) -> None:
-        """Decides what is still open of a selection."""
+        """Gives a ruling to the still undecided ports of a selection."""
         for protocol, ranges in ports.ports:
             taken = overlap(self._open[protocol], ranges)
             if taken:
@@ -190,7 +190,7 @@ class PortTableBuilder:
             self._other = ruling
 
     def pass_on(self, ports: Selection) -> None:
-        """Leaves what is still open of a selection to the next tier."""
+        """Leaves the still undecided ports of a selection to the next tier."""
         for protocol, ranges in ports.ports:
             taken = overlap(self._open[protocol], ranges)
             if taken:
@@ -200,13 +200,13 @@ class PortTableBuilder:
             self._passed_other = True
 
     def next_tier(self) -> None:
-        """Opens what was passed on."""
+        """Starts the next tier: ports that were passed on are undecided again."""
         for protocol, ranges in self._passed.items():
             self._open[protocol] = merged((*self._open[protocol], *ranges))
         self._passed, self._passed_other = {}, False
 
     def table(self, rest: Ruling) -> PortTable:
-        """The table; what is still open gets the ruling ``rest``."""
+        """The finished table; ports that are still undecided get the ruling ``rest``."""
         self.decide(EVERYTHING, rest)
         assert self._other is not None, "everything is decided"
         entries: list[Entry] = []

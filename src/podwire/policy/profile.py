@@ -21,14 +21,14 @@ NamedPort = tuple[str, str, int]
 
 
 DENIED = Ruling(accept=False)
-"""Isolated, and no rule allows."""
+"""The pod is isolated and no rule allows the traffic."""
 NOT_SPOKEN_OF = Ruling(accept=True)
-"""No policy has a say."""
+"""No policy applies."""
 OWN_NODE = PortTableBuilder().table(rest=NOT_SPOKEN_OF)
 
 
 class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of one policy, ready to be matched."""
+    """One rule of one policy, compiled for matching."""
 
     tier: str
     """Admin, Namespace or Baseline."""
@@ -36,7 +36,7 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     place: int
     action: str = "Accept"
     everyone: bool = False
-    """Whether it speaks of every peer."""
+    """Whether the rule matches every peer."""
     selectors: frozenset[int] = frozenset()
     """Numbers of selectors of pods."""
     blocks: tuple[IPBlock, ...] = ()
@@ -44,14 +44,14 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     """Selectors of nodes in their JSON form."""
     ports: Selection = EVERYTHING
     names: tuple[tuple[str, str], ...] = ()
-    """Ports by name, each with its protocol (empty: any), besides ``ports``."""
+    """Named ports, each with its protocol (empty: any), in addition to ``ports``."""
     audit: bool = False
-    """Whether its policy is in audit, and so not in force."""
+    """Whether the policy is in audit, and so not in force."""
     log: str = ""
-    """What its policy has logged, as in :class:`~podwire.policy.ports.Ruling`."""
+    """The log setting of the policy, as in :class:`~podwire.policy.ports.Ruling`."""
 
     def speaks_of(self, named: tuple[NamedPort, ...]) -> Selection:
-        """Its ports, for a destination with such named ports."""
+        """The ports of the rule for a destination with these named ports."""
         if not self.names:
             return self.ports
         resolved = [
@@ -64,7 +64,7 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to know of an address."""
+    """Which selectors match the owner of an address."""
 
     address: str
     selectors: frozenset[int] = frozenset()
@@ -73,23 +73,23 @@ class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
     nodes: frozenset[str] = frozenset()
     """The selectors of nodes, in their JSON form, that match the node whose own address it is."""
     also: tuple[str, ...] = ()
-    """Of a node's address in its pods' ranges: the others, by which blocks speak of it."""
+    """For a node's address in its own pod range: the addresses in its Node status, which blocks may contain."""
     own_node: bool = False
-    """Whether it is an address of the node that the profile's pods run on."""
+    """Whether the address belongs to the node that the pods of the profile run on."""
 
 
 class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells one profile from another."""
+    """The identity of a profile: pods with equal keys share one profile."""
 
     direction: str
     policies: tuple[str, ...] = ()
-    """Keys of the NetworkPolicies in force that select the pods, in order; without one, nobody is isolated."""
+    """Keys of the NetworkPolicies in force that select the pods, in order; empty: the pods are not isolated."""
     audited: tuple[str, ...] = ()
-    """The same of those in audit."""
+    """The same for NetworkPolicies in audit."""
     cluster_policies: tuple[str, ...] = ()
-    """Names in the order in which they are asked, those in audit among them."""
+    """Names in the order of evaluation, including those in audit."""
     log: str = ""
-    """What is logged of denials because no rule allows."""
+    """The log setting for denials because no rule allows."""
     named: tuple[NamedPort, ...] = ()
     """The pods' own ports that the policies name; ingress only."""
     own_node_egress: bool = True
@@ -102,9 +102,9 @@ class Profile:
         self.key = key
         self.rules = rules
         self.hosts: dict[str, PortTable] = {}
-        """By address: what becomes of peers that :attr:`blocks` and :attr:`default` do not describe."""
+        """The table of each address that differs from the table of :attr:`blocks` and :attr:`default` there."""
         self.lost: set[str] = set()
-        """Addresses to or from which something is dropped now that was accepted before; who reads it empties it."""
+        """Addresses for which traffic is denied now that was accepted before; the reader clears the set."""
         self._lessening: dict[tuple[int, int], bool] = {}
         self.blocks = {family: Blocks(_blocks(rules), family) for family in (4, 6)}
         self._of_selector: dict[int, list[int]] = {}
@@ -122,12 +122,12 @@ class Profile:
 
     @property
     def by_name(self) -> bool:
-        """Whether the named ports of peers make a difference."""
+        """Whether the named ports of peers change a table."""
         return bool(self._names) and self.key.direction == "Egress"
 
     @property
     def default(self) -> PortTable:
-        """What becomes of everybody else."""
+        """The table of all addresses outside :attr:`hosts` and all blocks."""
         return self._table(self._everyone, (), own_node=False)
 
     def ranges(self, family: int) -> tuple[tuple[int, int, PortTable], ...]:
@@ -138,7 +138,7 @@ class Profile:
         )
 
     def table(self, peer: PeerMatch | None) -> PortTable | None:
-        """What becomes of a peer; None when it is what :meth:`ranges` and :attr:`default` say of its address."""
+        """The table of a peer; None when :meth:`ranges` or :attr:`default` give the same table for its address."""
         if peer is None:
             return None
         holding = self.blocks[6 if ":" in peer.address else 4].holding(peer.address)
@@ -157,7 +157,7 @@ class Profile:
         return None if exact is around or exact == around else exact
 
     def _matched(self, selectors: frozenset[int]) -> frozenset[int]:
-        """The places of the rules that speak of a pod."""
+        """The indexes of the rules that match a pod with these selectors."""
         own = self._selectors & selectors
         found = self._of_selectors.get(own)
         if found is None:
@@ -166,16 +166,16 @@ class Profile:
         return found
 
     def at(self, address: str) -> PortTable:
-        """What becomes of an address."""
+        """The table of an address."""
         return self.hosts.get(address) or self._around(address)
 
     def _around(self, address: str) -> PortTable:
-        """What becomes of an address that is none of :attr:`hosts`."""
+        """The table of an address that is not in :attr:`hosts`."""
         holding = self.blocks[6 if ":" in address else 4].holding(address)
         return self._table(self._everyone | holding, (), own_node=False)
 
     def follow(self, peer: PeerMatch | None, address: str) -> bool:
-        """Takes over what became of an address (None: nobody has it); whether :attr:`hosts` changed."""
+        """Updates an address (None: nobody owns it now); returns whether :attr:`hosts` changed."""
         table = self.table(peer)
         before = self.hosts.get(address)
         if before == table:
@@ -189,7 +189,7 @@ class Profile:
         return True
 
     def _lessens(self, before: PortTable, after: PortTable) -> bool:
-        """Whether something is dropped now; tables are kept as long as the profile, and so is what became of them."""
+        """Whether traffic is denied now that was accepted; cached, since tables live as long as the profile."""
         pair = (id(before), id(after))
         found = self._lessening.get(pair)
         if found is None:
@@ -226,7 +226,7 @@ class Profile:
 
 
 def _decided(rules: Sequence[CompiledRule], named: tuple[NamedPort, ...], denied: Ruling | None) -> PortTable:
-    """What all tiers come to; ``denied`` is for what no NetworkPolicy allows, None where none isolates."""
+    """The table of all tiers; ``denied`` is the ruling where no NetworkPolicy allows, None without isolation."""
     maker = PortTableBuilder()
     _decide(maker, (rule for rule in rules if rule.tier == "Admin"), named)
     if denied is not None:
@@ -237,7 +237,7 @@ def _decided(rules: Sequence[CompiledRule], named: tuple[NamedPort, ...], denied
 
 
 def _decide(maker: PortTableBuilder, rules: Iterable[CompiledRule], named: tuple[NamedPort, ...]) -> None:
-    """Lets one tier decide."""
+    """Applies the rules of one tier."""
     for rule in rules:
         ports = rule.speaks_of(named)
         if rule.action == "Pass":
@@ -252,5 +252,5 @@ def _blocks(rules: tuple[CompiledRule, ...]) -> list[tuple[int, IPBlock]]:
 
 
 def named_ports(ports: tuple[ContainerPort, ...]) -> tuple[NamedPort, ...]:
-    """The named ones of a pod's ports."""
+    """The named ports of a pod."""
     return tuple((port.name, port.protocol or "TCP", port.container_port) for port in ports if port.name)

@@ -1,4 +1,4 @@
-"""How a packet is followed through what a policy data plane puts into a kernel: the seam of ``podwire why``.
+"""How ``podwire why`` traces a packet through the rules of a policy data plane.
 
 Each data plane has a module with two functions, registered in ``policy.registry.TRACERS``: ``planned`` makes what a
 compiler's profiles mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`.

@@ -1,7 +1,7 @@
-"""Where a node cannot enforce policies: pods that none selects run, others are refused.
+"""The stand-in data plane of a node that cannot enforce policies: pods that a policy selects are refused.
 
-It stands in for a data plane, so that a pod which a policy is about gets no device: shut off rather than open. Pods
-that ran before the policy came are not touched, and the failure names them.
+A pod that a policy selects gets no device: it is cut off rather than open. Pods that no policy selects run. Pods that
+ran before the policy was created keep running, and the error names them.
 """
 
 import os

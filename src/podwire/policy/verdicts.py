@@ -18,26 +18,26 @@ APART = {
     NOBODY: "no pod that is known has the device that leads to this address",
     TUNNEL: "pods send packets of tunnels to pods alone (policy.encapsulation)",
 }
-"""What drops packets apart from policies, by the prefix of the log."""
+"""Why packets are dropped for reasons other than policies, by log prefix."""
 
 
 class RuleHit(msgspec.Struct, frozen=True, gc=False):
-    """A ruling with what a reader needs to know of it."""
+    """A ruling together with its direction and the policies behind it."""
 
     direction: str
     ruling: Ruling
     isolated_by: tuple[str, ...] = ()
-    """For a denial because no rule allows: the policies that isolate; where that is only in audit, those in audit."""
+    """For a denial because no rule allows: the isolating policies (for a denial in audit, those in audit)."""
 
     @property
     def text(self) -> str:
-        """Which rule of which policy."""
+        """The policy, direction and rule, as text."""
         direction = self.direction.lower()
         if self.ruling.audit:
             return f"audit: {self._rule_of(self.ruling.audit_policy, self.ruling.audit_rule)}"
         if self.ruling.policy or not self.ruling.accept:
             return self._rule_of(self.ruling.policy, self.ruling.rule)
-        return f"no policy speaks of it, {direction}"
+        return f"no {direction} policy applies"
 
     def _rule_of(self, policy: str, rule: int) -> str:
         direction = self.direction.lower()
@@ -52,7 +52,7 @@ class RuleHit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies that it is due to; none where no policy has a say."""
+        """The policies that caused the ruling; empty when no policy applies."""
         policy = self.ruling.audit_policy if self.ruling.audit else self.ruling.policy
         return (policy,) if policy else self.isolated_by
 
@@ -62,7 +62,7 @@ class RuleHit(msgspec.Struct, frozen=True, gc=False):
         return self.ruling.audit_rule if self.ruling.audit else self.ruling.rule
 
     def logged(self, log: LogSettings) -> bool:
-        """Whether its packets are logged."""
+        """Whether packets that hit the rule are logged."""
         if not log.group or not self.policies:
             return False
         passes = self.ruling.accept and not self.ruling.audit
@@ -72,21 +72,21 @@ class RuleHit(msgspec.Struct, frozen=True, gc=False):
 
 
 class DenyingPolicies(msgspec.Struct, frozen=True, gc=False):
-    """For whom a table of ports stands: what its denials are to say."""
+    """The policies that a port table names in its denials."""
 
     direction: str
     isolated_by: tuple[str, ...] = ()
     audited: tuple[str, ...] = ()
 
     def hit(self, ruling: Ruling) -> RuleHit:
-        """A ruling of the table."""
+        """A ruling of the table with its policies."""
         if ruling.audit:
             return RuleHit(self.direction, ruling, () if ruling.audit_policy else self.audited)
         alone = not ruling.accept and not ruling.policy
         return RuleHit(self.direction, ruling, self.isolated_by if alone else ())
 
     def of(self, table: PortTable) -> "DenyingPolicies":
-        """What of it the table depends on."""
+        """The same, reduced to what this table uses, so that equal tables share one chain."""
         hit = [self.hit(ruling) for ruling in table.rulings]
         denies = any(each.isolated_by and not each.ruling.audit for each in hit)
         audits = any(each.isolated_by and each.ruling.audit for each in hit)
@@ -94,5 +94,5 @@ class DenyingPolicies(msgspec.Struct, frozen=True, gc=False):
 
 
 def denying_policies(key: ProfileKey) -> DenyingPolicies:
-    """For whom the tables of a profile stand."""
+    """The policies that the port tables of a profile name in their denials."""
     return DenyingPolicies(key.direction, key.policies, key.audited)

@@ -93,7 +93,7 @@ def test_where_none_can_be_had_selected_pods_are_refused(modes: RecordingModes) 
         assert not any(switch.load(EMPTY, {}))
         compiler = Compiler("n1")
         compiler.pods["shop/db"] = PodProfiles(addresses=(), ingress=ProfileKey(direction="Ingress"))
-        with pytest.raises(Unsupported, match="policies select shop/db"):
+        with pytest.raises(Unsupported, match="policies that select shop/db"):
             switch.load(compiler, {"shop/db": "db"})
         switch.close()
 

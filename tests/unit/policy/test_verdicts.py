@@ -22,7 +22,7 @@ UNSPOKEN = OWNER.hit(Ruling(accept=True))
         (ALLOWED, "shop/a ingress 0", "allowed", ("shop/a",), 0),
         (AUDITED, "audit: no ingress rule of shop/c", "audited", ("shop/c",), -1),
         (AUDITED_RULE, "audit: deny ingress 3", "audited", ("deny",), 3),
-        (UNSPOKEN, "no policy speaks of it, ingress", "allowed", (), -1),
+        (UNSPOKEN, "no ingress policy applies", "allowed", (), -1),
     ],
 )
 def test_what_they_say(hit: RuleHit, text: str, verdict: str, policies: tuple[str, ...], rule: int) -> None:

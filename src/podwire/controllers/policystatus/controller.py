@@ -62,7 +62,7 @@ class PolicyStatusController:
         self._began_s = 0.0
         self._said: dict[Changed, Coverage] = {}
         self._wrote: dict[Changed, str] = {}
-        """What the annotation says, or will when the API has answered."""
+        """The last value written to the annotation, perhaps not yet in the informer."""
         self._open: set[Changed] = set()
         self._complained: dict[Changed, tuple[str, ...]] = {}
         self._loop = environment.loop("policystatus", self._reconcile, interval_s=_INTERVAL_S)
@@ -105,7 +105,7 @@ class PolicyStatusController:
         return changed
 
     def _forget(self, what: Changed) -> None:
-        """Nothing is said of a policy."""
+        """Drops what is known about a policy."""
         self._said.pop(what, None)
         self._changed_s.pop(what, None)
         self._wrote.pop(what, None)
@@ -123,7 +123,7 @@ class PolicyStatusController:
         self._place(found.node)
 
     def _place(self, name: str) -> None:
-        """Takes over what became of a node, and touches the policies that may stand otherwise now."""
+        """Updates a node, and queues the policies whose coverage may have changed."""
         before, node, report = self._places.pop(name, None), self._nodes.get(name), self._reports.get(name)
         if node is not None and report is not None:
             self._places[name] = NodeReport(node.ready, report)
@@ -183,7 +183,7 @@ class PolicyStatusController:
             return  # it goes
 
     def _tell(self, kind: str, policy: AnyPolicy, now: Coverage) -> None:
-        """An Event of what changed."""
+        """Writes an Event about the change."""
         word = "In audit" if now.mode else "In force"
         if now.complete:
             text = f"{word} on {now.nodes} nodes, {now.took} after the nodes received the change"
@@ -193,7 +193,7 @@ class PolicyStatusController:
             self._event(kind, policy, "Warning", "PartlyEnforced", text)
 
     def _complain(self, what: Changed, policy: AnyPolicy) -> None:
-        """An Event of what its annotations ask for and nobody knows."""
+        """Writes an Event for each annotation with an unknown value."""
         found = problems(policy.metadata.annotations)
         if found != self._complained.get(what, ()):
             self._complained[what] = found
@@ -205,7 +205,7 @@ class PolicyStatusController:
 
 
 def _news(said: Coverage) -> tuple[object, ...]:
-    """What is worth an Event: a node more or less is not, as long as all of them have it."""
+    """The fields whose change is worth an Event; the number of nodes alone is not."""
     return said.generation, said.mode, said.complete, said.missing
 
 

@@ -34,14 +34,14 @@ _LOOK_S = 2.0
 
 
 class NodeLinks(Protocol):
-    """What is seen of the node; :class:`podwire.policy.foreign.kernel.KernelLinks` is the real one."""
+    """Reads the links of the node; :class:`podwire.policy.foreign.kernel.KernelLinks` is the real one."""
 
     def watch(self, changed: Callable[[Sequence[Event]], None]) -> AbstractContextManager[None]:
-        """Calls back with whatever changes, within the block."""
+        """Calls ``changed`` with each batch of kernel events, within the block."""
         ...
 
     def read(self) -> tuple[NetworkState, PortAddresses]:
-        """Devices, addresses and routes, and what is behind ports.
+        """Devices, addresses and routes, and the addresses behind bridge ports.
 
         Raises: KernelError.
         """
@@ -49,7 +49,7 @@ class NodeLinks(Protocol):
 
 
 class Enforcer(Protocol):
-    """Who is told; the enforcement of ``policy.runner``."""
+    """Where discovered pods are reported; the enforcement of ``policy.runner``."""
 
     @property
     def attached(self) -> Mapping[str, AttachedPod]:
@@ -57,18 +57,18 @@ class Enforcer(Protocol):
         ...
 
     def attach(self, one: AttachedPod) -> None:
-        """A pod is there.
+        """Reports a pod on this node.
 
         Raises: KernelError; it is tried again.
         """
         ...
 
     def detach(self, link: str) -> None:
-        """A pod is gone."""
+        """Reports that the pod on a link is gone."""
         ...
 
     def look_again(self) -> None:
-        """Something that rules depend on has changed in the kernel."""
+        """Reports that something which rules depend on has changed in the kernel."""
         ...
 
 
@@ -85,13 +85,13 @@ class Discovery:
         self._log = Log("policy")
         self._own: dict[str, AttachedPod] = {}
         self.looked = asyncio.Event()
-        """Set when the pods that are there have been told of."""
+        """Set when all pods that are on the node have been reported."""
         self.sought: frozenset[str] = frozenset()
-        """The pods that have an address and no place: they are shut off."""
+        """The pods that have an address and no known link: they are cut off."""
         self.stuck: Callable[[frozenset[str]], None] = lambda _: None
-        """Hears of the pods that have been sought for a while."""
+        """Called with the pods whose link has not been found for a while."""
         self.bridges_changed: Callable[[], bool] = lambda: False
-        """Whether bridges show IP other packets than they did."""
+        """Returns whether the hooks of IP see other packets of bridges than before."""
 
     async def run(self) -> None:
         """Follows until cancelled."""
@@ -108,7 +108,7 @@ class Discovery:
                 await self._clock.sleep(_REST_S)
 
     async def watch(self) -> None:
-        """Looks at bridges, and says which pods are not found, until cancelled."""
+        """Checks bridges and reports pods that are not found, until cancelled."""
         while True:
             before = self.sought
             await self._clock.sleep(_LOOK_S)
@@ -129,7 +129,7 @@ class Discovery:
             self._wake.set()
 
     def _wanted(self) -> Mapping[str, Pod]:
-        """The pods of this node that have addresses, without those that somebody else told of."""
+        """The pods of this node that have addresses, without those that another part reported."""
         told = {one.pod for link, one in self._enforcer.attached.items() if link not in self._own}
         here = (pod for pod in self._pods.objects.values() if pod.spec.node_name == self._node)
         found = {key_of(pod.metadata): pod for pod in pods_by_address(here).values()}

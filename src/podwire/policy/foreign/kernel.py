@@ -1,4 +1,4 @@
-"""What is seen of pods' devices in the node's kernel: routes, devices, and the addresses behind ports of bridges."""
+"""Reads the devices of pods from the node's kernel: routes, devices, and the addresses behind bridge ports."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

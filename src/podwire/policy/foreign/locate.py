@@ -1,4 +1,4 @@
-"""Where the pods of a node are, told from its kernel, when other programs have wired them (pure).
+"""Which link each pod of a node has, from the kernel's tables, where other CNI plugins wired the pods (pure).
 
 The node's routing table says which device leads to a pod's address: a device of the pod's own, as ``ptp``, plain
 routes and most routing plugins make it, or a bridge, as ``bridge`` and Flannel do. On a bridge the pod's port is the
@@ -18,7 +18,7 @@ _MAIN = 254
 
 
 class PodLink(msgspec.Struct, frozen=True):
-    """Where a pod is: its own device, or a bridge and its port there."""
+    """The link of a pod: its own device, or a bridge and the pod's port of it."""
 
     device: str
     port: str = ""
@@ -60,9 +60,9 @@ def locate(
     ports: Mapping[str, Mapping[str, frozenset[str]]],
     before: Mapping[str, PodLink],
 ) -> dict[str, PodLink]:
-    """The places of pods; those that are nowhere to be found are left out.
+    """The links of pods; pods without one are left out.
 
-    ``pods`` are addresses by pod, ``ports`` the addresses behind each port by bridge, ``before`` the places so far.
+    ``pods`` are addresses by pod, ``ports`` the addresses behind each port by bridge, ``before`` the last known links.
     """
     ways = LinkTable(state)
     kinds = {link.name: link for link in state.links}

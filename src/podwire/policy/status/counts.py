@@ -1,9 +1,9 @@
-"""What rules have counted, as totals that never go down while the process lives (pure).
+"""The counters of rules as totals that never go down while the process lives (pure).
 
-A counter is a rule's, and a rule may go and come again: what it had counted is kept. So whoever takes rules away reads
-their counters just before and says so by :meth:`Totals.keep`; a counter that is lower than when it was read last, since
-somebody else took the rule away, begins anew behind what it had been. Of rules that are gone, the ``_REMEMBERED`` last
-are kept apart, earlier ones in one sum for each direction and verdict.
+A rule may be removed and added again; its total must survive. So the code that removes rules reads their counters just
+before and calls :meth:`Totals.keep`. A counter that is lower than at the last reading (another program removed the
+rule) counts as a new one, added to the old total. Of removed rules, the last ``_REMEMBERED`` keep their own total;
+earlier ones are summed up for each direction and verdict.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from podwire.policy.verdicts import RuleHit
 _REMEMBERED = 2048
 
 GONE = "(gone)"
-"""Stands for policies whose rules went long ago."""
+"""The name for policies whose rules were removed long ago."""
 
 
 class Count(msgspec.Struct, frozen=True, gc=False):
@@ -31,7 +31,7 @@ class Count(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False):
-    """What a rule has counted."""
+    """The counter of one rule."""
 
     hit: RuleHit
     count: Count
@@ -45,13 +45,13 @@ class Totals:
         self._last: dict[tuple[str, str], Counted] = {}
 
     def keep(self, family: str, readings: Mapping[str, Counted]) -> None:
-        """These rules, by their names, go or begin anew, having counted this."""
+        """Keeps the last readings of rules, by name, that are removed or reset now."""
         self._note(family, readings)
         for name in readings:
             self._end(family, name)
 
     def totals(self, family: str, readings: Mapping[str, Counted]) -> None:
-        """Takes in what all rules of a family, by their names, have counted by now."""
+        """Takes over the current readings of all rules of a family, by name."""
         self._note(family, readings)
         for gone in [key for key in self._last if key[0] == family and key[1] not in readings]:
             self._end(*gone)
@@ -76,11 +76,11 @@ class Totals:
             self._add(gone, count)
 
     def _add(self, hit: RuleHit, count: Count) -> None:
-        """Adds to what is past, as the youngest."""
+        """Adds to the totals of removed rules, as the latest entry."""
         self._past[hit] = self._past.pop(hit, Count()).plus(count)
 
     def all(self) -> tuple[Counted, ...]:
-        """All that there is, both families together, in no order; what counted nothing is left out."""
+        """All totals, both families together, in no order; rules that counted nothing are left out."""
         found = dict(self._past)
         for each in self._last.values():
             found[each.hit] = found.get(each.hit, Count()).plus(each.count)
@@ -88,7 +88,7 @@ class Totals:
 
 
 def by_policy(counted: Iterable[Counted]) -> dict[tuple[str, str], Count]:
-    """By policy and verdict; what several policies are behind counts for each of them."""
+    """Counts by policy and verdict; a rule hit with several policies counts for each of them."""
     found: dict[tuple[str, str], Count] = {}
     for each in counted:
         for policy in each.hit.policies:

@@ -1,8 +1,8 @@
 """On how many nodes each policy is in force, from the reports of their agents (pure).
 
-A policy is in force on a node that reports a set of policies which there was after the policy's last change, or at that
-very change. Nodes that are not Ready are told apart: nobody waits for them. A node without a report enforces nothing,
-or its agent has never been started, and is no node here.
+A policy is in force on a node when the node reports a set of policies that existed at or after the last change of the
+policy. Nodes that are not Ready are listed separately: nobody waits for them. A node without a report enforces no
+policies, or its agent has never started: it is not counted.
 """
 
 import datetime
@@ -16,45 +16,45 @@ from podwire.policy.status.digest import AnyPolicy, History
 from podwire.policy.status.report import Report
 
 SILENT = "its agent has not reported the policy as in force"
-"""Why a policy is not in force on a node that gives no reason: it may be about to."""
+"""The reason for a node that gives none: the policy may be in force there in a moment."""
 _NAMED = 3
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the annotation ``podwire.io/enforced`` says."""
+    """The value of the annotation ``podwire.io/enforced``."""
 
     generation: int = 0
     mode: str = ""
     """``audit``, or nothing."""
     nodes: str = ""
-    """On how many of the Ready nodes that enforce policies it is in force: ``2/3``."""
+    """In force on this many of the Ready nodes that enforce policies: ``2/3``."""
     since: str = ""
-    """Since when it is in force on all of them, RFC 3339."""
+    """When the policy was in force on all of them, RFC 3339."""
     took: str = ""
-    """How long that was after the last of them had heard of it: ``12ms``."""
+    """The longest time from receiving the change to having it in force: ``12ms``."""
     missing: tuple[str, ...] = ()
-    """The first three nodes where it is not in force, each with the reason."""
+    """The first three nodes where the policy is not in force, each with the reason."""
     not_ready: tuple[str, ...] = ()
-    """The first three nodes that are not Ready; what is in force there is not known."""
+    """The first three nodes that are not Ready; their state is unknown."""
 
     @property
     def complete(self) -> bool:
-        """Whether it is in force everywhere."""
+        """Whether the policy is in force on all Ready nodes."""
         own, _, all_nodes = self.nodes.partition("/")
         return own == all_nodes not in ("", "0")
 
     @property
     def explained(self) -> bool:
-        """Whether each of the nodes that are named gives a reason."""
+        """Whether each named node gives a reason."""
         return all(not text.endswith(SILENT) for text in self.missing)
 
     def text(self) -> str:
-        """The annotation."""
+        """The value as JSON, for the annotation."""
         return msgspec.json.encode(self).decode()
 
 
 def parse(text: str) -> Coverage | None:
-    """What an annotation says; None: it is none of ours."""
+    """The value of an annotation; None: the text is not in our format."""
     try:
         return msgspec.json.decode(text, type=Coverage)
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -62,7 +62,7 @@ def parse(text: str) -> Coverage | None:
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """A node, as far as it concerns policies."""
+    """What is known about one node: readiness and the last report."""
 
     ready: bool
     report: Report
@@ -71,7 +71,7 @@ class NodeReport(msgspec.Struct, frozen=True):
 def coverage_of(
     key: str, kind: str, policy: AnyPolicy, history: History, places: Mapping[str, NodeReport]
 ) -> Coverage | None:
-    """Where a policy is in force; None: no node has told anything."""
+    """On which nodes a policy is in force; None: no node has reported."""
     if not places:
         return None
     changed = history.changed(key)
@@ -97,7 +97,7 @@ def coverage_of(
 
 
 def keep_since(before: Coverage | None, now: Coverage) -> Coverage:
-    """``now``, with the time since when where it is in force as it was before, on whichever nodes there were."""
+    """``now``, with the earlier ``since`` and ``took`` if the same version was already in force everywhere."""
     if before is None or not (before.complete and now.complete):
         return now
     if (before.generation, before.mode) != (now.generation, now.mode):
@@ -106,7 +106,7 @@ def keep_since(before: Coverage | None, now: Coverage) -> Coverage:
 
 
 def newest_step(history: History, kind: str, report: Report | None) -> int:
-    """How far a node has come; -1: nobody knows."""
+    """The newest step of the history that a node has reached; -1: unknown."""
     commits: Iterable[str] = (each.digest for each in report.commits.get(kind, ())) if report is not None else ()
     return max((history.step(digest) for digest in commits), default=-1)
 

@@ -1,12 +1,13 @@
-"""Which policies are in force where, told in a few bytes a node (pure).
+"""A digest of the policies in force on a node, a few bytes for any number of policies (pure).
 
-What a node has in force of one kind is told by a *digest*: the exclusive or of a hash of each policy's :func:`version`.
-Every reader of the API sees the changes of a kind in one order, so each passes through the same sets of policies, and
-through the same digests. Who keeps a :class:`History` of them knows by a node's digest how far the node has come: each
-policy that has not changed since is in force there. So a report costs the same with one policy and with ten thousand,
-and a change costs each node one small write.
+The *digest* of one kind is the exclusive or of a hash of each policy's :func:`version`. All readers of the API see the
+changes of a kind in the same order, so all pass through the same sets of policies and the same digests. A reader that
+keeps a :class:`History` of digests knows from a node's digest which step the node has reached: each policy that has
+not changed since is in force there. So a report has the same size with one policy and with ten thousand, and a change
+costs each node one small write.
 
-A version changes with what a policy says, not with what others, podwire among them, note on the object.
+A version changes with the spec and the annotations that configure a policy, not with annotations that controllers,
+podwire among them, write on the object.
 """
 
 from collections import OrderedDict
@@ -20,17 +21,17 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 AnyPolicy = NetworkPolicy | ClusterNetworkPolicy
 
 _REMEMBERED = 4096
-"""States of a kind that are remembered; a node that lags further behind has nothing in force that changed lately."""
+"""Digests of a kind that are remembered; a node that lags further behind counts as not up to date."""
 
 
 def version(meta: ObjectMeta) -> str:
-    """What a policy says, as far as its metadata tell."""
+    """A text that changes when the policy changes: uid, generation and configuring annotations."""
     asked = (meta.annotations.get(name, "") for name in (POLICY_MODE, POLICY_LOG))
     return "/".join((meta.uid, str(meta.generation), *asked))
 
 
 def same(one: AnyPolicy, other: AnyPolicy) -> bool:
-    """Whether two forms of a policy say the same."""
+    """Whether two versions of a policy mean the same."""
     return version(one.metadata) == version(other.metadata) and one.spec == other.spec
 
 
@@ -52,7 +53,7 @@ class Digest:
         return bool(self._versions)
 
     def put(self, key: str, meta: ObjectMeta | None) -> bool:
-        """A policy is there, or is gone (None); whether that makes a difference."""
+        """Adds or replaces a policy (None: removes it); returns whether the digest changed."""
         now = version(meta) if meta is not None else ""
         before = self._versions.pop(key, "")
         if now:
@@ -65,10 +66,10 @@ class Digest:
 
 
 class History:
-    """The sets of policies of one kind that there have been, by their digests, and when each policy changed."""
+    """The past sets of policies of one kind by their digests, and the step at which each policy last changed."""
 
     def __init__(self, there: Iterable[tuple[str, ObjectMeta]] = ()) -> None:
-        """``there`` are the policies at the beginning, by their keys."""
+        """``there`` are the policies at the start, with their keys."""
         self._digest = Digest()
         self._changed: dict[str, int] = {}
         for key, meta in there:
@@ -78,7 +79,7 @@ class History:
         self._steps: OrderedDict[str, int] = OrderedDict({str(self._digest): 0})
 
     def put(self, key: str, meta: ObjectMeta | None) -> bool:
-        """A policy came, changed or went (None); whether it says something else now."""
+        """Takes over a policy (None: it was deleted); returns whether its version changed."""
         if not self._digest.put(key, meta):
             return False
         self._step += 1
@@ -93,15 +94,15 @@ class History:
         return True
 
     def step(self, digest: str) -> int:
-        """How far who reports a digest has come; -1: nobody knows."""
+        """The step of a reported digest; -1: unknown digest."""
         return self._steps.get(digest, -1)
 
     def changed(self, key: str) -> int:
-        """The step at which a policy came to say what it says."""
+        """The step of a policy's last change."""
         return self._changed.get(key, 0)
 
     def between(self, after: int, until: int) -> list[str]:
-        """The policies that changed last behind one step and not behind another, the latest first."""
+        """The policies whose last change is after one step and not after another, the latest first."""
         found = []
         for key in reversed(self._changed):
             if self._changed[key] <= after:

@@ -1,4 +1,4 @@
-"""A packet that a policy dropped, would have dropped or let through, as people read of it (pure)."""
+"""A logged packet that a policy dropped, would have dropped or let through (pure)."""
 
 import datetime
 
@@ -9,7 +9,7 @@ from podwire.policy.verdicts import RuleHit
 
 
 class LoggedPacket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One line of the log of policies."""
+    """One line of the policy log."""
 
     at: str
     """RFC 3339 with milliseconds."""
@@ -28,14 +28,14 @@ class LoggedPacket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     destination_address: str
     source_port: int = 0
     policies: tuple[str, ...] = ()
-    """Those that it is due to: the one with the rule, or all that isolate."""
+    """The policies that decided: the one with the rule, or all isolating policies."""
     rule: int | None = None
     """The place of the rule; None: no rule allows."""
     why: str = ""
     """What ``podwire why`` says of the connection."""
 
     def fields(self) -> dict[str, object]:
-        """What the agent's log has of it."""
+        """The fields of the line in the agent's log."""
         return {
             "from": self.source,
             "to": self.destination,
@@ -52,7 +52,7 @@ class LoggedPacket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def logged_packet(
     node: str, at_s: float, hit: RuleHit | None, connection: Connection, *, source_port: int = 0, why: str = ""
 ) -> LoggedPacket:
-    """What a packet came to; ``hit`` None: by a rule that is there no more."""
+    """The log entry of a packet; ``hit`` None: the rule was removed meanwhile."""
     return LoggedPacket(
         at=_stamp(at_s),
         node=node,

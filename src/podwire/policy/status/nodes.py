@@ -1,8 +1,8 @@
-"""Which nodes enforce policies, and at which port the network may ask their agents what policies do (pure).
+"""Which nodes enforce policies, and on which port their agents serve counters and logs (pure).
 
-An agent says both on its Node: ``podwire.io/policy`` is the data plane in force, ``podwire.io/health`` the port of its
-health endpoint, where this is not on loopback alone. The API server passes requests on to it
-(``nodes/NAME:PORT/proxy``), so whoever may ask for that needs no way to the nodes.
+An agent writes both on its Node: ``podwire.io/policy`` is the data plane in use, ``podwire.io/health`` the port of its
+health endpoint if that listens on more than the loopback address. The API server forwards requests there
+(``nodes/NAME:PORT/proxy``), so clients need no route to the nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _FEW = 5
 
 
 def port_of(address: str, port: int) -> str:
-    """What an agent says of its health endpoint: the port, or nothing where the network does not reach it."""
+    """The annotation value for a health endpoint: the port, or empty when it listens on loopback alone."""
     if not port:
         return ""
     try:
@@ -31,7 +31,7 @@ def port_of(address: str, port: int) -> str:
 
 
 def enforcing(nodes: Iterable[Node]) -> dict[str, int]:
-    """The ports of nodes that enforce policies, by their names; 0: their agents cannot be asked."""
+    """The health ports of nodes that enforce policies, by node name; 0: the agent serves none on the network."""
     found = {}
     for node in nodes:
         notes = node.metadata.annotations
@@ -42,7 +42,7 @@ def enforcing(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def complaints(failures: Mapping[str, str]) -> list[str]:
-    """One sentence for each reason why nodes could not be asked, with the first of these nodes."""
+    """One sentence for each reason why nodes could not be asked, naming the first of these nodes."""
     by_reason: dict[str, list[str]] = {}
     for node, reason in failures.items():
         by_reason.setdefault(reason, []).append(node)

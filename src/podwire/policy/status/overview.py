@@ -18,7 +18,7 @@ from podwire.policy.status.coverage import parse
 HEAD = ("NAMESPACE", "NAME", "KIND", "MODE", "SELECTS", "NODES", "IN-FORCE-FOR", "DROPPED", "AUDITED")
 NOTHING = "-"
 _MILLISECONDS = 10_000
-"""Below that, a duration is told in milliseconds."""
+"""Shorter durations are shown in milliseconds."""
 
 
 class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -32,16 +32,16 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     selects: int
     """Pods, as of now."""
     nodes: str = ""
-    """``2/3``; empty: no node has told anything, or of another form of the policy."""
+    """``2/3``; empty: no node has reported on this version of the policy."""
     in_force_for_ms: int | None = None
-    """None: it is not in force on all nodes."""
+    """None: the policy is not in force on all nodes."""
     missing: tuple[str, ...] = ()
     not_ready: tuple[str, ...] = ()
     dropped: int | None = None
-    """Packets; None: it cannot be told from here."""
+    """Packets; None: unknown."""
     audited: int | None = None
     not_asked: int = 0
-    """How many nodes enforce policies and did not tell of packets: there may be more packets."""
+    """How many nodes that enforce policies did not answer: there may be more packets."""
 
     def cells(self) -> tuple[str, ...]:
         """The row of the table."""
@@ -54,12 +54,12 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Packets(msgspec.Struct, frozen=True):
-    """What nodes have told of packets."""
+    """Packet counts that the nodes returned."""
 
     counts: Mapping[tuple[str, str], int]
     """By policy and verdict."""
     not_asked: int = 0
-    """How many did not."""
+    """How many nodes did not answer."""
 
 
 def policy_rows(world: World, now: datetime.datetime, packets: Packets | None = None) -> Iterable[PolicyRow]:

@@ -1,4 +1,4 @@
-"""What an agent tells of the policies that are in force on its node: one small ConfigMap (pure).
+"""The report of one agent on the policies in force on its node: one small ConfigMap (pure).
 
 There is one for each node, ``podwire-policies-NODE``, with a key for each kind of policies and a line for each of the
 last commits that changed what is in force of it: the digest of the policies (:mod:`podwire.policy.status.digest`),
@@ -15,7 +15,7 @@ NAMESPACE = "kube-system"
 LABEL_VALUE = "policies"
 KINDS = ("NetworkPolicy", "ClusterNetworkPolicy")
 COMMITS = 16
-"""How many commits of each kind are told of; a reader that is slower sees the last of them."""
+"""How many commits of each kind are listed; a slower reader misses the older ones."""
 
 _PREFIX = "podwire-policies-"
 _LONGEST = 253
@@ -23,23 +23,23 @@ _PROBLEM = 300
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
-    """A set of policies came to be in force."""
+    """A set of policies was put in force."""
 
     digest: str
     at_ms: int
     """Since 1970."""
     took_ms: float
-    """After the agent heard of the first change that it follows from."""
+    """Since the agent received the first change of the commit."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What one node has in force."""
+    """The policies in force on one node."""
 
     node: str
     commits: Mapping[str, tuple[Commit, ...]]
     """By kind, the last one last."""
     problem: str = ""
-    """Why changes are not in force now."""
+    """Why the latest changes are not in force; empty: they are."""
 
 
 def name_of(node: str) -> str:

@@ -1,8 +1,8 @@
 """What policies have dropped, as series of metrics whose number is bounded (pure).
 
-A cluster may have ten thousand policies, and a series for each on each node is too much for who collects them. A policy
-gets series of its own on a node when it has dropped something there, as long as fewer than ``_MOST`` have; the others
-share one, so that sums are right. A series that there is stays: totals never go down.
+A cluster may have ten thousand policies: one series for each policy and node would be too much for the collector. A
+policy gets its own series on a node once it has dropped a packet there, for the first ``_MOST`` policies; the others
+share one series, so that sums are right. A series stays once it exists: totals never go down.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ class Series:
         self._own: set[str] = set()
 
     def samples(self, counted: Iterable[Counted]) -> Iterator[tuple[str, str, dict[str, str], int]]:
-        """Name, help, labels and value of each; of what several policies are behind, all of them are the label."""
+        """Name, help, labels and value of each series; the label lists all policies of a rule hit."""
         sums: dict[tuple[str, str, str], int] = {}
         for each in sorted(counted, key=lambda each: each.hit.policies):
             if each.hit.verdict not in _METRICS or not each.count.packets:
