@@ -60,7 +60,7 @@ def web(cluster: Cluster, namespace: str) -> dict[str, str]:
     return found
 
 
-def test_a_cluster_that_is_well_has_no_differences(cluster: Cluster, web: dict[str, str]) -> None:
+def test_a_healthy_cluster_has_no_differences(cluster: Cluster, web: dict[str, str]) -> None:
     for place in ("node-1", "node-2", "switch", "host"):
         eventually(lambda place=place: equal(cluster, place))
 
@@ -97,7 +97,7 @@ def test_everything_is_shown_in_the_words_of_ip_and_nft(cluster: Cluster, namesp
     assert any(row["where"] == "proxy: table ip podwire-proxy" and web["service"] in row["text"] for row in rows)
 
 
-def test_what_is_taken_shows_and_what_is_foreign_does_not(
+def test_deleted_objects_show_and_foreign_objects_do_not(
     cluster: Cluster, namespace: str, web: dict[str, str], tmp_path: Path
 ) -> None:
     node, link, address = web["node"], web["link"], web["address"]

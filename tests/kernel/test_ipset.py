@@ -94,7 +94,7 @@ def test_more_elements_than_the_first_hash_has_room_for(sets: IpSets) -> None:
 
 
 @pytest.mark.parametrize(("kind", "family"), BOTH)
-def test_what_differs_is_written_and_nothing_else(sets: IpSets, kind: str, family: Family) -> None:
+def test_only_differences_are_written(sets: IpSets, kind: str, family: Family) -> None:
     first = IpSet(name="some", kind=kind, family=family, elements=drawn(kind, family, 500))
     sets.apply(first)
     assert sets.apply(first) == ()
@@ -131,7 +131,7 @@ def test_options_of_elements(sets: IpSets) -> None:
     assert sets.apply(want) == ()
 
 
-def test_sizes_are_told_without_the_elements(sets: IpSets) -> None:
+def test_sizes_are_read_without_the_elements(sets: IpSets) -> None:
     assert sets.sizes() == {}
     for name, keys in (("some", ["10.0.0.1", "10.0.0.2"]), ("none", [])):
         sets.apply(IpSet(name=name, kind="hash:ip", elements=plain(keys)))
@@ -215,7 +215,7 @@ def test_a_replacement_that_is_refused_leaves_what_was(sets: IpSets) -> None:
     assert sets.names() == ("some",)
 
 
-def test_what_an_interrupted_replacement_left_is_no_obstacle(sets: IpSets) -> None:
+def test_a_replacement_works_after_an_interrupted_one(sets: IpSets) -> None:
     want = IpSet(name="some", kind="hash:ip", elements=plain(["10.0.0.1"]))
     sets.apply(want)
     run("ipset", "restore", given="create some~1 hash:ip\nadd some~1 10.9.9.9\n")
@@ -224,7 +224,7 @@ def test_what_an_interrupted_replacement_left_is_no_obstacle(sets: IpSets) -> No
     assert sets.names() == ("some",)
 
 
-def test_each_refusal_names_its_element_and_the_others_are_in(sets: IpSets) -> None:
+def test_a_refusal_names_its_element(sets: IpSets) -> None:
     ports = IpSet(name="ports", kind="bitmap:port", ports=(30000, 30010), elements=plain(["30001", "40000", "30002"]))
     with pytest.raises(KernelError, match=r"ipset add ports 40000: errno 4352 .*outside of its range"):
         sets.apply(ports)
@@ -237,7 +237,7 @@ def test_each_refusal_names_its_element_and_the_others_are_in(sets: IpSets) -> N
     assert sets.names() == ("ports",)
 
 
-def test_sets_of_others_are_listed_and_not_misread(sets: IpSets) -> None:
+def test_sets_of_other_owners_are_listed(sets: IpSets) -> None:
     assert sets.read("theirs") is None
     run("ipset", "create", "theirs", "list:set")
     assert sets.names() == ("theirs",)

@@ -35,7 +35,7 @@ def tool(place: str, request: pytest.FixtureRequest) -> Iterator[Iptables]:
         yield made
 
 
-def test_what_was_written_is_read_and_the_rest_stays(tool: Iptables) -> None:
+def test_written_chains_are_read_back_and_the_rest_stays(tool: Iptables) -> None:
     tool.restore("*filter\n:ONE - [0:0]\n-A ONE -j RETURN\nCOMMIT\n*nat\n:TWO - [0:0]\nCOMMIT\n")
     tool.restore("*filter\n:THREE - [0:0]\nCOMMIT\n")
     saved = parse_save(tool.save())
@@ -43,7 +43,7 @@ def test_what_was_written_is_read_and_the_rest_stays(tool: Iptables) -> None:
     assert {"THREE"} <= saved["filter"].keys() and "TWO" in saved["nat"]
 
 
-def test_the_process_is_told_before_it_changes_anything(tool: Iptables) -> None:
+def test_the_callback_gets_the_process_before_any_change(tool: Iptables) -> None:
     told: list[tuple[int, bool]] = []
     tool.restore("*filter\n:ONE - [0:0]\nCOMMIT\n", lambda pid: told.append((pid, ":ONE" in tool.save())))
     ((process, there),) = told
@@ -104,7 +104,7 @@ def test_a_table_that_came_with_us_goes_with_us(nft: Iptables, place: str) -> No
 @pytest.mark.parametrize(
     "line", [":THEIRS - [0:0]", "-A OUTPUT -j RETURN", ":OUTPUT DROP [0:0]"], ids=["chain", "rule", "policy"]
 )
-def test_a_table_that_somebody_uses_stays(nft: Iptables, place: str, line: str) -> None:
+def test_a_used_table_stays(nft: Iptables, place: str, line: str) -> None:
     make(place)
     nft.restore(OURS)
     nft.restore(f"*mangle\n{line}\nCOMMIT\n")
@@ -117,7 +117,7 @@ def test_a_table_that_somebody_uses_stays(nft: Iptables, place: str, line: str) 
     assert ("ip", "mangle") in nft_tables(place)
 
 
-def test_a_table_that_somebody_else_made_stays(nft: Iptables, place: str) -> None:
+def test_a_table_of_another_owner_stays(nft: Iptables, place: str) -> None:
     nft.restore(OURS)
     make(place)
     nft.restore(WITHOUT)
@@ -131,7 +131,7 @@ def test_a_machine_without_the_programs_says_so(place: str, monkeypatch: pytest.
         choose(place)
 
 
-def test_who_holds_the_lock_of_the_legacy_kind_is_seen() -> None:
+def test_a_held_xtables_lock_is_noticed() -> None:
     legacy, nft = find("legacy"), find("nft")
     assert legacy is not None and nft is not None
     descriptor = os.open("/run/xtables.lock", os.O_RDONLY | os.O_CREAT, 0o600)

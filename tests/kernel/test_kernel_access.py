@@ -155,7 +155,7 @@ def test_sysctl_changes_are_reported_except_for_new_devices(place: Path) -> None
         assert {0, index} <= {event.device for event in monitor.read()}
 
 
-def test_missed_changes_are_said(place: Path) -> None:
+def test_missed_changes_give_a_lost_event(place: Path) -> None:
     with Monitor(place, ("route",)) as monitor, Netlink(place) as netlink:
         network.add(netlink, NetworkState((Link("x", "bridge"),), (Address("x", "10.0.0.1/24"),))).check()
         routes = tuple(Route(f"10.{i // 250}.{i % 250}.0/24", "10.0.0.2", "x", proto=9) for i in range(250, 8000))
@@ -163,7 +163,7 @@ def test_missed_changes_are_said(place: Path) -> None:
         assert "lost" in {event.kind for event in monitor.read()}
 
 
-def test_a_loop_is_told(place: Path) -> None:
+def test_an_attached_loop_gets_events(place: Path) -> None:
     async def watch() -> list[Event]:
         told: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
         with Monitor(place, ("link",)) as monitor, Netlink(place) as netlink:

@@ -182,7 +182,7 @@ def test_damage_is_healed(node: Netlink, damage: str) -> None:
     assert not network.plan(node, vxlan(), owner)
 
 
-def test_what_is_not_wanted_any_more_goes(node: Netlink) -> None:
+def test_unwanted_objects_are_deleted(node: Netlink) -> None:
     network.apply(node, vxlan(3), OWNER).check()
     report = network.apply(node, vxlan(1), OWNER).check()
     assert {step.verb for step in report.applied} == {"delete"}
@@ -265,7 +265,7 @@ def test_failures_are_per_object_and_say_why(node: Netlink) -> None:
     assert [str(step.value) for step in report.applied] == ["route 10.1.0.0/16 via 10.89.0.12 dev eth0 proto 113"]
 
 
-def test_every_failed_message_of_a_batch_is_told(node: Netlink) -> None:
+def test_every_failed_message_of_a_batch_is_reported(node: Netlink) -> None:
     indexes = {x.name: x.index for x in network.read_links(node)}
     routes = [
         Route(f"10.{i // 250}.{i % 250}.0/24", "10.89.0.12" if i % 3 else "192.0.2.1", "eth0") for i in range(1200)

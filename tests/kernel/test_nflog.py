@@ -62,7 +62,7 @@ def arrived(log: Nflog, count: int) -> list[Logged]:
     return found
 
 
-def test_what_a_rule_logs_is_read(place: Path, send: Sender) -> None:
+def test_logged_packets_are_read(place: Path, send: Sender) -> None:
     log = Nflog(GROUP, place)
     try:
         assert log.read(10) == ([], 0)
@@ -93,7 +93,7 @@ def test_more_than_is_wanted_is_passed_over_and_counted(place: Path, send: Sende
         log.close()
 
 
-def test_what_the_kernel_has_no_room_for_is_counted(place: Path, send: Sender) -> None:
+def test_dropped_log_packets_are_counted(place: Path, send: Sender) -> None:
     log = Nflog(GROUP, place)
     try:
         with socket.socket(fileno=os.dup(log.fileno())) as own:

@@ -146,7 +146,7 @@ def test_a_refused_rule_is_named(kernel: Nft) -> None:
     assert kernel.read("ip", "t") is None
 
 
-def test_what_nobody_here_wrote_is_replaced(kernel: Nft) -> None:
+def test_unknown_rules_are_replaced(kernel: Nft) -> None:
     nft("-f", "-", text="table ip t {\n chain c {\n type filter hook forward priority 0;\n ip ttl 5 drop\n }\n}\n")
     want = parse_table(
         "table ip t {\n chain c {\n type filter hook forward priority filter; policy accept;\n drop\n }\n}"
@@ -165,7 +165,7 @@ def test_large_loads_are_one_transaction(kernel: Nft) -> None:
     assert kernel.read("ip", "big") == table
 
 
-def test_the_monitor_tells_of_others_alone(kernel: Nft, everything: Table) -> None:
+def test_the_monitor_leaves_out_own_changes(kernel: Nft, everything: Table) -> None:
     monitor = NftMonitor(PLACE, (kernel.port,))
     kernel.apply(everything)
     assert monitor.changed() == set()
@@ -204,7 +204,7 @@ def test_inet_table_is_kept_healed_and_removed(tables: FamilyTables) -> None:
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_who_wrote_while_nothing_was_told_is_known(tables: FamilyTables, *, others: bool) -> None:
+def test_changes_during_a_pause_are_noticed(tables: FamilyTables, *, others: bool) -> None:
     with tables.unheard():
         for _ in tables.load(lambda family, _: PAIR[family], tables.commit):
             if others:
@@ -215,7 +215,7 @@ def test_who_wrote_while_nothing_was_told_is_known(tables: FamilyTables, *, othe
     assert not tables.disturbed()
 
 
-def test_what_rules_have_counted(kernel: Nft) -> None:
+def test_counters_of_rules_are_read(kernel: Nft) -> None:
     text = """table inet counting {
 	chain output {
 		type filter hook output priority 0; policy accept;

@@ -134,7 +134,7 @@ def test_pods_talk_at_once(machine: Machine) -> None:
 @pytest.mark.parametrize(
     "away", ["link set eth0 down", "-6 route del local fd44::1 dev eth0 table local"], ids=["device", "address"]
 )
-def test_what_lets_no_packet_pass_is_told(machine: Machine, away: str) -> None:
+def test_interfaces_that_do_not_forward_are_noticed(machine: Machine, away: str) -> None:
     """A device that is not up yet, and an IPv6 address that does not reach the pod yet."""
     machine.ready(1)
     machine.ready(2)
@@ -143,7 +143,7 @@ def test_what_lets_no_packet_pass_is_told(machine: Machine, away: str) -> None:
     assert machine.is_ready(2)
 
 
-def test_what_was_wired_is_what_was_said(machine: Machine) -> None:
+def test_a_wired_pod_has_the_planned_state(machine: Machine) -> None:
     machine.wire(1)
     place = machine.pods[0]
     node = replace(node_side(1, place), links=(replace(node_side(1, place).links[0], peer=""),))

@@ -146,7 +146,7 @@ EXAMPLES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_is_applied_is_no_difference_and_done_once(place: str, name: str) -> None:
+def test_applied_state_has_no_difference_and_is_applied_once(place: str, name: str) -> None:
     kind, kernel = KINDS[name], KERNEL_KINDS[name]
     share = Share(part="kinds", protocol=201, alias="podwire/kinds", desired=(EXAMPLES[name],))
     mark = share.mark(kind)
@@ -159,7 +159,7 @@ def test_what_is_applied_is_no_difference_and_done_once(place: str, name: str) -
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "ipset"])
-def test_a_change_by_somebody_else_is_told(place: str, name: str) -> None:
+def test_a_watch_notices_changes_by_other_programs(place: str, name: str) -> None:
     kind, kernel = KINDS[name], KERNEL_KINDS[name]
     mark = Share(part="kinds", protocol=201, desired=(EXAMPLES[name],)).mark(kind)
     with contextlib.closing(kernel.watch(place, mark)) as watch:

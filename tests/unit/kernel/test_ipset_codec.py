@@ -105,7 +105,7 @@ def test_a_set_is_read_as_it_was_written(data: st.DataObject) -> None:
     assert codec.read_set(answers(want)) == want
 
 
-def test_what_is_asked() -> None:
+def test_requests_have_the_expected_bytes() -> None:
     assert parse(codec.names_only(), 4) == {1: b"\x06", 6: bytes((0, 0, 0, 2))}
     assert parse(codec.type_question(IpSet(name="a", kind="hash:ip", family="inet6")), 4) == {
         1: b"\x06", 3: b"hash:ip\0", 5: b"\x0a",
@@ -115,7 +115,7 @@ def test_what_is_asked() -> None:
     assert codec.read_name(codec.named("a")) == "a"
 
 
-def test_an_unknown_type_is_said() -> None:
+def test_an_unknown_type_is_an_error() -> None:
     other = msgspec.structs.replace(IpSet(name="a", kind="hash:ip"), kind="list:set")
     with pytest.raises(Unsupported, match="set a of type list:set"):
         codec.read_set([codec.create(other, 1)])

@@ -36,7 +36,7 @@ LINKS = [
 
 
 @pytest.mark.parametrize("link", LINKS, ids=str)
-def test_what_is_added_is_what_is_read(link: Link) -> None:
+def test_an_encoded_link_decodes_to_itself(link: Link) -> None:
     assert link_codec.decode(link_codec.encode_add(link, INDEXES)).link == link
 
 

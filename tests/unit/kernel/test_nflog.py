@@ -73,7 +73,7 @@ def test_extension_headers_of_ipv6() -> None:
     assert ends(ipv6(later + _TCP, 44)) == ("fd00::1", "fd00::2", "TCP", 0, 0)
 
 
-def test_what_is_no_packet_of_either_family() -> None:
+def test_packets_of_other_families_are_skipped() -> None:
     assert decode(payload(b"")) is None
     assert decode(payload(b"\x45\0")) is None
     assert decode(b"\2\0\0\7" + b"\xff\xff\x09\0") is None

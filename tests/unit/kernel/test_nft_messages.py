@@ -55,7 +55,7 @@ def test_an_unknown_expression_is_opaque() -> None:
     assert delinearize(expression, "ip", {}).statements == (Opaque("osf"),)
 
 
-def test_what_cannot_be_written_is_an_error() -> None:
+def test_an_unknown_statement_is_an_error() -> None:
     with pytest.raises(ConfigError):
         linearize(Rule((Opaque("osf"),)), "ip")
 

@@ -41,7 +41,7 @@ def _routes(version: Literal[4, 6]) -> st.SearchStrategy[Route]:
 
 
 @pytest.mark.parametrize(("kind", "local"), [("local", True), ("unicast", False)])
-def test_where_a_packet_would_go_is_asked_and_told(kind: str, local: bool) -> None:
+def test_a_route_lookup_is_encoded_and_decoded(kind: str, local: bool) -> None:
     route = Route("fd44::7/128", link="eth0", kind=kind)
     assert route_codec.is_local(route_codec.encode_route(route, INDEXES)) == local
     asked = route_codec.encode_lookup("fd44::7")

@@ -55,7 +55,7 @@ def test_tables_come_in_the_order_of_the_mode() -> None:
     assert repair({**saved, "mangle": {}}, WANTED, MINE) == "*mangle\n:OWN - [0:0]\nCOMMIT\n"
 
 
-def test_what_is_taken_away() -> None:
+def test_removal_deletes_only_chains_of_the_owner() -> None:
     saved = {"nat": {"OUTPUT": ["-j KUBE-SERVICES", "-j OTHER"], "OWN": ["a"], "KUBE-SERVICES": ["-j OWN"]}}
     assert removal(saved, MINE).splitlines() == [
         "*nat", ":OWN - [0:0]", ":KUBE-SERVICES - [0:0]", "-D OUTPUT -j KUBE-SERVICES", "-X OWN", "-X KUBE-SERVICES",

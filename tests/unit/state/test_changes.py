@@ -92,7 +92,7 @@ def test_any_state_equals_itself(state: NetworkState) -> None:
     assert not diff(state, state, OwnerMark(113, "podwire/routing")).conflicts
 
 
-def test_what_is_foreign_stays() -> None:
+def test_objects_of_other_owners_stay() -> None:
     foreign = parse("""\
 link docker0 up type bridge
 address 172.17.0.1/16 dev docker0

@@ -44,7 +44,7 @@ def test_an_equal_kernel_gives_nothing() -> None:
         "sysctl net/ipv4/tcp_sack = 1",
     ],
 )
-def test_what_is_foreign_is_left_out(foreign: str) -> None:
+def test_objects_of_other_owners_are_left_out(foreign: str) -> None:
     assert compare(f"{WANTED}{foreign}\n") == []
 
 
@@ -72,7 +72,7 @@ def test_each_change_has_its_lines(old: str, new: str, lines: list[str]) -> None
     assert compare(WANTED.replace(old, new)) == ["@@ routing @@", *lines]
 
 
-def test_a_device_of_somebody_else_in_the_place_is_said() -> None:
+def test_a_device_of_another_owner_is_reported() -> None:
     (head, line, *_) = compare("link tun0 up type dummy\nsysctl net/ipv4/ip_forward = 1\n")
     assert head == "@@ routing @@"
     assert line.startswith("+link tun0") and "another owner" in line

@@ -34,7 +34,7 @@ def test_the_text_form_is_that_of_ipset_save() -> None:
     assert (ports.ports, ports.elements) == ((30000, 32767), {"30080": PLAIN})
 
 
-def test_what_the_kernel_chooses_is_passed_over() -> None:
+def test_options_chosen_by_the_kernel_are_ignored() -> None:
     lines = [
         "create a hash:net family inet hashsize 64 maxelem 9 counters bucketsize 12 initval 0xe269ba9b",
         "",
@@ -109,7 +109,7 @@ def test_a_wrong_line_is_named(line: str, problem: str) -> None:
         ({"elements": {"10.0.0.1": Element(nomatch=True)}}, "nomatch"),
     ],
 )
-def test_what_the_kernel_would_refuse_is_refused_before(changed: dict[str, object], problem: str) -> None:
+def test_check_refuses_invalid_sets(changed: dict[str, object], problem: str) -> None:
     fields: dict[str, object] = {"name": "a", "kind": "hash:ip", **changed}
     with pytest.raises(ValueError, match=problem):
         IpSet(**fields).check()  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ def text(*forward: str, first: bool = True) -> str:
     return repair(saved, [WANTED], ChainMark(tables=("mangle",), prefixes={"mangle": ("MINE",)}, first=first))
 
 
-def test_a_jump_goes_before_the_rules_of_others() -> None:
+def test_a_jump_goes_before_rules_of_other_owners() -> None:
     assert text() == text("-j OTHER") == "*mangle\n-I FORWARD -j MINE\nCOMMIT\n"
     assert text("-j OTHER", "-j MINE") == "*mangle\n-D FORWARD -j MINE\n-I FORWARD -j MINE\nCOMMIT\n"
     assert text("-j MINE", "-j OTHER") == ""

@@ -22,7 +22,7 @@ def told(have: Mapping[Key, VirtualServer], want: Mapping[Key, VirtualServer]) -
     return [str(step) for step in plan(have, want)]
 
 
-def test_what_is_there_is_left() -> None:
+def test_equal_servers_need_no_step() -> None:
     there = web("1:8080 -m -w 1", "2:8080 -m -w 1")
     assert told(there, there) == []
 
@@ -52,7 +52,7 @@ def test_a_new_real_server_comes_before_an_old_one_goes() -> None:
 @pytest.mark.parametrize(
     ("name", "how"), [("-u 10.96.0.10:53", "-s rr"), (WEB, "-s dh"), ("--sctp-service [::1]:9", "-s rr")]
 )
-def test_others_go_at_once(name: str, how: str) -> None:
+def test_servers_that_do_not_drain_are_deleted_at_once(name: str, how: str) -> None:
     both = web("1:8080 -m -w 1", "2:8080 -m -w 1", how=how, name=name)
     one = web("1:8080 -m -w 1", how=how, name=name)
     assert told(both, one) == [f"-d {name} -r 10.180.0.2:8080"]
@@ -79,7 +79,7 @@ def test_an_empty_virtual_server_that_nobody_wants() -> None:
     assert draining(empty, {}) == {next(iter(empty)): ()}
 
 
-def test_what_drains() -> None:
+def test_only_tcp_servers_drain() -> None:
     have = web("1:8080 -m -w 1", "2:8080 -m -w 0", "3:8080 -m -w 0")
     want = web("1:8080 -m -w 1", "3:8080 -m -w 1")
     (retired,) = draining(have, want).values()

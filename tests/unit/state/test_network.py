@@ -179,7 +179,7 @@ OWNER = OwnerMark(113, "podwire/routing", ("extra0",))
         ("extra0", "whatever", True),
     ],
 )
-def test_devices_are_told_by_alias(name: str, alias: str, ours: bool) -> None:
+def test_the_alias_marks_owned_devices(name: str, alias: str, ours: bool) -> None:
     assert OWNER.owns_link(Link(name, alias=alias)) is ours
 
 

@@ -45,7 +45,7 @@ def test_literals_take_the_printed_form(written: str, printed: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["frobnicate", "ip saddr", "jump", "update @x { }", "ip saddr 10.0.0.999 drop"])
-def test_what_is_not_understood_is_an_error(text: str) -> None:
+def test_unknown_text_is_an_error(text: str) -> None:
     with pytest.raises((ConfigError, ValueError)):
         parse_rule(text)
 

@@ -87,7 +87,7 @@ def test_lines_say_where_they_belong() -> None:
         ("part proxy\n-a -t 10.0.0.1:80 -r 10.0.0.2:80 -m -w 1\nend\n", "not a line of ipvsadm"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, words: str) -> None:
+def test_an_error_names_the_part_and_the_line(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         parse(text.splitlines(), "saved.txt")
     assert "saved.txt" in str(caught.value)

@@ -22,6 +22,6 @@ def test_a_program_is_written_as_iptables_saves_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["1,48 0 0 9", "1,32 0 0 0", "1,32 0 0 17", "1,7 0 0 0"])
-def test_what_is_not_known_is_said(text: str) -> None:
+def test_an_unknown_instruction_is_an_error(text: str) -> None:
     with pytest.raises(ProtocolError, match="is not known"):
         run(text, *FOUR)

@@ -35,7 +35,7 @@ def test_options_of_a_rule() -> None:
 
 
 @pytest.mark.parametrize("rule", ["-m ttl --ttl 3 -j DROP", "-j NOWHERE", "stray -j DROP"])
-def test_what_is_not_known_is_never_skipped(rule: str) -> None:
+def test_an_unknown_match_is_an_error(rule: str) -> None:
     with pytest.raises(ProtocolError):
         through(f"-A PREROUTING {rule}")
 
@@ -152,7 +152,7 @@ def test_a_thousand_endpoints_are_a_thousand_ways() -> None:
     assert found == pytest.approx([1 / count] * count, rel=1e-4)
 
 
-def test_who_was_seen_long_ago_is_forgotten() -> None:
+def test_old_entries_of_recent_lists_expire() -> None:
     rule = "-A PREROUTING -m recent --rcheck --seconds 60 --reap --name L --mask 255.255.255.255 --rsource -j DROP"
     tracer = Tracer([table(rule)], MACHINE)
     for age, verdict in ((59.0, "drop"), (61.0, "accept")):

@@ -84,7 +84,7 @@ def test_every_choice_is_taken() -> None:
     assert found == ["10.0.1.0", "10.0.1.1", "10.0.1.2"]
 
 
-def test_empty_slots_are_drawn_again_and_each_end_told_once() -> None:
+def test_empty_slots_are_drawn_again_and_outcomes_merged() -> None:
     slots = Set(name="slots", key=("ipv4_addr", "slot"), data=("ipv4_addr",))
     slots = slots.with_elements(slots.element(f"10.0.0.2 . {slot}", f"10.0.1.{slot}") for slot in (0, 2, 3))
     draw = "dnat to ip daddr . numgen random mod {} map @slots"
@@ -95,7 +95,7 @@ def test_empty_slots_are_drawn_again_and_each_end_told_once() -> None:
     assert found == {"10.0.1.0": twice + 1 / 16, "10.0.1.2": twice, "10.0.1.3": twice}
 
 
-def test_the_way_is_told() -> None:
+def test_steps_list_the_rules_in_order() -> None:
     tracer = Tracer([Table(family="ip", name="t", chains=(base("forward", "ip saddr 10.0.0.1 drop"),))], MACHINE)
     assert str(tracer.trace(PACKET)).splitlines() == [
         "forward: ip t: forward0: ip saddr 10.0.0.1 drop".replace("t: forward0", "t forward0"),
@@ -103,7 +103,7 @@ def test_the_way_is_told() -> None:
     ]
 
 
-def test_what_is_not_known_is_an_error() -> None:
+def test_an_unknown_statement_is_an_error() -> None:
     chain = Chain(name="c", type="filter", hook="forward", rules=(Rule((Opaque("osf"),)),))
     with pytest.raises(ProtocolError):
         Tracer([Table(family="ip", name="t", chains=(chain,))], MACHINE).trace(PACKET)
