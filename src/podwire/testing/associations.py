@@ -1,7 +1,7 @@
-"""SCTP, which the kernel may not have: the first two packets of an association, from and to the pods' own namespaces.
+"""SCTP for kernels without it: the first two packets of an association, between the namespaces of pods.
 
-Nobody need listen: the answer is made by hand as well, where the packet arrives. Policies and connection tracking see
-what they see of a real association.
+No server needs to listen: this module also writes the answer, in the namespace where the packet arrives. Policies and
+connection tracking see the same packets as for a real association.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ def _trial(attempt: Attempt, source: str, namespace_of: NamespaceOf) -> Trial:
     ends = [None if attempt.named else namespace_of(attempt.address), namespace_of(source)]
     if ends[0] is None or ends[1] is None:
         who = attempt.target if ends[0] is None else attempt.source.name
-        raise ConfigError("reaches", "", f"{who}: SCTP is tried from pods to pods")
+        raise ConfigError("reaches", "", f"{who}: SCTP connections can be tried between pods only")
     return Trial(
         source=ends[1],
         source_address=source,

@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for tests that are plain functions.
+"""An event loop in a separate thread, for tests that are plain functions.
 
-Whoever calls waits, and is interrupted like any other code. Tests that have an event loop themselves may call too, and
-the thread may go into other network namespaces without the test being in them.
+A call blocks until its result is there, and can be interrupted like other code. Tests with their own event loop may
+call too. The thread may enter other network namespaces; the test stays in its own.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """A loop that runs what it is given until it is closed."""
+    """An event loop that runs coroutines until it is closed."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -21,7 +21,7 @@ class Background:
         self._thread.start()
 
     def run(self, body: Coroutine[Any, Any, T]) -> T:
-        """What the body returns; what it raises is raised here."""
+        """Runs a coroutine and returns its result; its exceptions are raised here."""
         running = asyncio.run_coroutine_threadsafe(body, self._loop)
         try:
             return running.result()
@@ -30,7 +30,7 @@ class Background:
             raise
 
     def close(self) -> None:
-        """Ends the thread, and with it what still ran."""
+        """Cancels what still runs, and ends the thread."""
         if not self._loop.is_closed():
             self.run(_cancel_all())
             self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,4 +1,4 @@
-"""Local clusters for tests of manifests: apply them, and ask with real packets who reaches whom.
+"""Local clusters for tests of manifests: apply manifests, and test with real packets which pods reach which targets.
 
 ::
 
@@ -9,12 +9,12 @@
         assert c.pod("shop/web").reaches("db:5432")
         assert not c.pod("shop/web").reaches("db:5433")
 
-``from podwire.testing import cluster`` gives this module, which may be called as well.
+``from podwire.testing import cluster`` imports this module, which can be called in the same way.
 
-Needs root, as ``podwire up`` does. Nothing waits for a time: :meth:`Cluster.apply` returns when what was applied is
-Ready, and every question first waits until everything in the API has taken effect on every node. So what is asked holds
-for what was applied last, by this test or by kubectl. A connection that policies deny is given 0.1 s to be made after
-all (0.25 s without a connection, as UDP is), any other one the limit of time.
+Needs root, as ``podwire up`` does. There are no fixed waits: :meth:`Cluster.apply` returns when the applied
+workloads are Ready, and each question first waits until everything in the API has taken effect on every node. So the
+answer holds for what was applied last, by this test or by kubectl. A connection that policies deny has 0.1 s to
+succeed (0.25 s without a connection, as with UDP); any other connection has the whole time limit.
 """
 
 import asyncio
@@ -66,11 +66,11 @@ _DNS_S = 3.0
 
 @contextlib.contextmanager
 def cluster(nodes: int = 2, *, config: Config = None, name: str = "") -> Iterator["Cluster"]:
-    """A cluster of its own for as long as the block lasts.
+    """A new cluster until the end of the block.
 
     ``config`` is what ``podwire up --config`` takes, a file or a mapping (``{"proxy": {"mode": "iptables"}}``).
 
-    Raises: ConfigError where clusters cannot be made, with what to do; ClusterError.
+    Raises: ConfigError with what to do when this machine cannot run clusters; ClusterError.
     """
     made = Cluster(lifecycle.Coming(name or lifecycle.free_name(), nodes, config).topology())
     try:
@@ -99,23 +99,23 @@ class Cluster:
         return f"<cluster {self.name}>"
 
     def close(self) -> None:
-        """Lets go of the cluster, which runs on."""
+        """Closes the connections to the cluster; the cluster keeps running."""
         self._background.run(self._client.close())
         self._background.close()
 
     def apply(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
-        """Applies manifests, and waits until their workloads are Ready and all has taken effect on every node.
+        """Applies manifests, and waits until their workloads are Ready and everything has taken effect on every node.
 
-        ``namespace`` is for objects that name none.
+        ``namespace`` is that of objects without one.
 
-        Raises: ConfigError naming file, line and field of what is wrong; ClusterError naming what is not Ready.
+        Raises: ConfigError with file, line and field of a mistake; ClusterError with the workloads that are not Ready.
         """
         manifests = _read(what)
         self._manifests += manifests
         self._background.run(self._apply(manifests, namespace, timeout_s))
 
     def delete(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
-        """Deletes what manifests name, and waits until it has gone and that has taken effect on every node.
+        """Deletes the objects of manifests, and waits until they are gone and that has taken effect on every node.
 
         Raises: ConfigError, ClusterError.
         """
@@ -123,7 +123,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def applied(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> Iterator[None]:
-        """Has manifests applied for as long as the block lasts."""
+        """Applies manifests until the end of the block."""
         self.apply(*what, namespace=namespace, timeout_s=timeout_s)
         try:
             yield
@@ -133,14 +133,14 @@ class Cluster:
     def settle(self, timeout_s: float = TIMEOUT_S) -> None:
         """Waits until everything in the API has taken effect on every node.
 
-        Raises: ClusterError naming what has not.
+        Raises: ClusterError with what has not taken effect.
         """
         self._background.run(self._settled(timeout_s))
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> str:
-        """What kubectl prints.
+        """The output of kubectl.
 
-        Raises: ClusterError when it is not there, or ends with another status than 0.
+        Raises: ClusterError when kubectl is not installed, or when its exit status is not 0.
         """
         environment = {**os.environ, "KUBECONFIG": self.kubeconfig}
         try:
@@ -177,7 +177,7 @@ class Cluster:
 
     @property
     def outside(self) -> "Source":
-        """Somebody outside of the cluster."""
+        """A host outside of the cluster."""
 
         def places(facts: ProbeInputs) -> tuple[PacketSource, ...]:
             address = external(facts)
@@ -186,15 +186,15 @@ class Cluster:
         return Source(self, "outside", places)
 
     def outside_at(self, address: str) -> "Source":
-        """Somebody outside of the cluster who has this address."""
+        """A host outside of the cluster with this address."""
         place = PacketSource(name=address, namespace=NAMESPACE, address=address)
         return Source(self, address, lambda _facts: (place,))
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Takes away behind the block whatever has come in it, and puts labels of nodes and namespaces back.
+        """After the block, deletes all objects that came in it, and restores the labels of nodes and namespaces.
 
-        Raises: ClusterError naming what does not go.
+        Raises: ClusterError with the objects that are not deleted in time.
         """
         before, known = self._background.run(self._resetter.snapshot()), len(self._manifests)
         try:
@@ -234,7 +234,7 @@ class Cluster:
                 left.pop()
                 continue
             if clock.monotonic() > deadline:
-                raise ClusterError(f"{resource.kind} {place}/{name} does not go")
+                raise ClusterError(f"{resource.kind} {place}/{name} was not deleted in time")
             await clock.sleep(_POLL_S)
         await self._settled(timeout_s)
 
@@ -250,11 +250,11 @@ class Cluster:
             if not problem:
                 return facts
             if clock.monotonic() > deadline:
-                raise ClusterError(f"not in force within {timeout_s:g} s: {problem}")
+                raise ClusterError(f"changes did not take effect within {timeout_s:g} s: {problem}")
             await clock.sleep(_POLL_S)
 
     def _seen(self, node: str) -> tuple[str, ...]:
-        """What a node's agent says; one that is being started again says nothing yet."""
+        """The status page of a node's agent; empty while the agent restarts."""
         try:
             return tuple(fetch(Path(self._topology.node_run(node)) / "agent.sock", "/seen"))
         except (OSError, ProtocolError):
@@ -267,7 +267,7 @@ class Cluster:
         places = source.places(facts)
         attempts = [attempt for place in places for attempt in attempts_of(expecting, place, target)]
         if not attempts:
-            raise ConfigError("reaches", "", f"{target!r} is nobody but {source.word} itself")
+            raise ConfigError("reaches", "", f"{target!r} resolves only to {source.word} itself")
         for place in places:
             if place.namespace:
                 self._outside.has(place.address)
@@ -326,12 +326,12 @@ class Source:
         return f"<{self.word}>"
 
     def reaches(self, target: str, timeout_s: float = CONNECT_S) -> Reached:
-        """Tries a connection from each of them, with real packets; the answer is to be asserted.
+        """Tries a connection from each source, with real packets; assert the answer.
 
         ``db:5432``, ``db.shop:53/UDP``: a Service, by its DNS name; ``svc/shop/db:http``: the same, from outside its
         node ports; ``shop/web:80``: pods; ``node/node-1:30080``; ``10.0.0.1:80``; ``external:443``.
 
-        Raises: ConfigError for words that name nothing; ClusterError when changes do not take effect.
+        Raises: ConfigError for an unknown target; ClusterError when changes do not take effect in time.
         """
         return self._cluster.try_all(self, target, timeout_s)
 
@@ -341,7 +341,7 @@ async def _connect(kubeconfig: str) -> Client:
 
 
 def _is_nobodys(expecting: Expectations, attempt: Attempt) -> bool:
-    """Whether an address is of no pod, node or Service, nor of this machine."""
+    """Whether an address belongs to no pod, node or Service, and not to this machine."""
     party = expecting.verdicts.party(attempt.address)
     facts = expecting.inputs
     services = {ip for s in facts.services for ip in (s.spec.cluster_ip, *s.spec.cluster_ips, *s.spec.external_ips)}
@@ -371,7 +371,7 @@ def _short(path: str) -> str:
 
 
 class _Called(ModuleType):
-    """This module, called as what it is named after."""
+    """This module, which can be called as :func:`cluster`."""
 
     def __call__(
         self, nodes: int = 2, *, config: Config = None, name: str = ""

@@ -1,4 +1,4 @@
-"""Whether everything that the API says has taken effect: in the controllers, in cluster DNS, in every kernel (pure).
+"""Whether all objects of the API have taken effect: in controllers, in cluster DNS and in every kernel (pure).
 
 Nothing is guessed from time. Each agent lists the version of each object whose consequences its kernel holds
 (:mod:`podwire.cluster.inforce`): when these are the versions in the API, everything is in force. The expected
@@ -19,7 +19,7 @@ _SERVICES, _SLICES = "services", "endpointslices"
 
 
 def unsettled(facts: ProbeInputs, pages: Mapping[str, Iterable[str]]) -> str:
-    """What has not taken effect yet; ``pages`` are what the nodes' agents say. Empty: everything has."""
+    """What has not taken effect yet, empty when everything has; ``pages`` are the status pages of the nodes' agents."""
     wanted = versions(facts)
     return (
         _routing(facts)
@@ -55,13 +55,13 @@ def _node(node: str, lines: Iterable[str], wanted: Versions) -> str:
 
 
 def _routing(facts: ProbeInputs) -> str:
-    """A node that has not told the others yet how its pods are reached."""
+    """A node that has not announced its routing facts yet."""
     silent = [node.metadata.name for node in facts.world.nodes if NODE_ROUTING not in node.metadata.annotations]
     return f"the way to pods of {silent[0]} is not known yet" if silent else ""
 
 
 def _endpoints(facts: ProbeInputs) -> str:
-    """A Service whose slices are not what its pods make them."""
+    """A Service whose slices do not match its pods."""
     nodes = {node.metadata.name: node for node in facts.world.nodes}
     have: dict[str, set[tuple[object, ...]]] = {}
     for piece in facts.slices:
@@ -97,7 +97,7 @@ def _numbers(ports: Iterable[EndpointPort]) -> frozenset[tuple[str, str, int]]:
 
 
 def _dns(facts: ProbeInputs) -> str:
-    """Cluster DNS without anybody who answers."""
+    """Cluster DNS without a ready server."""
     service = next((s for s in facts.services if key_of(s.metadata) == DNS_SERVICE), None)
     if service is None or _ready(service, facts.slices):
         return ""

@@ -1,4 +1,4 @@
-"""Who is outside of a test's cluster: a namespace on the fabric that has any address which a test names.
+"""Hosts outside of a test's cluster: a namespace on the fabric that takes each address that a test names.
 
 The machine itself would do as well, but for its own listeners, and for the addresses: what a policy says of the
 internet can only be tried with an address of the internet. Here it is one in a namespace that only the cluster's nodes
@@ -40,7 +40,7 @@ _OWNER = OwnerMark(route_protocol=PROTOCOL, alias_prefix="podwire/outside")
 
 
 class Outside:
-    """The outside of one cluster; nothing of it is there before it is needed."""
+    """The outside of one cluster; it is created when it is first needed."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -48,7 +48,7 @@ class Outside:
         self._addresses: list[str] = []
 
     def has(self, address: str) -> None:
-        """Gives it an address, and the nodes a route there.
+        """Adds an address, and a route to it on the nodes.
 
         Raises: KernelError.
         """

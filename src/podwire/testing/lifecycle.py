@@ -1,4 +1,4 @@
-"""Making and taking away the clusters of tests.
+"""Creates and removes the clusters of tests.
 
 A cluster is made by ``podwire up`` in a process of its own, so that nothing of it is a fork of the test run, whatever
 that has imported. Its name says whose it is: ``pytest-<pid>-<when that process began>-<number>``. What a killed test
@@ -51,7 +51,7 @@ def stale(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Coming:
-    """A cluster that is being made, while whoever waits for it may do something else."""
+    """A cluster that is being created in the background."""
 
     def __init__(self, name: str, nodes: int, config: Config = None) -> None:
         """Begins.
@@ -99,7 +99,7 @@ class Coming:
 
 
 def down(name: str) -> None:
-    """Takes a cluster away, whatever state it is in."""
+    """Removes a cluster, whatever state it is in."""
     with inventory.locked(name, wait=True):
         topology = inventory.find(name)
         if topology is not None:

@@ -62,7 +62,7 @@ def _brought_up(name: str, nodes: int, config: str | None) -> "Cluster":
 
 @pytest.fixture
 def podwire_cluster(podwire_session_cluster: "Cluster") -> "Iterator[Cluster]":
-    """The cluster of all tests; whatever a test brings into it is taken away behind the test."""
+    """The cluster of all tests; objects that a test creates are deleted after the test."""
     with podwire_session_cluster.restored():
         yield podwire_session_cluster
 
@@ -79,7 +79,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows under a failed assertion what became of the connections that it is about, and what policies say.
+    """Shows below a failed assertion the results of its connections, and the policies that decided.
 
     Of what podwire cannot do, such as a word that names nothing or a pod that does not become Ready, it shows the line
     of the test alone.
@@ -109,7 +109,7 @@ def _end_in_the_test(found: pytest.ExceptionInfo[BaseException]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says how to look at a cluster that was kept, and how to take it away."""
+    """Prints how to inspect and how to remove a cluster that was kept."""
     for name in config.stash.get(_KEPT, []):
         terminalreporter.write_line(f"cluster {name} runs on: podwire kubeconfig --name {name}")
         terminalreporter.write_line(f"take it away by: podwire down --name {name}")

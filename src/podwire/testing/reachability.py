@@ -1,4 +1,4 @@
-"""What became of the connections that a test tried: true, false, or not to be told.
+"""The result of the connections that a test tried: true, false, or undecided.
 
 ``assert pod.reaches("db:5432")`` holds when every connection was made, ``assert not ...`` when none was. Where some
 were and others were not (two pods of a Deployment, endpoints that policies tell apart), neither holds: asking raises,
@@ -16,11 +16,11 @@ JUDGED: ContextVar["Reached | None"] = ContextVar("podwire_judged", default=None
 
 
 class Undecided(AssertionError):
-    """Some connections were made and others not, so there is no yes and no no."""
+    """Some connections were made and others were not, so the question has no answer."""
 
 
 class Reached:
-    """What became of the connections from some places to a target."""
+    """The results of the connections from some sources to a target."""
 
     def __init__(self, source: str, target: str, results: Sequence[Result], said: Callable[[Result], str]) -> None:
         self.source, self.target = source, target
@@ -30,11 +30,11 @@ class Reached:
     def __bool__(self) -> bool:
         """Whether all of them were made.
 
-        Raises: Undecided when it cannot be told.
+        Raises: Undecided when some were made and others were not.
         """
         JUDGED.set(self)
         if self.undecided:
-            raise Undecided(f"{self.source} -> {self.target}: neither all nor none\n{self}")
+            raise Undecided(f"{self.source} -> {self.target}: some connections were made and others were not\n{self}")
         return self.results[0].reached
 
     @property

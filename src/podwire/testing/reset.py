@@ -1,4 +1,4 @@
-"""Putting a cluster back to what it was: what has come goes, labels of nodes and namespaces are as they were.
+"""Restores a cluster: deletes objects that came since a snapshot, and restores labels of nodes and namespaces.
 
 Every kind that the API can list and delete is looked at, so it does not matter who made an object, or how. What
 controllers derive from others (EndpointSlices, Events, Leases) goes with those, and what belongs to something that was
@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Resetter:
-    """Takes snapshots of one cluster and goes back to them."""
+    """Takes snapshots of one cluster and restores them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -73,9 +73,9 @@ class Resetter:
         return Snapshot(uids, owners, labels)
 
     async def back_to(self, before: Snapshot) -> None:
-        """Deletes what is not in the snapshot, and returns when it has gone.
+        """Deletes all objects that are not in the snapshot, and returns when they are gone.
 
-        Raises: ClusterError naming what does not go.
+        Raises: ClusterError with the objects that are not deleted in time.
         """
         now = await self.snapshot()
         await asyncio.gather(*(self._relabel(key, before.labels[key], now) for key in before.labels))
@@ -94,7 +94,8 @@ class Resetter:
             if not left:
                 return
             if clock.monotonic() > deadline:
-                raise ClusterError(f"these do not go: {', '.join('/'.join(filter(None, key)) for key in left[:5])}")
+                names = ", ".join("/".join(filter(None, key)) for key in left[:5])
+                raise ClusterError(f"these objects were not deleted in time: {names}")
             # A ReplicaSet may have made another pod meanwhile.
             await self._delete(key for key in left if key[0] == "pods")
             await clock.sleep(_POLL_S)

@@ -84,7 +84,8 @@ def attempts_of(expecting: Expectations, place: PacketSource, word: str) -> tupl
     found = _attempts(expecting, place, parse_target(word))
     for attempt in found:
         if place.namespace and not attempt.named and (":" in attempt.address) != (":" in place.address):
-            raise ConfigError("reaches", "", f"{place.address} is not of the family of {attempt.address} ({word})")
+            problem = f"{place.address} and {attempt.address} have different IP families ({word})"
+            raise ConfigError("reaches", "", problem)
     return found
 
 
@@ -121,7 +122,7 @@ def _to_address(
     expecting: Expectations, place: PacketSource, target: Target, address: str, number: str
 ) -> tuple[Attempt, ...]:
     if not number.isdigit():
-        raise ConfigError("reaches", "", f"{target.word!r}: expected the number of a port")
+        raise ConfigError("reaches", "", f"{target.word!r}: expected a port number")
     port = Port(number=int(number), protocol=target.protocol)
     attempt = Attempt(source=place, target=target.name, address=address, port=port)
     return (expecting.judged(attempt, _verdict(expecting, place, attempt)),)

@@ -125,7 +125,7 @@ def test_outside_service_targets_are_node_ports_of_all_nodes() -> None:
         ("shop/cache:1", "names no running pod"),
         ("svc/shop/cache", "there is no Service cache in namespace shop"),
         ("node/node-9:1", "there is no node 'node-9'; there are node-1"),
-        ("10.0.0.1", "expected the number of a port"),
+        ("10.0.0.1", "expected a port number"),
     ],
 )
 def test_words_that_name_nothing_are_refused(word: str, said: str) -> None:
@@ -141,7 +141,7 @@ def test_from_a_node_a_service_is_its_address() -> None:
 
 def test_outside_has_one_family() -> None:
     six = PacketSource(name="2001:db8::9", namespace="outside", address="2001:db8::9")
-    with pytest.raises(ConfigError, match=r"2001:db8::9 is not of the family of 10\.89\.0\.11"):
+    with pytest.raises(ConfigError, match=r"2001:db8::9 and 10\.89\.0\.11 have different IP families"):
         told("svc/shop/page", six)
 
 
