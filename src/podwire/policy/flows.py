@@ -1,23 +1,20 @@
-"""Which connections a change of policies forbids though no packet of theirs would be looked at, and their end.
+"""Deletes tracked connections that policies deny since a change, where no further packet would be checked.
 
-The kernel judges each packet in the direction in which a connection began; what answers passes unseen. So a connection
-that is forbidden ends by itself as soon as the side that began it is heard no more, as in TCP and SCTP, where nothing
-is sent on that is not acknowledged. Who answers without being asked again would go on for ever: datagrams, replies to
-an echo, GRE, any protocol without a handshake. The kernel is made to forget such a flow, and the next packet is looked
-up as the beginning of one.
+The kernel checks each packet in the direction in which its connection began; replies pass unchecked. So a denied TCP
+or SCTP connection ends by itself: the side that began it is not heard any more, and nothing is sent on without
+acknowledgements. A peer that keeps replying without a handshake would go on for ever: datagrams, replies to an echo,
+GRE. Such a flow is deleted from connection tracking, and its next packet is checked as the first of a connection.
 
-Forgotten is a flow that policies deny now, and that they would deny from the other side as well. Where the server may
-send to the client anyway, forgetting would turn the flow round: what the client sends would then be the answer. TCP is
-not touched, nor SCTP whose handshake is complete, so a connection that is allowed again goes on where it was, at the
-endpoint where it was.
+A flow is deleted when policies deny it now and would also deny it from the other side. Where the server may send to the
+client anyway, deleting would turn the flow round: the packets of the client would be the replies. TCP is never
+deleted, nor SCTP after a complete handshake, so a connection that is allowed again continues with the same endpoint.
 
-Looked at are flows of the pods for which a change takes something away, or of the peers that it takes away: a new
-peer, a new port and a new pod cost nothing. After a full load (the first one, one that follows a refusal) all pods
-that policies speak of are looked at. That costs four walks of the kernel's through its table, for pods with addresses
-of both families seven (360 and 500 ms of one core with 200,000 entries, of which 70 % are TCP and 15 % are UDP without
-a second answer), in a thread, beside everything else. Guarantees: 1. a walk begins within 10 ms of the change, or after
-ten times as long as the last one took; changes meanwhile share one; 2. after a failure all is looked at again, 0.1 s to
-30 s later.
+Only flows of pods or peers that lost access by a change are looked up: a new peer, port or pod costs nothing. After a
+full load (the first one, or one after a refusal) the flows of all pods with policies are looked up. That costs four
+walks of the kernel through its table, seven for pods with addresses of both families (360 and 500 ms of one core with
+200,000 entries, of which 70 % are TCP and 15 % are UDP without a second answer), in a thread beside other work.
+Guarantees: 1. a walk begins within 10 ms of the change, or after ten times the duration of the last walk; changes
+meanwhile share one walk; 2. after a failure everything is looked up again, 0.1 s to 30 s later.
 """
 
 import asyncio

@@ -1,11 +1,12 @@
-"""Keeps a policy data plane equal to the API, and pods shut off until their policies are in force.
+"""Keeps a policy data plane equal to the API, and cuts pods off until their policies are in force.
 
 Guarantees: 1. nothing is written before pods, namespaces, nodes and policies of both kinds are known, so a start never
-opens what is closed; 2. a change is in force 5 ms after it came, or 30 ms after the first of a burst; 3. a pod gets its
-device only by :meth:`Enforcement.attach`, which returns when its policies are in the kernel; what has none yet can
-neither send nor receive; 4. a refused commit leaves the last good rules in force and is tried again after a backoff
-from 0.1 s to 10 s, with all that changed meanwhile; 5. what somebody else changed is put right within 0.1 s; 6. while
-somebody else holds a lock that a change takes, other work goes on, for 10 s at most.
+opens what is closed; 2. a change is in force 5 ms after it arrived, or 30 ms after the first change of a burst; 3. a
+pod gets its device only by :meth:`Enforcement.attach`, which returns when the policies of the pod are in the kernel; a
+pod without rules in the kernel can neither send nor receive; 4. a refused commit leaves the last good rules in force
+and is tried again after a backoff from 0.1 s to 10 s, together with later changes; 5. rules that another program
+changed are restored within 0.1 s; 6. while another process holds a lock that a change needs, other work goes on, for
+10 s at most.
 """
 
 import asyncio

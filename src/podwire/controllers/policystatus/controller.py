@@ -1,14 +1,13 @@
 """The loop that writes on each policy on how many nodes it is in force: an annotation, and Events when that changes.
 
-The agents tell it in one small object each (``policy.status.report``); NetworkPolicy has no status, so what comes of it
-is the annotation ``podwire.io/enforced`` (``policy.status.standing``) and the Events ``Coverage`` and
-``PartlyEnforced``.
+Each agent reports in one small object (``policy.status.report``). NetworkPolicy has no status field, so the result is
+the annotation ``podwire.io/enforced`` (``policy.status.coverage``) and the Events ``Enforced`` and ``PartlyEnforced``.
 
-Guarantees: 1. a policy that is in force everywhere is said so with the report of the last node; 2. one that is not is
-said so after 2 s, or at once where all others give a reason, and again when they change; 3. nothing is written that is
-said already, and at most twice a second on one policy; 4. a node that comes, goes, or becomes Ready or NotReady is made
-good on all policies by 20 writes a second; 5. what an annotation asks for and nobody knows is an Event
-``AnnotationNotKnown``.
+Guarantees: 1. a policy that is in force on all nodes is annotated with the report of the last node; 2. a policy that is
+not is annotated after 2 s, or at once when all missing nodes give a reason, and again when the reasons change;
+3. nothing is written twice, and at most two writes a second go to one policy; 4. when a node is added, removed, or
+becomes Ready or NotReady, all policies are updated at 20 writes a second; 5. an annotation with an unknown value
+produces an Event ``AnnotationNotKnown``.
 
 Cost: a change of a policy costs each node one small write, and this loop a look at each node's report and one write.
 """
