@@ -1,7 +1,7 @@
 """``podwire up``: from a request to a running cluster with its applications Ready and a table that shows it.
 
 The supervisor makes the cluster; this process applies the manifests as soon as the API answers, waits for nodes and
-workloads, and sends the probes. It holds the cluster's lock all the while, so two of them do not mix.
+workloads, and sends the probes. It holds the cluster's lock meanwhile, so that two runs do not mix.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _SETTLE_POLL_S = 0.05
 
 
 class UpRequest(msgspec.Struct, frozen=True):
-    """What ``podwire up`` was asked for."""
+    """The arguments of ``podwire up``."""
 
     name: str
     config: ClusterConfig
@@ -85,7 +85,7 @@ async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
 
 
 async def _settled(topology: Topology, client: Client, clock: Clock) -> tuple[Result, ...]:
-    """The results of the overview, with those that surprise planned and tried again for a while.
+    """The results of the overview; attempts with an unexpected result are planned and tried again for some seconds.
 
     A pod that became Ready a moment ago is an endpoint in the API and in every kernel some milliseconds later.
     """

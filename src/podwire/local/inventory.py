@@ -123,7 +123,7 @@ def _locked_root() -> int:
 
 
 def leave_roots() -> None:
-    """Removes the folders of all clusters where none is left; never while somebody chooses a place in them."""
+    """Removes the folders of all clusters where none is left; never while another process creates a cluster in them."""
     folder = _locked_root()
     try:
         _remove_if_empty(STATE_ROOT)

@@ -18,7 +18,7 @@ from podwire.runtime.clock import SystemClock
 
 
 async def describe(topology: Topology, client: Client | None = None) -> str:
-    """The text, several lines; what the API does not answer is left out and said so."""
+    """The text, several lines; when the API server does not answer, the text says so."""
     own = client or Client(patient(load_kubeconfig(credentials.kubeconfig_path(topology, "admin"))), SystemClock())
     try:
         nodes, pods = await asyncio.gather(own.list(NODES), own.list(PODS))

@@ -1,7 +1,7 @@
-"""Takes a local cluster away, whatever state it is in: running, half made, or with every process of ours killed.
+"""Takes a local cluster away, whatever state it is in: running, half made, or with every process killed.
 
-It asks nobody: processes are ended by the cluster's cgroup, and, for a machine without cgroup2, by their network
-namespace and their records. Namespaces go with the last process and mount in them, and links go with their
+It needs no running process of the cluster. Processes are ended by the cluster's cgroup, and, without cgroup2, by their
+network namespace and their records. Namespaces go with the last process and mount in them, and links go with their
 namespaces. What is left is found by owner mark: mounts and files below the cluster's folders, the host's link.
 """
 

@@ -9,7 +9,7 @@ network namespace, name.
 awaits its end through a pidfd. Standard input, output and error are memory files, so no pipe has to be
 pumped; a program that is still running at the time limit is killed. :func:`call` does the same for a thread that may
 wait: the program is in the thread's own network namespace, and reads its input from a pipe that is written after the
-caller was told the process's number.
+caller has learned the process's number.
 """
 
 import asyncio
@@ -45,7 +45,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     ``title``: what ps and top show; empty keeps the parent's. ``netns``: path of a network namespace to enter;
     empty keeps the parent's. ``log``: file that standard output and error are appended to; empty keeps the
-    parent's. ``daemon``: outlives the fork server, in a session of its own; other children get SIGTERM when the
+    parent's. ``daemon``: outlives the fork server, in a session of its own; other children get SIGTERM when the fork
+    server ends.
     """
 
     title: str = ""
@@ -230,7 +231,7 @@ def call(
     timeout_s: float = 60.0,
     started: Callable[[int], None] | None = None,
 ) -> Finished:
-    """Runs a program to its end in this thread; ``started`` is told the process's number before it gets its input.
+    """Runs a program to its end in this thread; ``started`` gets its number before the program gets its input.
 
     Raises: OSError when it cannot be started.
     """

@@ -1,6 +1,6 @@
-"""Waiting in code that has no event loop: what begins or ends processes before or after there is one.
+"""Waiting in code that runs before or after the event loop, such as starting and ending processes.
 
-The condition is asked again every 5 ms. Not for coroutines: it stops the loop.
+The condition is checked every 5 ms. Not for coroutines: it stops the loop.
 """
 
 import time
@@ -10,7 +10,7 @@ _INTERVAL_S = 0.005
 
 
 def wait_until(condition: Callable[[], bool], within_s: float) -> bool:
-    """Asks until the condition holds or ``within_s`` seconds have gone by; whether it held at last."""
+    """Checks until the condition holds or ``within_s`` seconds have passed; whether it held at the end."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
 Report = Callable[[str, BaseException], None]
-"""Told about each failure: name of the task, exception."""
+"""Called for each failure with the name of the task and the exception."""
 
 _STEADY_S = 60.0
 

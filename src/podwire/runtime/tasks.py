@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 Report = Callable[[str, BaseException], None]
-"""Told about each failure: name of the task, exception."""
+"""Called for each failure with the name of the task and the exception."""
 
 
 class TaskSet:

@@ -116,7 +116,7 @@ class WorkQueue(Generic[K]):
 
 
 async def wait_first(event: asyncio.Event, other: Awaitable[None]) -> None:
-    """Returns when the event is set or the other is done; the other is cancelled then."""
+    """Returns when the event is set or the other awaitable is done; the other awaitable is cancelled then."""
     tasks = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(other)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +137,7 @@ async def in_parallel(work: Iterable[Awaitable[object]]) -> list[BaseException]:
 class ReconcileLoop(Generic[K]):
     """Workers that bring keys to their desired state with ``reconcile(key)``.
 
-    ``expected`` are failures of the world (a conflict, an absent API): told to ``report`` and retried. Any
+    ``expected`` are failures of the environment (a conflict, an absent API): passed to ``report`` and retried. Any
     other failure is a defect: retried as well, and raised to the supervisor. ``touch`` keeps ``interval_s``
     between two runs of a key, so a burst of changes costs two runs: one at once and one for the rest.
     """

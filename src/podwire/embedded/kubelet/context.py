@@ -41,7 +41,7 @@ class NodeContext:
         self.tasks.start(name, body(*arguments))
 
     def record_event(self, subject: ObjectReference, severity: Severity, reason: str, message: str) -> None:
-        """Records an Event; ordinary ones a second later, when a burst of starting pods is over."""
+        """Records an Event; Normal ones a second later, so that starting pods comes first."""
         if severity == "Normal":
             loop = asyncio.get_running_loop()
             loop.call_later(_HOLD_S, self.events.event, subject, severity, reason, message)

@@ -1,4 +1,4 @@
-"""What a pod's containers are given: prepared volumes with current content, files of /etc, Service variables."""
+"""The inputs of a pod's containers: prepared volumes with current content, files of /etc, Service variables."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the kubelet tells a pod's shim, and what the shim answers; also the records that both keep in files.
+"""The messages between the kubelet and a pod's shim, and the records that both keep in files.
 
 Messages are msgpack behind a four-byte length on a unix stream socket; descriptors of an :class:`ExecOrder`
 (its standard input, output and error) ride on the first bytes. Each request has a number that its answer
@@ -22,7 +22,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """Whom a program runs as."""
+    """The user and groups that a program runs as."""
 
     uid: int = 0
     gid: int = 0
@@ -92,7 +92,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ShimOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new shim is told; its listening socket is descriptor 3."""
+    """The settings of a new shim; its listening socket is descriptor 3."""
 
     hostname: str
     root: str

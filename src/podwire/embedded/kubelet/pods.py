@@ -1,7 +1,7 @@
 """The pods of a node: which worker runs which pod, also across a restart of the kubelet.
 
 A worker belongs to a uid, not to a name: a StatefulSet's pod that was replaced has two for a while. At the start the
-records on disk are matched with the API's list: what is in both is adopted, what is only on disk is taken away.
+records on disk are matched with the API's list: pods in both are adopted, pods that are only on disk are removed.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Pods:
         return None
 
     async def run(self) -> None:
-        """Adopts what is there, then follows the API until cancelled."""
+        """Adopts the pods of an earlier kubelet, then follows the API until cancelled."""
         await self._informer.synced.wait()
         self._records = {record.uid: record for record in self._read_records()}
         wanted = {pod.metadata.uid for pod in self._informer.objects.values()}

@@ -1,8 +1,8 @@
-"""Tells the API how a pod is.
+"""Writes a pod's status to the API.
 
 1. Reports are few: one when the pod is Ready (or has a problem to show), in between at most one each 0.3 s.
-2. One patch is on its way at a time. Two could be stored in one order and answered in the other, and then what is
-   stored would not be what counts as reported, for good.
+2. One patch is on its way at a time. The API could store two patches in one order and answer them in the other; the
+   reporter would then take the older status for the stored one, and never correct it.
 3. While the API is away the pod goes on, and the report is made when it is back.
 """
 
@@ -65,7 +65,7 @@ class Reporter:
         self._reported = status
         self._report_at = state.now()
         if number(state.pod.metadata.resource_version) > number(answer["metadata"]["resourceVersion"]):
-            # What others wrote behind it came before the answer did.
+            # Another writer's later change arrived before this answer did.
             state.conditions = state.pod.status.conditions
             return
         written = (answer.get("status") or {}).get("conditions") or ()

@@ -14,7 +14,7 @@ class Wakeup:
         self._at: float | None = None
 
     def begin(self) -> None:
-        """A step begins: earlier wake-ups are answered by it."""
+        """Begins a step, which answers all earlier wake-ups."""
         self._woken.clear()
         self._at = None
 

@@ -1,8 +1,8 @@
 """Creates the objects that every local cluster has: cluster DNS, the network's configuration, cluster policies' kind.
 
-What exists is left as it is, so that a user's change to it survives the next ``podwire up``; only the routing
-backend and the settings of proxy and policy follow the cluster's configuration: what it names is set, what it does
-not name any more has its default again.
+Existing objects stay as they are, so that a user's change survives the next ``podwire up``. Only the routing backend
+and the settings of proxy and policy follow the cluster's configuration: settings that it names are set, others get
+their default again.
 """
 
 import asyncio
