@@ -1,4 +1,4 @@
-"""Blocks of addresses that hold nothing, or not what they seem to (pure)."""
+"""Findings about ipBlocks that match nothing, or something else than they seem to (pure)."""
 
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -16,7 +16,7 @@ _ALL = {4: "0.0.0.0/0", 6: "::/0"}
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """The blocks of all rules."""
+    """Findings about the blocks of all rules."""
     services = [ip_network(text, strict=False) for text in index.details.service_cidrs]
     addresses = {
         text: f"{each.metadata.namespace}/{each.metadata.name}"
@@ -33,7 +33,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
                 field = path if policy.kind == "ClusterNetworkPolicy" else f"{path}.cidr"
                 network = _network(block.cidr)
                 if network is None:
-                    text = f"{block.cidr!r} is no range of addresses: nothing matches it"
+                    text = f"{block.cidr!r} is not a range of addresses: it matches nothing"
                     yield policy.finding("no-address", field, text)
                     continue
                 yield from _bits(policy, field, block.cidr, network)
@@ -77,11 +77,11 @@ def _exceptions(policy: PolicyOutline, path: str, block: IPBlock, network: Netwo
         part = _network(text)
         field = f"{path}.except[{place}]"
         if part is None:
-            yield policy.finding("no-address", field, f"{text!r} is no range of addresses: nothing is excepted by it")
+            yield policy.finding("no-address", field, f"{text!r} is not a range of addresses: it excepts nothing")
         elif not _within(part, [network]):
             outside = not part.overlaps(network) if part.version == network.version else True
             does = "it excepts nothing" if outside else "nothing is left of the block"
-            yield policy.finding("except-outside", field, f"{text} is no part of {block.cidr}: {does}")
+            yield policy.finding("except-outside", field, f"{text} is not within {block.cidr}: {does}")
         else:
             yield from _bits(policy, field, text, part)
 
@@ -100,7 +100,7 @@ def _of_services(network: Network, addresses: dict[str, str]) -> str:
 
 
 def _families(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
-    """All addresses of one family where the pods have both."""
+    """A finding about a block with all addresses of only one family, where the pods have both families."""
     blocks = [(path, _network(block.cidr)) for peer in rule.peers for path, block in peer.blocks]
     found = {network.version for _, network in blocks if network is not None}
     for path, network in blocks:

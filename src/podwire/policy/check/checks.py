@@ -1,6 +1,6 @@
 """All findings about the policies of a cluster, in order (pure).
 
-An annotation ``podwire.io/ignore: id,id`` of a policy takes out findings of these kinds about it.
+The annotation ``podwire.io/ignore: id,id`` of a policy hides findings of these kinds about it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ CHECKS: tuple[Callable[[ClusterIndex], Iterator[Finding]], ...] = (
 
 
 def check(world: World, details: ClusterDetails | None = None) -> tuple[Finding, ...]:
-    """What is probably not meant, by object and the gravest first."""
+    """The probable mistakes in policies, by object; for each object the most severe first."""
     index = ClusterIndex(world, details)
     ignored = {policy.name: _ignored(policy.meta.annotations) for policy in index.policies}
     ignored |= {f"{other.kind} {other.name}": _ignored(other.annotations) for other in index.details.unenforced}
@@ -57,7 +57,7 @@ def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding
 
 
 def _annotations(policy: PolicyOutline) -> Iterator[Finding]:
-    """Annotations that would be of effect if they were not misspelled."""
+    """Findings about misspelled annotations and unknown values."""
     inactive: Mapping[str, str] = policy.meta.annotations
     for problem in problems(inactive):
         name, _, text = problem.partition(": ")

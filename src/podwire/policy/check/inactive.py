@@ -1,4 +1,4 @@
-"""What was given and is not in force: policies in audit, those that come again, those of another's kind (pure)."""
+"""Findings about policies that are not in force: in audit, defined twice, or of an unenforced kind (pure)."""
 
 from collections.abc import Iterator
 
@@ -22,11 +22,11 @@ _INSTEAD = {
     "NetworkPolicy": "podwire reads networking.k8s.io/v1",
 }
 _UPSTREAM = (_OLDER, _NEWER, "networking.k8s.io/v1beta1", "extensions/v1beta1")
-"""Where these are earlier forms of what podwire enforces, and not somebody else's kinds of the same names."""
+"""The API versions in which these kinds are earlier forms of what podwire enforces; others use the same names."""
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """Policies that files have twice, those in audit, and those that are not enforced."""
+    """Findings about policies that files define twice, that are in audit, or that are not enforced."""
     for policy in index.policies:
         if policy.audit:
             yield policy.finding("in-audit", f"metadata.annotations[{POLICY_MODE}]", _AUDIT[policy.kind])
@@ -38,7 +38,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 
 def skipped_note(other: UnenforcedPolicy) -> str:
-    """The sentence for a policy that counts for nothing, where others are judged."""
+    """A note about a policy that is left out because podwire does not enforce its kind."""
     what = f"{other.kind} {other.name} in {other.where}"
     return f"{what} is skipped: podwire does not enforce {other.kind} of {other.api_version}; {_instead(other)}"
 

@@ -1,12 +1,12 @@
-"""Pods that may connect to others by name and cannot look names up (pure).
+"""Findings about pods that may connect to others by name but cannot look up names (pure).
 
-A pod counts as able to when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port, or to a range
-of addresses for that port: a resolver of the node or outside. A range with all its ports counts where cluster DNS is in
-it: all but private addresses, and no lookups, is a common mistake. Policies in audit open nothing for pods that others
-isolate; what is said of them is for when all of them are in force.
+A pod counts as able to look up names when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port,
+or to a range of addresses for that port: a resolver of the node or outside. A range with all its ports counts if it
+contains cluster DNS; a common mistake is to allow all but private addresses, and no DNS. Policies in audit
+open nothing for pods that others isolate; findings about them are for when all of them are in force.
 
-Cluster DNS are the pods of the Services of kube-system with port 53, and where there are none, one is taken as given:
-``k8s-app: kube-dns`` in kube-system.
+Cluster DNS is the pods of the Services of kube-system with port 53. Where there are none, a pod with
+``k8s-app: kube-dns`` in kube-system is assumed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _USUAL = Pod(
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """The pods that NetworkPolicies isolate for egress, together where the same ones do."""
+    """Findings about pods that NetworkPolicies isolate for egress; one for pods with the same policies."""
     servers = _servers(index)
     admin = [policy for policy in index.policies if policy.tier == "Admin"]
     for policies, some_of in _isolated(index):
@@ -53,7 +53,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 
 def _isolated(index: ClusterIndex) -> Iterator[tuple[list[PolicyOutline], list[Pod]]]:
-    """The NetworkPolicies that isolate some pods for egress, or would if they were not in audit, and these pods."""
+    """Sets of NetworkPolicies that isolate pods for egress (those in audit too), each with its pods."""
     isolating: dict[int, list[PolicyOutline]] = {}
     pods: dict[int, Pod] = {}
     for policy in index.policies:
@@ -69,7 +69,7 @@ def _isolated(index: ClusterIndex) -> Iterator[tuple[list[PolicyOutline], list[P
 
 
 def _of_unknown(index: ClusterIndex, servers: tuple[Pod, ...]) -> Iterator[Finding]:
-    """Policies for pods that the files do not have, each with those that select all of its pods too."""
+    """Findings about policies for pods that the files do not have."""
     isolating = [policy for policy in index.policies if policy.kind == "NetworkPolicy" and EGRESS in policy.types]
     for policy in isolating:
         if index.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
@@ -80,7 +80,7 @@ def _of_unknown(index: ClusterIndex, servers: tuple[Pod, ...]) -> Iterator[Findi
 
 
 def _shut(index: ClusterIndex, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
-    """Whether policies together let pods connect to what has a name, and none lets them ask for it."""
+    """Whether policies together allow connections to peers with names, and none allows a DNS query."""
     rules = [rule for policy in policies for rule in policy.of(EGRESS)]
     return any(_by_name(rule) for rule in rules) and not any(_lets(index, rule, servers) for rule in rules)
 
@@ -96,7 +96,7 @@ def _finding(at: PolicyOutline, policies: list[PolicyOutline], whom: str) -> Fin
 
 
 def _by_name(rule: RuleOutline) -> bool:
-    """Whether a rule is for what has names: pods, whose Services have, and everything outside."""
+    """Whether a rule has peers with names: pods, whose Services have names, or all addresses outside."""
     if rule.everyone or any(peer.pods is not None for peer in rule.peers):
         return True
     return any(block.cidr.endswith("/0") for peer in rule.peers for _, block in peer.blocks)
@@ -113,7 +113,7 @@ def _servers(index: ClusterIndex) -> tuple[Pod, ...]:
 
 
 def _lets(index: ClusterIndex, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
-    """Whether a rule lets a question go to some server."""
+    """Whether a rule allows a DNS query to one of the servers."""
     by_number = any(
         protocol == "UDP" and any(overlap(ranges, ((number, number),)) for number in _numbers(servers))
         for protocol, ranges in rule.numbers.ports
@@ -129,14 +129,14 @@ def _lets(index: ClusterIndex, rule: RuleOutline, servers: tuple[Pod, ...]) -> b
 
 
 def _holds(index: ClusterIndex, blocks: Sequence[IPBlock], servers: tuple[Pod, ...]) -> bool:
-    """Whether a server is in one of the blocks; where addresses are not known, those of pods stand for them."""
+    """Whether a server is in one of the blocks; without known addresses, an address of each pod range stands in."""
     found = [] if index.details.assumed_addresses else [address for pod in servers for address in pod.addresses]
     found = found or [str(ip_network(text, strict=False)[1]) for text in index.details.pod_cidrs]
     return not found or any(in_block(address, block) for address in found for block in blocks)
 
 
 def _numbers(servers: tuple[Pod, ...]) -> set[int]:
-    """The ports at which servers are asked: 53, or what they declare for UDP where they do not have it."""
+    """The ports of the servers: 53, and the UDP ports that they declare."""
     found = {port.container_port for pod in servers for port in pod.declared_ports if port.protocol == "UDP"}
     return found | {_DNS}
 
@@ -156,7 +156,7 @@ def _selects(index: ClusterIndex, selector: PodSelector, servers: tuple[Pod, ...
 
 
 def _accepts(index: ClusterIndex, policy: PolicyOutline, pod: Pod, servers: tuple[Pod, ...]) -> bool:
-    """Whether a cluster policy of the Admin tier lets a pod ask, whatever NetworkPolicies say."""
+    """Whether a cluster policy of the Admin tier accepts a DNS query of a pod before NetworkPolicies decide."""
     if key_of(pod.metadata) not in {key_of(each.metadata) for each in index.pods(policy.subject)}:
         return False
     return any(rule.action == "Accept" and _lets(index, rule, servers) for rule in policy.of(EGRESS))

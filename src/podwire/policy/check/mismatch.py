@@ -1,4 +1,4 @@
-"""Why a selector matches nothing: the term that missed, and what is there instead (pure)."""
+"""Why a selector matches nothing: the term that does not match, and similar labels that exist (pure)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,17 +8,14 @@ from podwire.model.selector import LabelSelector, Requirement
 from podwire.policy.check.phrases import count, some
 
 LabelSet = tuple[Mapping[str, str], int]
-"""A set of labels, and how many have it."""
+"""A set of labels, and the number of objects that have it."""
 
 _ALIKE, _SLIP = 0.5, 0.6
-"""How much alike words are that are told instead, and that may be a slip of the pen."""
+"""The similarity from which a label is named instead, and from which it may be a typing mistake."""
 
 
 def explain_mismatch(selector: LabelSelector, things: Iterable[LabelSet], noun: str, where: str = "") -> str:
-    """Why none of the things is matched, in half a sentence; ``noun`` is what one of them is called.
-
-    ``where`` is said once, of all of them.
-    """
+    """Why a selector matches none of the objects, as half a sentence; ``noun`` names one, ``where`` their place."""
     each = [(dict(labels), number) for labels, number in things]
     terms = selector.requirements().requirements
     if not each:
@@ -44,7 +41,7 @@ def _number(term: Requirement, things: Sequence[LabelSet], noun: str) -> str:
 def _of_term(
     term: Requirement, near: Sequence[LabelSet], everything: Sequence[LabelSet], called: tuple[str, str]
 ) -> str:
-    """What one term misses, among things that match all others."""
+    """Why one term does not match the objects that match all other terms."""
     noun, where = called
     none = f"no {noun}{where}"
     if term.operator in ("NotIn", "DoesNotExist"):
@@ -65,7 +62,7 @@ def _of_term(
 
 
 def _other_key(term: Requirement, near: Sequence[LabelSet], everything: Sequence[LabelSet], noun: str) -> str:
-    """A label that has the value, or one whose name is like the one that is missing."""
+    """A label with the wanted value, or a label with a similar name, as text; empty: none."""
     for value in term.values:
         keys = Counter(key for labels, _ in near for key, have in labels.items() if have == value)
         if keys:
@@ -82,7 +79,7 @@ def _have(number: int) -> str:
 
 
 def is_similar(selector: LabelSelector, things: Iterable[LabelSet]) -> bool:
-    """Whether a key or value that is there is so much like one of the selector that this may be a slip."""
+    """Whether an existing key or value is so similar to one of the selector that this may be a typing mistake."""
     each = [dict(labels) for labels, _ in things]
     for term in selector.requirements().requirements:
         values = sorted({labels[term.key] for labels in each if term.key in labels})

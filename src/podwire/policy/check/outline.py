@@ -1,4 +1,4 @@
-"""Policies of both kinds in one form, with the path of each of their fields (pure)."""
+"""NetworkPolicies and ClusterNetworkPolicies in one form, with the path of each field (pure)."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     protocol: str
-    """Empty: any, with a name."""
+    """Empty: any protocol, for a port by name."""
     first: int = 0
     last: int = LAST_PORT
     name: str = ""
@@ -47,7 +47,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """One peer of a rule; all fields empty: a kind that is not known."""
+    """One peer of a rule; all fields empty: a peer of an unknown kind."""
 
     path: str
     pods: PodSelector | None = None
@@ -56,9 +56,9 @@ class PeerOutline(msgspec.Struct, frozen=True, kw_only=True):
     namespaces_path: str = ""
     """The path of the selector of namespaces."""
     blocks: tuple[tuple[str, IPBlock], ...] = ()
-    """With their paths."""
+    """The ipBlocks with their paths."""
     scope: Scope = Scope()
-    """That of :attr:`pods`."""
+    """The scope of :attr:`pods`."""
     nodes: LabelSelector | None = None
 
 
@@ -71,11 +71,11 @@ class RuleOutline(msgspec.Struct, frozen=True, kw_only=True):
     action: str = "Accept"
     peers: tuple[PeerOutline, ...] = ()
     everyone: bool = False
-    """Whether it speaks of every peer."""
+    """Whether the rule matches every peer."""
     known: bool = True
-    """False: it has a peer or port of a kind that is not known."""
+    """False: the rule has a peer or a port of an unknown kind."""
     ports: tuple[Port, ...] = ()
-    """Empty: everything."""
+    """Empty: all ports of all protocols."""
 
     numbers: Selection = EVERYTHING
     """Its ports, without those by name."""
@@ -106,12 +106,12 @@ class PolicyOutline(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     subject: PodSelector
     scope: Scope
-    """That of the subject."""
+    """The scope of the subject."""
     subject_path: str
     types: tuple[str, ...]
-    """The directions that it isolates for, or (for a cluster policy) both."""
+    """The directions in which the policy isolates; both for a cluster policy."""
     rules: tuple[RuleOutline, ...]
-    """Those of its types."""
+    """The rules of the directions in :attr:`types`."""
 
     @property
     def key(self) -> str:
@@ -125,7 +125,7 @@ class PolicyOutline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def audit(self) -> bool:
-        """Whether it is in audit, and so not in force."""
+        """Whether the policy is in audit, and so not in force."""
         return in_audit(self.meta.annotations)
 
     def heeds(self, other: "PolicyOutline") -> bool:
@@ -137,7 +137,7 @@ class PolicyOutline(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(rule for rule in self.rules if rule.direction == direction)
 
     def finding(self, name: str, field: str, text: str, severity: str = "") -> Finding:
-        """A finding about this policy, as grave as its kind is or as is said."""
+        """A finding about this policy; without ``severity``, with the severity of its kind."""
         grave = severity or KINDS[name][0]
         return Finding(id=name, severity=grave, kind=self.kind, name=self.key, field=field, text=text)
 

@@ -1,4 +1,4 @@
-"""Peers written as two items, of which either is enough, where both together were meant (pure)."""
+"""Findings about peers that are two items, of which either matches, where one item was probably meant (pure)."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,7 +12,7 @@ from podwire.policy.selectors import PodSelector
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """Neighbouring items of all NetworkPolicies."""
+    """Findings about neighbouring peers of all NetworkPolicies."""
     for policy in index.policies:
         if policy.kind == "NetworkPolicy":
             for rule in policy.rules:
@@ -41,7 +41,7 @@ def _rule(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> Iter
 
 
 def _bare_namespaces(peer: PeerOutline) -> bool:
-    """An item that has a namespaceSelector, which selects, and no podSelector."""
+    """Whether a peer has only a namespaceSelector, and this selects by labels."""
     return bool(
         peer.pods is not None
         and peer.namespaces_path
@@ -51,5 +51,5 @@ def _bare_namespaces(peer: PeerOutline) -> bool:
 
 
 def _bare_pods(peer: PeerOutline) -> bool:
-    """An item that has a podSelector, which selects, and no namespaceSelector."""
+    """Whether a peer has only a podSelector, and this selects by labels."""
     return peer.pods is not None and not peer.namespaces_path and peer.pods.pods != LabelSelector()

@@ -1,4 +1,4 @@
-"""How findings count and list things (pure)."""
+"""How findings count and list objects (pure)."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,7 @@
-"""Ports that no pod has so: by name, with this protocol, or with this number (pure).
+"""Findings about ports that no pod has: by name, with this protocol, or with this number (pure).
 
-Containers need not declare their ports, so a number that no pod declares is no finding by itself; it is one where a
-Service or another protocol says what was probably meant.
+Containers need not declare their ports, so a number that no pod declares is no finding by itself. It is a finding if a
+Service or another protocol shows which port was probably intended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from podwire.policy.ports import merged, overlap
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """The ports of all rules."""
+    """Findings about the ports of all rules."""
     for policy in index.policies:
         for rule in policy.rules:
             for port in rule.ports:
@@ -99,7 +99,7 @@ def _or_name(pods: Sequence[Pod], target: int) -> str:
 
 
 def _services(index: ClusterIndex, port: Port, pods: Sequence[Pod]) -> Iterator[tuple[Service, ServicePort, int]]:
-    """The Services that have this port for one of the pods, and another one behind it."""
+    """The Services of these pods that map this port to another port of the pods: Service, its port, the target port."""
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     for pod in pods:
         look = pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items()))

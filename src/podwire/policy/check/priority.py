@@ -1,6 +1,6 @@
-"""Cluster policies of one tier and priority that contradict each other (pure).
+"""Findings about cluster policies of one tier and priority that contradict each other (pure).
 
-Which of them goes first the API leaves open; podwire asks them in the order of their names.
+The API leaves their order open; podwire asks them in the order of their names.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from podwire.policy.ports import overlap
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """Each two policies of one tier and priority; one finding for each two."""
+    """One finding for each pair of policies of one tier and priority with contradicting rules."""
     for tier in ("Admin", "Baseline"):
         for one, other in combinations(in_order(index, tier), 2):
             if one.priority == other.priority:

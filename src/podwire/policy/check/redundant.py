@@ -1,8 +1,8 @@
-"""Rules that nothing is left for, because of other rules (pure).
+"""Findings about rules that never decide, because other rules cover them (pure).
 
-NetworkPolicies add up: a rule that others cover is only superfluous. In a tier of cluster policies the first rule
-decides, so one that comes after rules which cover it never does, and what an Admin policy denies no NetworkPolicy
-allows. Policies in audit leave the others everything; what is said of them is for when all of them are in force.
+NetworkPolicies add up: a rule that others cover is only superfluous. In a tier of cluster policies the first matching
+rule decides, so a rule behind rules that cover it never decides; and no NetworkPolicy allows what an Admin policy
+denies. Policies in audit cover nothing of policies in force; findings about them are for when all are in force.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ PolicyRule = tuple[PolicyOutline, RuleOutline]
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """The rules of all policies."""
+    """Findings about the rules of all policies."""
     cluster = {tier: in_order(index, tier) for tier in ("Admin", "Baseline")}
     for policies in cluster.values():
         yield from _never_reached(policies)
@@ -33,7 +33,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 
 def in_order(index: ClusterIndex, tier: str) -> list[PolicyOutline]:
-    """The cluster policies of a tier, the first to be asked first."""
+    """The cluster policies of a tier, in the order in which they are asked."""
     found = [policy for policy in index.policies if policy.tier == tier]
     return sorted(found, key=lambda policy: (policy.priority, policy.key))
 
@@ -51,7 +51,7 @@ def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
             if found:
                 same = all(owned[1].action == rule.action for owned in found)
                 names = _names(policy, found)
-                text = f"it is never reached: {names} {_decides(found)} all of it before"
+                text = f"it never decides: {names} {_decides(found)} all of it before"
                 yield policy.finding("never-reached", rule.path, text, NOTE if same else WARNING)
             earlier[rule.direction].append((policy, rule))
 
@@ -63,7 +63,7 @@ def _decides(found: list[PolicyRule]) -> str:
 
 
 def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[PolicyRule]) -> list[PolicyRule]:
-    """The other rules that cover one."""
+    """The first of the other rules that cover a rule; empty: it is not covered."""
     candidates = [owned for owned in others if owned[1] is not rule]
     found = coverage.covered_by(rule, (owned[1] for owned in candidates))
     return [owned for owned in candidates if any(owned[1] is each for each in found)]
@@ -74,7 +74,7 @@ def _names(policy: PolicyOutline, found: list[PolicyRule]) -> str:
 
 
 def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
-    """Of two rules that cover each other, the later one is superfluous."""
+    """Findings about superfluous rules; of two rules that cover each other, the later one is superfluous."""
     by_subject: dict[Terms, _Rules] = {}
     for policy in policies:
         by_subject.setdefault(policy.scope.pods, _Rules()).add(policy)
@@ -93,7 +93,7 @@ def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
 
 
 class _Rules:
-    """Rules of policies, found by what a rule has of which they may cover something.
+    """Rules of policies, indexed so that the rules that may cover parts of another rule are found.
 
     A peer with terms is part of a selector that has some of them: so a selector is kept by one of its terms, and what
     has none, or is no selector of pods, is looked at for every rule.
@@ -104,7 +104,7 @@ class _Rules:
         self._number = 0
 
     def add(self, policy: PolicyOutline) -> None:
-        """Takes in the rules of a policy."""
+        """Adds the rules of a policy."""
         for rule in policy.rules:
             self._number += 1
             for peer in rule.peers:
@@ -114,7 +114,7 @@ class _Rules:
                 self._rules.setdefault((rule.direction, None), {})[self._number] = policy, rule
 
     def near(self, rule: RuleOutline) -> list[PolicyRule]:
-        """Those that may cover something of a rule, in the order in which they came."""
+        """The rules that may cover parts of a rule, in the order in which they were added."""
         wanted: set[Term | None] = {None}
         wanted.update(term for peer in rule.peers for term in peer.scope.pods)
         found: dict[int, PolicyRule] = {}
@@ -124,7 +124,7 @@ class _Rules:
 
 
 def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Finding]:
-    """Rules that allow what the Admin tier denies, for all pods of the policy, with nothing before that."""
+    """Findings about rules that allow only what the Admin tier denies before, for all pods of the policy."""
     denying = {direction: _denied_first(policy, admin, direction) for direction in (INGRESS, EGRESS)}
     for rule in policy.rules:
         found = _first_covering(policy, rule, denying[rule.direction])
@@ -135,7 +135,7 @@ def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Fi
 
 
 def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: str) -> list[PolicyRule]:
-    """The rules that deny for all pods of a policy, up to the first that may let something pass."""
+    """The deny rules for all pods of a policy, up to the first rule that may allow or pass a connection."""
     found: list[PolicyRule] = []
     for other in filter(policy.heeds, admin):
         about = policy.scope.within(other.scope)

@@ -1,4 +1,4 @@
-"""What a selector asks for, made ready to be compared with others (pure)."""
+"""The terms of a selector, in a form that can be compared with other selectors (pure)."""
 
 import msgspec
 
@@ -20,7 +20,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: Terms = frozenset()
     pods: Terms = frozenset()
     named: str = ""
-    """The only namespace, be it said by its label alone."""
+    """The only namespace, also where only its name label selects it."""
 
     def within(self, other: "Scope") -> bool:
         """Whether all pods of this selector are pods of the other."""
@@ -36,7 +36,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scope(selector: PodSelector) -> Scope:
-    """That of a selector."""
+    """The scope of a selector."""
     named = selector.namespaces.match_labels
     alone = len(named) == 1 and not selector.namespaces.match_expressions
     return Scope(
@@ -48,7 +48,7 @@ def scope(selector: PodSelector) -> Scope:
 
 
 def terms(selector: LabelSelector) -> Terms:
-    """The terms of a selector; all that it matches is matched by one with fewer of them."""
+    """The terms of a selector; a selector with a part of these terms matches at least the same objects."""
     return frozenset(_term(each) for each in selector.requirements().requirements)
 
 

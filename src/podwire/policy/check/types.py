@@ -1,6 +1,6 @@
-"""Policies whose types, sections and empty lists do not do what they seem to (pure).
+"""Findings about policyTypes, sections and empty lists that do not do what they seem to (pure).
 
-Some of it only shows in what was written: the API server fills in ``policyTypes`` and leaves empty lists out.
+Some mistakes only show in the manifest, because the API server fills in ``policyTypes`` and removes empty lists.
 """
 
 from collections.abc import Iterator, Mapping

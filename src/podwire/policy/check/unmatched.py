@@ -1,4 +1,4 @@
-"""Selectors that match nothing, or only what policies do not see (pure)."""
+"""Findings about selectors that match nothing, or only pods to which no policy applies (pure)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ _ALWAYS_THERE = ("kube-system", "kube-public", "default")
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
-    """Subjects and peers of all policies."""
+    """Findings about the subjects and peers of all policies."""
     said: set[str] = set()
     for policy in index.policies:
         unknown = _unknown(index, policy.subject)
@@ -34,7 +34,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 
 def _unknown(index: ClusterIndex, selector: PodSelector) -> str:
-    """What the files lack to say anything of a selector; empty: nothing."""
+    """What the files lack to check a selector, as a sentence; empty: nothing."""
     if index.knows_pods(selector) or index.among(index.excluded, selector):
         return ""
     names = index.namespaces_of(selector)
@@ -114,7 +114,7 @@ def _of_excluded(pods: Sequence[Pod]) -> str:
 
 
 def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, selector: PodSelector) -> Finding:
-    """A peer whose namespaces are there and whose pods are not."""
+    """A finding about a peer whose namespaces exist but which matches no pod."""
     elsewhere = index.pods(PodSelector(pods=selector.pods)) if selector.namespace else ()
     if elsewhere and selector.pods != LabelSelector():
         names = sorted({pod.metadata.namespace for pod in elsewhere})
@@ -132,7 +132,7 @@ def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, sele
 def _namespaces(
     index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, wanted: LabelSelector
 ) -> Iterator[Finding]:
-    """A peer whose namespaces are not there."""
+    """A finding about a peer whose namespaces do not exist."""
     keys = {term.key for term in wanted.requirements().requirements if term.operator == "In"}
     known = {key for name in index.described for key in index.namespaces[name]}
     reason = explain_mismatch(wanted, _labels(index), "namespace")
@@ -152,7 +152,7 @@ def _namespaces(
 
 
 def _nodes(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline) -> Iterator[Finding]:
-    """A peer that is nodes."""
+    """A finding about a peer of nodes that matches none."""
     assert peer.nodes is not None
     nodes = index.world.nodes
     if any(peer.nodes.matches(node.metadata.labels) for node in nodes):
