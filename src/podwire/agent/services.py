@@ -1,4 +1,4 @@
-"""The Service proxy as a part of the agent: its collections, its data plane, its place in health and metrics."""
+"""The Service proxy of the agent: its informers and data plane, and what it adds to health and metrics."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ class ServicePart:
 
     @property
     def problem(self) -> tuple[str, KernelError] | None:
-        """The mode that could not be had, and why; None when the one that was asked for is in force."""
+        """The wanted mode that is not available, and why; None when the wanted mode is in force."""
         return self._plane.problem
 
     @property
@@ -90,7 +90,7 @@ class ServicePart:
         return self._plane.name
 
     def configure(self, settings: ProxySettings) -> None:
-        """Takes over other settings while the proxy runs."""
+        """Applies other settings while the proxy runs."""
         before, self._settings = self._settings, settings
         if settings == before:
             return
@@ -118,9 +118,9 @@ class ServicePart:
     def tasks(
         self, health: Health, announcer: Announcer, note: Callable[[], None], ready: Callable[[], Awaitable[object]]
     ) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What is to run, by name, when ``ready`` returned; checks and metrics are added to ``health``.
+        """The tasks to run, by name, once ``ready`` returns; checks and metrics are added to ``health``.
 
-        ``note`` is called whenever the mode in force may be another one.
+        ``note`` is called whenever the mode in force may have changed.
         """
         self._health = health
         health.ready["proxy"] = self._problem
@@ -173,7 +173,7 @@ class ServicePart:
             self._log.info("cannot lower the OOM score of this process", problem=problem)
 
     async def _take_over(self) -> None:
-        """Once our rules are in force the Node says so, and kube-proxy's tables go."""
+        """When our rules are in force, annotates the Node with the mode and removes kube-proxy's tables."""
         await self._proxy.loaded.wait()
         self._say("Normal", "Starting", f"Services are programmed, mode {self.mode}")
         try:
@@ -186,14 +186,14 @@ class ServicePart:
         return node_port_addresses(self._proxy.facts)
 
     def _health_routes(self) -> Routes:
-        """What kube-proxy answers on its health port."""
+        """The routes of kube-proxy's health port."""
         return {
             "/healthz": lambda _: self._pulse.healthz(self._nodes.objects.get(self._proxy.facts.name)),
             "/livez": lambda _: self._pulse.livez(),
         }
 
     def _metrics_routes(self) -> Routes:
-        """What kube-proxy answers on its metrics port, so that scrapers and tools find it there."""
+        """The routes of kube-proxy's metrics port, so that scrapers and tools find them there."""
         return {
             "/metrics": lambda _: Response(200, self._health.render(), METRICS_TEXT),
             "/healthz": lambda _: Response(200, b"ok", TEXT),
@@ -205,7 +205,7 @@ class ServicePart:
         self._say("Warning", "ServicesNotProgrammed", problem)
 
     def _say(self, severity: Severity, reason: str, text: str) -> None:
-        """An Event of the Node, if that is known."""
+        """Records an Event of the Node, if the Node is known."""
         node = self._nodes.objects.get(self._proxy.facts.name)
         if node is not None:
             self._events.event(reference("v1", "Node", node.metadata), severity, reason, text)
@@ -254,7 +254,7 @@ class ServicePart:
 
 
 def service_cidrs(objects: Iterable[Json]) -> tuple[str, ...]:
-    """The ranges of ServiceCIDR objects, each once; those that are not written right are left out."""
+    """The ranges of ServiceCIDR objects, each once; malformed ones are left out."""
     texts = (text for each in objects for text in each.get("spec", {}).get("cidrs", ()))
     found: set[str] = set()
     for text in texts:
@@ -266,7 +266,7 @@ def service_cidrs(objects: Iterable[Json]) -> tuple[str, ...]:
 
 
 def node_port_addresses(facts: NodeFacts, netns: Path | str | None = None) -> tuple[str, ...]:
-    """Where node ports answer in a network namespace (None: that of this process), as of now.
+    """The addresses on which node ports answer now in a network namespace (None: that of this process).
 
     Raises: KernelError.
     """

@@ -1,10 +1,10 @@
-"""The chains and sets that a data plane holds of one family, and which of them changed since the last time (pure).
+"""The chains and sets that a data plane holds for one family, and which of them changed since the last commit (pure).
 
-Whoever keeps them says what comes, becomes another one and goes; a piece is kept as it was when it was touched first.
-So what is to be committed is the difference of what was touched, before and after, at the cost of what was touched.
+Chains and sets are added, replaced and removed by name. Each keeps its value from before its first change, so
+:meth:`KeyedContents.changes` returns only what changed, before and after, and costs only that.
 
-Elements that pods stand behind are claimed and released: should two pods have the same one, as while an address goes
-from one to the other, it is that of the first by name.
+Elements that belong to pods are claimed and released: while two pods claim the same element, as while an address goes
+from one pod to another, the pod that is first by name gets it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ class ContentsExtract(msgspec.Struct, Generic[Chain, Set], frozen=True, gc=False
 
 
 class KeyedContents(Generic[Chain, Set, Key, Element]):
-    """All pieces of one family."""
+    """All chains, sets and elements of one family."""
 
     def __init__(self) -> None:
         self.chains: dict[str, Chain] = {}
@@ -42,36 +42,36 @@ class KeyedContents(Generic[Chain, Set, Key, Element]):
         self._sets_before: dict[str, Set | None] = {}
         self._elements_before: dict[str, dict[Key, Element | None]] = {}
 
-    def put(self, name: str, chain: Chain) -> None:
-        """A chain comes, or is another one now."""
+    def put_chain(self, name: str, chain: Chain) -> None:
+        """Adds or replaces a chain."""
         self._chains_before.setdefault(name, self.chains.get(name))
         self.chains[name] = chain
 
-    def remove(self, name: str) -> None:
-        """A chain goes."""
+    def remove_chain(self, name: str) -> None:
+        """Removes a chain."""
         self._chains_before.setdefault(name, self.chains[name])
         del self.chains[name]
 
     def add_set(self, declared: Set) -> None:
-        """A set comes, with its elements."""
+        """Adds a set with its elements."""
         self._sets_before.setdefault(declared.name, None)
         self.sets[declared.name] = replace(declared, elements={})
         self.elements[declared.name] = {}
-        self.set_all(declared.name, _elements(declared))
+        self.put_elements(declared.name, _elements(declared))
 
     def remove_set(self, name: str) -> None:
-        """A set goes."""
-        self.set_all(name, dict.fromkeys(self.elements[name]))
+        """Removes a set."""
+        self.put_elements(name, dict.fromkeys(self.elements[name]))
         self._sets_before.setdefault(name, self.sets[name])
         del self.sets[name]
         del self.elements[name]
 
-    def set(self, name: str, key: Key, element: Element | None) -> None:
-        """An element comes, is another one now, or goes (None)."""
-        self.set_all(name, {key: element})
+    def put_element(self, name: str, key: Key, element: Element | None) -> None:
+        """Adds, replaces or removes (None) an element."""
+        self.put_elements(name, {key: element})
 
-    def set_all(self, name: str, changes: Mapping[Key, Element | None]) -> None:
-        """The same for many elements."""
+    def put_elements(self, name: str, changes: Mapping[Key, Element | None]) -> None:
+        """Adds, replaces or removes (None) many elements."""
         own, before = self.elements[name], self._elements_before.setdefault(name, {})
         for key, element in changes.items():
             if key not in before:
@@ -81,40 +81,40 @@ class KeyedContents(Generic[Chain, Set, Key, Element]):
             else:
                 own[key] = element
 
-    def fill(self, declared: Set) -> None:
-        """A set has these elements, and no others."""
+    def fill_set(self, declared: Set) -> None:
+        """Makes a set have exactly these elements."""
         elements = _elements(declared)
         gone = dict.fromkeys(self.elements[declared.name].keys() - elements.keys())
-        self.set_all(declared.name, {**gone, **elements})
+        self.put_elements(declared.name, {**gone, **elements})
 
     def claim(self, pod: str, elements: Mapping[str, Mapping[Key, Element]]) -> None:
-        """A pod stands behind elements, by the name of their set."""
+        """A pod claims elements, by the name of their set."""
         for name, own in elements.items():
             for key, element in own.items():
                 claims = self._claims.setdefault((name, key), {})
                 claims[pod] = element
-                self.set(name, key, claims[min(claims)])
+                self.put_element(name, key, claims[min(claims)])
 
     def release(self, pod: str, elements: Mapping[str, Mapping[Key, Element]]) -> None:
-        """It does so no more."""
+        """A pod no longer claims elements."""
         for name, own in elements.items():
             for key in own:
                 claims = self._claims[name, key]
                 del claims[pod]
-                self.set(name, key, claims[min(claims)] if claims else None)
+                self.put_element(name, key, claims[min(claims)] if claims else None)
                 if not claims:
                     del self._claims[name, key]
 
-    def has(self, name: str, key: Key) -> bool:
+    def has_element(self, name: str, key: Key) -> bool:
         """Whether a set has an element."""
         return key in self.elements[name]
 
-    def filled(self) -> Iterator[Set]:
+    def filled_sets(self) -> Iterator[Set]:
         """The sets with their elements."""
         return (replace(each, elements=self.elements[name]) for name, each in self.sets.items())
 
     def changes(self) -> tuple[ContentsExtract[Chain, Set], ContentsExtract[Chain, Set]]:
-        """What was touched since the last call: as it was, and as it is."""
+        """The chains and elements that changed since the last call: before, and now."""
         before: ContentsExtract[Chain, Set] = ContentsExtract({}, {})
         now: ContentsExtract[Chain, Set] = ContentsExtract({}, {})
         for name, chain in self._chains_before.items():

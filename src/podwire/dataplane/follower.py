@@ -41,7 +41,7 @@ class Follower:
         self.wake = asyncio.Event()
         """Set while there is something to commit."""
         self.disturbed = False
-        """Whether somebody else may have changed what the data plane holds; the commit resets it."""
+        """Whether another program may have changed what the data plane holds; the commit resets it."""
         self.programmed = asyncio.Event()
         """Set while the kernel holds everything known."""
         self.loaded = asyncio.Event()

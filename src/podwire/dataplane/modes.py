@@ -1,7 +1,7 @@
-"""What a registry names ``module:Class``: data planes of one kind, opened and cleared in one network namespace.
+"""Opening and clearing the data planes of a registry in one network namespace.
 
-A module is imported when one of it is opened or cleared. Beside the class, which is made of the facts of a node and of
-the namespace, it has a function ``clear`` that takes away what an earlier run left.
+An entry names a class, which is made with the facts of a node and the namespace. Its module also has a function
+``clear``, which removes what an earlier run left.
 """
 
 import importlib
@@ -23,18 +23,18 @@ class Modes(Protocol[Facts_contra, Plane_co]):
     """How data planes are made, by their names."""
 
     def names(self) -> tuple[str, ...]:
-        """All there are, in the order in which one stands in for another."""
+        """All names, the preferred one first."""
         ...
 
     def open(self, name: str, facts: Facts_contra) -> Plane_co:
-        """One by its name; nothing is written yet.
+        """Opens a data plane by its name; nothing is written yet.
 
         Raises: KernelError.
         """
         ...
 
     def clear(self, name: str) -> bool:
-        """Takes away what an earlier run left of one; whether there was anything.
+        """Removes what an earlier run left of a mode; returns whether there was anything.
 
         Raises: KernelError.
         """
@@ -49,11 +49,11 @@ class RegisteredModes(Generic[Facts, Plane]):
         self._place = place
 
     def names(self) -> tuple[str, ...]:
-        """All there are, in the order in which one stands in for another."""
+        """All names, the preferred one first."""
         return tuple(self._entries)
 
     def open(self, name: str, facts: Facts) -> Plane:
-        """One by its name; nothing is written yet.
+        """Opens a data plane by its name; nothing is written yet.
 
         Raises: ConfigError for a name that is not in the registry; KernelError.
         """
@@ -61,7 +61,7 @@ class RegisteredModes(Generic[Facts, Plane]):
         return made
 
     def clear(self, name: str) -> bool:
-        """Takes away what an earlier run left of one; whether there was anything.
+        """Removes what an earlier run left of a mode; returns whether there was anything.
 
         Raises: ConfigError for a name that is not in the registry; KernelError.
         """

@@ -1,9 +1,9 @@
-"""What Services and policies alike ask of a data plane: the seam that every one implements.
+"""The interface that data planes of Services and of policies share.
 
 A data plane is opened for one network namespace, takes the whole desired state or a change of it, and makes the kernel
-hold that. What each one keeps to: 1. a load with nothing changed writes nothing, so a restart of the agent is not seen
-in traffic; 2. a change that the kernel refuses leaves the last good state in force and is raised; 3. ``close`` leaves
-everything in force, ``remove`` takes away what is marked as ours and nothing else.
+hold that. Every data plane guarantees: 1. a load with nothing changed writes nothing, so a restart of the agent is
+harmless to traffic; 2. a change that the kernel refuses leaves the last good state in force and is raised; 3. ``close``
+leaves everything in force, ``remove`` removes what is marked as ours and nothing else.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class DataPlane(Protocol):
         ...
 
     def heal(self) -> Written:
-        """Restores what somebody else changed; returns what had to be written.
+        """Restores what another program changed; returns what had to be written.
 
         Raises: KernelError.
         """
@@ -53,7 +53,7 @@ class DataPlane(Protocol):
         ...
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed what this data plane holds."""
+        """Whether another program may have changed what this data plane holds."""
         ...
 
     def desired(self) -> tuple[Held, ...]:

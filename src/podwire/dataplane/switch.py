@@ -66,7 +66,7 @@ class Switch(Generic[Facts, Plane]):
 
     @property
     def problem(self) -> tuple[str, KernelError] | None:
-        """The mode that could not be had, and why; None when the wanted one is in force."""
+        """The wanted mode that is not available, and why; None when the wanted mode is in force."""
         failure = self._failures.get(self.wanted)
         return (self.wanted, failure) if failure is not None and self.wanted != self.name else None
 
@@ -80,12 +80,12 @@ class Switch(Generic[Facts, Plane]):
         return self._poll.fileno()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed what the data plane in force holds."""
+        """Whether another program may have changed what the data plane in force holds."""
         with self._lock:
             return self._plane.disturbed()
 
     def heal(self) -> Written:
-        """Restores what somebody else changed; returns what had to be written.
+        """Restores what another program changed; returns what had to be written.
 
         Raises: KernelError.
         """

@@ -1,13 +1,14 @@
-"""What a policy data plane is to the rest: the seam that every one implements.
+"""The interface of a data plane of policies, which every mode implements.
 
-A data plane is opened for one network namespace, takes what the compiler says and makes the kernel hold it. It is one
-module with a class and a function ``clear``, named in ``policy.modes``; by its entry there it is opened, stood in
-for, switched to, cleaned up, shown by ``podwire state``, and run by the packet table.
+A data plane is opened for one network namespace, takes the result of the compiler and makes the kernel hold it. It is
+one module with a class and a function ``clear``, named in ``policy.registry``; that entry is all that opening,
+fallback, switching, cleaning up, ``podwire state`` and the packet table need.
 
-What each one keeps to: 1. closed when in doubt: a device that it was not told of, a pod with another one's address;
-2. what is new is whole before anything leads there, so a packet is judged by what was before a change or by what is
-after it; 3. a load with nothing changed writes nothing; 4. a change that the kernel refuses leaves what was in force
-and is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear`` take away what is ours and no more.
+Every data plane guarantees: 1. closed when in doubt: an unknown device, or a pod that uses another pod's address, is
+dropped; 2. new rules are complete before anything leads to them, so a packet is judged by the rules before a change or
+by those after it; 3. a load with nothing changed writes nothing; 4. a change that the kernel refuses leaves the last
+good state in force and is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear`` remove what is
+marked as ours and nothing else.
 """
 
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ class PolicyDataPlane(DataPlane, Protocol):
     def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
         """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
 
-        What had to be written, all of it false when nothing had to.
+        Returns what had to be written; every entry is false when nothing had to.
 
         Raises: KernelError; what was in force stays.
         """

@@ -17,7 +17,7 @@ class PolicyModes(RegisteredModes[PolicyFacts, PolicyDataPlane]):
         super().__init__(DATAPLANES, netns)
 
     def open(self, name: str, facts: PolicyFacts) -> PolicyDataPlane:
-        """One by its name; nothing is written yet.
+        """Opens a data plane by its name; nothing is written yet.
 
         Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
         """
@@ -37,7 +37,7 @@ def open_dataplane(name: str, facts: PolicyFacts, netns: Place = None) -> Policy
 
 
 def clear_all(netns: Place = None) -> bool:
-    """Takes away what an earlier run left of any; whether there was anything.
+    """Removes what an earlier run left of all modes; returns whether there was anything.
 
     Raises: KernelError of the first that fails; the others are gone.
     """

@@ -36,7 +36,7 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
 
     @property
     def problem(self) -> tuple[str, KernelError] | None:
-        """The mode that could not be had, and why; None when what was asked for is in force."""
+        """The wanted mode that is not available, and why; None when the wanted mode is in force."""
         if isinstance(self._plane, Unenforced):
             name = self.wanted if self.wanted in self._failures else next(iter(self._failures))
             return name, self._failures[name]

@@ -1,7 +1,7 @@
-"""Who has which frontend, where two Services name the same one (pure).
+"""Which Service holds a frontend that several Services name (pure).
 
-The first that claims a frontend has it until it lets go; the others wait, and the first of them in the order of names
-gets it then. The API keeps cluster addresses and node ports apart, external addresses it does not.
+The first Service that claims a frontend holds it until it releases it; the others wait, and the first of them by name
+gets it next. The API server keeps cluster addresses and node ports unique, but not external addresses.
 """
 
 from collections.abc import Hashable
@@ -19,7 +19,7 @@ class FrontendClaims(Generic[F]):
         self._wanted: dict[str, frozenset[F]] = {}
 
     def claim(self, service: str, wanted: frozenset[F]) -> frozenset[F]:
-        """The frontends that a Service gets of those it wants; those it had and does not want any more are free."""
+        """Claims frontends for a Service and releases the others that it held; returns those that it gets."""
         for frontend in self._wanted.pop(service, frozenset()) - wanted:
             if self._owners.get(frontend) == service:
                 del self._owners[frontend]
@@ -35,16 +35,16 @@ class FrontendClaims(Generic[F]):
         return wanted if len(owned) == len(wanted) else frozenset(owned)
 
     def owner(self, frontend: F) -> str:
-        """The Service that has a frontend; empty: none."""
+        """The Service that holds a frontend; empty: none."""
         return self._owners.get(frontend, "")
 
     def released(self) -> list[str]:
-        """Services that waited for a frontend which is free now; they wait no longer and should claim again."""
+        """Services that waited for a frontend which is free now; each has to claim again."""
         if not self._waiting:
             return []
         free = [frontend for frontend in self._waiting if frontend not in self._owners]
         return sorted({service for frontend in free for service in self._waiting.pop(frontend)})
 
     def waiting(self) -> tuple[str, ...]:
-        """Services that wait for a frontend which another one has."""
+        """Services that wait for a frontend which another Service holds."""
         return tuple(sorted({service for waiting in self._waiting.values() for service in waiting}))

@@ -1,13 +1,13 @@
-"""What a data plane is to the rest of the proxy: the seam that every mode implements.
+"""The interface of a data plane of Services, which every mode implements.
 
 A data plane is opened for one network namespace, takes resolved Services (``proxy.servicemap``) and makes the kernel
-hold what they mean. It is one module with a class and a function ``clear``, named in ``proxy.registry``; by its entry
-there it is opened, stood in for, switched to, cleaned up, shown by ``podwire state``, and run by the packet table.
+hold what they mean. It is one module with a class and a function ``clear``, named in ``proxy.registry``; that entry is
+all that opening, fallback, switching, cleaning up, ``podwire state`` and the packet table need.
 
-What each one keeps to: 1. a load with nothing changed writes nothing, so a restart of the agent is not to be seen in
-traffic; 2. what is replaced is replaced at once, never taken away first; 3. an update costs what its Services cost;
+Every data plane guarantees: 1. a load with nothing changed writes nothing, so a restart of the agent does not disturb
+traffic; 2. rules are replaced in one step, never removed first; 3. the cost of an update grows with its Services alone;
 4. a change that the kernel refuses leaves the last good state in force and is raised; 5. ``close`` leaves everything in
-force, ``remove`` and ``clear`` take away what is marked as ours and nothing else.
+force, ``remove`` and ``clear`` remove what is marked as ours and nothing else.
 """
 
 from collections.abc import Mapping
@@ -34,18 +34,18 @@ class ServiceDataPlane(DataPlane, Protocol):
 
     @property
     def instant(self) -> bool:
-        """Whether an update is a matter of few milliseconds; otherwise it is done in a thread."""
+        """Whether an update takes only few milliseconds; otherwise it runs in a thread."""
         ...
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
-        """Makes the kernel hold exactly these Services; what had to be written, all of it false when nothing had to.
+        """Makes the kernel hold exactly these Services; returns what had to be written.
 
         Raises: KernelError; what was in force stays.
         """
         ...
 
     def update(self, changed: ServiceMap) -> Written:
-        """Takes over changed Services; an empty tuple removes one.
+        """Applies changed Services; an empty tuple removes one.
 
         Raises: KernelError; the next call loads everything again.
         """
@@ -63,7 +63,7 @@ LOCALHOST_ACCEPTED = "localhost_nps_accepted_pkts"
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What a data plane counts."""
+    """The counters of a data plane."""
 
     packets: Mapping[str, int] = {}
     """By the names above, since the rules are there; a name is missing where nothing counts it."""
@@ -80,7 +80,7 @@ class Counting(Protocol):
     """A data plane that counts."""
 
     def counts(self) -> Counts:
-        """What it has counted since it was opened.
+        """The counters since the data plane was opened.
 
         Raises: KernelError.
         """

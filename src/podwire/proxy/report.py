@@ -50,7 +50,7 @@ class Report:
         self._pulse.queued()
 
     def begin(self) -> None:
-        """A commit of what came so far begins."""
+        """A commit begins."""
         self._carried = self._metrics.take()
         self._began = self._clock.monotonic()
         self._queued_meanwhile = False
@@ -74,5 +74,5 @@ class Report:
         self._carried = None
 
     def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
-        """Stale flows were looked for and taken away."""
+        """Stale flows were searched and deleted."""
         self._metrics.flows_forgotten(counts, duration_s)

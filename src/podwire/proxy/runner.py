@@ -1,16 +1,21 @@
-"""Keeps a data plane equal to the API: changed objects in, changed Services out.
+"""Keeps a data plane of Services equal to the API: changed objects come in, changed Services go out.
 
-Guarantees: 1. nothing is written before Services, EndpointSlices and the Node (for 30 s at most) are known, so a start
-never takes away what is in force; 2. a change after a calm is committed 2 ms after it came, with all that came by then;
-after a commit the next one waits four times as long as it took (a second at most), so that under a stream of changes
-commits take a fifth of the time, and each carries the more changes the dearer it is; 3. only Services named by a
-changed object are resolved again; a changed node (zone, addresses, pod ranges) means all of them; 4. a refused commit
-is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends the loop; 5. tables
-that somebody else changed are put right at once; who goes on changing them gets half of the time; flows that began
-while tables were away, before the start too, are forgotten, so that what is sent again is served; 6. after a change of
-UDP endpoints (on request of TCP too), flows to endpoints that do not serve any more are forgotten, also when none is
-left; 7. the health checks, metrics and flows of a refused commit follow when it succeeds; 8. a failure that nobody
-foresaw loses nothing either: whoever runs this again has all of it loaded.
+Guarantees:
+
+1. Nothing is written before Services, EndpointSlices and the Node (for 30 s at most) are known, so a start never
+   removes what is in force.
+2. After a calm, a change is committed within 2 ms, with all that came by then. After a commit the next one waits four
+   times as long as the commit took (1 s at most). So under a stream of changes commits take a fifth of the time, and an
+   expensive commit carries more changes.
+3. Only Services that a changed object names are resolved again. A changed node (zone, addresses, pod ranges) means all.
+4. A refused commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends
+   the loop.
+5. Tables that another program changed are restored at once; repairs use at most half of the time. Flows that began
+   while rules were missing, before the start too, are deleted, so that packets that are sent again reach a Service.
+6. After a change of UDP endpoints (on request of TCP too), flows to endpoints that no longer serve are deleted, also
+   when no endpoint is left.
+7. Health checks, metrics and flows of a refused commit follow when the commit succeeds.
+8. An unexpected exception loses nothing: the next run loads everything.
 """
 
 import asyncio
@@ -39,7 +44,7 @@ _NODE_S = 30.0  # as kube-proxy
 
 
 class Reporter(Protocol):
-    """Who is told what the proxy does; see ``proxy.report``."""
+    """Hears of what the proxy does; see ``proxy.report``."""
 
     def service_changed(self) -> None:
         """A Service changed."""
@@ -50,19 +55,19 @@ class Reporter(Protocol):
         ...
 
     def begin(self) -> None:
-        """A commit of what came so far begins."""
+        """A commit begins."""
         ...
 
     def committed(self, changed: ServiceMap, *, full: bool) -> None:
-        """It took effect; ``changed`` are the Services that differ from before."""
+        """The commit took effect; ``changed`` are the Services that differ from before."""
         ...
 
     def refused(self, failure: KernelError) -> None:
-        """It did not."""
+        """The kernel refused the commit."""
         ...
 
     def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
-        """Stale flows were looked for and taken away."""
+        """Stale flows were searched and deleted."""
         ...
 
 
@@ -111,7 +116,7 @@ class ServiceProxy:
 
     @property
     def problem(self) -> str:
-        """Why Services do not work on this node; empty: they do, be a change on its way or not."""
+        """Why Services do not work on this node; empty: they work, although a change may be under way."""
         return self._follower.problem
 
     @property
@@ -125,7 +130,7 @@ class ServiceProxy:
         return self._facts
 
     def configure(self, facts: NodeFacts) -> None:
-        """Has everything loaded again with other settings; what is known of the node itself stays."""
+        """Loads everything again with other settings; zone, addresses and pod ranges of the node stay."""
         known = self._facts
         self._facts = msgspec.structs.replace(facts, zone=known.zone, addresses=known.addresses)
         self._node_changed(facts.name, None, self._sources.nodes.objects.get(facts.name))
@@ -149,7 +154,7 @@ class ServiceProxy:
         self._log.error("cannot program Services", failure=failure, plane=self._plane.name)
 
     async def _wait_for_node(self) -> None:
-        """Without its addresses and zone the node's own rules would be taken for wrong; for ever is too long."""
+        """Waits for this node's addresses and zone, without which correct rules would be rewritten; 30 s at most."""
         try:
             async with asyncio.timeout(_NODE_S):
                 await self._sources.nodes.synced.wait()
@@ -223,7 +228,7 @@ class ServiceProxy:
         self._rested = began + took_s + min(rest_s, _REST_MOST_S)
 
     async def _write(self, changed: dict[str, tuple[ServicePort, ...]], *, full: bool) -> bool:
-        """Whether anything was written; with a change, a data plane may have written all that the kernel lacked."""
+        """Writes the change; returns whether anything was written."""
         if full:
             everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
             wrote = any(await asyncio.to_thread(self._plane.load, everything, self._facts))
@@ -245,7 +250,7 @@ class ServiceProxy:
     async def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
         """The Services of these keys that resolve to something else than before.
 
-        With many of them others have their turn in between; what changes meanwhile is marked and comes next.
+        With many Services other tasks run in between; changes that come meanwhile are marked and follow.
         """
         changed: dict[str, tuple[ServicePort, ...]] = {}
         for number, key in enumerate(keys, 1):

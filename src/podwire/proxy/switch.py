@@ -40,7 +40,7 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         return self._plane.instant
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
-        """Makes the kernel hold exactly these Services, in the wanted mode if that can be had; what had to be written.
+        """Makes the kernel hold exactly these Services, in the wanted mode if that can be had.
 
         Raises: KernelError.
         """
@@ -53,7 +53,7 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         return written
 
     def update(self, changed: ServiceMap) -> Written:
-        """Takes over changed Services; an empty tuple removes one.
+        """Applies changed Services; an empty tuple removes one.
 
         Raises: KernelError.
         """

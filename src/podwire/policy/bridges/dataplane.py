@@ -117,7 +117,7 @@ class BridgeIsolation:
         return self._after(self._hold(compiler), self._plane.update(compiler, devices, delta, facts))
 
     def heal(self) -> Written:
-        """Puts right what somebody else changed.
+        """Restores what another program changed.
 
         Raises: KernelError.
         """
@@ -209,7 +209,7 @@ class BridgeIsolation:
         return isinstance(self._plane, Locking) and self._plane.locked()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed what this data plane holds."""
+        """Whether another program may have changed what this data plane holds."""
         changed = self._monitor.changed() if self._monitor is not None else ()
         own = ("", "") in changed or (FAMILY, TABLE) in changed
         return self._plane.disturbed() or own
@@ -241,7 +241,7 @@ class BridgeIsolation:
         self._held = None
 
     def close(self) -> None:
-        """Lets go of the kernel; what is in force stays."""
+        """Closes the sockets to the kernel; what is in force stays."""
         self._both.close()
         self._plane.close()
         for each in (self._nft, self._monitor, self._netlink):
@@ -250,7 +250,7 @@ class BridgeIsolation:
 
 
 def clear(netns: Path | str | None = None) -> bool:
-    """Takes away what an earlier run left; whether there was anything.
+    """Removes what an earlier run left; returns whether there was anything.
 
     Raises: KernelError.
     """

@@ -88,7 +88,7 @@ class BridgeTracer:
         self._ports = ports
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """What becomes of a packet."""
+        """What happens to a packet."""
         came = self._port(packet.source, packet.input)
         if came is None:
             yield from self._routed(packet)

@@ -44,7 +44,7 @@ class Contents:
         }
         self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
         self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
-        self._pieces: KeyedContents[Rules, IpSet, str, Element] = KeyedContents()
+        self._keyed: KeyedContents[Rules, IpSet, str, Element] = KeyedContents()
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
         self._parts: dict[str, tuple[str, ...]] = {}
@@ -55,19 +55,19 @@ class Contents:
         self._gone: dict[str, RuleHit] = {}
         devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
         for each in (*layout.sets(), *devices):
-            self._pieces.add_set(each)
+            self._keyed.add_set(each)
         self._generated: dict[str, Rules] = {}
 
     # What the kernel should hold
 
     def piece(self) -> FamilyRules:
         """All of it."""
-        chains = {**self._pieces.chains, **self._generate(leading=False)}
-        return FamilyRules(chains, {each.name: each for each in self._pieces.filled()}, self.layout.jumps())
+        chains = {**self._keyed.chains, **self._generate(leading=False)}
+        return FamilyRules(chains, {each.name: each for each in self._keyed.filled_sets()}, self.layout.jumps())
 
     def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
         """Whether rules are others than they should be, or sets have another number of elements."""
-        if any(sizes.get(name) != len(elements) for name, elements in self._pieces.elements.items()):
+        if any(sizes.get(name) != len(elements) for name, elements in self._keyed.elements.items()):
             return True
         found = self.piece()
         return bool(steps(saved, {}, FamilyRules(found.chains, {}, found.jumps), {}))
@@ -93,7 +93,7 @@ class Contents:
         """The node, or the cluster, has other ranges and addresses; the rules are the same."""
         self.layout = layout
         for declared in layout.node_sets():
-            self._pieces.fill(declared)
+            self._keyed.fill_set(declared)
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
         """Takes over what became of profiles; the pods that have them are placed by :meth:`place`.
@@ -112,7 +112,7 @@ class Contents:
             self._release(pod, *before)
         if profiles is not None:
             self._placed[pod] = (device, profiles)
-            self._pieces.claim(pod, self._of_pod(device, profiles))
+            self._keyed.claim(pod, self._of_pod(device, profiles))
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Takes away profiles that no pod has any more."""
@@ -123,8 +123,8 @@ class Contents:
     # Pods
 
     def _release(self, pod: str, device: str, profiles: PodProfiles) -> None:
-        self._pieces.release(pod, self._of_pod(device, profiles))
-        if not self._pieces.has(self._device_set(device), self.layout.of_device(device)):
+        self._keyed.release(pod, self._of_pod(device, profiles))
+        if not self._keyed.has_element(self._device_set(device), self.layout.of_device(device)):
             self._devices.give_back(device)
 
     def _of_pod(self, device: str, profiles: PodProfiles) -> Elements:
@@ -149,8 +149,8 @@ class Contents:
     def _device_set(self, device: str) -> str:
         number = self._devices.take(device)
         declared = self.layout.device_set(number)
-        if declared.name not in self._pieces.sets:
-            self._pieces.add_set(declared)
+        if declared.name not in self._keyed.sets:
+            self._keyed.add_set(declared)
             self._device_sets = max(self._device_sets, number // PER_SET + 1)
         return declared.name
 
@@ -177,7 +177,7 @@ class Contents:
         self._add(chain, profile, ranges, default)
         self._names[key] = chain
         for pod, device, profiles in pods:
-            self._pieces.claim(pod, self._of_pod(device, profiles))
+            self._keyed.claim(pod, self._of_pod(device, profiles))
         if before is not None:
             self._end(before)
 
@@ -187,14 +187,14 @@ class Contents:
         by_address, by_network = names.profile_sets(chain, layout.family)
         prefix = names.set_prefix(layout.family)
         self._hosts[chain] = {}
-        self._pieces.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
+        self._keyed.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
         taken = [self._take(default, key)]
         if ranges:
-            self._pieces.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
+            self._keyed.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
             for network, named in ranges.items():
                 taken.append(self._take(named, key))
-                self._pieces.set(by_network, network, self._leads_to(taken[-1]))
-        self._pieces.put(chain, layout.profile(chain, key, taken[0], ranged=bool(ranges)))
+                self._keyed.put_element(by_network, network, self._leads_to(taken[-1]))
+        self._keyed.put_chain(chain, layout.profile(chain, key, taken[0], ranged=bool(ranges)))
         self._needs[chain] = tuple(taken)
         self._write_hosts(chain, profile, profile.hosts)
 
@@ -206,10 +206,10 @@ class Contents:
             self._drop(taken)
         for taken in self._needs.pop(chain):
             self._drop(taken)
-        self._pieces.remove(chain)
+        self._keyed.remove_chain(chain)
         for name in names.profile_sets(chain, self.layout.family):
-            if name in self._pieces.sets:
-                self._pieces.remove_set(name)
+            if name in self._keyed.sets:
+                self._keyed.remove_set(name)
         self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
 
     def _write_hosts(self, chain: str, profile: Profile, addresses: Iterable[str]) -> None:
@@ -226,13 +226,13 @@ class Contents:
             if table is None:
                 if before is not None:
                     del have[address]
-                    self._pieces.set(hosts, address, None)
+                    self._keyed.put_element(hosts, address, None)
                     self._drop(before)
                 continue
             name = made.get(id(table)) or made.setdefault(id(table), names.ports_chain(table, denying))
             if name != before:
                 have[address] = self._take((name, table), profile.key)
-                self._pieces.set(hosts, address, self._leads_to(name))
+                self._keyed.put_element(hosts, address, self._leads_to(name))
                 if before is not None:
                     self._drop(before)
 
@@ -252,13 +252,13 @@ class Contents:
     def _ports(self, table: PortTable, key: ProfileKey, chain: str) -> tuple[str, ...]:
         made = self.layout.ports(chain, table, denying_policies(key))
         for name, rules in made.items():
-            self._pieces.put(name, rules)
+            self._keyed.put_chain(name, rules)
         return tuple(made)
 
     def _rule(self, hit: RuleHit) -> str:
         chain = names.rule_chain(hit)
         if not self._uses[chain]:
-            self._pieces.put(chain, self.layout.rule(hit, chain.removeprefix(names.CHAIN).lower()))
+            self._keyed.put_chain(chain, self.layout.rule(hit, chain.removeprefix(names.CHAIN).lower()))
             self._parts[chain] = (chain,)
             self._hits[chain] = hit
             self._gone.pop(chain, None)
@@ -276,7 +276,7 @@ class Contents:
             if len(self._gone) > _REMEMBERED:
                 del self._gone[next(iter(self._gone))]
         for name in self._parts.pop(chain):
-            self._pieces.remove(name)
+            self._keyed.remove_chain(name)
         if chain in self._numbers[names.TABLES].used:
             self._numbers[names.TABLES].give_back(chain)
         for need in self._needs.pop(chain, ()):
@@ -291,12 +291,12 @@ class Contents:
 
     def loaded(self, saved: Saved, have: Held) -> Steps:
         """What makes of all that the kernel has what it should have."""
-        self._pieces.changes()
+        self._keyed.changes()
         return self._stepped(saved, have, self.piece())
 
     def changed(self) -> Steps:
         """What has to be done for all that was said since the last call."""
-        before, now = self._pieces.changes()
+        before, now = self._keyed.changes()
         generated = self._generate(leading=False)
         differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
         gone = {name: rules for name, rules in self._generated.items() if generated.get(name) != rules}

@@ -72,7 +72,7 @@ class IptablesPolicy:
         self._lost = True
 
     def close(self) -> None:
-        """Lets go of the kernel; what is in force stays."""
+        """Closes the sockets to the kernel; what is in force stays."""
         self._both.close()
         self._watch.close()
         self._ticker.close()
@@ -89,7 +89,7 @@ class IptablesPolicy:
         return locked(self.programs)
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed what is ours since the last call."""
+        """Whether another program may have changed what is ours since the last call."""
         ticked, changed = self._ticker.ticked(), self._watch.changed()
         self._ticks += ticked
         if changed and self.programs.kind == "nft":

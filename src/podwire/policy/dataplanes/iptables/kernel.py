@@ -115,7 +115,7 @@ def held(place: Place = None) -> tuple[Ruleset | IpSet, ...]:
 
 
 def clear(place: Place = None) -> bool:
-    """Takes away what an earlier run left; whether there was anything.
+    """Removes what an earlier run left; returns whether there was anything.
 
     Raises: KernelError.
     """

@@ -46,7 +46,7 @@ class Tracer:
         self._counts = counts or {}
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """What becomes of a packet; steps have what their rules counted."""
+        """What happens to a packet; steps have what their rules counted."""
         for outcome in self._tracer.outcomes(packet):
             yield replace(outcome, steps=tuple(self._counted(step, packet.family) for step in outcome.steps))
 
@@ -63,7 +63,7 @@ class Tracer:
 
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
-    """What would be programmed."""
+    """The state that would be programmed."""
     pieces: list[Ruleset | IpSet] = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family, ()), {}, {})
@@ -73,7 +73,7 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
-    """What is programmed.
+    """The state that the kernel holds.
 
     Raises: KernelError.
     """

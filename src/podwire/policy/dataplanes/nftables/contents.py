@@ -36,12 +36,12 @@ class Contents:
 
     def __init__(self, layout: TableLayout) -> None:
         self.layout = layout
-        self._pieces: KeyedContents[Chain, Set, bytes, Element] = KeyedContents()
+        self._keyed: KeyedContents[Chain, Set, bytes, Element] = KeyedContents()
         for chain in layout.chains():
             self._put(chain)
         for declared in layout.sets():
-            self._pieces.add_set(declared)
-        self._pieces.changes()  # what is always there is no change
+            self._keyed.add_set(declared)
+        self._keyed.changes()  # what is always there is no change
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
@@ -56,21 +56,21 @@ class Contents:
             family=self.layout.family,
             name=TABLE,
             comment="podwire: NetworkPolicy",
-            chains=tuple(self._pieces.chains.values()),
-            sets=tuple(self._pieces.filled()),
+            chains=tuple(self._keyed.chains.values()),
+            sets=tuple(self._keyed.filled_sets()),
         )
 
     def _put(self, chain: Chain) -> None:
-        self._pieces.put(chain.name, chain)
+        self._keyed.put_chain(chain.name, chain)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """A pod has a device and profiles; None: it is gone."""
         before = self._placed.pop(pod, None)
         if before is not None:
-            self._pieces.release(pod, self._of_device(*before))
+            self._keyed.release(pod, self._of_device(*before))
         if profiles is not None:
             self._placed[pod] = (device, profiles)
-            self._pieces.claim(pod, self._of_device(device, profiles))
+            self._keyed.claim(pod, self._of_device(device, profiles))
 
     def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
         ingress, egress = (self._names[key] if key else "" for key in (profiles.ingress, profiles.egress))
@@ -81,7 +81,7 @@ class Contents:
         """The node, or the cluster, has other ranges and addresses; the rules are the same."""
         self.layout = layout
         for declared in layout.node_sets():
-            self._pieces.fill(declared)
+            self._keyed.fill_set(declared)
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
         """Takes over what became of profiles; the pods that have them are placed by :meth:`place`."""
@@ -102,11 +102,11 @@ class Contents:
         for chain in {name, node_name(name)}:
             self._remove(chain)
         for declared in self.layout.profile_sets(name):
-            self._pieces.remove_set(declared.name)
+            self._keyed.remove_set(declared.name)
 
     def commit(self) -> Transaction:
         """What has to be done for all that was said since the last call."""
-        return diff(*map(self._partial, self._pieces.changes()))
+        return diff(*map(self._partial, self._keyed.changes()))
 
     def _partial(self, part: ContentsExtract[Chain, Set]) -> Table:
         chains, sets = tuple(part.chains.values()), tuple(part.sets.values())
@@ -127,7 +127,7 @@ class Contents:
             return
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, _, _ in pods:
-            self._pieces.release(pod, self._of_device(*self._placed.pop(pod)))
+            self._keyed.release(pod, self._of_device(*self._placed.pop(pod)))
         self._add(name, profile, ranges, taken)
         self._names[key] = name
         for pod, device, profiles in pods:
@@ -142,9 +142,9 @@ class Contents:
         self._hosts[name] = {}
         by_address, by_range = self.layout.profile_sets(name)
         for declared in (by_address, by_range):
-            self._pieces.add_set(declared)
+            self._keyed.add_set(declared)
         for first, last, chain in ranges:
-            self._pieces.set(by_range.name, *self.layout.ranged(by_range, first, last, chain))
+            self._keyed.put_element(by_range.name, *self.layout.ranged(by_range, first, last, chain))
         self._put(self.layout.profile_chain(name, key, taken[0]))
         self._needs[name] = taken
         if _node_chain_needed(key):
@@ -171,7 +171,7 @@ class Contents:
                 have[address] = chain
             led.moved(before, chain)
             changed[self.layout.key(address)] = element
-        self._pieces.set_all(declared.name, changed)
+        self._keyed.put_elements(declared.name, changed)
         self._settle(led)
 
     def _settle(self, led: "_PeerChains") -> None:
@@ -197,7 +197,7 @@ class Contents:
                 self._rule(each)
             sets = self.layout.ports_sets(name, table, denying)
             for declared in sets:
-                self._pieces.add_set(declared)
+                self._keyed.add_set(declared)
             needs = tuple(map(rule_name, hit))
             self._put(self.layout.ports_chain(name, table, denying))
             self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
@@ -221,17 +221,17 @@ class Contents:
             self._gone[name] = self._hits.pop(name)
             if len(self._gone) > _GONE:
                 del self._gone[next(iter(self._gone))]
-        self._pieces.remove(name)
+        self._keyed.remove_chain(name)
         for need in self._needs.pop(name, ()):
             if need.startswith("@"):
-                self._pieces.remove_set(need[1:])
+                self._keyed.remove_set(need[1:])
             else:
                 self._drop(need)
 
     def _remove(self, name: str) -> None:
         """Takes a chain of a profile away, if it is there, and gives back what it has taken."""
-        if name in self._pieces.chains:
-            self._pieces.remove(name)
+        if name in self._keyed.chains:
+            self._keyed.remove_chain(name)
         for chain in self._needs.pop(name, ()):
             self._drop(chain)
 

@@ -52,7 +52,7 @@ class NftablesPolicy:
         self._totals = Totals()
 
     def close(self) -> None:
-        """Lets go of the kernel; what is in force stays."""
+        """Closes the sockets to the kernel; what is in force stays."""
         self._tables.close()
 
     def fileno(self) -> int:
@@ -60,7 +60,7 @@ class NftablesPolicy:
         return self._tables.fileno()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed a table of ours since the last call."""
+        """Whether another program may have changed a table of ours since the last call."""
         return self._tables.disturbed()
 
     def load(
@@ -187,7 +187,7 @@ def layout_of(facts: PolicyFacts, family: str) -> TableLayout:
 
 
 def clear(netns: Path | str | None = None) -> bool:
-    """Takes away what an earlier run left; whether there was anything.
+    """Removes what an earlier run left; returns whether there was anything.
 
     Raises: KernelError.
     """

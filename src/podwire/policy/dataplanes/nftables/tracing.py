@@ -19,7 +19,7 @@ from podwire.trace.packet import Machine
 
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
-    """What would be programmed."""
+    """The state that would be programmed."""
     tables = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family))
@@ -29,7 +29,7 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
-    """What is programmed.
+    """The state that the kernel holds.
 
     Raises: KernelError.
     """

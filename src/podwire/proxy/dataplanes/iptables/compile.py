@@ -98,7 +98,7 @@ class _Port:
         self._share(REFUSED, f"-d {address} {self.match} {text} {self.dport} {target}")
 
     def _unreachable(self, *, local: bool) -> tuple[str, str]:
-        """Comment and target for a frontend that no endpoint serves."""
+        """The comment and the target of the rule for a frontend without endpoints."""
         if local and self.port.has_endpoints:
             return comment(f"{self.port.name} has no local endpoints"), "-j DROP"
         return comment(f"{self.port.name} has no endpoints"), self.layout.refuse(self.port.protocol)
@@ -149,7 +149,7 @@ class _Port:
             chains[self.names.firewall] = self._firewall()
 
     def _mark_outside(self) -> Rules:
-        """Masquerade for clients of the cluster address that are no pods."""
+        """Masquerades clients of the cluster address that are not pods."""
         port, pods, device = self.port, self.layout.pods, self.layout.pod_interface
         target = "-j KUBE-MARK-MASQ"
         source = came = ""
@@ -212,7 +212,7 @@ class _Port:
         return (*rules, f"-j {self.names.local}") if port.local_endpoints else rules
 
     def _firewall(self) -> Rules:
-        """Sources that may come in."""
+        """Source ranges that are allowed in."""
         text = comment(f"{self.port.name} loadbalancer IP")
         sources = admitted(self.port, self.layout.facts)
         return tuple(f"-s {source} {text} -j {self.names.external}" for source in sources)

@@ -52,7 +52,7 @@ class Contents:
         return sum(map(len, made)) + shared + own + len(self.layout.jumps()[table])
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
-        """Takes over new ports of Services (of this family) and returns what to write."""
+        """Applies new ports of Services (of this family); returns what to write."""
         delta = Delta({}, {}, {}, {}, {})
         for old, new in self._services.change(changed):
             self._swap(old, new, delta)

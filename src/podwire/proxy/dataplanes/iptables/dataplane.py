@@ -1,13 +1,16 @@
 """The ``iptables`` data plane: keeps kube-proxy's chains of both families equal to the resolved Services.
 
-1. ``load`` reads the kernel and writes only what differs, stale chains included: a restart with nothing changed
-writes nothing. 2. ``update`` writes the chains of the changed Services and their rules in the shared ones, in one call
-of iptables-restore for each family that changed, without reading. 3. A refused text is answered by a full load; when
-that fails too, the error is raised and the next call loads again. 4. ``heal`` reads and writes what somebody else
-changed. Rules of the nft kind tell of changes at once; for legacy ``disturbed`` says yes every 30 s. 5. ``close``
-leaves everything in force; ``remove`` takes away our chains, of both kinds, and nothing of others.
-6. Where node ports answer on loopback, ``route_localnet`` is set behind the rules that guard it, and off again before
-those go. 7. Without IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
+1. ``load`` reads the kernel and writes only what differs, stale chains included: a restart with nothing changed writes
+   nothing.
+2. ``update`` writes the chains of the changed Services and their rules in the shared chains, without reading, in one
+   call of iptables-restore for each family that changed.
+3. A refused text is followed by a full load. When that fails too, the error is raised and the next call loads again.
+4. ``heal`` reads and writes what another program changed. Rules of the nft kind notify of changes at once; for legacy
+   rules ``disturbed`` is true every 30 s.
+5. ``close`` leaves everything in force; ``remove`` removes our chains, of both kinds, and nothing else.
+6. Where node ports answer on loopback, ``route_localnet`` is turned on after the rules that guard it exist, and turned
+   off before they are removed.
+7. Without IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
 """
 
 import threading
@@ -37,7 +40,7 @@ _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 
 
 class _Rules:
-    """One family in the kernel, and who else changes it."""
+    """The rules of one family in the kernel."""
 
     def __init__(self, family: str, programs: Programs, place: Path | str | None) -> None:
         self.tool = Iptables(family, programs, place)
@@ -69,7 +72,7 @@ class IptablesDataPlane:
         """Held while contents change: :meth:`desired` and :meth:`conflicts` are asked from another thread."""
 
     def close(self) -> None:
-        """Lets go of the kernel; traffic goes on."""
+        """Closes the sockets to the kernel; the rules stay in force."""
         for rules in self._rules.values():
             rules.tool.close()
         self._watch.close()
@@ -80,7 +83,7 @@ class IptablesDataPlane:
         return self._watch.fileno()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed a table that holds rules of ours since the last call."""
+        """Whether another program may have changed a table that holds rules of ours since the last call."""
         return self._watch.changed()
 
     def remove(self) -> None:
@@ -166,7 +169,7 @@ class IptablesDataPlane:
         return written
 
     def _repair(self, saved: Saved, wanted: tuple[Ruleset, ...]) -> Iterator[str]:
-        """Legacy takes each text for a whole new table, so it gets one."""
+        """Yields the texts to restore; iptables-legacy gets one text, since it replaces the table with each."""
         if self.programs.kind == "nft":
             yield from repair_in_parts(saved, wanted)
         elif text := repair(saved, wanted, PROXY_IPTABLES):
@@ -180,7 +183,7 @@ class IptablesDataPlane:
         return Path("/proc/sys/net/ipv6").exists()
 
     def update(self, changed: ServiceMap) -> tuple[str, ...]:
-        """Takes over changed Services (an empty tuple: gone); returns what was written, a text for each family.
+        """Applies changed Services (an empty tuple removes one); returns what was written, a text for each family.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
@@ -232,7 +235,7 @@ class IptablesDataPlane:
 
 
 def clear(place: Path | str | None = None) -> bool:
-    """Takes away what an earlier data plane of this mode left, or kube-proxy; whether there was anything.
+    """Removes what an earlier data plane of this mode or kube-proxy left; returns whether there was anything.
 
     Raises: KernelError.
     """
@@ -246,7 +249,7 @@ def clear(place: Path | str | None = None) -> bool:
 
 
 def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
-    """What the kernel holds of ours, a table each; shared chains in canonical order.
+    """Our rules that the kernel holds, one value for each table; shared chains in canonical order.
 
     Raises: KernelError.
     """
@@ -254,6 +257,6 @@ def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
 
 
 def _shut_loopback(place: Path | str | None, saved: Saved) -> None:
-    """Nothing is routed from loopback any more, if these rules say that we had it so."""
+    """Turns ``route_localnet`` off if these rules show that an earlier run turned it on."""
     if LOOPBACK in saved.get("filter", {}):
         sysctl.write(_ROUTE_LOCALNET, "0", place)

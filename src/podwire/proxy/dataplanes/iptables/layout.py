@@ -1,4 +1,4 @@
-"""The constant part: chains that every node has, and the jumps to them (pure).
+"""The chains that do not depend on Services, and the jumps to them (pure).
 
 Chains, comments and order are kube-proxy's, with four differences. Node ports answer on the node's addresses alone,
 or in the ranges that are asked for. Where those have loopback, the kernel is told to route what comes from there

@@ -18,7 +18,7 @@ from podwire.trace.packet import Machine
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
-    """What would be programmed."""
+    """The state that would be programmed."""
     rulesets: list[Ruleset] = []
     for family in FAMILIES:
         contents = Contents(IptablesLayout(family, facts))
@@ -28,7 +28,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer:
-    """What is programmed.
+    """The state that the kernel holds.
 
     Raises: KernelError.
     """

@@ -81,7 +81,7 @@ class Contents:
         )
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
-        """Takes over new ports of Services (of this family) and returns what differs."""
+        """Applies new ports of Services (of this family); returns what differs."""
         delta = _Change(self.layout.family)
         for old, new in self._services.change(changed):
             self._swap(old, new, delta)

@@ -1,16 +1,17 @@
 """The ``ipvs`` data plane: keeps virtual servers, their device, sets and rules equal to the resolved Services.
 
-1. ``load`` reads the kernel and writes only what differs: a restart with nothing changed writes nothing. 2. ``update``
-writes what belongs to the changed Services, without reading: a few netlink messages; rules change only with frontends
-of ``externalTrafficPolicy: Local``. What comes is written before what leads to it, and what goes after: elements of
-sets, then virtual servers, then addresses, then rules, elements that go at last. 3. A refused change is answered by a
-full load; when that fails too, the error is raised and the next call loads again. 4. A real server of TCP that goes
-keeps its connections: it loses its weight, and is looked after every 5 s until the last has ended; so do the virtual
-server and its address, when the Service is gone. Where connections to endpoints that are gone are to be ended, it goes
-when it does not serve any more. 5. ``heal`` reads
-and writes what somebody else changed. Rules of iptables' nft kind and addresses tell of changes at once; IPVS, sets
-and legacy rules in silence, so the kernel is read every 30 s, or less often, so that it takes no more than a hundredth
-of the time. 6. ``close`` leaves everything in force; ``remove`` takes away what is ours and nothing of others.
+1. ``load`` reads the kernel and writes only what differs: a restart with nothing changed writes nothing.
+2. ``update`` writes what belongs to the changed Services, without reading: a few netlink messages. Rules change only
+   with frontends of ``externalTrafficPolicy: Local``. New state is written before what leads to it, and old state is
+   removed after: elements of sets, then virtual servers, then addresses, then rules; removed elements come last.
+3. A refused change is followed by a full load. When that fails too, the error is raised and the next call loads again.
+4. A real server of TCP that is removed keeps its connections: its weight becomes 0, and it is checked every 5 s until
+   the last connection has ended. So are the virtual server and its address when the Service is gone. Where connections
+   to endpoints that are gone are to be ended, the real server is removed when it no longer serves.
+5. ``heal`` reads and writes what another program changed. iptables' nft rules and addresses notify of changes; IPVS,
+   sets and legacy rules do not, so the kernel is read every 30 s, or less often, so that it takes at most a hundredth
+   of the time.
+6. ``close`` leaves everything in force; ``remove`` removes what is ours and nothing else.
 """
 
 import select
@@ -83,7 +84,7 @@ class IpvsDataPlane:
         return self._kernel.programs
 
     def close(self) -> None:
-        """Lets go of the kernel; traffic goes on."""
+        """Closes the sockets to the kernel; the rules stay in force."""
         for each in (self._poll, self._ticker, self._monitor, self._kernel):
             each.close()
 
@@ -92,10 +93,10 @@ class IpvsDataPlane:
         return self._poll.fileno()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed what is ours, or the node has other addresses.
+        """Whether another program may have changed what is ours, or the node has other addresses.
 
-        Real servers that have lost their last connection go meanwhile. While the kernel is written, what is told is
-        taken for our own and looked at later.
+        Also removes real servers whose last connection has ended. While this data plane writes, changes count as its
+        own and are read later.
         """
         if not self._lock.acquire(blocking=False):
             self._unseen = bool(self._monitor.read()) or self._unseen
@@ -171,12 +172,12 @@ class IpvsDataPlane:
         return written
 
     def _addresses(self) -> frozenset[str]:
-        """What the device should hold: also addresses at which connections go on."""
+        """The addresses that the device should have, those with remaining connections included."""
         wanted = frozenset(address for contents in self._contents.values() for address in contents.addresses)
         return wanted | (frozenset(key.address for key in self._leaving) - self._own)
 
     def _wanted(self, keys: Iterable[Key] | None = None) -> dict[Key, VirtualServer]:
-        """The virtual servers of these keys (None: all) that should be there, without those whose place is taken."""
+        """The virtual servers of these keys (None: all) to program, without those in the place of a foreign one."""
         every = (contents.servers for contents in self._contents.values())
         if keys is None:
             return {k: server for servers in every for k, server in servers.items() if k not in self._foreign}
@@ -184,7 +185,7 @@ class IpvsDataPlane:
         return {k: servers[k] for k in keys for servers in by_family if k in servers and k not in self._foreign}
 
     def update(self, changed: ServiceMap) -> tuple[str, ...]:
-        """Takes over changed Services (an empty tuple: gone); returns what was written, a text for each change.
+        """Applies changed Services (an empty tuple removes one); returns what was written, a text for each change.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
@@ -216,7 +217,7 @@ class IpvsDataPlane:
         return written
 
     def _unbind(self, addresses: Iterable[str]) -> list[str]:
-        """Takes addresses off the device at which nothing goes on."""
+        """Removes addresses without remaining connections from the device."""
         busy = {key.address for key in self._leaving}
         contents = tuple(self._contents.values())
         gone = [each for each in addresses if each not in busy and not any(one.binds(each) for one in contents)]
@@ -224,7 +225,7 @@ class IpvsDataPlane:
         return [f"ip address delete {address} dev {DEVICE}" for address in gone]
 
     def _balance(self, keys: Iterable[Key]) -> list[str]:
-        """Virtual servers of these keys become what they should be."""
+        """Programs the virtual servers of these keys."""
         held = {key: self._held[key] for key in keys if key in self._held}
         wanted = self._wanted(keys)
         mine = [key for key in keys if key not in self._foreign]
@@ -238,14 +239,14 @@ class IpvsDataPlane:
         return list(map(str, steps))
 
     def _settle(self, held: dict[Key, VirtualServer], steps: Sequence[ipvs_changes.Step]) -> None:
-        """Remembers what the kernel holds after the steps."""
+        """Records what the kernel holds after the steps."""
         now = ipvs_changes.after(held, steps)
         for key in held.keys() - now.keys():
             del self._held[key]
         self._held.update(now)
 
     def _look_after(self, keys: Iterable[Key]) -> None:
-        """Takes real servers away that have lost their last connection."""
+        """Removes real servers whose last connection has ended."""
         for key in tuple(keys):
             server, wanted = self._held[key], self._wanted((key,))
             retired = {each.endpoint for each in ipvs_changes.draining({key: server}, wanted).get(key, ())}
@@ -263,7 +264,7 @@ class IpvsDataPlane:
                     self._unbind((key.address,))
 
     def _gone(self, key: Key, destination: Destination) -> bool:
-        """Whether the connections of a real server lead nowhere, and are to be ended."""
+        """Whether the endpoint of a real server is gone and its connections are to be ended."""
         if not self._facts.reset_connections:
             return False
         text = endpoint_text(*destination.endpoint)
@@ -277,7 +278,7 @@ class IpvsDataPlane:
         return self.load(self._services)
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service, or by a virtual server of somebody else's."""
+        """Services of which a frontend is held by another Service, or by a foreign virtual server."""
         with self._lock:
             found = {key for contents in self._contents.values() for key in contents.claims.waiting()}
             for contents in self._contents.values():
@@ -286,7 +287,7 @@ class IpvsDataPlane:
         return tuple(sorted(found))
 
     def counts(self) -> Counts:
-        """What it has counted since it was opened."""
+        """The counters since the data plane was opened."""
         with self._lock:
             last = self._kernel.last_rules
             rules = {
@@ -312,7 +313,7 @@ class IpvsDataPlane:
             return (*rules, *sets, *(servers[key] for key in sorted(servers)), device)
 
     def remove(self) -> None:
-        """Takes away all that is ours. Connections through a virtual server end with it, at their next packet.
+        """Removes all of our state. Connections through a virtual server end at their next packet.
 
         Raises: KernelError.
         """
@@ -329,14 +330,14 @@ class IpvsDataPlane:
 
 
 def _frontends(key: Key) -> tuple[Frontend, Frontend]:
-    """What a virtual server may be the way in of: an address, or a node port."""
+    """The frontends that a virtual server may serve: an address, or a node port."""
     return Frontend(key.address, key.protocol, key.port), Frontend("", key.protocol, key.port)
 
 
 def clear(place: Place = None) -> bool:
-    """Takes away what an earlier data plane of this mode left, or kube-proxy in its; whether there was anything.
+    """Removes what an earlier data plane of this mode or kube-proxy left; returns whether there was anything.
 
-    The device is the last to go, so where it is not, nothing is.
+    The device is removed last: without a device, nothing is left.
 
     Raises: KernelError.
     """
@@ -352,7 +353,7 @@ def clear(place: Place = None) -> bool:
 
 
 def held(place: Place = None) -> tuple[Ruleset, ...]:
-    """The rules that the kernel holds of ours, a table each.
+    """Our rules that the kernel holds, one value for each table.
 
     Raises: KernelError.
     """

@@ -1,4 +1,4 @@
-"""The constant part: chains that every node has, and the jumps to them (pure).
+"""The chains that do not depend on Services, and the jumps to them (pure).
 
 A packet to an address of a Service is delivered to this node, where IPVS takes it at the end of ``INPUT`` (that of the
 node's own processes already in ``OUTPUT``, before ``filter``). So what is dropped is dropped in ``mangle``, before
@@ -107,7 +107,7 @@ class IpvsLayout:
         return self.match(kind, "dst" if kind.kind == "bitmap:port" else "dst,dst")
 
     def _mark_outside(self) -> Rules:
-        """Masquerade for clients of cluster addresses that are no pods.
+        """Masquerades clients of cluster addresses that are not pods.
 
         The node itself always: the source that it takes is the very address of the Service.
         """

@@ -108,7 +108,7 @@ class Programming:
         """Rules that the last change wrote, by family and table."""
 
     def close(self) -> None:
-        """Lets go of the kernel."""
+        """Closes the sockets to the kernel."""
         for tool in self._tools.values():
             tool.close()
         for each in (self.ipvs, self.watch, self.sets, self._netlink):

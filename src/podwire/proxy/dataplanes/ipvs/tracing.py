@@ -21,7 +21,7 @@ from podwire.trace.packet import Machine
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
-    """What would be programmed."""
+    """The state that would be programmed."""
     own = tuple(sorted(machine.addresses))
     node_ports = within(own, facts.node_port_ranges) if facts.node_port_ranges else facts.addresses
     made: list[Contents] = []
@@ -40,7 +40,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer:
-    """What is programmed.
+    """The state that the kernel holds.
 
     Raises: KernelError.
     """

@@ -1,4 +1,4 @@
-"""What the kernel's table says of a port, for a start that changes nothing: slots, capacities, numbers (pure)."""
+"""Slots, capacities and numbers of a port in the kernel's table, so that a restart changes nothing (pure)."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ _NOBODY = Endpoint("", 0)
 
 
 class Known:
-    """A table as it was read."""
+    """The slots and numbers of a table that was read from the kernel."""
 
     def __init__(self, table: Table, compiler: PortCompiler) -> None:
         self._sets: dict[str, Mapping[bytes, Element]] = {each.name: each.elements for each in table.sets}

@@ -1,6 +1,6 @@
 """Numbers that session affinity remembers endpoints by (pure).
 
-The memory of a client is one entry of the map ``affinity-clients``: client and *list* to endpoint. A list is what one
+An affinity of a client is one entry of the map ``affinity-clients``: client and *list* to endpoint. A list is what one
 port of one Service spreads its connections over, so every way in that uses the list shares the memory: cluster
 address, node port, load balancer and external addresses. (A port with policy Local has two lists: all endpoints and
 those of this node.)
@@ -85,17 +85,17 @@ class Lists:
     """Which numbers of lists are in use."""
 
     def __init__(self, reserved: Iterable[int] = ()) -> None:
-        """``reserved`` are given only to who asks for them, until :meth:`open`."""
+        """``reserved`` numbers are given only on request, until :meth:`open`."""
         self._reserved = frozenset(reserved)
         self._taken: set[int] = set()
         self._following = 0
 
     def open(self) -> None:
-        """Nothing is reserved any more."""
+        """Ends all reservations."""
         self._reserved = frozenset()
 
     def take(self, wished: int | None = None) -> int | None:
-        """A number, the one wished for if it is free; None when there is none."""
+        """Takes a number, the wished one if it is free; None when all are in use."""
         number = self._next() if wished is None or wished in self._taken else wished
         if number is not None:
             self._taken.add(number)

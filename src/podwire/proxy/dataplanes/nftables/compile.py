@@ -28,7 +28,7 @@ PRESENT = Element()
 
 
 class Frontend(msgspec.Struct, frozen=True, gc=False):
-    """One way in: the bytes of its key, and whether it is a node port."""
+    """A frontend: the bytes of its key, and whether it is a node port."""
 
     key: bytes
     node_port: bool

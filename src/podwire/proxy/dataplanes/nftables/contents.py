@@ -78,7 +78,7 @@ class Contents:
         return self.layout.table(frozenset(self.shapes), self.elements())
 
     def load(self, services: Mapping[str, tuple[ServicePort, ...]]) -> Table:
-        """Takes over all Services there are; before any change. Returns the whole table."""
+        """Applies all Services, before any change; returns the whole table."""
         for key, ports in services.items():
             if ports:
                 self._services[key] = self._take(key, ports, _NOTHING)
@@ -99,7 +99,7 @@ class Contents:
         return self._claims.waiting()
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
-        """Takes over new ports of Services (of this family) and returns what to commit."""
+        """Applies new ports of Services (of this family); returns what to commit."""
         delta = _Delta()
         shapes = frozenset(self.shapes)
         todo = dict(changed)

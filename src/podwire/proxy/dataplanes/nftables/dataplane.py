@@ -39,7 +39,7 @@ class NftablesDataPlane:
         self._refused = self._unremoved = 0
 
     def close(self) -> None:
-        """Lets go of the kernel; traffic goes on."""
+        """Closes the sockets to the kernel; the rules stay in force."""
         self._tables.close()
 
     def fileno(self) -> int:
@@ -47,7 +47,7 @@ class NftablesDataPlane:
         return self._tables.fileno()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed a table of ours since the last call."""
+        """Whether another program may have changed a table of ours since the last call."""
         return self._tables.disturbed()
 
     def remove(self) -> None:
@@ -83,7 +83,7 @@ class NftablesDataPlane:
             yield transaction
 
     def update(self, changed: ServiceMap) -> tuple[Transaction, ...]:
-        """Takes over changed Services (an empty tuple: gone); returns what was committed for each family.
+        """Applies changed Services (an empty tuple removes one); returns what was committed for each family.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
@@ -150,7 +150,7 @@ class NftablesDataPlane:
 
 
 def clear(netns: Path | str | None = None) -> bool:
-    """Takes away what an earlier data plane of this mode left; whether there was anything.
+    """Removes what an earlier data plane of this mode left; returns whether there was anything.
 
     Raises: KernelError.
     """

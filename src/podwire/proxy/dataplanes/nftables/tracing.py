@@ -15,7 +15,7 @@ from podwire.trace.packet import Machine
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
-    """What would be programmed."""
+    """The state that would be programmed."""
     tables = []
     for family in FAMILIES:
         contents = Contents(NftablesLayout(family, facts))
@@ -25,7 +25,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer:
-    """What is programmed.
+    """The state that the kernel holds.
 
     Raises: KernelError.
     """

@@ -68,7 +68,7 @@ def _lists(port: ServicePort) -> dict[str, tuple[Endpoint, ...]]:
 
 
 class Frontend(msgspec.Struct, frozen=True, gc=False):
-    """One way in: the bytes of its key, and whether it is a node port."""
+    """A frontend: the bytes of its key, and whether it is a node port."""
 
     key: bytes
     node_port: bool
@@ -176,7 +176,7 @@ class Contents:
         return self._claims.waiting()
 
     def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
-        """Takes over new ports of Services (of this family) and returns what to commit."""
+        """Applies new ports of Services (of this family); returns what to commit."""
         before: Elements = {}
         touched: Elements = {}
         todo = dict(changed)

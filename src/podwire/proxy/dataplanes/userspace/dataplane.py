@@ -58,7 +58,7 @@ class UserspaceDataPlane:
         return self._poll.fileno()
 
     def disturbed(self) -> bool:
-        """Whether somebody else may have changed a table of ours since the last call, or the relay is gone."""
+        """Whether another program may have changed a table of ours since the last call, or the relay is gone."""
         changed = self._tables.disturbed()
         with self._lock:
             if self._followed >= 0 and self._link.lost():
@@ -144,7 +144,7 @@ class UserspaceDataPlane:
             yield transaction
 
     def update(self, changed: ServiceMap) -> Written:
-        """Takes over changed Services (an empty tuple: gone); returns what had to change.
+        """Applies changed Services (an empty tuple removes one); returns what had to change.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
@@ -209,7 +209,7 @@ class UserspaceDataPlane:
 
 
 def clear(netns: Path | str | None = None) -> bool:
-    """Takes away what an earlier data plane of this mode left; whether there was anything.
+    """Removes what an earlier data plane of this mode left; returns whether there was anything.
 
     Raises: KernelError.
     """

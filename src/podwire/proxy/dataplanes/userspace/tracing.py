@@ -36,7 +36,7 @@ class Tracer:
         self._balancers = {pool.key: Balancer(pool.endpoints, pool.affinity_s) for pool in self._pools.values()}
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
-        """What becomes of a packet; ``choices`` are the relay's, by the place of an endpoint, then the first."""
+        """What happens to a packet; ``choices`` are the relay's, by the place of an endpoint, then the first."""
         led = self._rules.trace(packet)
         pool = self._pool(led)
         if pool is None:
@@ -92,7 +92,7 @@ def _relayed(led: Outcome, pool: Pool, target: Target, probability: float, remem
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
-    """What would be programmed."""
+    """The state that would be programmed."""
     layouts = {family: UserspaceLayout(family, facts) for family in FAMILIES}
     made = tuple(
         pool
@@ -110,7 +110,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer:
-    """What is programmed.
+    """The state that the kernel holds.
 
     Raises: KernelError.
     """
