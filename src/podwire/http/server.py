@@ -27,6 +27,9 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _PIPELINE = 16
 _BACKLOG = 1024
 _SWEEP_S = 5.0
+_ACCEPT_TURNS = 2
+"""Turns of the loop until asyncio has made the transport of an accepted connection, and then its protocol. A listener
+that closes before leaves such a connection open without anyone to answer it (``Server._attach`` of Python 3.11)."""
 _NOT_STARTED = b""
 
 
@@ -392,6 +395,11 @@ class HttpServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
+        for listener in self._listeners:
+            for listening in listener.sockets:
+                self.loop.remove_reader(listening.fileno())
+        for _ in range(_ACCEPT_TURNS):
+            await self.clock.sleep(0)
         for listener in self._listeners:
             listener.close()
         for connection in tuple(self._connections):
