@@ -74,7 +74,7 @@ def serve(node: Path, root: Path, ready: Event) -> None:
         service.set_node(Node(cidrs=("10.244.0.0/16",)))
         async with asyncio.TaskGroup() as group:
             group.create_task(service.run())
-            group.create_task(service.bury())
+            group.create_task(service.delete_detached())
             await asyncio.sleep(0.05)
             ready.set()
 

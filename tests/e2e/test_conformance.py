@@ -171,7 +171,7 @@ def test_pod_gets_requested_addresses_or_an_event(dual: Cluster) -> None:
         assert len(dual.get("pod", "half")["status"]["podIPs"]) == 2
         for name, node, problem in (
             ("taken", "node-2", f"{pinned[0]} is in use"),
-            ("elsewhere", "node-1", f"{pinned[0]} is not one that this node gives to pods"),
+            ("elsewhere", "node-1", f"{pinned[0]} is not in a pod CIDR of this node"),
         ):
             dual.apply(_POD % (name, pinned[0], node))
             eventually(lambda name=name, problem=problem: problem in _events(dual, name))

@@ -13,7 +13,7 @@ import msgspec
 from tests.fakes.qdisc_kind import Qdisc
 
 from podwire.routing.backend import Backend, BackendOptions, BackendPlan, check_range
-from podwire.routing.nodes import ClusterView, Me, Peer
+from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.registry import BACKENDS
 from podwire.routing.tables import guard_udp_port
 from podwire.runtime.program import Child
@@ -78,11 +78,11 @@ class ToyBackend:
         """The port of the child process."""
         return (self._port,)
 
-    def announce(self, me: Me) -> Mapping[str, Any]:
+    def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """The hardware address of the device."""
         return {"toy": {"mac": _mac(me.addresses[0].packed)}}
 
-    def plan(self, me: Me, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+    def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """The device, a neighbour and a route per peer, the guard, and the child process."""
         routes, neighbours = [], []
         for peer in peers:
@@ -113,13 +113,13 @@ class ToyBackend:
             children=(responder,),
         )
 
-    def reaches(self, me: Me, peer: Peer) -> str:
+    def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer has announced the hardware address of its device."""
         if peer.facts is None or "toy" not in peer.facts.details:
             return f"node {peer.name} does not receive toy yet"
         return ""
 
-    def overhead(self, me: Me) -> int:
+    def overhead(self, me: LocalNode) -> int:
         """Nothing is added to a packet."""
         return 0
 

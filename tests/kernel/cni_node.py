@@ -73,7 +73,10 @@ class NodeAgent:
         self.service.recover()
         self.service.set_node(PodNode(cidrs=self.cidrs))
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        tasks = [asyncio.ensure_future(body()) for body in (self.service.run, self.service.bury, self.service.heal)]
+        tasks = [
+            asyncio.ensure_future(body())
+            for body in (self.service.run, self.service.delete_detached, self.service.heal)
+        ]
         await asyncio.sleep(0.02)
         ready.set()
         await self._end.wait()

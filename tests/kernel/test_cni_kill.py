@@ -29,7 +29,7 @@ async def main():
     service.set_node(Node(cidrs=("10.244.1.0/24",)))
     async with asyncio.TaskGroup() as group:
         group.create_task(service.run())
-        group.create_task(service.bury())
+        group.create_task(service.delete_detached())
 asyncio.run(main())
 """
 

@@ -144,7 +144,12 @@ class Agent:
         self.health.metrics["cni"] = service.samples
 
         self.state_page.parts["cni"] = service.pods.shares
-        tasks |= {"cni": service.run, "cni bury": service.bury, "cni sweep": service.sweep, "cni heal": service.heal}
+        tasks |= {
+            "cni": service.run,
+            "cni deletion": service.delete_detached,
+            "cni sweep": service.sweep,
+            "cni heal": service.heal,
+        }
         if config.cni.bin_dir:
             program.install(config.cni.bin_path)
         if config.cni.conf_dir:
@@ -287,9 +292,9 @@ class Agent:
 
         try:
             if clear_all():
-                self.log.warning("policies are not enforced any more: the part is not configured")
+                self.log.warning("removed the rules of policies: `parts` in the configuration does not name policy")
         except KernelError as problem:
-            self.log.info("there may be rules of policies left", problem=problem)
+            self.log.info("cannot look for the rules of policies that an earlier agent left", problem=problem)
 
     def _make_services(self, tasks: Tasks) -> None:
         from podwire.agent.services import ServicePart

@@ -116,7 +116,9 @@ def _proxy(fields: Mapping[str, Any], source: str) -> tuple[dict[str, Any], tupl
     mode = str(fields.get("mode", ""))
     if mode not in _MODES:
         raise ConfigError(
-            source, "mode", f"{mode!r} is not a mode of Linux; there are {', '.join(filter(None, _MODES))}"
+            source,
+            "mode",
+            f"{mode!r} is not a mode of Linux; there are {', '.join(filter(None, _MODES))}",
         )
     section = _SECTIONS.get(mode, mode)
     found: dict[str, Any] = {} if mode == "nftables" else {"nodePortAddresses": _EVERYWHERE}

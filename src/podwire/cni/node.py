@@ -69,7 +69,7 @@ class Plumber(Protocol):
         ...
 
     def hold(self, state: NetworkState) -> Sequence[str]:
-        """Makes the node's namespace hold all routes and neighbours of pods; what failed, in words."""
+        """Makes the node's namespace hold all routes and neighbours of pods; the failures as text."""
         ...
 
     def is_own(self, netns: str) -> bool:
@@ -81,8 +81,8 @@ class Plumber(Protocol):
         ...
 
 
-class Guard(Protocol):
-    """Who lets a pod have its devices: its policies are in force by then."""
+class PolicyGate(Protocol):
+    """Puts a pod's policies in force before the pod gets its devices."""
 
     def before(self, request: Request) -> Awaitable[None] | None:
         """What a request has to wait for; None: nothing.
@@ -103,7 +103,7 @@ class Guard(Protocol):
         ...
 
 
-class NoGuard:
+class OpenGate:
     """Where nobody enforces policies."""
 
     def before(self, _request: Request) -> Awaitable[None] | None:
@@ -121,7 +121,7 @@ class PodNetwork:
     """Answers CNI requests; ``node`` gives the wiring's facts of the node at the time of each call."""
 
     def __init__(self, leases: Leases, plumber: Plumber, node: Callable[[], Node]) -> None:
-        self.guard: Guard = NoGuard()
+        self.guard: PolicyGate = OpenGate()
         self._leases = leases
         self._plumber = plumber
         self._node = node
@@ -140,7 +140,7 @@ class PodNetwork:
         return self.guard.before(request)
 
     def late(self, request: Request) -> Wiring | None:
-        """The wiring that a request has made and that no packet passes yet; told once."""
+        """The interfaces of a request's pod that do not forward yet; returned once."""
         return self._late.pop(request.key, None) if request.command == "ADD" else None
 
     def handle(self, request: Request, netns: str) -> bytes:
@@ -152,7 +152,7 @@ class PodNetwork:
         outcome = "failed"
         if request.conf.policy and request.command == "ADD":
             detail = "policy: true is for nodes whose pods other plugins wire (agent without the part cni)"
-            raise CniError(spec.INVALID_CONFIG, "podwire-cni wires pods here itself", detail)
+            raise CniError(spec.INVALID_CONFIG, "the podwire agent of this node makes the pods' network itself", detail)
         try:
             if request.command == "VERSION":
                 answer = spec.render_versions(request.conf.cni_version)
@@ -184,7 +184,7 @@ class PodNetwork:
         return spec.render_result(wiring.result(one, node, request.conf.dns), request.conf.cni_version)
 
     def delete(self, request: Request, _netns: str) -> bytes:
-        """Unwires a pod; one that is not there is done already."""
+        """Removes a pod's network; without effect when the pod has none."""
         one = self._leases.held.get(request.key)
         if one is not None:
             self._drop([one])
@@ -206,7 +206,7 @@ class PodNetwork:
         except KernelError as failure:
             raise CniError(spec.CHECK_FAILED, f"{request.key} cannot be read", str(failure)) from failure
         if missing:
-            raise CniError(spec.CHECK_FAILED, f"{request.key} is not wired as it should be", "; ".join(missing))
+            raise CniError(spec.CHECK_FAILED, f"the network of {request.key} is incomplete", "; ".join(missing))
         return b""
 
     def status(self, request: Request, _netns: str) -> bytes:
@@ -242,7 +242,11 @@ class PodNetwork:
         self._report_collected(dead, "its device is gone or was never finished")
         for one in wiring.unknown(have, self._leases.held, network):
             self._leases.adopt(one)
-            self._log.warning("attachment rebuilt from the kernel", key=str(one.key), addresses=",".join(one.addresses))
+            self._log.warning(
+                "restored an attachment from the kernel: the address ledger does not have it",
+                key=str(one.key),
+                addresses=",".join(one.addresses),
+            )
         self._remove_strays(have)
         self._hold_ports()
 
@@ -276,7 +280,7 @@ class PodNetwork:
             self._plumber.rewire(self._leases.held.values(), node)
 
     def heal(self, *, sysctls: bool = True) -> Sequence[str]:
-        """Puts right what somebody changed of running pods on the node's side; what failed, in words.
+        """Puts right what somebody changed of running pods on the node's side; the failures as text.
 
         A device that is gone cannot be made again, since its other end is gone too: ``sweep`` gives the pod back.
         """
@@ -390,12 +394,12 @@ class PodNetwork:
         strays = [link.name for link in have.links if (o := wiring.owner_of(link)) is not None and o not in known]
         if strays:
             self._plumber.remove(strays)
-            self._log.warning("devices without attachment removed", links=",".join(strays))
+            self._log.warning("removed devices that belong to no attached pod", links=",".join(strays))
 
     def _report_collected(self, ones: Iterable[Attachment], reason: str) -> None:
         for one in ones:
             self._log.warning(
-                "attachment given back",
+                "released the addresses of a pod that vanished without a DEL",
                 pod=f"{one.namespace}/{one.pod}",
                 key=str(one.key),
                 addresses=",".join(one.addresses),
@@ -411,5 +415,5 @@ def _add_failure(failure: KernelError, request: Request, one: Attachment) -> Cni
             str(failure),
         )
     if isinstance(failure, KernelNotFound):
-        return CniError(spec.TRY_LATER, f"{request.pod_name} went away meanwhile", str(failure))
-    return CniError(spec.INTERNAL, f"cannot wire {request.pod_name}", str(failure))
+        return CniError(spec.TRY_LATER, f"the namespace of {request.pod_name} was deleted during ADD", str(failure))
+    return CniError(spec.INTERNAL, f"cannot make the network of {request.pod_name}", str(failure))

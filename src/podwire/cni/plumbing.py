@@ -1,8 +1,8 @@
 """The kernel as CNI uses it: the node's namespace, and pods' namespaces entered for one batch each.
 
 Taking a device away costs the kernel 16 to 28 ms under its own lock, however it is asked. So ``unwire`` only
-empties a pod's routes and neighbours and moves its device into a group, and ``bury`` deletes the whole group, from
-another thread and over a socket of its own: 50 devices in the time of two (measured).
+removes a pod's routes and neighbours and moves its device into a group, and ``delete_detached`` deletes the whole
+group, from another thread and over a socket of its own: 50 devices in the time of two (measured).
 """
 
 from collections.abc import Collection, Iterable
@@ -59,8 +59,8 @@ class KernelPlumber:
     def wire(self, planned: Wiring, place: str) -> bool:
         """Makes a pod's devices; whether packets pass already (:meth:`is_ready`).
 
-        Where a name is taken, by a device that waits for its burial perhaps, all of those are buried first: a
-        namespace may be used again right after DEL.
+        If a device of the same name exists, all detached devices are deleted first: a namespace may be used again
+        right after DEL.
         """
         try:
             return pods.wire(self._netlink, place, planned.host, planned.pod)
@@ -77,14 +77,14 @@ class KernelPlumber:
         return pods.is_ready(self._netlink, place, planned.host, planned.pod)
 
     def unwire(self, ones: Iterable[Attachment]) -> None:
-        """Takes pods' routes and neighbours away, and hands their devices over to ``bury``."""
+        """Takes pods' routes and neighbours away, and detaches their devices for ``delete_detached``."""
         present = [one for one in ones if self._link_of(one) is not None]
         pods.unwire(self._netlink, [plan(one, Node()).host for one in present])
 
-    def bury(self, addresses: Collection[str] = ()) -> None:
-        """Deletes the devices that were unwired; takes some 20 ms, whatever their number.
+    def delete_detached(self, addresses: Collection[str] = ()) -> None:
+        """Deletes all detached devices; takes some 20 ms for any number of them.
 
-        The tracked connections of ``addresses`` go too: whoever gets one next must not meet its last owner's.
+        The tracked connections of ``addresses`` are deleted too: the next pod with such an address must not meet them.
         """
         pods.sweep(self._place)
         if addresses and self._nft is not None:
@@ -102,7 +102,7 @@ class KernelPlumber:
                 network.apply(pod, wanted.pod, OWNER)
 
     def present(self, ones: Iterable[Attachment]) -> list[Attachment]:
-        """Those that have their device, complete and not on its way to the grave."""
+        """The attachments whose device exists, is complete and is not detached."""
         links = {link.name: link for link in network.read_links(self._netlink)}
         live = {name for name, link in links.items() if link.alias and link.group != network.DELETE_GROUP}
         return [one for one in ones if one.host_link in live and belongs(links[one.host_link], one)]

@@ -46,7 +46,7 @@ def taken(mappings: Iterable[PortMapping], others: Iterable[Attachment]) -> str:
             for (protocol, port, ip), asked in wanted.items():
                 theirs = _claim(mapping)
                 if theirs[:2] == (protocol, port) and (not ip or not theirs[2] or theirs[2] == ip):
-                    return f"{protocol} port {asked.host_port} is held by {one.namespace}/{one.pod} ({one.key})"
+                    return f"{protocol} port {asked.host_port} is used by {one.namespace}/{one.pod} ({one.key})"
     return ""
 
 

@@ -66,7 +66,7 @@ def split(message: bytes) -> tuple[dict[str, str], bytes]:
     """
     head, found, stdin = message.partition(b"\0\0")
     if not message.startswith(MAGIC) or not found:
-        raise CniError(spec.IO_FAILURE, "the request is not one of podwire-cni")
+        raise CniError(spec.IO_FAILURE, "the request does not come from podwire-cni")
     pairs = head[len(MAGIC) :].decode("utf-8", "replace").split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair), stdin
 

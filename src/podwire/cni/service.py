@@ -6,14 +6,14 @@ there, which is a long moment on a busy machine. After :data:`READY_S` the answe
 STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`: a runtime that asks while the node
 starts need not ask again and again.
 
-``bury`` deletes unwired devices in a thread, :data:`BURY_S` after the first DEL, so that a burst of them is one
-deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods' routes,
-neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a route or neighbour of a pod
-that goes, a device or sysctl that changes and an address of the node that comes or goes are followed by a look after
-:data:`HEAL_S`; 2. the next look is :data:`HEAL_REST_S` later, so pods that come and go by the dozen cost one a second;
-3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from 0.2 s to
-10 s, and at once when an address comes; 4. what the kernel does not tell of (some sysctls), and the hostPort table,
-is looked at with ``sweep``.
+``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
+is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods'
+routes, neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a route or neighbour of
+a pod that goes, a device or sysctl that changes and an address of the node that comes or goes are followed by a look
+after :data:`HEAL_S`; 2. the next look is :data:`HEAL_REST_S` later, so pods that come and go by the dozen cost one a
+second; 3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from
+0.2 s to 10 s, and at once when an address comes; 4. what the kernel does not tell of (some sysctls), and the hostPort
+table, is looked at with ``sweep``.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from podwire.runtime.clock import Clock
 READY_S = 5.0
 _LOOK_S = 0.002
 STATUS_S = 1.0
-BURY_S = 0.05
+DELETE_S = 0.05
 SWEEP_S = 60.0
 HEAL_S = 0.05
 HEAL_REST_S = 1.0
@@ -81,7 +81,7 @@ class CniService:
         """
         if node == self._node:
             return
-        self._log.info("node", mtu=node.mtu, cidrs=",".join(node.cidrs))
+        self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs))
         self._ledger.remember("node", msgspec.json.encode(node))
         self._take(node)
 
@@ -97,7 +97,7 @@ class CniService:
             self._served.clear()
 
     def recover(self) -> None:
-        """Puts right what an earlier agent left; to be called before ``run``."""
+        """Takes over the pods of an earlier agent; to be called before ``run``."""
         if remembered := self._ledger.fact("node"):
             self._take(msgspec.json.decode(remembered, type=Node))
         self.pods.recover(self._settings.network)
@@ -108,20 +108,20 @@ class CniService:
         """Answers requests until cancelled."""
         await self._server.run()
 
-    async def bury(self) -> None:
-        """Deletes unwired devices, until cancelled."""
+    async def delete_detached(self) -> None:
+        """Deletes the devices of deleted pods, until cancelled."""
         while True:
             await self._unwired.wait()
-            await self._clock.sleep(BURY_S)
+            await self._clock.sleep(DELETE_S)
             self._unwired.clear()
             gone = self.pods.forgotten()
             try:
-                await asyncio.to_thread(self._plumber.bury, gone)
+                await asyncio.to_thread(self._plumber.delete_detached, gone)
             except KernelError as failure:
-                self._log.warning("what unwired pods left is still there", problem=failure)
+                self._log.warning("cannot delete the devices of deleted pods", problem=failure)
 
     async def sweep(self) -> None:
-        """Gives back what vanished pods held, until cancelled."""
+        """Releases the addresses and devices of pods that vanished without a DEL, until cancelled."""
         while True:
             await self._clock.sleep(SWEEP_S)
             self.pods.sweep()
@@ -130,7 +130,7 @@ class CniService:
             self._disturbed.set()
 
     async def heal(self) -> None:
-        """Puts right what somebody changed of pods' wiring, until cancelled."""
+        """Restores routes, neighbours, devices and sysctls of pods that somebody changed, until cancelled."""
         backoff = Backoff(0.2, 10.0)
         told = ""
         with self._plumber.watch() as monitor:
@@ -143,7 +143,7 @@ class CniService:
                 failed = self.pods.heal(sysctls=thorough)
                 problem = f"{failed[0]}, and {len(failed) - 1} more" if failed else ""
                 if problem and problem != told:
-                    self._log.warning("pods' wiring is not complete", problem=problem)
+                    self._log.warning("cannot restore the network of all pods; trying again", problem=problem)
                 told = problem
                 if not problem:
                     backoff.reset()
@@ -197,9 +197,9 @@ class CniService:
                     await self._clock.sleep(_LOOK_S)
         except TimeoutError:
             links = ", ".join(link.name for link in late.host.links)
-            self._log.warning("a pod is added whose devices are not at work", links=links)
+            self._log.warning("added a pod whose interfaces do not forward yet", links=links)
         except KernelError as failure:
-            self._log.warning("a pod went while it was added", problem=failure)
+            self._log.warning("a pod was deleted while it was being added", problem=failure)
 
     async def _wait_for_cidrs(self) -> None:
         try:

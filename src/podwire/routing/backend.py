@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.routing.nodes import ClusterView, Me, Peer
+from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
@@ -37,8 +37,8 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``network`` are the objects of ip(8). ``values`` are of any other kinds of ``state.kinds``; nftables tables among
     them are of the family inet, and each is listed in the backend's ``tables``. ``children`` are the programs that run
-    beside the agent, with their files below ``Me.run_dir``. ``tunnels`` are the devices whose address the node's own
-    packets take when they enter the tunnel.
+    beside the agent, with their files below ``LocalNode.run_dir``. ``tunnels`` are the devices whose address the node's
+    own packets take when they enter the tunnel.
     """
 
     network: NetworkState = NetworkState()
@@ -68,22 +68,22 @@ class Backend(Protocol):
         """The ports at which nodes unpack the packets of pods."""
         ...
 
-    def announce(self, me: Me) -> Mapping[str, Any]:
+    def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """What peers must know of this node: keys of the JSON object that a node announces (``nodes.Facts.details``).
 
         A new backend has one key, the backend's own name.
         """
         ...
 
-    def plan(self, me: Me, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+    def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """What carries packets to ``peers`` and receives from all nodes of ``cluster``."""
         ...
 
-    def reaches(self, me: Me, peer: Peer) -> str:
+    def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Empty when packets can be carried to ``peer``, else why not."""
         ...
 
-    def overhead(self, me: Me) -> int:
+    def overhead(self, me: LocalNode) -> int:
         """Bytes that encapsulation adds to a packet."""
         ...
 

@@ -40,7 +40,7 @@ class KernelMachine:
         self._netlink.close()
 
     def lacks(self, feature: str) -> str:
-        """What the kernel lacks, in words; empty when it has the feature, or when that could not be told."""
+        """What the kernel lacks as text; empty when the kernel has the feature, or when the probe has no answer."""
         answer = self._features.probe(feature)
         if answer.verdict != "no":
             return ""
@@ -52,7 +52,7 @@ class KernelMachine:
         return underlay.find(network.read_paths(self._netlink), addresses)
 
     def hold(self, state: NetworkState) -> Sequence[str]:
-        """Makes the kernel hold routing's state; what failed, in words."""
+        """Makes the kernel hold the state of routing; the failures as text."""
         self._held = state
         try:
             report = network.apply(self._netlink, state, OWNER)
@@ -63,11 +63,11 @@ class KernelMachine:
         return [str(failure) for failure in report.failed]
 
     def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
-        """The same, where ``before`` was held and nobody changed it since: at the cost of the difference.
+        """As :meth:`hold`, at the cost of the difference to ``before``, which the kernel holds and nobody changed.
 
-        Where devices or addresses are others, which take routes along, all is compared.
+        When devices or addresses differ, everything is compared: the kernel removes routes along with them.
         """
-        if _ground(before) != _ground(state):
+        if _base(before) != _base(state):
             return self.hold(state)
         self._held = state
         try:
@@ -79,7 +79,7 @@ class KernelMachine:
         return self.hold(state) if report.failed else ()
 
     def _pass_over_echoes(self) -> None:
-        """Takes what was told during a write of one's own.
+        """Reads the notifications that came during a write of this object.
 
         The kernel does not say who added a forwarding entry (``vxlan_fdb_notify`` knows no port), so those that came
         meanwhile count as one's own; without this every new peer would be followed by a comparison. One that
@@ -121,7 +121,7 @@ class KernelMachine:
         return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
-        """Makes the kernel hold values of further kinds of state; what failed, in words.
+        """Makes the kernel hold values of further kinds of state; the failures as text.
 
         A kind whose mark follows from the owner alone is cleared when nothing of the kind is wanted; of the others
         the kernel keeps what no value names, such as a table that no ``AbsentTable`` names.
@@ -139,8 +139,8 @@ class KernelMachine:
         return failed
 
 
-def _ground(state: NetworkState) -> tuple[object, ...]:
-    """What routes, neighbours and forwarding entries stand on."""
+def _base(state: NetworkState) -> tuple[object, ...]:
+    """What routes, neighbours and forwarding entries depend on."""
     return state.links, state.addresses, state.rules, state.sysctls
 
 

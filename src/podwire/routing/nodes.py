@@ -70,7 +70,7 @@ class Underlay(msgspec.Struct, frozen=True, gc=False):
         return any(address in own.network for own in self.addresses if own.version == address.version)
 
 
-class Me(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class LocalNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """This node; ``run_dir`` is the directory for the files of a backend's child processes."""
 
     name: str

@@ -13,7 +13,7 @@ from ipaddress import collapse_addresses
 import msgspec
 
 from podwire.routing.backend import Backend
-from podwire.routing.nodes import ClusterView, Me, Network, Peer, RoutingFacts
+from podwire.routing.nodes import ClusterView, LocalNode, Network, Peer, RoutingFacts
 from podwire.routing.registry import PLAIN
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import masquerade
@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    me: Me,
+    me: LocalNode,
     peers: Iterable[Peer],
     settings: RoutingSettings,
     backends: Mapping[str, Backend],
@@ -88,7 +88,7 @@ def plan(
 
 
 def _assign(
-    me: Me, peers: Iterable[Peer], settings: RoutingSettings, backends: Mapping[str, Backend]
+    me: LocalNode, peers: Iterable[Peer], settings: RoutingSettings, backends: Mapping[str, Backend]
 ) -> tuple[dict[str, list[Peer]], list[Problem]]:
     """The peers of each backend, and those that none reaches."""
     assigned: dict[str, list[Peer]] = {name: [] for name in backends}
@@ -104,7 +104,7 @@ def _assign(
     return assigned, problems
 
 
-def choose(me: Me, peer: Peer, settings: RoutingSettings, backends: Mapping[str, Backend]) -> tuple[str, str]:
+def choose(me: LocalNode, peer: Peer, settings: RoutingSettings, backends: Mapping[str, Backend]) -> tuple[str, str]:
     """The backend to send to a peer with, and an empty reason; or why it cannot be reached at all.
 
     The configured backend comes first (plain routes before it, when direct routing is configured); the others only
@@ -123,7 +123,7 @@ def choose(me: Me, peer: Peer, settings: RoutingSettings, backends: Mapping[str,
     return "", refusals[settings.backend]
 
 
-def cluster_networks(me: Me, peers: Iterable[Peer], cidrs: Iterable[Network]) -> tuple[Network, ...]:
+def cluster_networks(me: LocalNode, peers: Iterable[Peer], cidrs: Iterable[Network]) -> tuple[Network, ...]:
     """All pod networks of the cluster, merged: those of the nodes and those configured, IPv4 first."""
     known = [*cidrs, *me.pod_cidrs, *(cidr for peer in peers for cidr in peer.pod_cidrs)]
     v4 = collapse_addresses(n for n in known if n.version == 4)
@@ -135,7 +135,7 @@ def _receiving(peers: Sequence[Peer], configured: str) -> set[str]:
     return {configured} | {peer.facts.backend for peer in peers if peer.facts is not None}
 
 
-def _common(me: Me) -> NetworkState:
+def _common(me: LocalNode) -> NetworkState:
     routes = tuple(Route(dst=str(cidr), kind="unreachable", metric=4096) for cidr in me.pod_cidrs)
     families = {cidr.version for cidr in me.pod_cidrs}
     sysctls = []
@@ -147,6 +147,6 @@ def _common(me: Me) -> NetworkState:
     return NetworkState(routes=routes, sysctls=tuple(sysctls))
 
 
-def _pod_mtu(me: Me, settings: RoutingSettings, backends: Mapping[str, Backend]) -> int:
+def _pod_mtu(me: LocalNode, settings: RoutingSettings, backends: Mapping[str, Backend]) -> int:
     room = me.underlay.mtu - backends[settings.backend].overhead(me)
     return max(POD_MTU_MINIMUM, min(room, settings.mtu or room))

@@ -1,15 +1,15 @@
 """Keeps one node's routing: from Node objects and settings to the kernel, and back to the Node's annotation.
 
-Every run computes the whole desired state; what changed is never asked. The first one, one after a disturbance, and one
-now and then read what the kernel holds and apply the difference to that; others the difference to the last plan.
+Every run computes the whole desired state. The first run, a run after a disturbance, and a run every
+:data:`RESYNC_S` read the kernel and write the difference; every other run writes the difference to the last plan.
 Guarantees:
 
 1. a change of a Node that matters to routing, of the settings, or of a device, address or route of the kernel is
    followed by a run; without any change a run follows every :data:`RESYNC_S`;
 2. runs start at least :data:`QUIET_S` apart, more with many peers (a second at most), and ten times as far as the
    last one took (two seconds at most), so a burst is one run, and a busy machine is not kept busy by routing;
-3. after a failure it is tried again with a backoff from 0.2 to 10 s; while this Node has no pod CIDR there is
-   nothing to try, its change is waited for;
+3. a run that failed is repeated with a backoff from 0.2 to 10 s; while this Node has no pod CIDR, the next run
+   follows the change of the Node;
 4. before the first complete list of Nodes nothing is written, so that a restart never removes the entries of peers
    it does not know yet;
 5. what this node announces is announced after the kernel holds it;
@@ -29,7 +29,7 @@ from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.routing.backend import Backend
-from podwire.routing.nodes import Address, Me, Network, Peer, Underlay, alike, peer_of
+from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay, alike, peer_of
 from podwire.routing.plan import Plan, plan
 from podwire.routing.registry import BACKENDS, PLAIN
 from podwire.routing.settings import RoutingSettings
@@ -51,15 +51,15 @@ _QUIET_PER_PEER_S = 0.005
 _QUIET_LIMIT_S = 1.0
 _QUIET_SHARE = 10
 _QUIET_SHARE_LIMIT_S = 2.0
-_TOLD_PEERS = 3
-"""How many unreached peers are told by name where people look; the log has all."""
+_NAMED_PEERS = 3
+"""How many unreached peers the Node and its Events name; the log names all."""
 
 
 class Machine(Protocol):
     """The kernel as the router needs it."""
 
     def lacks(self, feature: str) -> str:
-        """What the kernel lacks, in words; empty when it has the feature."""
+        """What the kernel lacks as text; empty when the kernel has the feature."""
         ...
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
@@ -67,7 +67,7 @@ class Machine(Protocol):
         ...
 
     def hold(self, state: NetworkState) -> Sequence[str]:
-        """Makes the kernel hold routing's state; what failed, in words."""
+        """Makes the kernel hold routing's state; the failures as text."""
         ...
 
     def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
@@ -79,7 +79,7 @@ class Machine(Protocol):
         ...
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
-        """Makes the kernel hold values of further kinds of state; what failed, in words."""
+        """Makes the kernel hold values of further kinds of state; the failures as text."""
         ...
 
 
@@ -130,7 +130,7 @@ class Router:
         self._registry = registry
         self._wanted = asyncio.Event()
         self._log = Log("routing")
-        self._told: tuple[str, ...] = ()
+        self._logged_problems: tuple[str, ...] = ()
 
     def changed(self) -> None:
         """Asks for a run that looks only at what the API says."""
@@ -213,7 +213,7 @@ class Router:
         if before is None or before.state != desired.state:
             self._machine.watch(self.disturbed, (me.underlay.link, *(link.name for link in desired.state.links)))
         self.plan, self.values = desired, values
-        self._tell(tuple(str(one) for one in desired.problems))
+        self._log_problems(tuple(str(one) for one in desired.problems))
         self._end("; ".join(failed))
 
     async def run_programs(self) -> None:
@@ -268,7 +268,7 @@ class Router:
         absent = (AbsentTable("inet", name) for name in self._owned_tables if name not in present)
         return (*desired.values, *absent)
 
-    def me(self) -> tuple[Me | None, str]:
+    def me(self) -> tuple[LocalNode | None, str]:
         """This node as routing sees it, or why it cannot be seen."""
         node = self._nodes().get(self.node)
         self._waits_for_api = True
@@ -284,7 +284,7 @@ class Router:
         if underlay is None:
             shown = ", ".join(str(a) for a in own.addresses) or "none"
             return None, f"no device holds an InternalIP of Node {self.node} ({shown})"
-        return Me(
+        return LocalNode(
             name=own.name, addresses=own.addresses, pod_cidrs=own.pod_cidrs, underlay=underlay, run_dir=self.run_dir
         ), ""
 
@@ -293,23 +293,23 @@ class Router:
             self.failures += 1
         if problem != self.problem:
             if problem:
-                self._log.warning("routing is not complete", problem=problem)
+                self._log.warning("cannot apply all of routing; trying again", problem=problem)
             else:
-                self._log.info("routing is complete", backend=self.settings.backend)
+                self._log.info("routing is applied", backend=self.settings.backend)
         self.problem = problem
 
-    def _tell(self, problems: tuple[str, ...]) -> None:
+    def _log_problems(self, problems: tuple[str, ...]) -> None:
         for problem in problems:
-            if problem not in self._told:
-                self._log.warning("peer cannot be reached", problem=problem)
-        self._told = problems
+            if problem not in self._logged_problems:
+                self._log.warning("no backend reaches a peer", problem=problem)
+        self._logged_problems = problems
 
     @property
     def unreached(self) -> str:
         """The peers that no backend reaches, and why, the first few of them; empty when there are none."""
-        problems = [f"routing: {one}" for one in self._told]
-        more = [f"and {len(problems) - _TOLD_PEERS} more"] if len(problems) > _TOLD_PEERS else []
-        return "; ".join(problems[:_TOLD_PEERS] + more)
+        problems = [f"routing: {one}" for one in self._logged_problems]
+        more = [f"and {len(problems) - _NAMED_PEERS} more"] if len(problems) > _NAMED_PEERS else []
+        return "; ".join(problems[:_NAMED_PEERS] + more)
 
     @property
     def settled(self) -> bool:

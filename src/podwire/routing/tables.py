@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from ipaddress import collapse_addresses, ip_network
 
-from podwire.routing.nodes import Address, ClusterView, Me, Network, Peer
+from podwire.routing.nodes import Address, ClusterView, LocalNode, Network, Peer
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Field, Masquerade, Match, Notrack, Rule, SetRef, Value, Verdict
 
@@ -28,7 +28,7 @@ _NEVER = {
 _PRIORITY_RAW, _PRIORITY_SRCNAT = -300, 100
 
 
-def masquerade(me: Me, cluster: ClusterView, tunnels: Sequence[str] = ()) -> Table:
+def masquerade(me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = ()) -> Table:
     """The masquerade table; ``tunnels`` are the tunnel devices in use."""
     networks = cluster.pod_networks
     sets: list[Set] = []
@@ -61,7 +61,7 @@ def masquerade(me: Me, cluster: ClusterView, tunnels: Sequence[str] = ()) -> Tab
     return Table(family="inet", name=MASQUERADE, comment="podwire routing", chains=(chain,), sets=tuple(sets))
 
 
-def guard_udp_port(name: str, port: int, me: Me, cluster: ClusterView) -> Table:
+def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) -> Table:
     """The guard of the UDP port at which nodes unpack the packets of a backend, as the table ``name``."""
     version = me.addresses[0].version
     word, kind = _FAMILY[version]
@@ -107,7 +107,7 @@ def guard_udp_port(name: str, port: int, me: Me, cluster: ClusterView) -> Table:
     return Table(family="inet", name=name, comment="podwire routing", chains=chains, sets=(nodes, pod_set))
 
 
-def _near(me: Me, peers: Sequence[Peer]) -> Iterable[Address]:
+def _near(me: LocalNode, peers: Sequence[Peer]) -> Iterable[Address]:
     return (a for peer in peers for a in peer.addresses if me.underlay.reaches(a))
 
 

@@ -86,7 +86,7 @@ def test_cluster_settings_win_over_the_proxy_section() -> None:
     assert overlay({}, {}, "podwire-config", file).proxy.mode == "iptables"
 
 
-def test_settings_of_the_cluster_win_over_the_section_of_policies() -> None:
+def test_cluster_settings_win_over_the_policy_section() -> None:
     file = parse("{nodeName: n1, policy: {ownNodeEgress: false, established: keep}}", "agent.yaml").policy
     found = overlay({}, {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
     assert found.policy == PolicySettings(own_node_egress=False, encapsulation="allow")

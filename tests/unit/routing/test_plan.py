@@ -8,14 +8,14 @@ from msgspec.structs import replace
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.backends.vxlan.backend import tunnel_mac
-from podwire.routing.nodes import Me, Peer, RoutingFacts, Underlay, peer_of
+from podwire.routing.nodes import LocalNode, Peer, RoutingFacts, Underlay, peer_of
 from podwire.routing.plan import Plan, choose, cluster_networks, plan
 from podwire.routing.settings import RoutingSettings
 from podwire.state.network import parse
 
 
-def me(*, mtu: int = 1500) -> Me:
-    return Me(
+def me(*, mtu: int = 1500) -> LocalNode:
+    return LocalNode(
         name="node-1",
         addresses=(ip_address("10.89.0.11"),),
         pod_cidrs=(ip_network("10.244.0.0/24"),),
@@ -150,7 +150,7 @@ def test_pod_mtu(underlay: int, asked: int, expected: int) -> None:
 
 
 def test_dual_stack() -> None:
-    both = Me(
+    both = LocalNode(
         name="node-1",
         addresses=(ip_address("fd89::11"), ip_address("10.89.0.11")),
         pod_cidrs=(ip_network("fd00:0:0:1::/64"), ip_network("10.244.0.0/24")),

@@ -2,11 +2,11 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
-from podwire.routing.nodes import ClusterView, Me, Peer, Underlay
+from podwire.routing.nodes import ClusterView, LocalNode, Peer, Underlay
 from podwire.routing.tables import guard_udp_port, masquerade
 from podwire.state.nft_text import parse_table
 
-ME = Me(
+ME = LocalNode(
     name="node-1",
     addresses=(ip_address("10.89.0.11"),),
     pod_cidrs=(ip_network("10.244.0.0/24"),),

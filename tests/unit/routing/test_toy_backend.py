@@ -10,13 +10,13 @@ from tests.fakes.toy_backend import DEVICE, GUARD, REGISTRY, ToyOptions, ToyPort
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
-from podwire.routing.nodes import Me, Peer, RoutingFacts, Underlay, peer_of
+from podwire.routing.nodes import LocalNode, Peer, RoutingFacts, Underlay, peer_of
 from podwire.routing.plan import Plan, plan
 from podwire.routing.settings import parse_settings
 from podwire.state.network import parse
 from podwire.state.nft import Table
 
-ME = Me(
+ME = LocalNode(
     name="node-1",
     addresses=(ip_address("10.89.0.11"),),
     pod_cidrs=(ip_network("10.244.0.0/24"),),

@@ -15,7 +15,7 @@ import msgspec
 
 from podwire.cni import spec
 from podwire.cni.ipam.ledger import Attachment, Ledger
-from podwire.cni.node import Guard
+from podwire.cni.node import PolicyGate
 from podwire.cni.protocol import Key, Request
 from podwire.errors import CniError, KernelError
 from podwire.observe.health import Metric, Sample
@@ -28,7 +28,7 @@ Find = Callable[[tuple[str, ...], tuple[str, ...]], str]
 class PolicyChain:
     """Answers CNI requests for policies alone."""
 
-    def __init__(self, ledger: Ledger, guard: Guard, find: Find, problem: Callable[[], str]) -> None:
+    def __init__(self, ledger: Ledger, guard: PolicyGate, find: Find, problem: Callable[[], str]) -> None:
         """``problem`` says why policies are not in force; empty: they are."""
         self._ledger = ledger
         self._guard = guard
@@ -71,7 +71,7 @@ class PolicyChain:
     def _add(self, request: Request) -> bytes:
         if not request.conf.policy:
             detail = 'its parts lack cni; behind another plugin the configuration says "policy": true'
-            raise CniError(spec.INVALID_CONFIG, "the podwire agent of this node does not wire pods", detail)
+            raise CniError(spec.INVALID_CONFIG, "the podwire agent of this node does not make pods' networks", detail)
         result = _previous(request)
         one = self._attachment(request, result)
         self._drop([other for other in self.held.values() if self._replaced(other, one)])
@@ -92,12 +92,12 @@ class PolicyChain:
         ips = [ip for ip in result.ips if ip.interface is None or ip.interface in inside]
         addresses = tuple(str(ip) for ip in spec.addresses_of(spec.Result(ips=tuple(ips))))
         if not addresses:
-            raise CniError(spec.INVALID_CONFIG, f"prevResult gives {request.pod_name} no address")
+            raise CniError(spec.INVALID_CONFIG, f"prevResult has no address for {request.pod_name}")
         named = tuple(link.name for link in result.interfaces if not link.sandbox)
         link = self._find(named, addresses)
         if not link:
             detail = f"prevResult names {', '.join(named) or 'none'}; pods need a veth on the node"
-            raise CniError(spec.TRY_LATER, f"the device of {request.pod_name} is not known", detail)
+            raise CniError(spec.TRY_LATER, f"no device of {request.pod_name} is found on the node", detail)
         mac = next((each.mac for each in result.interfaces if each.sandbox), "")
         return Attachment(
             key=request.key,
@@ -122,7 +122,7 @@ class PolicyChain:
     def _check(self, request: Request) -> bytes:
         one = self.held.get(request.key)
         if one is None:
-            raise CniError(spec.UNKNOWN_CONTAINER, f"{request.key} is not known to policies")
+            raise CniError(spec.UNKNOWN_CONTAINER, f"{request.key} is not attached: policies have no pod of that key")
         addresses = {str(ip) for ip in spec.addresses_of(_previous(request))}
         if lost := [address for address in one.addresses if address not in addresses]:
             raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lost)} of {request.key}")

@@ -16,7 +16,7 @@ from podwire.errors import CniError
 
 
 class Leases:
-    """Who holds which address; ``now`` gives the wall-clock instant."""
+    """The address leases of one node; ``now`` gives the wall-clock instant."""
 
     def __init__(self, ledger: Ledger, now: Callable[[], datetime.datetime], cooldown_s: float = COOLDOWN_S) -> None:
         self._ledger = ledger
@@ -73,7 +73,7 @@ class Leases:
                 pool.claim(address)
                 return
         ranges = ", ".join(str(pool.network) for pool in self._pools)
-        raise CniError(INVALID_CONFIG, f"{address} is not one that this node gives to pods", f"they are in {ranges}")
+        raise CniError(INVALID_CONFIG, f"{address} is not in a pod CIDR of this node", f"the pod CIDRs are {ranges}")
 
     def _choose_of(self, family: int) -> Address:
         pools = [pool for pool in self._pools if pool.network.version == family]

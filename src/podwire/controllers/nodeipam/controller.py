@@ -54,7 +54,7 @@ class NodeIpamController:
             self._without.add(key)
             message = f"Node {key} status is now: CIDRNotAvailable"
             self._recorder.event(reference("v1", "Node", node.metadata), "Normal", "CIDRNotAvailable", message)
-            self._log.warning("no pod CIDR", node=key, problem=failure)
+            self._log.warning("cannot allocate a pod CIDR", node=key, problem=failure)
             self._loop.queue.add_after(key, _AGAIN_S)
             return
         texts = [str(network) for network in networks]

@@ -136,8 +136,8 @@ def test_unrequested_family_gets_an_address_as_usual(tmp_path: Path, opened: Cal
     ("wanted", "code", "problem"),
     [
         ("10.244.1.5", 11, "10.244.1.5 is in use"),
-        ("10.244.9.5", 7, "10.244.9.5 is not one that this node gives to pods"),
-        ("10.244.1.7", 7, "10.244.1.7 is not one that this node gives to pods"),
+        ("10.244.9.5", 7, "10.244.9.5 is not in a pod CIDR of this node"),
+        ("10.244.1.7", 7, "10.244.1.7 is not in a pod CIDR of this node"),
     ],
     ids=str,
 )

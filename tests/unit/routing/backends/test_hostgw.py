@@ -4,9 +4,9 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 from podwire.routing.backend import BackendOptions
 from podwire.routing.backends.hostgw.backend import HostGateway
-from podwire.routing.nodes import ClusterView, Me, Peer, Underlay
+from podwire.routing.nodes import ClusterView, LocalNode, Peer, Underlay
 
-ME = Me(
+ME = LocalNode(
     name="node-1",
     addresses=(ip_address("10.89.0.11"),),
     pod_cidrs=(ip_network("10.244.0.0/24"),),

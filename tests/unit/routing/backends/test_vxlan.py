@@ -3,10 +3,10 @@
 from ipaddress import ip_address, ip_interface, ip_network
 
 from podwire.routing.backends.vxlan.backend import DEVICE, GUARD, VxlanOptions, VxlanTunnel, tunnel_mac
-from podwire.routing.nodes import ClusterView, Me, Peer, RoutingFacts, Underlay
+from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
 from podwire.state.nft import Table
 
-ME = Me(
+ME = LocalNode(
     name="node-1",
     addresses=(ip_address("10.89.0.11"),),
     pod_cidrs=(ip_network("10.244.0.0/24"),),

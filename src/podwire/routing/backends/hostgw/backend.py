@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podwire.routing.backend import BackendOptions, BackendPlan
-from podwire.routing.nodes import ClusterView, Me, Peer
+from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.state.network import NetworkState
 from podwire.state.route import Route
 
@@ -27,11 +27,11 @@ class HostGateway:
     def __init__(self, options: BackendOptions) -> None:
         """There are no options."""
 
-    def announce(self, me: Me) -> Mapping[str, Any]:
+    def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """Nothing: there is no device."""
         return {}
 
-    def plan(self, me: Me, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+    def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route per peer and family."""
         routes = []
         for peer in peers:
@@ -43,7 +43,7 @@ class HostGateway:
                     )
         return BackendPlan(network=NetworkState(routes=tuple(routes)))
 
-    def reaches(self, me: Me, peer: Peer) -> str:
+    def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
         for cidr in peer.pod_cidrs:
             gateway = peer.address(cidr.version)
@@ -53,6 +53,6 @@ class HostGateway:
                 return f"node {peer.name} ({gateway}) is not on a subnet of {me.underlay.link}"
         return ""
 
-    def overhead(self, me: Me) -> int:
+    def overhead(self, me: LocalNode) -> int:
         """None."""
         return 0

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
-from podwire.routing.nodes import ClusterView, Me, Peer, node_address
+from podwire.routing.nodes import ClusterView, LocalNode, Peer, node_address
 from podwire.routing.tables import guard_udp_port
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
@@ -61,11 +61,11 @@ class VxlanTunnel:
         """The port of VXLAN."""
         return (self._options.port,)
 
-    def announce(self, me: Me) -> Mapping[str, Any]:
+    def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """The device's hardware address."""
         return {"mac": tunnel_mac(me.name)}
 
-    def plan(self, me: Me, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+    def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """The device, its addresses, three entries per peer, and the guard of the port.
 
         VXLAN carries no credentials: the guard accepts it from nodes alone.
@@ -76,7 +76,7 @@ class VxlanTunnel:
             tunnels=(DEVICE,),
         )
 
-    def _network(self, me: Me, peers: Sequence[Peer]) -> NetworkState:
+    def _network(self, me: LocalNode, peers: Sequence[Peer]) -> NetworkState:
         outer = me.addresses[0]
         mtu = me.underlay.mtu - self.overhead(me)
         sources = {cidr.version: str(node_address(cidr)) for cidr in reversed(me.pod_cidrs)}
@@ -106,7 +106,7 @@ class VxlanTunnel:
             sysctls=_sysctls({cidr.version for cidr in me.pod_cidrs}),
         )
 
-    def _device(self, me: Me, local: str, mtu: int) -> Link:
+    def _device(self, me: LocalNode, local: str, mtu: int) -> Link:
         tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=local, device=me.underlay.link)
         return Link(
             name=DEVICE,
@@ -117,7 +117,7 @@ class VxlanTunnel:
             attributes=tunnel,
         )
 
-    def reaches(self, me: Me, peer: Peer) -> str:
+    def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer has an address of the tunnel's outer family and can receive VXLAN."""
         version = me.addresses[0].version
         if peer.address(version) is None:
@@ -126,7 +126,7 @@ class VxlanTunnel:
             return f"node {peer.name} does not receive vxlan yet"
         return ""
 
-    def overhead(self, me: Me) -> int:
+    def overhead(self, me: LocalNode) -> int:
         """50 bytes over IPv4, 70 over IPv6."""
         return _OVERHEAD[me.addresses[0].version]
 
