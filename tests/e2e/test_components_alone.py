@@ -335,7 +335,11 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
             {"nodeName": "a", "parts": ["proxy"], "proxy": {"mode": "magic"}},
             "proxy.mode: 'magic' is not a data plane",
         ),
-        ("controller", {"kubeconfig": "", "controller": {"parts": ["magic"]}}, "no part 'magic'; there are nodeipam"),
+        (
+            "controller",
+            {"kubeconfig": "", "controller": {"parts": ["magic"]}},
+            "'magic' is not a controller; there are nodeipam",
+        ),
         ("controller", {"kubeconfig": "", "controler": {}}, "unknown field `controler`"),
         ("dns", {"prot": 53}, "unknown field `prot`"),
         ("kubelet", {"node": 7}, "node: expected `str`, got `int`"),

@@ -86,5 +86,5 @@ def test_down_twice_and_down_of_nothing() -> None:
     for _ in range(2):
         done = run("down", "--name", NAME)
         assert done.returncode == 0
-        assert "is not there" in done.stdout
+        assert "there is no cluster" in done.stdout
     ends_as_it_began(before)

@@ -54,7 +54,7 @@ def small() -> Iterator[str]:
         (("up", "-f", "/nonexistent", "--name", NAME), "/nonexistent: no such file or folder"),
         (("up", "--nodes", "three"), "'three' is not a valid integer"),
         (("frobnicate",), "No such command 'frobnicate'"),
-        (("probe", "--port", "http"), "--port: 'http': expected a number"),
+        (("probe", "--port", "http"), "--port: 'http': expected a port from 1 to 65535"),
         (("agent", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
         (("apiserver", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
         (("kubelet", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),

@@ -105,10 +105,10 @@ def test_deleted_objects_show_and_foreign_objects_do_not(
     saved = tmp_path / "saved.txt"
     saved.write_text(state(cluster, node).stdout)
     foreign = (
-        "ip link add foreign0 type bridge",
+        "ip link add alien0 type bridge",
         "ip address add 203.0.113.1/32 dev lo",
         "ip route add 198.51.100.0/24 dev lo proto static",
-        "nft add table inet foreign",
+        "nft add table inet alien",
     )
     with stopped(cluster, node):  # at work it would put right at once what is taken
         try:
@@ -132,7 +132,7 @@ def test_deleted_objects_show_and_foreign_objects_do_not(
             at = lines.index("@@ proxy: table ip podwire-proxy, map services @@")
             assert lines[at + 1].startswith(f"+{web['service']} . tcp . 80 ")
             assert "+table inet podwire-masquerade {" in lines
-            assert not any("foreign" in line or "198.51.100" in line or "203.0.113" in line for line in lines)
+            assert not any("alien" in line or "198.51.100" in line or "203.0.113" in line for line in lines)
 
             words = ("--diff", "--saved", "-", "--part", "cni", "-o", "json")
             only = state(cluster, node, *words, stdin=saved.read_text())
@@ -144,10 +144,10 @@ def test_deleted_objects_show_and_foreign_objects_do_not(
             assert hangs.returncode == 2 and hangs.stdout == ""
             assert f"the agent of {node} does not answer on " in hangs.stderr and "--saved FILE" in hangs.stderr
         finally:
-            inside(cluster, node, "ip", "link", "del", "foreign0")
+            inside(cluster, node, "ip", "link", "del", "alien0")
             inside(cluster, node, "ip", "address", "del", "203.0.113.1/32", "dev", "lo")
             inside(cluster, node, "ip", "route", "del", "198.51.100.0/24")
-            inside(cluster, node, "nft", "delete", "table", "inet", "foreign")
+            inside(cluster, node, "nft", "delete", "table", "inet", "alien")
     eventually(lambda: equal(cluster, node))
 
 
