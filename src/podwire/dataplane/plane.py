@@ -9,14 +9,7 @@ leaves everything in force, ``remove`` removes what is marked as ours and nothin
 from collections.abc import Sequence
 from typing import Protocol
 
-from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
-from podwire.state.ipvs import VirtualServer
-from podwire.state.network import NetworkState
-from podwire.state.nft import Table
-
-Held = Table | Ruleset | IpSet | VirtualServer | NetworkState
-"""A value of kernel state that a data plane answers for; it has a text form."""
+from podwire.state.value import StateValue
 
 
 class Batch(Protocol):
@@ -56,7 +49,7 @@ class DataPlane(Protocol):
         """Whether another program may have changed what this data plane holds."""
         ...
 
-    def desired(self) -> tuple[Held, ...]:
+    def desired(self) -> tuple[StateValue, ...]:
         """What the kernel should hold."""
         ...
 

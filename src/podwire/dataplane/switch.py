@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from podwire.dataplane.modes import Modes
-from podwire.dataplane.plane import DataPlane, Held, Written
+from podwire.dataplane.plane import DataPlane, Written
 from podwire.errors import KernelError, Unsupported
+from podwire.state.value import StateValue
 
 Facts = TypeVar("Facts")
 Plane = TypeVar("Plane", bound=DataPlane)
@@ -91,7 +92,7 @@ class Switch(Generic[Facts, Plane]):
         """
         return self._plane.heal()
 
-    def desired(self) -> tuple[Held, ...]:
+    def desired(self) -> tuple[StateValue, ...]:
         """What the kernel should hold."""
         return self._plane.desired()
 

@@ -7,12 +7,13 @@ ran before the policy was created keep running, and the error names them.
 import os
 from collections.abc import Mapping
 
-from podwire.dataplane.plane import Held, Written
+from podwire.dataplane.plane import Written
 from podwire.errors import Unsupported
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import RuleHit
+from podwire.state.value import StateValue
 
 
 class Unenforced:
@@ -65,7 +66,7 @@ class Unenforced:
         """Nothing is counted."""
         return ()
 
-    def desired(self) -> tuple[Held, ...]:
+    def desired(self) -> tuple[StateValue, ...]:
         """Nothing."""
         return ()
 

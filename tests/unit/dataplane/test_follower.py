@@ -8,8 +8,9 @@ import pytest
 from tests.fakes.clock import FakeClock
 
 from podwire.dataplane.follower import Follower
-from podwire.dataplane.plane import Held, Written
+from podwire.dataplane.plane import Written
 from podwire.errors import KernelError
+from podwire.state.value import StateValue
 
 BUSY = KernelError("commit", "table ip podwire", 16)
 
@@ -31,7 +32,7 @@ class Plane:
     def heal(self) -> Written:
         return ()
 
-    def desired(self) -> tuple[Held, ...]:
+    def desired(self) -> tuple[StateValue, ...]:
         return ()
 
     def remove(self) -> None: ...

@@ -23,7 +23,6 @@ from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved
 
 Elements = dict[str, dict[str, Element]]
-Held = Mapping[str, IpSet]
 Named = tuple[str, PortTable]
 """A table of ports with the name of its chain."""
 
@@ -34,7 +33,7 @@ _REMEMBERED = 1024
 class Contents:
     """One family; ``chains`` and ``sets`` are what the kernel has of it, for the numbers that names have there."""
 
-    def __init__(self, layout: ChainLayout, chains: Mapping[str, Rules], sets: Held) -> None:
+    def __init__(self, layout: ChainLayout, chains: Mapping[str, Rules], sets: Mapping[str, IpSet]) -> None:
         self.layout = layout
         marks = layout.marks
         self._numbers = {
@@ -289,7 +288,7 @@ class Contents:
 
     # Steps
 
-    def loaded(self, saved: Saved, have: Held) -> Steps:
+    def loaded(self, saved: Saved, have: Mapping[str, IpSet]) -> Steps:
         """What makes of all that the kernel has what it should have."""
         self._keyed.changes()
         return self._stepped(saved, have, self.piece())
@@ -303,7 +302,7 @@ class Contents:
         want = FamilyRules({**now.chains, **differing}, now.sets)
         return self._stepped({names.TABLE: {**before.chains, **gone}}, before.sets, want)
 
-    def _stepped(self, saved: Saved, have: Held, want: FamilyRules) -> Steps:
+    def _stepped(self, saved: Saved, have: Mapping[str, IpSet], want: FamilyRules) -> Steps:
         meanwhile = self._generate(leading=True)
         final = self._generate(leading=False)
         for name in list(meanwhile):
@@ -321,14 +320,14 @@ def _root(key: ProfileKey) -> str:
     return names.IN if key.direction == "Ingress" else names.OUT
 
 
-def _device_sets(layout: ChainLayout, sets: Held) -> dict[int, IpSet]:
+def _device_sets(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[int, IpSet]:
     """The sets of devices by their numbers; one that is empty by now stays."""
     prefix = layout.set_name("devices-")
     words = ((name.removeprefix(prefix), each) for name, each in sets.items() if name.startswith(prefix))
     return {int(word): each for word, each in words if word.isdecimal()}
 
 
-def _known_devices(layout: ChainLayout, sets: Held) -> dict[str, int]:
+def _known_devices(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[str, int]:
     """Numbers by which devices are in the sets that they are in."""
     found: dict[str, int] = {}
     for number, each in _device_sets(layout, sets).items():

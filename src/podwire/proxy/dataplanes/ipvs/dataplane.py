@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from podwire.dataplane.plane import Held
 from podwire.errors import KernelError
 from podwire.kernel import iptables_chains, network
 from podwire.kernel.iptables import Programs, Ticker
@@ -37,6 +36,7 @@ from podwire.state import ipvs_changes
 from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Destination, Key, VirtualServer, endpoint_text
+from podwire.state.value import StateValue
 
 _TICK_S = 5.0
 _READ_EVERY_S = 30.0  # as kube-proxy's syncPeriod
@@ -300,7 +300,7 @@ class IpvsDataPlane:
             }
             return Counts(rules=rules, refused_updates=self._refused)
 
-    def desired(self) -> tuple[Held, ...]:
+    def desired(self) -> tuple[StateValue, ...]:
         """What the kernel should hold; later changes do not show in it."""
         with self._lock:
             if not self._contents:
